@@ -1,0 +1,37 @@
+# LibTorch from the PyPI wheel `torch`, without the CUDA toolkit that the wheel's own CMake package demands.
+#
+# Input:  LOCKSTEP_TORCH_DIR  the wheel's folder, .../site-packages/torch (asked from `python3` when not given)
+# Output: LibTorch::LibTorch  headers, libtorch_cpu and libc10; LibTorch_VERSION
+if(NOT LOCKSTEP_TORCH_DIR)
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  if(Python3_FOUND)
+    execute_process(COMMAND ${Python3_EXECUTABLE} -c
+      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE LOCKSTEP_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  set(LOCKSTEP_TORCH_DIR "${LOCKSTEP_TORCH_DIR}" CACHE PATH "Folder of the torch wheel (site-packages/torch)" FORCE)
+endif()
+
+find_path(LibTorch_INCLUDE_DIR torch/version.h PATHS ${LOCKSTEP_TORCH_DIR}/include NO_DEFAULT_PATH NO_CACHE)
+find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
+find_library(LibTorch_C10_LIBRARY c10 PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
+if(LibTorch_INCLUDE_DIR)
+  file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/version.h version_line REGEX "define TORCH_VERSION \"")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" LibTorch_VERSION "${version_line}")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "Set LOCKSTEP_TORCH_DIR to the folder of the torch wheel, for example $(python3 -c 'import torch; print(torch.__path__[0])').")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED)
+  set_target_properties(LibTorch::LibTorch PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED"
+    # The wheel's libraries find their own dependencies by RPATH at run time; the linker need not see them.
+    INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath,${LOCKSTEP_TORCH_DIR}/lib"
+    INTERFACE_LINK_LIBRARIES "${LibTorch_CPU_LIBRARY};${LibTorch_C10_LIBRARY}")
+endif()

@@ -1,0 +1,46 @@
+# lockstep_layer(NAME FOLDER folder [TORCH] [PUBLIC dep...] [PRIVATE dep...])
+#
+# One static library per layer: src/FOLDER/*.cpp, public headers in include/lockstep/FOLDER. A layer sees only what it
+# names here, so a dependency that docs/architecture.md does not allow does not build: layers without TORCH have no
+# torch header on their path.
+function(lockstep_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+  if(LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g)
+    target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+endfunction()
+
+# torch/torch.h takes some 15 s to parse: every target that uses it shares one precompiled copy.
+function(lockstep_use_torch target)
+  target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
+  if(TARGET lockstep_torch_pch AND NOT target STREQUAL lockstep_torch_pch)
+    target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  endif()
+endfunction()
+
+function(lockstep_layer name)
+  cmake_parse_arguments(ARG "TORCH" "FOLDER" "PUBLIC;PRIVATE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(lockstep_${name} STATIC ${sources})
+  add_library(lockstep::${name} ALIAS lockstep_${name})
+  set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(lockstep_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(lockstep_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(lockstep_${name} PUBLIC cxx_std_20)
+  lockstep_compile_options(lockstep_${name})
+  foreach(visibility PUBLIC PRIVATE)
+    foreach(dependency ${ARG_${visibility}})
+      target_link_libraries(lockstep_${name} ${visibility} ${dependency})
+    endforeach()
+  endforeach()
+  if(ARG_TORCH)
+    lockstep_use_torch(lockstep_${name})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
+endfunction()

@@ -1,0 +1,36 @@
+// A point in time by which an operation must be done. Made once, at the edge, and handed down unchanged, so that a call
+// which waits several times cannot wait several timeouts.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace lockstep {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Negative or huge durations mean "never".
+  static Deadline after(std::chrono::nanoseconds timeout) {
+    if (timeout < std::chrono::nanoseconds::zero() || timeout > std::chrono::hours(24 * 365)) return never();
+    return Deadline(Clock::now() + timeout);
+  }
+  static Deadline never() { return Deadline(Clock::time_point::max()); }
+
+  bool is_never() const { return when_ == Clock::time_point::max(); }
+  bool expired() const { return !is_never() && Clock::now() >= when_; }
+  Clock::time_point when() const { return when_; }
+
+  // Time left, never negative; `never()` answers a year.
+  std::chrono::nanoseconds remaining() const {
+    if (is_never()) return std::chrono::hours(24 * 365);
+    return std::max(std::chrono::nanoseconds::zero(), std::chrono::nanoseconds(when_ - Clock::now()));
+  }
+
+ private:
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Clock::time_point when_;
+};
+
+}  // namespace lockstep

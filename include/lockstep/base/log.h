@@ -1,0 +1,19 @@
+// One-line messages for people, on stderr: "[lockstep rank 1 host] warning: ...".
+//
+// Level from LOCKSTEP_LOG_LEVEL (debug, info, warning, error, off; default warning). Thread-safe; each message is written
+// whole. Libraries log what a user should know and cannot see otherwise; errors go back as Status, not to the log.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep::log {
+
+void debug(std::string_view message);
+void info(std::string_view message);
+void warning(std::string_view message);
+void error(std::string_view message);
+
+// Shown in front of every later message of this process; -1 takes it away again.
+void set_rank(int rank);
+
+}  // namespace lockstep::log
