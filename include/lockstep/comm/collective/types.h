@@ -1,0 +1,44 @@
+// The element types and reductions of the communication core, free of LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep::comm {
+
+// How the bytes of a buffer are read when they are reduced. Operations that only move data take any of them.
+enum class DataType : std::uint8_t {
+  kUInt8,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kComplex64,
+  kComplex128,
+  kBool,
+  kByte,  // opaque: may be moved, never reduced; one byte an element
+};
+inline constexpr int kNumDataTypes = 16;
+
+// Values and names follow c10d::ReduceOp. kSum and kAvg of float types add in rank order, so the result is bitwise the
+// same on every rank and in every run; half and bfloat16 add in float32 and round once. kAvg of integers truncates.
+// kBool: sum and max are "or", product and min are "and". kMin and kMax pass a NaN on.
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
+inline constexpr int kNumReduceOps = 9;
+
+std::size_t size_of(DataType type);
+std::string_view to_string(DataType type);
+std::string_view to_string(ReduceOp op);
+
+// Whether `op` is defined for `type`: no bitwise operations on float, no order on complex, no factor on integers.
+bool is_supported(DataType type, ReduceOp op);
+
+}  // namespace lockstep::comm
