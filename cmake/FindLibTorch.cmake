@@ -12,18 +12,20 @@ if(NOT LOCKSTEP_TORCH_DIR)
   set(LOCKSTEP_TORCH_DIR "${LOCKSTEP_TORCH_DIR}" CACHE PATH "Folder of the torch wheel (site-packages/torch)" FORCE)
 endif()
 
-find_path(LibTorch_INCLUDE_DIR torch/version.h PATHS ${LOCKSTEP_TORCH_DIR}/include NO_DEFAULT_PATH NO_CACHE)
+find_path(LibTorch_INCLUDE_DIR torch/headeronly/version.h PATHS ${LOCKSTEP_TORCH_DIR}/include NO_DEFAULT_PATH NO_CACHE)
 find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
 find_library(LibTorch_C10_LIBRARY c10 PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
 if(LibTorch_INCLUDE_DIR)
-  file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/version.h version_line REGEX "define TORCH_VERSION \"")
-  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" LibTorch_VERSION "${version_line}")
+  file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h version_lines REGEX "define TORCH_VERSION_[MP][A-Z]+ ")
+  string(REGEX MATCHALL "[0-9]+" version_numbers "${version_lines}")
+  list(JOIN version_numbers . LibTorch_VERSION)
 endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "Set LOCKSTEP_TORCH_DIR to the folder of the torch wheel, for example $(python3 -c 'import torch; print(torch.__path__[0])').")
+  REASON_FAILURE_MESSAGE
+    "Set LOCKSTEP_TORCH_DIR to the folder of the torch wheel (site-packages/torch in an environment that has it).")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)

@@ -1,0 +1,20 @@
+# `cmake --install`: headers, one static library per layer, and a CMake package, so that a project elsewhere says
+#   find_package(lockstep REQUIRED)
+#   target_link_libraries(train PRIVATE lockstep::lockstep)
+# lockstep::lockstep stands for all layers; each is there by name too (lockstep::collective without LibTorch).
+include(CMakePackageConfigHelpers)
+get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
+add_library(lockstep_all INTERFACE)
+add_library(lockstep::lockstep ALIAS lockstep_all)
+set_target_properties(lockstep_all PROPERTIES EXPORT_NAME lockstep)
+target_link_libraries(lockstep_all INTERFACE ${layers})
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+install(TARGETS lockstep_all ${layers} EXPORT lockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
+install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
+  cmake/FindLibTorch.cmake DESTINATION ${package_dir})

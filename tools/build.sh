@@ -1,0 +1,74 @@
+# Building, testing and linting, sourced by ./dev after setup.sh. Uses TORCH, TORCH_DIR, PRESET, JOBS; sets BUILD.
+
+# TSan of gcc 12 cannot place its shadow memory when the kernel randomises addresses with many bits: run without.
+as_preset_needs() {
+  if [[ $PRESET == tsan ]] && setarch -R true 2>/dev/null; then
+    setarch -R "$@"
+  else
+    "$@"
+  fi
+}
+
+# LibTorch is not instrumented. Nothing here hides a report that has a frame of our own code as its cause.
+sanitizer_environment() {
+  export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:strict_init_order=1
+  export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+  export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/lsan.supp:print_suppressions=0
+  export TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tools/sanitizers/tsan.supp
+}
+
+# configure_and_build PRESET
+configure_and_build() {
+  BUILD=$PWD/build/$1-torch$TORCH
+  [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
+  say "building $BUILD"
+  as_preset_needs cmake --preset "$1" -B "$BUILD" "-DLOCKSTEP_TORCH_DIR=$TORCH_DIR" >"$BUILD.configure.log" 2>&1 || {
+    cat "$BUILD.configure.log" >&2
+    fail "CMake could not configure $BUILD (its reason is above)"
+  }
+  # Tests are listed by running the test programs at the end of their build.
+  as_preset_needs cmake --build "$BUILD" -j "$JOBS" >&2 || fail "the build of $BUILD failed (the first error is above)"
+}
+
+# run_tests LABEL FILTER: both may be empty. The last line is "N passed, N failed".
+run_tests() {
+  local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 1) log=$BUILD/test.log status=0
+  [[ -n $1 ]] && arguments+=(-L "^$1\$")
+  [[ -n $2 ]] && arguments+=(-R "$2")
+  # Python's torch cannot be loaded into an instrumented process, and slow tests would take minutes there.
+  [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && arguments+=(-LE '^(slow|parity)$')
+  export LOCKSTEP_TEST_PYTHON=$TORCH_VENV/bin/python
+  as_preset_needs ctest "${arguments[@]}" 2>&1 | tee "$log" || status=$?
+  local failed total
+  read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log") ||
+    fail "no test ran: nothing matches label '$1' and filter '$2'"
+  ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"
+  printf '\n%s, torch %s, preset %s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" $((total - failed)) "$failed"
+  return "$status"
+}
+
+sources() { git ls-files --cached --others --exclude-standard -- "$@" | sort -u | while read -r f; do [[ -e $f ]] && echo "$f"; done; }
+
+check_format() {
+  say "clang-format"
+  sources '*.cpp' '*.h' '*.c' | xargs -r clang-format-14 --dry-run -Werror ||
+    fail "format the files above with: clang-format-14 -i FILE"
+}
+
+# check_lint all|changed, with the compile commands of the clang build.
+check_lint() {
+  local files
+  if [[ $1 == changed ]]; then
+    local base
+    base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD)
+    files=$({ git diff --name-only --diff-filter=d "$base" -- '*.cpp'; sources '*.cpp' | grep -Fxf <(git status --porcelain | cut -c4-) || true; } | sort -u)
+  else
+    files=$(sources '*.cpp' | grep -v '^tests/package/' || true)
+  fi
+  # Only what the clang build compiles: peers and consumers have builds of their own.
+  files=$(while read -r file; do grep -qF "\"$PWD/$file\"" "$BUILD/compile_commands.json" && echo "$file"; done <<<"$files" || true)
+  [[ -n $files ]] || { say "clang-tidy: no file to look at"; return 0; }
+  say "clang-tidy on $(wc -l <<<"$files") files"
+  xargs -P "$JOBS" -n 1 clang-tidy-14 -p "$BUILD" --quiet <<<"$files" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header-filter' >&2 || true) ||
+    fail "clang-tidy found something (above)"
+}
