@@ -1,0 +1,82 @@
+#include "launch/job_services.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+namespace lockstep::launch {
+namespace {
+
+struct AddressList {
+  ~AddressList() {
+    if (first != nullptr) freeaddrinfo(first);
+  }
+  addrinfo* first = nullptr;
+};
+
+int bound_port(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+Status port_taken(const std::string& host, int port, int error) {
+  const Status plain = Status::from_errno(fmt::format("cannot reserve {}:{} for MASTER_PORT", host, port), error);
+  if (error == EADDRINUSE) {
+    return Status(
+        ErrorCode::kUnavailable,
+        plain.message() + "; another program listens there. Leave --master-port out and a free port is chosen");
+  }
+  return plain;
+}
+
+}  // namespace
+
+Result<std::string> make_job_key() {
+  std::array<unsigned char, 32> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return Status::from_errno("cannot draw random bytes for the job's key", errno);
+  }
+  std::string key;
+  for (const unsigned char byte : bytes) key += fmt::format("{:02x}", byte);
+  return key;
+}
+
+Result<ReservedPort> reserve_port(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  AddressList addresses;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses.first);
+  if (error != 0) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("--master-addr '{}' is not an address of this machine: {}", host, gai_strerror(error)));
+  }
+  const addrinfo& address = *addresses.first;
+  ReservedPort reserved;
+  reserved.socket.reset(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!reserved.socket.valid()) return Status::from_errno("cannot make a socket for MASTER_PORT", errno);
+  const int on = 1;
+  setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(reserved.socket.get(), address.ai_addr, address.ai_addrlen) != 0) return port_taken(host, port, errno);
+  reserved.port = bound_port(reserved.socket.get());
+  return reserved;
+}
+
+Result<JobServices> JobServices::start(JobFacts& job) {
+  JobServices services;
+  LOCKSTEP_ASSIGN_OR_RETURN(services.master, reserve_port(job.master_addr, job.master_port));
+  job.master_port = services.master.port;
+  return services;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,328 @@
+// The keeper: the small process between a launcher and its workers, which makes sure that none of them outlives the
+// job.
+//
+// It is the parent of the workers and a "child subreaper": whatever a worker leaves behind (also a grandchild that
+// forked twice or called setsid) becomes the keeper's child, so "kill all my children until I have none" reaches every
+// descendant, whoever died first. It does that when told to, when the launcher dies (SIGKILL included: the launcher's
+// pidfd becomes readable) and when it is asked to end by a signal itself. Should the keeper be killed, the kernel kills
+// the workers (PR_SET_PDEATHSIG).
+//
+// Linked statically and carried inside liblockstep_launch, so that starting it takes some hundred microseconds and
+// needs no file to be found. One thread, no heap use after start; protocol.h has the messages.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <initializer_list>
+
+#include "launch/keeper/protocol.h"
+
+namespace {
+
+using namespace lockstep::launch::keeper;
+
+struct Worker {
+  const WorkerHeader* header;
+  const char* executable;
+  char** arguments;
+  char** environment;
+  pid_t pid;  // 0 when not running
+  int pid_fd;
+};
+
+int launcher_socket = -1;
+Worker* workers = nullptr;
+std::uint32_t worker_count = 0;
+
+void send_event(EventKind kind, std::uint32_t index, int code, int detail) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const Event event{kind, static_cast<std::int32_t>(index), code, detail, now.tv_sec * 1'000'000'000LL + now.tv_nsec};
+  // A launcher that is gone cannot be told; its pidfd ends us.
+  while (send(launcher_socket, &event, sizeof event, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+// glibc 2.36 declares pidfd_open without C linkage. The descriptor is closed on exec.
+int open_pidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+[[noreturn]] void give_up(int error_number) {
+  send_event(EventKind::kFailed, 0, 0, error_number);
+  _exit(70);
+}
+
+char** read_strings(const char*& cursor, std::uint32_t count) {
+  auto** strings = static_cast<char**>(calloc(count + 1, sizeof(char*)));
+  if (strings == nullptr) give_up(ENOMEM);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    strings[i] = const_cast<char*>(cursor);
+    cursor += strlen(cursor) + 1;
+  }
+  return strings;
+}
+
+pid_t read_plan(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) give_up(errno);
+  const void* mapping = mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+  if (mapping == MAP_FAILED) give_up(errno);
+  const auto* header = static_cast<const PlanHeader*>(mapping);
+  worker_count = header->worker_count;
+  workers = static_cast<Worker*>(calloc(worker_count, sizeof(Worker)));
+  if (workers == nullptr) give_up(ENOMEM);
+  const char* cursor = reinterpret_cast<const char*>(header + 1);
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    const auto* worker = reinterpret_cast<const WorkerHeader*>(cursor);
+    const char* text = cursor + sizeof(WorkerHeader);
+    cursor = text + worker->string_bytes;
+    workers[i].header = worker;
+    workers[i].executable = text;
+    text += strlen(text) + 1;
+    workers[i].arguments = read_strings(text, worker->argument_count);
+    workers[i].environment = read_strings(text, worker->environment_count);
+    workers[i].pid_fd = -1;
+  }
+  return header->launcher_pid;
+}
+
+// None of the launcher's descriptors may reach a worker that it is not meant for.
+void hide_descriptors() {
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    const WorkerHeader& header = *workers[i].header;
+    for (const int fd : header.standard_fds) {
+      if (fd > 2) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    if (header.report_fd >= 0) fcntl(header.report_fd, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+// Runs between vfork and execve: system calls only.
+[[noreturn]] void become_worker(const Worker& worker, pid_t keeper, volatile int& error_number) {
+  const WorkerHeader& header = *worker.header;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != keeper) _exit(127);
+  setsid();
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE}) signal(number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // A mask that the system no longer allows (a core went away) is no reason not to start.
+  if (header.pinned != 0) sched_setaffinity(0, sizeof header.cpus, &header.cpus);
+  // Sources may themselves be 0, 1 or 2 (inherited), so they are first moved out of one another's way.
+  int moved[3];
+  for (int i = 0; i < 3; ++i) moved[i] = fcntl(header.standard_fds[i], F_DUPFD_CLOEXEC, 3);
+  for (int i = 0; i < 3; ++i) {
+    if (moved[i] >= 0) dup2(moved[i], i);
+  }
+  if (header.report_fd >= 0) fcntl(header.report_fd, F_SETFD, 0);
+  execve(worker.executable, worker.arguments, worker.environment);
+  error_number = errno;
+  _exit(127);
+}
+
+// Answers execve's errno, 0 when the worker runs.
+__attribute__((noinline)) int start(Worker& worker, int epoll) {
+  volatile int error_number = 0;
+  const pid_t keeper = getpid();
+  const pid_t pid = vfork();
+  if (pid == 0) become_worker(worker, keeper, error_number);
+  if (pid < 0) return errno;
+  if (error_number != 0) {
+    waitpid(pid, nullptr, 0);
+    return error_number;
+  }
+  worker.pid = pid;
+  worker.pid_fd = open_pidfd(pid);
+  if (worker.pid_fd < 0) return errno;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<std::uint64_t>(&worker - workers);
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, worker.pid_fd, &event) == 0 ? 0 : errno;
+}
+
+void note_exit(std::uint32_t index, int status) {
+  Worker& worker = workers[index];
+  worker.pid = 0;
+  close(worker.pid_fd);
+  if (WIFEXITED(status)) {
+    send_event(EventKind::kExited, index, CLD_EXITED, WEXITSTATUS(status));
+  } else {
+    send_event(EventKind::kExited, index, WCOREDUMP(status) ? CLD_DUMPED : CLD_KILLED, WTERMSIG(status));
+  }
+}
+
+// A worker's end is told to the launcher; an orphan is only reaped.
+void note_child(pid_t pid, int status) {
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    if (workers[i].pid == pid) return note_exit(i, status);
+  }
+}
+
+pid_t parent_of(const char* pid_text) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%.20s/stat", pid_text);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  char text[512];
+  const ssize_t size = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (size <= 0) return -1;
+  text[size] = '\0';
+  // "pid (any name) state ppid": the name may hold spaces and brackets, so count from the last bracket.
+  const char* after_name = strrchr(text, ')');
+  return after_name == nullptr || strlen(after_name) < 5 ? -1 : static_cast<pid_t>(atoi(after_name + 4));
+}
+
+// SIGKILL to every direct child; answers how many could be reached.
+int kill_children() {
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return 0;
+  const pid_t self = getpid();
+  int reached = 0;
+  while (const dirent* entry = readdir(proc)) {
+    if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0 || parent_of(entry->d_name) != self) continue;
+    if (kill(static_cast<pid_t>(atoi(entry->d_name)), SIGKILL) == 0) ++reached;
+  }
+  closedir(proc);
+  return reached;
+}
+
+// The children of a process that dies become ours before we can reap it, so this ends only when no descendant is left
+// (or none that we may signal: a setuid program, which the message to the launcher then cannot help either).
+[[noreturn]] void end_everything() {
+  int status = 0;
+  for (;;) {
+    const pid_t ready = waitpid(-1, &status, WNOHANG);
+    if (ready > 0) {
+      note_child(ready, status);
+      continue;
+    }
+    if (ready < 0 && errno == ECHILD) break;
+    if (kill_children() == 0) break;
+    const pid_t pid = waitpid(-1, &status, 0);
+    if (pid > 0) note_child(pid, status);
+  }
+  send_event(EventKind::kEmpty, 0, 0, 0);
+  _exit(0);
+}
+
+void take_order() {
+  Order order{};
+  const ssize_t size = recv(launcher_socket, &order, sizeof order, MSG_DONTWAIT);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (size != static_cast<ssize_t>(sizeof order) || order.kind == OrderKind::kEnd) end_everything();
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    if (workers[i].pid == 0) continue;
+    // Each worker leads its own process group; a stopped one must run to hear of it.
+    kill(-workers[i].pid, order.signal);
+    kill(-workers[i].pid, SIGCONT);
+  }
+}
+
+constexpr std::uint64_t kSocketTag = UINT64_MAX;
+constexpr std::uint64_t kSignalTag = UINT64_MAX - 1;
+constexpr std::uint64_t kLauncherTag = UINT64_MAX - 2;
+
+void watch(int epoll, int fd, std::uint64_t tag) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = tag;
+  if (fd < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) give_up(errno);
+}
+
+// epoll hands out events in the order in which they happened, so the first exit reported is the first that occurred.
+// Answers whether SIGCHLD was among them.
+bool handle_events(int epoll, int signal_fd, int timeout_ms) {
+  epoll_event events[64];
+  const int count = epoll_wait(epoll, events, 64, timeout_ms);
+  bool child_ended = false;
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if (tag == kLauncherTag) end_everything();
+    if (tag == kSocketTag) {
+      take_order();
+    } else if (tag == kSignalTag) {
+      signalfd_siginfo info{};
+      if (read(signal_fd, &info, sizeof info) != sizeof info) continue;
+      if (info.ssi_signo != SIGCHLD) end_everything();
+      child_ended = true;
+    } else if (workers[tag].pid != 0) {
+      int status = 0;
+      if (waitpid(workers[tag].pid, &status, WNOHANG) > 0) note_exit(static_cast<std::uint32_t>(tag), status);
+    }
+  }
+  return child_ended;
+}
+
+[[noreturn]] void serve(int epoll, int signal_fd) {
+  for (;;) {
+    if (!handle_events(epoll, signal_fd, -1)) continue;
+    // Workers first, in their order; what else has ended is an orphan that was left to us.
+    while (handle_events(epoll, signal_fd, 0)) {
+    }
+    int status = 0;
+    for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG))
+      note_child(pid, status);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    fputs("lockstep-keeper is started by Lockstep's launcher; it is of no use by itself\n", stderr);
+    return 64;
+  }
+  launcher_socket = atoi(argv[1]);
+  const int plan_fd = atoi(argv[2]);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t launcher = read_plan(plan_fd);
+  close(plan_fd);
+  fcntl(launcher_socket, F_SETFD, FD_CLOEXEC);
+  hide_descriptors();
+
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&watched, number);
+  sigprocmask(SIG_SETMASK, &watched, nullptr);
+  signal(SIGCHLD, SIG_DFL);
+  const int epoll = epoll_create1(EPOLL_CLOEXEC);
+  const int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int launcher_fd = open_pidfd(launcher);
+  if (getppid() != launcher) return 0;  // it died before we could watch it
+  watch(epoll, launcher_socket, kSocketTag);
+  watch(epoll, signal_fd, kSignalTag);
+  watch(epoll, launcher_fd, kLauncherTag);
+
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    const int error_number = start(workers[i], epoll);
+    if (error_number != 0) {
+      send_event(EventKind::kStartFailed, i, 0, error_number);
+      end_everything();
+    }
+    send_event(EventKind::kStarted, i, 0, workers[i].pid);
+  }
+  // The workers have their own copies; ours would keep their pipes open after they are gone.
+  for (std::uint32_t i = 0; i < worker_count; ++i) {
+    for (const int fd : workers[i].header->standard_fds) {
+      if (fd > 2) close(fd);
+    }
+    if (workers[i].header->report_fd >= 0) close(workers[i].header->report_fd);
+  }
+  serve(epoll, signal_fd);
+}

@@ -1,0 +1,250 @@
+#include "launch/process_tree.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "launch/keeper/protocol.h"
+#include "launch/keeper_image.h"
+
+namespace lockstep::launch {
+namespace {
+
+using keeper::Event;
+using keeper::EventKind;
+using keeper::Order;
+using keeper::OrderKind;
+
+std::string describe_worker(const Command& command) {
+  std::string text;
+  const auto append = [&text](const std::string& string) {
+    text += string;
+    text += '\0';
+  };
+  append(command.executable);
+  for (const std::string& argument : command.arguments) append(argument);
+  for (const std::string& variable : command.environment) append(variable);
+  text.resize((text.size() + 7) / 8 * 8, '\0');
+
+  keeper::WorkerHeader header{};
+  header.standard_fds[0] = command.stdin_fd;
+  header.standard_fds[1] = command.stdout_fd;
+  header.standard_fds[2] = command.stderr_fd;
+  header.report_fd = command.report_fd;
+  header.argument_count = static_cast<std::uint32_t>(command.arguments.size());
+  header.environment_count = static_cast<std::uint32_t>(command.environment.size());
+  header.pinned = command.cpus.empty() ? 0 : 1;
+  header.string_bytes = static_cast<std::uint32_t>(text.size());
+  for (const int cpu : command.cpus) CPU_SET(cpu, &header.cpus);
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  return bytes + text;
+}
+
+Result<Fd> write_plan(std::span<const Command> commands) {
+  const keeper::PlanHeader header{getpid(), static_cast<std::uint32_t>(commands.size())};
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  for (const Command& command : commands) bytes += describe_worker(command);
+  Fd plan(memfd_create("lockstep-plan", MFD_CLOEXEC));
+  if (!plan.valid()) return Status::from_errno("cannot make a file in memory for the list of workers", errno);
+  if (write(plan.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    return Status::from_errno("cannot write the list of workers to memory", errno);
+  }
+  return plan;
+}
+
+// posix_spawn's helper objects, released in every way out.
+struct SpawnSetup {
+  SpawnSetup() {
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+  }
+  ~SpawnSetup() {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  }
+  SpawnSetup(const SpawnSetup&) = delete;
+  SpawnSetup& operator=(const SpawnSetup&) = delete;
+  // dup2 onto itself is how posix_spawn is told to keep a close-on-exec descriptor open.
+  void keep(int fd) { posix_spawn_file_actions_adddup2(&actions, fd, fd); }
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+Result<pid_t> start_keeper(std::span<const Command> commands, int socket, int plan, int image) {
+  SpawnSetup setup;
+  std::set<int> kept{socket, plan};
+  for (const Command& command : commands) {
+    for (const int fd : {command.stdin_fd, command.stdout_fd, command.stderr_fd, command.report_fd}) {
+      if (fd > 2) kept.insert(fd);
+    }
+  }
+  for (const int fd : kept) setup.keep(fd);
+  // A session of its own: Ctrl-C and `kill -9 -group` reach the launcher, not the one who cleans up after it. All
+  // signals are blocked until the keeper has set up its watch.
+  sigset_t all;
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&setup.attributes, &all);
+  posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
+
+  std::string name = "lockstep-keeper";
+  std::string socket_text = std::to_string(socket);
+  std::string plan_text = std::to_string(plan);
+  std::array<char*, 4> arguments{name.data(), socket_text.data(), plan_text.data(), nullptr};
+  std::array<char*, 1> environment{nullptr};
+  const std::string path = fmt::format("/proc/self/fd/{}", image);
+  pid_t pid = -1;
+  const int error =
+      posix_spawn(&pid, path.c_str(), &setup.actions, &setup.attributes, arguments.data(), environment.data());
+  if (error != 0) return Status::from_errno("cannot start the process that supervises the ranks", error);
+  return pid;
+}
+
+Status start_failure(int index, const Command& command, int error) {
+  const std::string what = fmt::format("cannot start worker {} ('{}')", index, command.executable);
+  if (error == ENOEXEC) {
+    return Status(ErrorCode::kInvalidArgument,
+                  what + ": the file is neither a program for this machine nor a script that begins with '#!'");
+  }
+  const Status plain = Status::from_errno(what, error);
+  if (error == ENOENT) return Status(ErrorCode::kNotFound, plain.message());
+  if (error == EACCES || error == EPERM) return Status(ErrorCode::kPermission, plain.message());
+  return plain;
+}
+
+std::chrono::steady_clock::time_point time_point(std::int64_t monotonic_ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns));
+}
+
+Status keeper_gone() {
+  return Status(ErrorCode::kInternal,
+                "the process that supervises the ranks (lockstep-keeper) was killed; the ranks were ended with it");
+}
+
+}  // namespace
+
+ProcessTree::ProcessTree(Fd socket, pid_t keeper, std::size_t count)
+    : socket_(std::move(socket)), keeper_(keeper), pids_(count, 0), started_(count) {}
+
+ProcessTree::~ProcessTree() {
+  if (socket_.valid()) (void)end();
+}
+
+Result<ProcessTree> ProcessTree::start(std::span<const Command> commands) {
+  std::array<int, 2> pair{-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return Status::from_errno("cannot make a socket pair for the supervising process", errno);
+  }
+  Fd ours(pair[0]);
+  Fd theirs(pair[1]);
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd plan, write_plan(commands));
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd image, keeper_image());
+  LOCKSTEP_ASSIGN_OR_RETURN(pid_t keeper, start_keeper(commands, theirs.get(), plan.get(), image.get()));
+  theirs.reset();
+  ProcessTree tree(std::move(ours), keeper, commands.size());
+  LOCKSTEP_RETURN_IF_ERROR(tree.await_started(commands));
+  return tree;
+}
+
+Status ProcessTree::await_started(std::span<const Command> commands) {
+  for (std::size_t i = 0; i < commands.size();) {
+    Event event{};
+    const ssize_t size = recv(socket_.get(), &event, sizeof event, 0);
+    if (size < 0 && errno == EINTR) continue;
+    if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
+    if (event.kind == EventKind::kStartFailed) {
+      return start_failure(event.index, commands[static_cast<std::size_t>(event.index)], event.detail);
+    }
+    if (event.kind != EventKind::kStarted) {
+      return Status::from_errno("the process that supervises the ranks cannot work", event.detail);
+    }
+    pids_[i] = event.detail;
+    started_[i] = time_point(event.monotonic_ns);
+    ++running_;
+    ++i;
+  }
+  return {};
+}
+
+Result<std::optional<Exit>> ProcessTree::next_exit() {
+  Event event{};
+  const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<Exit>();
+  if (size != static_cast<ssize_t>(sizeof event) || event.kind != EventKind::kExited) {
+    running_ = 0;
+    return keeper_gone();
+  }
+  const auto index = static_cast<std::size_t>(event.index);
+  Exit exit;
+  exit.index = event.index;
+  exit.pid = pids_[index];
+  exit.when = time_point(event.monotonic_ns);
+  exit.run_time = exit.when - started_[index];
+  if (event.code == CLD_EXITED) {
+    exit.code = event.detail;
+  } else {
+    exit.signal = event.detail;
+    exit.core_dumped = event.code == CLD_DUMPED;
+  }
+  --running_;
+  return std::optional<Exit>(exit);
+}
+
+Status ProcessTree::send_order(int kind, int signal_number) {
+  const Order order{static_cast<OrderKind>(kind), signal_number};
+  while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL) < 0) {
+    if (errno != EINTR) return Status::from_errno("cannot reach the process that supervises the ranks", errno);
+  }
+  return {};
+}
+
+Status ProcessTree::signal(int number) {
+  return send_order(static_cast<int>(OrderKind::kSignal), number);
+}
+
+Status ProcessTree::await_empty(Deadline deadline) {
+  for (;;) {
+    pollfd waited{socket_.get(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const int ready = poll(&waited, 1, static_cast<int>(left.count()));
+    if (ready == 0) {
+      return Status(ErrorCode::kTimeout,
+                    fmt::format("some process of the job did not die within {} s of SIGKILL (is it waiting for a disk "
+                                "or a device?); its supervisor is process {}",
+                                kEndTimeout.count(), keeper_));
+    }
+    Event event{};
+    const ssize_t size = ready < 0 ? -1 : recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
+    if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
+    if (event.kind == EventKind::kEmpty) return {};
+  }
+}
+
+Status ProcessTree::end() {
+  if (!socket_.valid()) return {};
+  // An order that cannot be sent means that the keeper has left or is leaving; what it said last is still there to
+  // read.
+  (void)send_order(static_cast<int>(OrderKind::kEnd), 0);
+  const Status status = await_empty(Deadline::after(kEndTimeout));
+  socket_.reset();
+  running_ = 0;
+  if (status.code() == ErrorCode::kTimeout) return status;
+  while (waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace lockstep::launch

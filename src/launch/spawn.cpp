@@ -1,0 +1,221 @@
+#include "lockstep/launch/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "launch/job_services.h"
+#include "launch/process_tree.h"
+#include "launch/signals.h"
+#include "launch/spawn_child.h"
+
+namespace lockstep::launch {
+namespace {
+
+struct ReportPipe {
+  Fd reader;
+  Fd writer;
+};
+
+Result<std::string> own_executable() {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
+  if (size < 0) return Status::from_errno("spawn: cannot read /proc/self/exe to start this program again", errno);
+  return std::string(path.data(), static_cast<std::size_t>(size));
+}
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+Result<std::vector<ReportPipe>> make_pipes(int count) {
+  std::vector<ReportPipe> pipes(static_cast<std::size_t>(count));
+  for (ReportPipe& pipe : pipes) {
+    std::array<int, 2> ends{-1, -1};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+      return Status::from_errno(fmt::format("spawn: cannot make the pipes for {} processes", count), errno);
+    }
+    pipe.reader.reset(ends[0]);
+    pipe.writer.reset(ends[1]);
+    // A process that a rank left behind may hold the pipe open; what the rank itself wrote is there when it has left.
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  return pipes;
+}
+
+unsigned long long inode_of(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call, const JobFacts& job,
+                                           const std::vector<ReportPipe>& pipes, int null_fd) {
+  Command common;
+  LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_executable());
+  common.arguments = options.argv.empty() ? own_arguments() : options.argv;
+  const std::vector<std::string> inherited = current_environment();
+  std::vector<Command> commands;
+  for (int rank = 0; rank < options.nprocs; ++rank) {
+    const int writer = pipes[static_cast<std::size_t>(rank)].writer.get();
+    Variables variables = worker_variables(job, rank);
+    variables.emplace_back(kSpawnVariable, fmt::format("{}:{}:{}", call, writer, inode_of(writer)));
+    Command& command = commands.emplace_back(common);
+    command.report_fd = writer;
+    if (rank > 0) command.stdin_fd = null_fd;
+    command.environment = merge_environment(merge_environment(inherited, variables), options.environment);
+  }
+  return commands;
+}
+
+// The failure to report once some process has failed: the earliest exception, or this exit when it came before all.
+Status first_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, int call) {
+  int rank = exit.index;
+  std::int64_t when = exit.when.time_since_epoch().count();
+  const auto count = static_cast<int>(pipes.size());
+  std::optional<SpawnReport> failure;
+  for (int i = 0; i < count; ++i) {
+    SpawnReport report = read_spawn_report(pipes[static_cast<std::size_t>(i)].reader.get());
+    const bool earlier = report.error && report.error_ns <= when;
+    if (earlier) {
+      rank = i;
+      when = report.error_ns;
+    }
+    if (earlier || (i == exit.index && !failure)) failure = std::move(report);
+  }
+  if (failure->error) {
+    return Status(ErrorCode::kPeerFailed, fmt::format("spawn: rank {} of {} threw: {}", rank, count, *failure->error));
+  }
+  if (!failure->started) {
+    return Status(ErrorCode::kPeerFailed,
+                  fmt::format("spawn: the process of rank {} of {} left with {} before it arrived at call {} of spawn: "
+                              "main() must come to the same call again in each process",
+                              rank, count, describe_exit(exit), call));
+  }
+  return Status(ErrorCode::kPeerFailed,
+                fmt::format("spawn: rank {} of {} (process {}) left with {} after {:.2f} s", rank, count, exit.pid,
+                            describe_exit(exit), std::chrono::duration<double>(exit.run_time).count()));
+}
+
+// False when the deadline passed first.
+bool wait_readable(int fd, Deadline deadline) {
+  for (;;) {
+    pollfd waited{fd, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const int timeout = deadline.is_never() ? -1 : static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
+    const int ready = poll(&waited, 1, timeout);
+    if (ready > 0) return true;
+    if (deadline.expired()) return false;
+  }
+}
+
+class Join {
+ public:
+  Join(ProcessTree& tree, const std::vector<ReportPipe>& pipes, int call)
+      : tree_(tree), pipes_(pipes), call_(call), left_(pipes.size(), false) {}
+
+  Status run(const SpawnOptions& options) {
+    const Deadline deadline = Deadline::after(options.timeout);
+    Status failure;
+    while (failure.ok() && tree_.running() > 0) {
+      if (!wait_readable(tree_.fd(), deadline)) {
+        failure = timed_out(options.timeout);
+        break;
+      }
+      failure = take_exit();
+    }
+    if (!failure.ok()) stop_others(options.grace);
+    const Status ended = tree_.end();
+    return failure.ok() ? ended : failure;
+  }
+
+ private:
+  Status take_exit() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_.next_exit());
+    if (!exit) return {};
+    left_[static_cast<std::size_t>(exit->index)] = true;
+    if (exit->failed()) return first_failure(*exit, pipes_, call_);
+    const SpawnReport report = read_spawn_report(pipes_[static_cast<std::size_t>(exit->index)].reader.get());
+    // Leaving with 0 out of fn, by exit(), is the program's own decision.
+    if (!report.started) return first_failure(*exit, pipes_, call_);
+    return {};
+  }
+
+  Status timed_out(std::chrono::nanoseconds timeout) const {
+    std::vector<std::size_t> running;
+    for (std::size_t rank = 0; rank < left_.size(); ++rank) {
+      if (!left_[rank]) running.push_back(rank);
+    }
+    return Status(ErrorCode::kTimeout,
+                  fmt::format("spawn: after {:.3g} s rank {} of {} had not finished; stopped",
+                              std::chrono::duration<double>(timeout).count(), fmt::join(running, ", "), left_.size()));
+  }
+
+  void stop_others(std::chrono::milliseconds grace) {
+    if (!tree_.signal(SIGTERM).ok()) return;
+    const Deadline deadline = Deadline::after(grace);
+    while (tree_.running() > 0 && wait_readable(tree_.fd(), deadline)) {
+      if (!tree_.next_exit().ok()) return;
+    }
+  }
+
+  ProcessTree& tree_;
+  const std::vector<ReportPipe>& pipes_;
+  int call_;
+  std::vector<bool> left_;
+};
+
+Status run_parent(const SpawnOptions& options, int call) {
+  JobFacts job;
+  job.local_world_size = options.nprocs;
+  job.world_size = options.nprocs;
+  LOCKSTEP_ASSIGN_OR_RETURN(job.job_key, make_job_key());
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ReportPipe> pipes, make_pipes(options.nprocs));
+  const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_fd.valid()) return Status::from_errno("spawn: cannot open /dev/null", errno);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands,
+                            make_commands(options, call, job, pipes, null_fd.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
+  for (ReportPipe& pipe : pipes) pipe.writer.reset();
+  return Join(tree, pipes, call).run(options);
+}
+
+}  // namespace
+
+Status spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options) {
+  static std::atomic<int> calls{0};
+  const int call = options.call_number > 0 ? options.call_number : ++calls;
+  if (SpawnChild* child = spawn_child(); child != nullptr) {
+    if (child->running) {
+      return Status(ErrorCode::kUnsupported,
+                    "spawn was called inside the function of another spawn; a rank cannot spawn ranks of its own. Ask "
+                    "the outer spawn for all processes and split the group");
+    }
+    if (call < child->call) return {};
+    run_spawn_child(*child, fn);
+  }
+  if (options.nprocs < 1) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("spawn: nprocs is {}, expected 1 or more processes", options.nprocs));
+  }
+  return run_parent(options, call);
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,68 @@
+#include "lockstep/launch/worker_environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace lockstep::launch {
+
+Variables worker_variables(const JobFacts& job, int local_rank) {
+  const std::string rank = std::to_string(job.first_rank + local_rank);
+  const std::string world_size = std::to_string(job.world_size);
+  const std::string restart_count = std::to_string(job.restart_count);
+  Variables variables{
+      {"RANK", rank},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_WORLD_SIZE", std::to_string(job.local_world_size)},
+      {"GROUP_RANK", std::to_string(job.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(job.nodes)},
+      {"ROLE_RANK", rank},
+      {"ROLE_NAME", job.role},
+      {"ROLE_WORLD_SIZE", world_size},
+      {"MASTER_ADDR", job.master_addr},
+      {"MASTER_PORT", std::to_string(job.master_port)},
+      {"TORCHELASTIC_RUN_ID", job.run_id},
+      {"TORCHELASTIC_RESTART_COUNT", restart_count},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
+      {"LOCKSTEP_RESTART_COUNT", restart_count},
+      {"LOCKSTEP_JOB_KEY", job.job_key},
+  };
+  if (!job.store.empty()) variables.emplace_back("LOCKSTEP_STORE", job.store);
+  if (job.omp_threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(job.omp_threads));
+  return variables;
+}
+
+std::vector<std::string> merge_environment(std::span<const std::string> inherited, const Variables& variables) {
+  std::vector<std::string> merged;
+  merged.reserve(inherited.size() + variables.size());
+  for (const std::string& entry : inherited) {
+    const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
+    const bool replaced =
+        std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
+    if (!replaced) merged.push_back(entry);
+  }
+  for (const auto& [name, value] : variables) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+std::vector<std::string> current_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+int threads_per_worker(int cores, int workers) {
+  return std::max(1, cores / std::max(1, workers));
+}
+
+const char* find_variable(std::span<const std::string> entries, std::string_view name) {
+  for (const std::string& entry : entries) {
+    if (entry.size() > name.size() && entry[name.size()] == '=' && std::string_view(entry).starts_with(name)) {
+      return entry.c_str() + name.size() + 1;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace lockstep::launch

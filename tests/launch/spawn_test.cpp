@@ -1,0 +1,148 @@
+#include "lockstep/launch/spawn.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/process_ranks.h"
+
+namespace lockstep::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// As run_processes sets it up, for tests that look at the Status.
+Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::nanoseconds timeout = 30s) {
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  SpawnOptions options;
+  options.nprocs = nprocs;
+  options.call_number = call;
+  options.timeout = timeout;
+  options.grace = 200ms;
+  options.argv = {testing::internal::GetArgvs().front(),
+                  std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name(), "--gtest_brief=1"};
+  return spawn(fn, options);
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "(unset)" : value;
+}
+
+[[noreturn]] void wait_for_ever() {
+  for (;;) pause();
+}
+
+TEST(Spawn, RefusesFewerThanOneProcess) {
+  for (const int nprocs : {0, -3}) {
+    SpawnOptions options;
+    options.nprocs = nprocs;
+    const Status status = spawn([](int) {}, options);
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("nprocs is " + std::to_string(nprocs)), std::string::npos) << status.message();
+  }
+}
+
+TEST(SpawnMulti, EveryRankHasALaunchersEnvironment) {
+  test::run_processes(3, [](int rank) {
+    EXPECT_EQ(variable("RANK"), std::to_string(rank));
+    EXPECT_EQ(variable("LOCAL_RANK"), std::to_string(rank));
+    EXPECT_EQ(variable("WORLD_SIZE"), "3");
+    EXPECT_EQ(variable("LOCAL_WORLD_SIZE"), "3");
+    EXPECT_EQ(variable("MASTER_ADDR"), "127.0.0.1");
+    EXPECT_GT(std::stoi(variable("MASTER_PORT")), 0);
+    EXPECT_EQ(variable("LOCKSTEP_JOB_KEY").size(), 64U);
+    EXPECT_EQ(variable("LOCKSTEP_SPAWN_CHILD"), "(unset)");
+  });
+}
+
+TEST(SpawnMulti, CallsAreToldApart) {
+  test::run_processes(1, [](int) { EXPECT_EQ(variable("WORLD_SIZE"), "1"); });
+  test::run_processes(2, [](int) { EXPECT_EQ(variable("WORLD_SIZE"), "2"); });
+}
+
+TEST(SpawnMulti, ExceptionNamesRankAndText) {
+  const test::Leftovers before = test::Leftovers::now();
+  const Status status = spawn_here(3, 1, [](int rank) {
+    if (rank == 1) throw std::runtime_error("the sample is broken");
+    wait_for_ever();
+  });
+  EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
+  EXPECT_EQ(status.message(), "spawn: rank 1 of 3 threw: the sample is broken");
+  test::expect_nothing_left(before);
+}
+
+TEST(SpawnFault, SignalIsNamed) {
+  const Status status = spawn_here(2, 1, [](int rank) {
+    if (rank == 1) raise(SIGKILL);
+    wait_for_ever();
+  });
+  EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
+  EXPECT_NE(status.message().find("rank 1 of 2"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("signal SIGKILL (9)"), std::string::npos) << status.message();
+}
+
+TEST(SpawnFault, ExitCodeIsNamed) {
+  const Status status = spawn_here(1, 1, [](int) { std::exit(7); });
+  EXPECT_NE(status.message().find("rank 0 of 1"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("exit code 7"), std::string::npos) << status.message();
+}
+
+TEST(SpawnFault, ProcessThatNeverArrivesIsAnError) {
+  SpawnOptions options;
+  options.nprocs = 2;
+  options.argv = {"spawn_test", "--gtest_list_tests", "--gtest_filter=-*"};
+  const Status status = spawn([](int) {}, options);
+  EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
+  EXPECT_NE(status.message().find("before it arrived at call"), std::string::npos) << status.message();
+}
+
+TEST(SpawnFault, TimeoutNamesTheRanksThatStillRan) {
+  const test::Leftovers before = test::Leftovers::now();
+  const Status status = spawn_here(
+      2, 1, [](int) { wait_for_ever(); }, 300ms);
+  EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+  EXPECT_NE(status.message().find("rank 0, 1 of 2"), std::string::npos) << status.message();
+  test::expect_nothing_left(before);
+}
+
+TEST(SpawnMulti, NestedSpawnIsRefused) {
+  test::run_processes(2, [](int) {
+    SpawnOptions options;
+    options.nprocs = 2;
+    const Status status = spawn([](int) {}, options);
+    EXPECT_EQ(status.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(status.message().find("inside the function of another spawn"), std::string::npos) << status.message();
+  });
+}
+
+TEST(SpawnFault, GrandchildrenThatHideAreEnded) {
+  const test::Leftovers before = test::Leftovers::now();
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  // The write end is inherited by all descendants, so end of file means that none of them lives.
+  const Status status = spawn_here(1, 1, [](int) {
+    if (fork() == 0) {
+      setsid();
+      if (fork() != 0) _exit(0);
+      signal(SIGTERM, SIG_IGN);
+      wait_for_ever();
+    }
+    wait(nullptr);
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  close(pipe_ends[1]);
+  char byte = 0;
+  EXPECT_EQ(read(pipe_ends[0], &byte, 1), 0);
+  close(pipe_ends[0]);
+  test::expect_nothing_left(before);
+}
+
+}  // namespace
+}  // namespace lockstep::launch

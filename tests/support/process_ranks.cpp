@@ -1,0 +1,127 @@
+#include "support/process_ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::test {
+namespace {
+
+// Collects what EXPECT and ASSERT complain about while it lives.
+class FailureCollector : public testing::EmptyTestEventListener {
+ public:
+  FailureCollector() { testing::UnitTest::GetInstance()->listeners().Append(this); }
+  ~FailureCollector() override { testing::UnitTest::GetInstance()->listeners().Release(this); }
+  FailureCollector(const FailureCollector&) = delete;
+  FailureCollector& operator=(const FailureCollector&) = delete;
+
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    text_ += fmt::format("\n{}:{}: {}", result.file_name() == nullptr ? "unknown file" : result.file_name(),
+                         result.line_number(), result.message());
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::string current_test_name() {
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) throw std::logic_error("run_processes is for the body of a test");
+  return fmt::format("{}.{}", test->test_suite_name(), test->name());
+}
+
+// Calls are counted within a test: the ranks run that test alone, the parent may have run others before.
+int next_call_number(const std::string& test) {
+  static std::string current;
+  static int calls = 0;
+  if (test != current) calls = 0;
+  current = test;
+  return ++calls;
+}
+
+template <typename T>
+std::string added(const std::set<T>& before, const std::set<T>& now) {
+  std::ostringstream text;
+  for (const T& item : now) {
+    if (!before.contains(item)) text << ' ' << item;
+  }
+  return text.str();
+}
+
+}  // namespace
+
+std::set<pid_t> children_of(pid_t parent) {
+  std::set<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    // "pid (any name) state ppid ..."
+    const std::size_t bracket = text.rfind(')');
+    if (bracket == std::string::npos) continue;
+    if (std::stoi(text.substr(bracket + 4)) == parent) children.insert(std::stoi(name));
+  }
+  return children;
+}
+
+Leftovers Leftovers::now() {
+  Leftovers result;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    result.descriptors.insert(std::stoi(entry.path().filename()));
+  }
+  // The directory's own descriptor was among them and is closed by now.
+  std::erase_if(result.descriptors, [](int fd) {
+    return !std::filesystem::exists(fmt::format("/proc/self/fd/{}", fd)) &&
+           !std::filesystem::is_symlink(fmt::format("/proc/self/fd/{}", fd));
+  });
+  result.children = children_of(getpid());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    // Other programs use /dev/shm at the same time; ours would have the name in it.
+    const std::string name = entry.path().filename();
+    if (name.find("lockstep") != std::string::npos) result.shared_memory.insert(name);
+  }
+  return result;
+}
+
+void expect_nothing_left(const Leftovers& before) {
+  const Leftovers now = Leftovers::now();
+  EXPECT_EQ(added(before.descriptors, now.descriptors), "") << "descriptors are left open";
+  EXPECT_EQ(added(before.children, now.children), "") << "child processes are left";
+  EXPECT_EQ(added(before.shared_memory, now.shared_memory), "") << "entries are left in /dev/shm";
+}
+
+void run_processes(int world, const std::function<void(int rank)>& fn, std::chrono::seconds deadline) {
+  const std::string test = current_test_name();
+  const Leftovers before = Leftovers::now();
+  launch::SpawnOptions options;
+  options.nprocs = world;
+  options.timeout = deadline;
+  options.grace = std::chrono::milliseconds(500);
+  options.call_number = next_call_number(test);
+  options.argv = {testing::internal::GetArgvs().front(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests",
+                  "--gtest_brief=1"};
+  // What the parent runs is for the parent to decide, and the report file is its own.
+  options.environment = {{"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}, {"GTEST_OUTPUT", ""}};
+  const Status status = launch::spawn(
+      [&fn](int rank) {
+        const FailureCollector failures;
+        fn(rank);
+        if (!failures.text().empty()) throw std::runtime_error("test failures:" + failures.text());
+      },
+      options);
+  EXPECT_TRUE(status.ok()) << status.message();
+  expect_nothing_left(before);
+}
+
+}  // namespace lockstep::test

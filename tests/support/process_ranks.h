@@ -1,0 +1,38 @@
+// Runs a GoogleTest's ranks as processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+
+namespace lockstep::test {
+
+// Runs fn(rank) in `world` fresh processes with launch::spawn; each starts this test program with a filter for the
+// current test, so the test's body up to this call (and its fixture) runs in each of them. In fn the environment is
+// that of a launcher. EXPECT and ASSERT failures, exceptions, signals and exit codes in a rank fail the current test,
+// with the rank and the message, and so does a rank that takes longer than `deadline`. Afterwards it is checked that
+// nothing is left: no child processes, no descriptors, no /dev/shm entries of Lockstep.
+//
+// May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
+void run_processes(int world, const std::function<void(int rank)>& fn,
+                   std::chrono::seconds deadline = std::chrono::seconds(60));
+
+// What exists now and must not be more afterwards.
+struct Leftovers {
+  std::set<int> descriptors;
+  std::set<pid_t> children;
+  std::set<std::string> shared_memory;
+
+  static Leftovers now();
+};
+
+// Fails the current test for everything that is there now and was not before.
+void expect_nothing_left(const Leftovers& before);
+
+// Processes whose parent is `parent`, zombies included.
+std::set<pid_t> children_of(pid_t parent);
+
+}  // namespace lockstep::test
