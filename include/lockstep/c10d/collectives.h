@@ -1,0 +1,132 @@
+// Collective and point-to-point operations on tensors, under torch.distributed's names.
+//
+//   lockstep::all_reduce(t);                                         // blocking: t holds the sum afterwards
+//   lockstep::all_reduce(t, {.op = c10d::ReduceOp::AVG, .group = g});
+//   auto work = lockstep::all_reduce_async(t);                       // returns at once
+//   work->wait();                                                    // t may be read and written again
+//
+// Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
+// LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). The tensors of an asynchronous operation must
+// not be touched until its Work is seen complete. Blocking forms are the cheaper ones; see
+// lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
+//
+// Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
+// are ranks of the world. Without init_process_group, and on ranks that are not in `group`, every function throws.
+// Errors: lockstep/c10d/errors.h and docs/errors.md.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstdint>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// For `src` of recv and irecv: whoever sends first.
+inline constexpr int kAnySource = -1;
+// The group's own timeout.
+inline constexpr std::chrono::milliseconds kGroupTimeout{-1};
+
+struct CollectiveOptions {
+  ProcessGroup group = nullptr;  // null: the world
+  std::chrono::milliseconds timeout = kGroupTimeout;
+};
+
+struct ReductionOptions {
+  // SUM, AVG (integers truncate), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or premul_sum(factor). Float sums are taken in
+  // rank order: bitwise equal on every rank and in every run.
+  c10d::ReduceOp op = c10d::ReduceOp::SUM;
+  ProcessGroup group = nullptr;
+  std::chrono::milliseconds timeout = kGroupTimeout;
+};
+
+struct PointToPointOptions {
+  int tag = 0;  // only messages with equal tags meet; not negative
+  ProcessGroup group = nullptr;
+  std::chrono::milliseconds timeout = kGroupTimeout;  // of the blocking forms; Work::wait takes its own
+};
+
+// The reduction that multiplies every input by `factor` before it sums.
+c10d::ReduceOp premul_sum(double factor);
+
+// Each rank's `tensor` becomes the reduction of all of them.
+void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {});
+Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {});
+
+// all_reduce of each of several tensors; their dtypes may differ.
+void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {});
+Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {});
+
+// The others' `tensor` becomes that of `src`.
+void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
+Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
+
+// `tensor` of `dst` becomes the reduction; those of other ranks stay as they are (in other libraries they may end up
+// with partial sums).
+void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
+Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
+
+// outputs[r] gets the input of group rank r and must have its size; sizes may differ between ranks.
+void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
+Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
+
+// `output` holds world_size times as many elements as `input`: [world_size * n, ...] or [world_size, n, ...].
+void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options = {});
+Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                  const CollectiveOptions& options = {});
+
+// On `dst`, outputs[r] gets the input of group rank r; elsewhere `outputs` is empty.
+void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
+Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
+
+// Group rank r's output becomes inputs[r] of `src`; elsewhere `inputs` is empty.
+void scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {});
+Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {});
+
+// Group rank r's output becomes the reduction of all ranks' inputs[r].
+void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
+Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
+
+// The same with the inputs in one tensor of world_size times as many elements as `output`.
+void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options = {});
+Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                 const ReductionOptions& options = {});
+
+// outputs[r] gets inputs[this rank] of group rank r; sizes may differ.
+void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
+Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
+
+// The same with tensors cut along their first dimension, into equal parts or as the splits (rows per group rank) say.
+struct AllToAllSingleOptions {
+  std::vector<std::int64_t> output_splits;
+  std::vector<std::int64_t> input_splits;
+  ProcessGroup group = nullptr;
+  std::chrono::milliseconds timeout = kGroupTimeout;
+};
+void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options = {});
+Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
+                             const AllToAllSingleOptions& options = {});
+
+// Returns when every rank has called it.
+void barrier(const CollectiveOptions& options = {});
+Work barrier_async(const CollectiveOptions& options = {});
+// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error naming those that did not.
+void monitored_barrier(const CollectiveOptions& options = {});
+
+// Messages between two ranks with equal tags arrive in the order of sending. A message of another size than `tensor` is
+// an error on the receiver. send returns when `tensor` may be reused.
+void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
+// Answers the sender.
+int recv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
+Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
+// Work::sourceRank tells the sender, as a group rank.
+Work irecv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+// ProcessGroupLockstep: the CPU engine as a c10d::Backend, for LibTorch and for everything written against c10d.
+//
+// Most programs use lockstep/c10d/distributed.h instead. This class follows c10d's conventions: roots and peers are
+// ranks of this group, and every method answers a Work. With `opts.asyncOp` (c10d's default) a method returns at once;
+// with asyncOp = false it returns when the operation is done, and throws its error itself. Blocking calls are the
+// faster ones on memory that is not the group's own (see allocateTensor): such buffers are streamed through cache-sized
+// pieces.
+//
+// Tensors: CPU, dense, of any dtype (reductions: every dtype but float8 and quantised ones). Elements travel in
+// row-major order of their indices whatever the strides, so strides may differ between ranks. Inputs may be views of
+// any kind. Outputs may be strided views too (they are written through a temporary, for asynchronous calls at the
+// moment at which completion is seen), but no two of their elements may share memory. Empty tensors work. Everything
+// that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); what can only be seen
+// together (kinds, counts, types, roots) fails on every rank with lockstep::BackendError, and the group stays usable.
+//
+// Progress: there is no progress thread. An asynchronous operation moves on inside calls of any rank; Work::wait and
+// Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, kept until
+// shutdown).
+//
+// Threads: all methods may be called from several threads; operations take the order in which calls get the group's
+// lock.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/comm/store/store.h"
+
+namespace lockstep {
+
+class FutureCompleter;
+class LockstepWork;
+struct CollectiveCall;
+
+// The arena in which this process shares memory with the other ranks of the machine; made at the first call, shared by
+// all groups, gone with the last group and tensor that uses it.
+std::shared_ptr<comm::SharedArena> process_arena();
+
+// An allocator of that arena, for tensors that take part in collectives in place.
+std::shared_ptr<c10::Allocator> arena_allocator();
+
+struct ProcessGroupLockstepOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string name = "world";  // in errors; unique among the groups that share the store
+  std::chrono::milliseconds timeout =
+      std::chrono::minutes(30);  // for joining, and for each operation unless it has its own
+  std::vector<int>
+      global_ranks;  // of the members, by group rank; empty: the same numbers. Used in split() and in names
+};
+
+class ProcessGroupLockstep : public c10d::Backend {
+ public:
+  static constexpr const char* kBackendName = "lockstep";
+
+  // Collective over the members. Blocks until all have joined; throws BackendError (kTimeout names who is missing).
+  static c10::intrusive_ptr<ProcessGroupLockstep> create(std::shared_ptr<comm::Store> store,
+                                                         const ProcessGroupLockstepOptions& options);
+  ~ProcessGroupLockstep() override;
+
+  const std::string getBackendName() const override { return kBackendName; }  // NOLINT(readability-const-return-type)
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  const std::string& name() const { return options_.name; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
+  // Every tensor is an all-reduce of its own; dtypes may differ. One Work for all.
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceCoalescedOptions& opts = c10d::AllreduceCoalescedOptions()) override;
+  // Tensors of ranks other than opts.rootRank stay as they are.
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
+
+  // outputs[0][r] gets rank r's input and must have its size; sizes may differ between ranks.
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  // `output` holds world_size times the elements of `input`, in rank order.
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  // outputs[r][i] gets rank r's inputs[i].
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  // outputs: one list on the root, none elsewhere. Sizes may differ between ranks.
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
+  // inputs: one list on the root, none elsewhere.
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
+
+  // inputs[0][r] is this rank's share of rank r's output.
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  // `input` holds world_size times the elements of `output`.
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+
+  // Splits count rows of the first dimension; no splits: equal parts.
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+
+  // Point to point; always asynchronous, as in c10d. Tags are not negative.
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
+  // Work::sourceRank tells who sent the message.
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+  // The blocking forms, which c10d lacks. `source` may be comm::kAnySource; answers the sender.
+  void send_blocking(const at::Tensor& tensor, int destination, int tag, std::chrono::milliseconds timeout);
+  int recv_blocking(const at::Tensor& tensor, int source, int tag, std::chrono::milliseconds timeout);
+
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
+  // A blocking barrier; when it times out, every rank that came gets an error that names those that did not. (All
+  // missing ranks are always collected, so `wait_all_ranks` changes nothing.)
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks = false) override;
+
+  // Number of the last collective started here; the same on every rank between operations.
+  std::uint64_t getSequenceNumberForGroup() override;
+  void setSequenceNumberForGroup() override {}
+
+  // Memory that the other ranks can map, so that collectives on it copy nothing: `size` elements, contents unspecified.
+  at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;  // NOLINT(google-runtime-int): c10d's
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+
+  // A group of the members `ranks` (ranks of this group; the caller must be among them), over the store of this group.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+
+  // Breaks the group for every rank: operations, now and later, fail with kAborted and this reason.
+  void abort() override;
+  void abort(const std::string& reason);
+  // Leaves the group: ranks that still wait for this one get an error; further calls here throw. Safe to call twice.
+  void shutdown() override;
+  c10d::ErrorType getError() override;
+  // The error that broke the group; ok while it works.
+  Status health() const;
+
+ private:
+  friend class LockstepWork;
+
+  ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<comm::Communicator> communicator,
+                       const ProcessGroupLockstepOptions& options);
+
+  // Throws when shutdown() was called.
+  std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_);
+  std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
+  void check_root(std::string_view operation, std::int64_t root) const;
+  // "rank 1, group 'world', all_reduce"
+  std::string describe(std::string_view operation) const;
+  std::shared_ptr<FutureCompleter> future_completer() LOCKSTEP_EXCLUDES(mutex_);
+
+  const std::shared_ptr<comm::Store> store_;
+  const ProcessGroupLockstepOptions options_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  mutable Mutex mutex_;
+  std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::shared_ptr<FutureCompleter> future_completer_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep

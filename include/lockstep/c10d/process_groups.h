@@ -1,0 +1,121 @@
+// Who takes part: the world of ranks, groups of them, and this process's place in each.
+//
+// A ProcessGroup is LibTorch's own c10d::ProcessGroup, which holds one c10d::Backend per kind of device. Lockstep's
+// functions take the backend of the tensor's device from it and call that directly, past LibTorch's dispatcher; the
+// same handle will carry NCCL for GPU tensors beside the CPU engine, and works with everything else that is written
+// against c10d.
+//
+// Ranks in this interface are ranks of the world, as in torch.distributed, unless a function says "group rank".
+// Everything here throws (lockstep/c10d/errors.h) and may be called from several threads; init, destroy and the making
+// of groups must not overlap with one another.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "lockstep/c10d/errors.h"
+#include "lockstep/comm/store/store.h"
+
+namespace lockstep {
+
+// Null stands for the default group, the world.
+using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+struct InitOptions {
+  // Where ranks find one another:
+  //   ""                  whatever is there: explicit rank and world_size below, launcher variables, Slurm, Open MPI;
+  //   when nothing
+  //                       says that the job is distributed, a world of one rank, without any network
+  //   "env://"            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
+  //   "tcp://host:port"   rank 0 listens there
+  //   "file:///path"      a file that all ranks reach
+  std::string init_method;
+  // -1: from the environment.
+  int rank = -1;
+  int world_size = -1;
+  // For joining, and for each operation unless it has its own. A shorter one finds a lost rank earlier.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  // Shown in errors; "" is "world".
+  std::string group_name;
+  // Instead of init_method; needs rank and world_size.
+  std::shared_ptr<comm::Store> store;
+};
+
+// Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists who came and who did
+// not. Backends: "lockstep" (CPU; "gloo" is another name for it), "cpu:lockstep"; "" chooses by what this build has:
+// lockstep.
+void init_process_group(std::string_view backend = "", const InitOptions& options = {});
+
+// Leaves `group` (null: the world and every group made from it). Does not block: ranks that still wait for this one get
+// an error. Safe after errors and when called twice; without a world it does nothing.
+void destroy_process_group(const ProcessGroup& group = nullptr);
+
+// Breaks `group` for all its ranks: their operations fail with `reason`. For errors that only this rank has seen.
+void abort_process_group(const std::string& reason, const ProcessGroup& group = nullptr);
+
+bool is_available();    // whether this build has any backend: true
+bool is_initialized();  // whether there is a world now
+
+// The world as a handle.
+ProcessGroup default_group();
+
+// This process's group rank; -1 when it is no member.
+int get_rank(const ProcessGroup& group = nullptr);
+int get_world_size(const ProcessGroup& group = nullptr);
+// This process's number among those of the job on this machine.
+int get_local_rank();
+// "lockstep"
+std::string get_backend(const ProcessGroup& group = nullptr);
+// The device that this rank should compute on.
+at::Device local_device();
+
+// Rank translation; asking for a rank that is not there is an error.
+int get_group_rank(const ProcessGroup& group, int global_rank);
+int get_global_rank(const ProcessGroup& group, int group_rank);
+// The members' ranks in the world, by group rank.
+std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
+
+struct GroupOptions {
+  std::chrono::milliseconds timeout{-1};  // negative: that of the world
+  std::string name;                       // shown in errors; "": made from the members, as "group{0,1}"
+};
+
+// A group of `ranks` (sorted; no duplicates). Collective over its members; blocks until they are there. Other ranks may
+// call it too and return at once, with a handle for which get_rank is -1 and every operation throws.
+ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {});
+ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {});
+
+// Collective over `parent`: ranks with equal colors form a group, ordered by key and then by rank. A negative color: in
+// none.
+ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nullptr,
+                         const GroupOptions& options = {});
+
+// Collective over the world: consecutive groups of `group_size` ranks, which must divide the world. Answers this
+// rank's.
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {});
+
+// The world for a scope: made in the constructor, left in the destructor, whatever happened between. When the scope is
+// left by an exception, the other ranks are told so and fail at once instead of waiting. The destructor never throws.
+class ProcessGroupGuard {
+ public:
+  explicit ProcessGroupGuard(std::string_view backend = "", const InitOptions& options = {});
+  ~ProcessGroupGuard();
+  ProcessGroupGuard(const ProcessGroupGuard&) = delete;
+  ProcessGroupGuard& operator=(const ProcessGroupGuard&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+ private:
+  int exceptions_at_start_;
+  int rank_ = 0;
+  int world_size_ = 1;
+};
+
+}  // namespace lockstep
