@@ -1,0 +1,93 @@
+// From the type and operation of a request to the code for it. Part of reduce_kernels.inl.
+
+template <class Format, class Scalar>
+void sum_of_floats(const ReduceRequest& r) {
+  const auto n = static_cast<Scalar>(r.num_inputs);
+  switch (r.op) {
+    case ReduceOp::kSum: return combine_often<Format>(r, Sum{});
+    case ReduceOp::kPremulSum: return combine<Format>(r, ScaledSum<Scalar>{{}, static_cast<Scalar>(r.factor)});
+    default: break;  // kAvg
+  }
+  if ((r.num_inputs & (r.num_inputs - 1)) == 0) return combine_often<Format>(r, MeanByFactor<Scalar>{{}, 1 / n});
+  combine_often<Format>(r, MeanByDivision<Scalar>{{}, n});
+}
+
+template <class Format, class Scalar>
+void reduce_floats(const ReduceRequest& r) {
+  switch (r.op) {
+    case ReduceOp::kProduct: return combine<Format>(r, Product{});
+    case ReduceOp::kMin: return combine<Format>(r, Min{});
+    case ReduceOp::kMax: return combine<Format>(r, Max{});
+    default: return sum_of_floats<Format, Scalar>(r);
+  }
+}
+
+// Sums and means of complex numbers are those of their parts.
+template <class Scalar>
+void reduce_complex(const ReduceRequest& r) {
+  if (r.op == ReduceOp::kProduct) return combine<Plain<Scalar>>(r, ComplexProduct<Scalar>{});
+  sum_of_floats<Plain<Scalar>, Scalar>(r);
+}
+
+void reduce_bits(const ReduceRequest& r) {
+  using Bytes = Plain<std::uint8_t>;
+  switch (r.op) {
+    case ReduceOp::kBand: return combine<Bytes>(r, And{});
+    case ReduceOp::kBor: return combine<Bytes>(r, Or{});
+    default: return combine<Bytes>(r, Xor{});
+  }
+}
+
+template <class Unsigned>
+void add_integers(const ReduceRequest& r) {
+  combine_often<Plain<Unsigned>>(r, Sum{});
+}
+
+template <class Unsigned>
+void multiply_integers(const ReduceRequest& r) {
+  combine<Plain<Unsigned>>(r, Product{});
+}
+
+template <class Scalar, class Unsigned, class Wide>
+void reduce_integers(const ReduceRequest& r) {
+  switch (r.op) {
+    case ReduceOp::kSum: return add_integers<Unsigned>(r);
+    case ReduceOp::kProduct: return multiply_integers<Unsigned>(r);
+    case ReduceOp::kMin: return combine<Plain<Scalar>>(r, Min{});
+    case ReduceOp::kMax: return combine<Plain<Scalar>>(r, Max{});
+    case ReduceOp::kAvg:
+      return combine<Plain<Unsigned>>(r, IntegerMean<Scalar, Wide>{{}, static_cast<Wide>(r.num_inputs)});
+    default: return reduce_bits(r);
+  }
+}
+
+void reduce_bools(const ReduceRequest& r) {
+  switch (r.op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kBor: return combine<Bool>(r, Or{});
+    case ReduceOp::kBxor: return combine<Bool>(r, Xor{});
+    default: return combine<Bool>(r, And{});
+  }
+}
+
+void dispatch(const ReduceRequest& r) {
+  switch (r.type) {
+    case DataType::kUInt8: return reduce_integers<std::uint8_t, std::uint8_t, std::uint64_t>(r);
+    case DataType::kInt8: return reduce_integers<std::int8_t, std::uint8_t, std::int64_t>(r);
+    case DataType::kInt16: return reduce_integers<std::int16_t, std::uint16_t, std::int64_t>(r);
+    case DataType::kInt32: return reduce_integers<std::int32_t, std::uint32_t, std::int64_t>(r);
+    case DataType::kInt64: return reduce_integers<std::int64_t, std::uint64_t, std::int64_t>(r);
+    case DataType::kUInt16: return reduce_integers<std::uint16_t, std::uint16_t, std::uint64_t>(r);
+    case DataType::kUInt32: return reduce_integers<std::uint32_t, std::uint32_t, std::uint64_t>(r);
+    case DataType::kUInt64: return reduce_integers<std::uint64_t, std::uint64_t, std::uint64_t>(r);
+    case DataType::kFloat16: return reduce_floats<Float16, float>(r);
+    case DataType::kBFloat16: return reduce_floats<BFloat16, float>(r);
+    case DataType::kFloat32: return reduce_floats<Plain<float>, float>(r);
+    case DataType::kFloat64: return reduce_floats<Plain<double>, double>(r);
+    case DataType::kComplex64: return reduce_complex<float>(r);
+    case DataType::kComplex128: return reduce_complex<double>(r);
+    case DataType::kBool: return reduce_bools(r);
+    case DataType::kByte: return;
+  }
+}

@@ -1,0 +1,154 @@
+// How the bytes of a buffer become vectors to calculate with, and back. Part of reduce_kernels.inl.
+//
+// A Format has: Raw, a vector of the bytes as they lie in memory; Vector, what operations work on; decode and encode
+// between them. load/store and their partial forms move Raw, so that a partial one never touches a byte outside the
+// buffer.
+
+constexpr int kVectorBytes = LOCKSTEP_VECTOR_BYTES;
+
+template <class T, int Bytes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(Bytes)));
+};
+template <class T>
+using Full = typename VectorOf<T, kVectorBytes>::Type;
+template <class T>
+using Half = typename VectorOf<T, kVectorBytes / 2>::Type;
+
+template <class To, class From>
+LOCKSTEP_INLINE To bit_cast_vector(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class Raw>
+LOCKSTEP_INLINE Raw load(const std::byte* from) {
+  Raw raw;
+  __builtin_memcpy(&raw, from, sizeof raw);
+  return raw;
+}
+
+template <class Raw>
+LOCKSTEP_INLINE void store(std::byte* to, Raw raw) {
+  __builtin_memcpy(to, &raw, sizeof raw);
+}
+
+// The first `bytes` of a vector, 0 < bytes < sizeof(Raw); the others read as zero. Going through the same vector code
+// as whole blocks, the last elements of a buffer get the same bits as they would in its middle.
+#if LOCKSTEP_VECTOR_BYTES == 64
+template <class Raw>
+LOCKSTEP_INLINE Raw load_part(const std::byte* from, std::size_t bytes) {
+  const std::uint64_t mask = (std::uint64_t{1} << bytes) - 1;
+  if constexpr (sizeof(Raw) == 64) {
+    return bit_cast_vector<Raw>(_mm512_maskz_loadu_epi8(mask, from));
+  } else {
+    return bit_cast_vector<Raw>(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), from));
+  }
+}
+
+template <class Raw>
+LOCKSTEP_INLINE void store_part(std::byte* to, Raw raw, std::size_t bytes) {
+  const std::uint64_t mask = (std::uint64_t{1} << bytes) - 1;
+  if constexpr (sizeof(Raw) == 64) {
+    _mm512_mask_storeu_epi8(to, mask, bit_cast_vector<__m512i>(raw));
+  } else {
+    _mm256_mask_storeu_epi8(to, static_cast<__mmask32>(mask), bit_cast_vector<__m256i>(raw));
+  }
+}
+#else
+template <class Raw>
+LOCKSTEP_INLINE Raw load_part(const std::byte* from, std::size_t bytes) {
+  Raw raw{};
+  __builtin_memcpy(&raw, from, bytes);
+  return raw;
+}
+
+template <class Raw>
+LOCKSTEP_INLINE void store_part(std::byte* to, Raw raw, std::size_t bytes) {
+  __builtin_memcpy(to, &raw, bytes);
+}
+#endif
+
+template <class T>
+struct Plain {
+  using Raw = Full<T>;
+  using Vector = Full<T>;
+  static LOCKSTEP_INLINE Vector decode(Raw raw) { return raw; }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) { return vector; }
+};
+
+// Any byte but 0 counts as true; results are 0 or 1.
+struct Bool {
+  using Raw = Full<std::uint8_t>;
+  using Vector = Full<std::uint8_t>;
+  static LOCKSTEP_INLINE Vector decode(Raw raw) { return bit_cast_vector<Vector>(raw != 0) & 1; }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) { return vector; }
+};
+
+// Rounds to nearest even; every NaN becomes 0x7FC0, as in LibTorch. Denormals are kept, so AVX512_BF16 is of no use
+// here.
+struct BFloat16 {
+  using Raw = Half<std::uint16_t>;
+  using Vector = Full<float>;
+  static LOCKSTEP_INLINE Vector decode(Raw raw) {
+    return bit_cast_vector<Vector>(__builtin_convertvector(raw, Full<std::uint32_t>) << 16);
+  }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) {
+    const auto bits = bit_cast_vector<Full<std::uint32_t>>(vector);
+    const auto rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    const auto nan = Full<std::uint32_t>{} + 0x7FC0u;
+    return __builtin_convertvector(vector != vector ? nan : rounded, Raw);
+  }
+};
+
+// Rounds to nearest even; a NaN keeps its sign and the upper bits of its payload and becomes quiet, as F16C does it.
+struct Float16 {
+  using Raw = Half<std::uint16_t>;
+  using Vector = Full<float>;
+#if LOCKSTEP_VECTOR_BYTES == 64
+  static LOCKSTEP_INLINE Vector decode(Raw raw) {
+    return bit_cast_vector<Vector>(_mm512_maskz_cvtph_ps(0xFFFF, bit_cast_vector<__m256i>(raw)));
+  }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) {
+    return bit_cast_vector<Raw>(
+        _mm512_maskz_cvtps_ph(0xFFFF, bit_cast_vector<__m512>(vector), _MM_FROUND_TO_NEAREST_INT));
+  }
+#elif LOCKSTEP_VECTOR_BYTES == 32
+  static LOCKSTEP_INLINE Vector decode(Raw raw) {
+    return bit_cast_vector<Vector>(_mm256_cvtph_ps(bit_cast_vector<__m128i>(raw)));
+  }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) {
+    return bit_cast_vector<Raw>(_mm256_cvtps_ph(bit_cast_vector<__m256>(vector), _MM_FROUND_TO_NEAREST_INT));
+  }
+#else
+  using Bits = Full<std::uint32_t>;
+  // Exponent and mantissa move to float32's places with the exponent's bias put right by a multiplication, which also
+  // makes infinity and quiet NaN; denormals come from a subtraction of 0.5 with the mantissa in its lowest bits.
+  static LOCKSTEP_INLINE Vector decode(Raw raw) {
+    const Bits word = __builtin_convertvector(raw, Bits) << 16;
+    const Bits sign = word & 0x80000000u;
+    const Bits twice = word + word;
+    const Vector normal = bit_cast_vector<Vector>((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+    const Vector denormal = bit_cast_vector<Vector>((twice >> 17) | (126u << 23)) - 0.5f;
+    const Bits magnitude = twice < (1u << 27) ? bit_cast_vector<Bits>(denormal) : bit_cast_vector<Bits>(normal);
+    return bit_cast_vector<Vector>(sign | magnitude);
+  }
+  // The processor rounds: adding a number 2^13 times larger pushes the bits that float16 lacks out of the mantissa.
+  static LOCKSTEP_INLINE Raw encode(Vector vector) {
+    const Bits word = bit_cast_vector<Bits>(vector);
+    const Bits twice = word + word;
+    const Bits sign = (word >> 16) & 0x8000u;
+    const Vector magnitude = bit_cast_vector<Vector>(word & 0x7FFFFFFFu);
+    const Vector scaled = (magnitude * 0x1.0p+112f) * 0x1.0p-110f;  // overflows to infinity where float16 does
+    const Bits exponent = twice & 0xFF000000u;
+    const Bits least = Bits{} + 0x71000000u;  // the smallest normal float16
+    const Bits bias = exponent < least ? least : exponent;
+    const Bits sum = bit_cast_vector<Bits>(bit_cast_vector<Vector>((bias >> 1) + 0x07800000u) + scaled);
+    const Bits number = ((sum >> 13) & 0x7C00u) + (sum & 0x0FFFu);
+    const Bits nan = ((word >> 13) & 0x03FFu) | 0x7E00u;
+    return __builtin_convertvector(sign | (twice > 0xFF000000u ? nan : number), Raw);
+  }
+#endif
+};

@@ -1,0 +1,125 @@
+// What is done to vectors. Part of reduce_kernels.inl.
+//
+// An operation has: prepare, applied to every input; combine, applied to the result so far and the next input; finish,
+// applied to the result once.
+
+struct Identity {
+  template <class V>
+  LOCKSTEP_INLINE V prepare(V v) const {
+    return v;
+  }
+  template <class V>
+  LOCKSTEP_INLINE V finish(V v) const {
+    return v;
+  }
+};
+
+// Integers come here as unsigned types: they wrap, and signed numbers have the same bits.
+struct Sum : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return a + b;
+  }
+};
+
+struct Product : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return a * b;
+  }
+};
+
+// An ordered comparison is false for NaN, so the second term lets a NaN in and nothing replaces it but another.
+struct Min : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return ((b < a) | (b != b)) ? b : a;
+  }
+};
+
+struct Max : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return ((b > a) | (b != b)) ? b : a;
+  }
+};
+
+struct And : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return a & b;
+  }
+};
+
+struct Or : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return a | b;
+  }
+};
+
+struct Xor : Identity {
+  template <class V>
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return a ^ b;
+  }
+};
+
+template <class Scalar>
+struct ScaledSum : Sum {
+  Scalar factor;
+  template <class V>
+  LOCKSTEP_INLINE V prepare(V v) const {
+    return v * factor;
+  }
+};
+
+// Averages are sum / n, rounded as a division. For n = 2^k a multiplication gives the same bits and costs nothing.
+template <class Scalar>
+struct MeanByFactor : Sum {
+  Scalar factor;
+  template <class V>
+  LOCKSTEP_INLINE V finish(V v) const {
+    return v * factor;
+  }
+};
+
+template <class Scalar>
+struct MeanByDivision : Sum {
+  Scalar divisor;
+  template <class V>
+  LOCKSTEP_INLINE V finish(V v) const {
+    return v / divisor;
+  }
+};
+
+// The sum wraps as its type does; n may be more than the type can hold, hence Wide.
+template <class Scalar, class Wide>
+struct IntegerMean : Sum {
+  Wide divisor;
+  template <class V>
+  LOCKSTEP_INLINE V finish(V v) const {
+    for (std::size_t i = 0; i < sizeof(V) / sizeof(Scalar); ++i) {
+      v[i] = static_cast<Scalar>(static_cast<Wide>(static_cast<Scalar>(v[i])) / divisor);
+    }
+    return v;
+  }
+};
+
+// (a + bi)(c + di) = (ac - bd) + (ad + bc)i on pairs of lanes.
+template <class Scalar>
+struct ComplexProduct : Identity {
+  using V = Full<Scalar>;
+
+  template <std::size_t... Lane>
+  static LOCKSTEP_INLINE V multiply(V x, V y, std::index_sequence<Lane...>) {
+    const V real = __builtin_shufflevector(x, x, (Lane & ~std::size_t{1})...);
+    const V imaginary = __builtin_shufflevector(x, x, (Lane | 1)...);
+    const V swapped = __builtin_shufflevector(y, y, (Lane ^ 1)...);
+    const V sign = {(Lane % 2 == 0 ? Scalar(-1) : Scalar(1))...};
+    return real * y + sign * (imaginary * swapped);
+  }
+  LOCKSTEP_INLINE V combine(V a, V b) const {
+    return multiply(a, b, std::make_index_sequence<sizeof(V) / sizeof(Scalar)>{});
+  }
+};
