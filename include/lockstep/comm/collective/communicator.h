@@ -1,17 +1,19 @@
 // Communicator: the collective operations of one group of ranks on one machine, over shared memory.
 //
-// Every rank of the group calls the same operations in the same order; docs/collectives.md explains how they work and what
-// they cost. Buffers that live in the communicator's SharedArena are read and written in place by all ranks; any other
-// buffer is copied in and out in pieces that stay in cache.
+// Every rank of the group calls the same operations in the same order; docs/collectives.md explains how they work and
+// what they cost. Buffers that live in the communicator's SharedArena are read and written in place by all ranks; any
+// other buffer is copied in and out in pieces that stay in cache.
 //
-// Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)` returns
-// at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers of the arena, any
-// rank that waits for it (or starts another one) may do the work for all, so a rank that is busy elsewhere delays nobody.
-// At most kMaxPending operations are under way at once; the next start() first completes the oldest.
+// Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
+// returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
+// of the arena, any rank that waits for it (or starts another one) may do the work for all, so a rank that is busy
+// elsewhere delays nobody. At most kMaxPending operations are under way at once; the next start() first completes the
+// oldest.
 //
-// Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the ranks;
-// nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never came) and abort()
-// break the group: every rank's operations, now and later, fail with the first error. Buffers then hold unspecified values.
+// Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the
+// ranks; nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never
+// came) and abort() break the group: every rank's operations, now and later, fail with the first error. Buffers then
+// hold unspecified values.
 //
 // Threads: all methods may be called from several threads; operations take the order in which their calls get the lock.
 #pragma once
@@ -140,19 +142,23 @@ struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
   std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
-  std::chrono::nanoseconds timeout = std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
+  std::chrono::nanoseconds timeout =
+      std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
   // Where this rank allocates what others shall see. Ranks of one process may share one.
   std::shared_ptr<SharedArena> arena;
 };
 
 class Communicator {
  public:
+  class Impl;
   static constexpr int kMaxPending = 32;
   // Inputs up to this size travel inside the control memory, in one step.
   static constexpr std::size_t kInlineBytes = 8192;
 
-  // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is there.
-  static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store, const CommunicatorOptions& options);
+  // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is
+  // there.
+  static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store,
+                                                      const CommunicatorOptions& options);
 
   // Tells the others that this rank leaves; whoever still waits for it gets an error. Does not block.
   ~Communicator();
@@ -201,7 +207,6 @@ class Communicator {
   std::uint64_t sequence() const;
 
  private:
-  class Impl;
   explicit Communicator(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };

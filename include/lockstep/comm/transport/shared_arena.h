@@ -1,8 +1,8 @@
 // SharedArena: memory of this process that the other ranks of the machine can map.
 //
-// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It is as large as
-// the machine's memory from the start, but pages exist only once touched, so peers map it once and see every later
-// allocation without any further hand-over. See docs/architecture.md, "Memory".
+// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It is as
+// large as the machine's memory from the start, but pages exist only once touched, so peers map it once and see every
+// later allocation without any further hand-over. See docs/architecture.md, "Memory".
 #pragma once
 
 #include <cstddef>

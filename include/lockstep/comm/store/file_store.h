@@ -1,0 +1,43 @@
+// A store in one file, for ranks that share a file system: no port, no server process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/store/store.h"
+
+namespace lockstep::comm {
+
+// The file holds a log of checksummed records, written under an open-file-description lock. Thread-safe; waits look at
+// the file every few milliseconds.
+//
+// Lifetime of the contents: they live while at least one FileStore has the file open. The last one to close it removes
+// it, and a file that nobody has open (its processes were killed) is left over from an earlier run: the next to open it
+// starts it anew. Locks end with their process, so no time-out or clean-up by hand is involved.
+//
+// Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or holds a torn or
+// damaged record; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a minute.
+// The file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits rendezvous
+// and counters, not bulk data.
+class FileStore final : public Store {
+ public:
+  static Result<std::shared_ptr<FileStore>> open(std::string path);
+  ~FileStore() override;
+
+  Status set(std::string_view key, std::string_view value) override;
+  Result<Bytes> get(std::string_view key, Deadline deadline) override;
+  Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
+  Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+  Status append(std::string_view key, std::string_view value) override;
+  Status wait(std::span<const std::string> keys, Deadline deadline) override;
+  Result<bool> check(std::span<const std::string> keys) override;
+  Result<bool> delete_key(std::string_view key) override;
+  Result<std::int64_t> num_keys() override;
+
+ private:
+  class Log;
+  explicit FileStore(std::unique_ptr<Log> log);
+  std::unique_ptr<Log> log_;
+};
+
+}  // namespace lockstep::comm

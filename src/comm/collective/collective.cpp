@@ -1,0 +1,333 @@
+#include "collective.h"
+
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "plan.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+constexpr std::size_t kPieceAlignment = 16;
+
+std::size_t padded(std::size_t bytes) {
+  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+}
+
+template <typename P>
+std::size_t padded_total(const P& single, const std::vector<P>& pieces) {
+  return std::accumulate(pieces.begin(), pieces.end(), padded(single.bytes),
+                         [](std::size_t sum, const P& piece) { return sum + padded(piece.bytes); });
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+// The count in a Counter, 0 when it is of an earlier operation.
+std::uint64_t count_of(const Counter& counter, std::uint64_t sequence) {
+  const std::uint64_t word = counter.word.load(std::memory_order_acquire);
+  return (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+}
+
+bool claim(Counter& counter, std::uint64_t sequence, std::uint64_t tickets, std::uint64_t& ticket) {
+  std::uint64_t word = counter.word.load(std::memory_order_relaxed);
+  for (;;) {
+    ticket = (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+    if (ticket >= tickets) return false;
+    if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | (ticket + 1), std::memory_order_acq_rel))
+      return true;
+  }
+}
+
+}  // namespace
+
+Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes));
+  arena_ = arena;
+  return {};
+}
+
+Status Collective::post(std::uint64_t sequence) {
+  sequence_ = sequence;
+  Post& post = memory_.post(memory_.rank(), sequence);
+  post.kind = request_.kind;
+  post.type = request_.type;
+  post.op = request_.op;
+  post.flags = blocking_ ? kBlocking : 0;
+  post.root = request_.root;
+  post.count = request_.count;
+  post.factor = request_.factor;
+  const Status published = publish(post);
+  // Even a rank that could not stage shows up, so that the others learn of it by the abort that follows, not by a
+  // timeout.
+  const bool ready = (post.flags & kUnstaged) == 0;
+  memory_.state(memory_.rank())
+      .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  post.state.store(2 * sequence + (ready ? 1 : 0), std::memory_order_seq_cst);
+  waiting_.notify(true);
+  return published;
+}
+
+void Collective::adopt_small(std::uint64_t sequence) {
+  sequence_ = sequence;
+  private_output_ = true;
+}
+
+void post_small(const GroupMemory& memory, const Waiting& waiting, const AllReduce& args, std::uint64_t sequence) {
+  const int me = memory.rank();
+  const std::size_t bytes = args.count * size_of(args.type);
+  Post& post = memory.post(me, sequence);
+  post.kind = Kind::kAllReduce;
+  post.type = args.type;
+  post.op = args.op;
+  post.flags = kBlocking | kPrivateOutput;
+  post.root = 0;
+  post.count = args.count;
+  post.factor = args.factor;
+  std::byte* place = bytes <= Post::kTinyBytes ? post.tiny() : memory.payload(me, sequence);
+  copy(place, args.input, bytes);
+  post.input = memory.address_in_control(place);
+  post.output = kNowhere;
+  memory.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(Kind::kAllReduce),
+                                 std::memory_order_relaxed);
+  post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
+  waiting.notify(true);
+}
+
+Status Collective::publish(Post& post) {
+  if (reduces_in_place() && !Plan::is_one_shot(request_.kind, request_.input.bytes)) {
+    const bool shared =
+        in_arena(request_.input.data, request_.input.bytes) && in_arena(request_.output.data, request_.output.bytes);
+    if (!shared && blocking_) {
+      post.flags |= kUnstaged;
+      return {};
+    }
+    return publish_in_place(post);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(publish_inputs(post));
+  return publish_outputs(post);
+}
+
+// All-reduce of what is too large to inline. A private buffer is copied to where the result will be, and reduced there.
+Status Collective::publish_in_place(Post& post) {
+  needs_all_ = true;
+  const std::size_t bytes = request_.input.bytes;
+  const bool output_shared = in_arena(request_.output.data, bytes);
+  if (output_shared && in_arena(request_.input.data, bytes)) {
+    post.input = memory_.address_in_arena(request_.input.data);
+    post.output = memory_.address_in_arena(request_.output.data);
+    return {};
+  }
+  std::byte* place = static_cast<std::byte*>(request_.output.data);
+  if (!output_shared) {
+    LOCKSTEP_RETURN_IF_ERROR(output_staging_.allocate(memory_.shared_arena(), bytes));
+    place = output_staging_.data();
+  }
+  copy(place, request_.input.data, bytes);
+  post.input = post.output = memory_.address_in_arena(place);
+  return {};
+}
+
+Status Collective::publish_inputs(Post& post) {
+  const std::size_t total = padded_total(request_.input, request_.inputs);
+  bool direct = total > Communicator::kInlineBytes && in_arena(request_.input.data, request_.input.bytes);
+  for (const ConstPiece& piece : request_.inputs) direct = direct && in_arena(piece.data, piece.bytes);
+  const bool inlined = total <= Communicator::kInlineBytes;
+  if (!inlined) needs_all_ = true;
+
+  std::byte* place = memory_.payload(memory_.rank(), sequence_);
+  if (!inlined && !direct) {
+    LOCKSTEP_RETURN_IF_ERROR(input_staging_.allocate(memory_.shared_arena(), total));
+    place = input_staging_.data();
+  }
+  const auto put = [&](const ConstPiece& piece) -> Address {
+    if (piece.bytes == 0) return kNowhere;
+    if (direct) return memory_.address_in_arena(piece.data);
+    std::byte* at = place;
+    copy(at, piece.data, piece.bytes);
+    place += padded(piece.bytes);
+    return inlined ? memory_.address_in_control(at) : memory_.address_in_arena(at);
+  };
+  post.input = put(request_.input);
+  post.input_bytes = request_.input.bytes;
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+    table[i].input = put(request_.inputs[i]);
+    table[i].input_bytes = request_.inputs[i].bytes;
+  }
+  return {};
+}
+
+Status Collective::publish_outputs(Post& post) {
+  const std::size_t total = padded_total(request_.output, request_.outputs);
+  bool direct = in_arena(request_.output.data, request_.output.bytes);
+  for (const Piece& piece : request_.outputs) direct = direct && in_arena(piece.data, piece.bytes);
+  // A reduction that every rank does for itself never lets others write its output.
+  const bool own_work = Plan::is_one_shot(request_.kind, request_.input.bytes);
+  // Who stays in the call, or gets little, fetches it himself; others must be able to go on without us.
+  private_output_ = own_work || (!direct && (blocking_ || total <= Communicator::kInlineBytes));
+  const bool staged = !private_output_ && !direct;
+  if (private_output_) post.flags |= kPrivateOutput;
+  if (!private_output_ && total > 0) needs_all_ = true;
+
+  std::byte* place = nullptr;
+  if (staged) {
+    LOCKSTEP_RETURN_IF_ERROR(output_staging_.allocate(memory_.shared_arena(), total));
+    place = output_staging_.data();
+  }
+  const auto put = [&](const Piece& piece) -> Address {
+    if (piece.bytes == 0 || private_output_) return kNowhere;
+    if (!staged) return memory_.address_in_arena(piece.data);
+    return memory_.address_in_arena(std::exchange(place, place + padded(piece.bytes)));
+  };
+  post.output = put(request_.output);
+  post.output_bytes = request_.output.bytes;
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.outputs.size(); ++i) {
+    table[i].output = put(request_.outputs[i]);
+    table[i].output_bytes = request_.outputs[i].bytes;
+  }
+  return {};
+}
+
+void Collective::copy_outputs() {
+  const std::byte* from = output_staging_.data();
+  if (from == nullptr) return;
+  copy(request_.output.data, from, request_.output.bytes);
+  from += padded(request_.output.bytes);
+  for (const Piece& piece : request_.outputs) {
+    copy(piece.data, from, piece.bytes);
+    from += padded(piece.bytes);
+  }
+}
+
+bool Collective::everyone_posted() {
+  for (; checked_ < memory_.world(); ++checked_) {
+    if (memory_.post(checked_, sequence_).state.load(std::memory_order_acquire) / 2 != sequence_) {
+      missing_.store(checked_, std::memory_order_relaxed);
+      return false;
+    }
+  }
+  missing_.store(-1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Collective::everyone_ready() {
+  for (; ready_ < memory_.world(); ++ready_) {
+    if (memory_.post(ready_, sequence_).state.load(std::memory_order_acquire) != 2 * sequence_ + 1) return false;
+  }
+  return true;
+}
+
+bool Collective::advance(bool help, Scratch& scratch) {
+  if (phase_ == Phase::kPosted) {
+    if (!everyone_posted()) return false;
+    if (Status agreed = Plan(memory_, sequence_).agreement(); !agreed.ok()) {
+      finish(std::move(agreed));
+      return true;
+    }
+    bool unstaged = false;
+    bool all_blocking = true;
+    for (int rank = 0; rank < memory_.world(); ++rank) {
+      const std::uint8_t flags = memory_.post(rank, sequence_).flags;
+      unstaged = unstaged || (flags & kUnstaged) != 0;
+      all_blocking = all_blocking && (flags & kBlocking) != 0;
+    }
+    phase_ = unstaged && all_blocking ? Phase::kStream : Phase::kStaging;
+    if (phase_ == Phase::kStaging) {
+      if (Status staged = stage_late(); !staged.ok()) {
+        waiting_.abort(staged.code(), staged.message());
+        finish(std::move(staged));
+        return true;
+      }
+    }
+  }
+  if (phase_ == Phase::kStaging) {
+    if (!everyone_ready()) return false;
+    start_running();
+  }
+  if (phase_ == Phase::kRunning) run_tickets(help, scratch);
+  return phase_ == Phase::kOver;
+}
+
+// Some rank goes on without waiting here, so the ranks that had hoped to stream copy everything at once after all.
+Status Collective::stage_late() {
+  Post& post = memory_.post(memory_.rank(), sequence_);
+  if ((post.flags & kUnstaged) == 0) return {};
+  LOCKSTEP_RETURN_IF_ERROR(publish_in_place(post));
+  post.state.store(2 * sequence_ + 1, std::memory_order_seq_cst);
+  waiting_.notify(true);
+  return {};
+}
+
+void Collective::start_running() {
+  phase_ = Phase::kRunning;
+  const Plan plan(memory_, sequence_);
+  for (int rank = 0; rank < memory_.world(); ++rank) total_tickets_ += plan.tickets(rank);
+}
+
+void Collective::run_tickets(bool help, Scratch& scratch) {
+  const Plan plan(memory_, sequence_);
+  const int me = memory_.rank();
+  const PrivateOutputs outputs{private_output_ ? &request_ : nullptr};
+  const std::uint64_t before = my_done_;
+  const auto run = [&](int owner) {
+    const std::uint64_t tickets = plan.tickets(owner);
+    Counter& counter = memory_.claim(owner, sequence_);
+    for (std::uint64_t ticket; !waiting_.aborted() && claim(counter, sequence_, tickets, ticket); ++my_done_) {
+      plan.execute(owner, ticket, outputs, scratch);
+    }
+  };
+  const auto publish_done = [&] {
+    memory_.done(me, sequence_).word.store((sequence_ << kTicketBits) | my_done_, std::memory_order_seq_cst);
+  };
+
+  if (plan.shared(me)) {
+    run(me);
+  } else {
+    for (const std::uint64_t tickets = plan.tickets(me); next_private_ < tickets; ++next_private_, ++my_done_) {
+      plan.execute(me, next_private_, outputs, scratch);
+    }
+  }
+  if (my_done_ != before) publish_done();
+  if (help) {
+    const std::uint64_t own = my_done_;
+    for (int step = 1; step < memory_.world(); ++step) {
+      const int owner = (me + step) % memory_.world();
+      if (plan.shared(owner)) run(owner);
+    }
+    if (my_done_ != own) publish_done();
+  }
+  if (my_done_ != before) waiting_.notify(false);
+  if (!needs_all_ || progress() == total_tickets_) finish({});
+}
+
+std::uint64_t Collective::progress() const {
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < memory_.world(); ++rank) sum += count_of(memory_.done(rank, sequence_), sequence_);
+  return sum;
+}
+
+void Collective::finish(Status status) {
+  status_ = std::move(status);
+  if (status_.ok()) copy_outputs();
+  input_staging_ = Staging();
+  output_staging_ = Staging();
+  phase_ = Phase::kOver;
+}
+
+void Collective::quiesce() const {
+  if (phase_ != Phase::kRunning) return;
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
+  while (!deadline.expired()) {
+    std::uint64_t claimed = 0;
+    for (int rank = 0; rank < memory_.world(); ++rank) claimed += count_of(memory_.claim(rank, sequence_), sequence_);
+    if (progress() >= claimed) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,120 @@
+// Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the
+// Communicator's lock is held around every call.
+//
+// Life: post() publishes what this rank wants; advance() is called until it answers true. Once all ranks have posted,
+// it checks that they agree; then the work, cut into tickets, is done by whichever ranks come by (see
+// docs/collectives.md).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "group_memory.h"
+#include "request.h"
+#include "waiting.h"
+
+namespace lockstep::comm {
+
+// Memory of the arena for the time of one operation.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(Staging&& other) noexcept : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)) {}
+  Staging& operator=(Staging&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~Staging() {
+    if (data_ != nullptr) arena_->deallocate(data_);
+  }
+  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes);
+  std::byte* data() const { return data_; }
+  // Never gives the memory back: somebody may still read it.
+  void leak() { data_ = nullptr; }
+
+ private:
+  std::shared_ptr<SharedArena> arena_;
+  std::byte* data_ = nullptr;
+};
+
+// Pieces of shared memory that one ticket reads and writes; kept between tickets so that no ticket allocates.
+struct Scratch {
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+};
+
+class Collective {
+ public:
+  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, bool blocking)
+      : memory_(memory), waiting_(waiting), request_(std::move(request)), blocking_(blocking) {}
+
+  Status post(std::uint64_t sequence);
+  // Takes over an operation that post_small() has posted.
+  void adopt_small(std::uint64_t sequence);
+
+  // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
+  // others. True once over; status() then tells how it went.
+  bool advance(bool help, Scratch& scratch);
+
+  // All ranks block on private buffers: the caller streams (stream.h) and then calls finish().
+  bool wants_stream() const { return phase_ == Phase::kStream; }
+  void finish(Status status);
+
+  // Waits, briefly, until no rank is inside a ticket of this operation any more. After an abort.
+  void quiesce() const;
+
+  bool over() const { return phase_ == Phase::kOver; }
+  const Status& status() const { return status_; }
+  std::uint64_t sequence() const { return sequence_; }
+  const Request& request() const { return request_; }
+  // First rank that has not posted, or -1.
+  int missing() const { return missing_.load(std::memory_order_relaxed); }
+  // Tickets done by all ranks so far: whether there is still progress.
+  std::uint64_t progress() const;
+
+ private:
+  enum class Phase { kPosted, kStaging, kRunning, kStream, kOver };
+
+  // post()
+  bool in_arena(const void* data, std::size_t bytes) const {
+    return bytes == 0 || memory_.arena().contains(data, bytes);
+  }
+  bool reduces_in_place() const { return request_.kind == Kind::kAllReduce; }
+  Status publish(Post& post);
+  Status publish_inputs(Post& post);
+  Status publish_outputs(Post& post);
+  Status publish_in_place(Post& post);
+  void copy_outputs();
+
+  // advance()
+  bool everyone_posted();
+  bool everyone_ready();
+  Status stage_late();
+  void start_running();
+  void run_tickets(bool help, Scratch& scratch);
+
+  const GroupMemory& memory_;
+  const Waiting& waiting_;
+  Request request_;
+  bool blocking_;
+  std::uint64_t sequence_ = 0;
+  Phase phase_ = Phase::kPosted;
+  Status status_;
+  std::atomic<int> missing_{-1};
+  int checked_ = 0;  // ranks below have posted
+  int ready_ = 0;    // ranks below are ready
+
+  Staging input_staging_;
+  Staging output_staging_;
+  bool private_output_ = false;
+  bool needs_all_ = false;  // others read or write memory of this rank: it must outwait them
+  std::uint64_t total_tickets_ = 0;
+  std::uint64_t my_done_ = 0;
+  std::uint64_t next_private_ = 0;
+};
+
+// The short way for an all-reduce of at most kInlineBytes: the same post without a Collective around it.
+void post_small(const GroupMemory& memory, const Waiting& waiting, const AllReduce& args, std::uint64_t sequence);
+
+}  // namespace lockstep::comm

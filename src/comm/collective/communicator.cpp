@@ -1,0 +1,188 @@
+#include "lockstep/comm/collective/communicator.h"
+
+#include <fmt/format.h>
+
+#include "group.h"
+
+namespace lockstep::comm {
+namespace {
+
+Status check_peer(const char* what, int rank, int world, bool any) {
+  if ((rank >= 0 && rank < world) || (any && rank == kAnySource)) return {};
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: {} is not a rank of this group of {}", what, rank, world)};
+}
+
+Status check_tag(const char* what, int tag) {
+  if (tag >= 0) return {};
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: tags must not be negative, got {}", what, tag)};
+}
+
+Result<Transfer> make_transfer(const Send& args, int world) {
+  LOCKSTEP_RETURN_IF_ERROR(check_peer("send", args.destination, world, /*any=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(check_tag("send", args.tag));
+  Transfer transfer;
+  transfer.is_send = true;
+  transfer.peer = args.destination;
+  transfer.tag = args.tag;
+  transfer.source = args.data;
+  return transfer;
+}
+
+Result<Transfer> make_transfer(const Receive& args, int world) {
+  LOCKSTEP_RETURN_IF_ERROR(check_peer("recv", args.source, world, /*any=*/true));
+  LOCKSTEP_RETURN_IF_ERROR(check_tag("recv", args.tag));
+  Transfer transfer;
+  transfer.peer = args.source;
+  transfer.tag = args.tag;
+  transfer.target = args.data;
+  return transfer;
+}
+
+}  // namespace
+
+Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Status Operation::wait(Deadline deadline) {
+  if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
+  return state_->group->wait(*state_, deadline);
+}
+
+bool Operation::is_completed() {
+  return !state_ || state_->group->poll(*state_);
+}
+int Operation::source() const {
+  return state_ && state_->over ? state_->transfer.from : -1;
+}
+std::uint64_t Operation::sequence() const {
+  return state_ && state_->collective ? state_->collective->sequence() : 0;
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr<Store>& store,
+                                                           const CommunicatorOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return Status(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in a world of {}", options.name,
+                                                           options.rank, options.world_size));
+  }
+  CommunicatorOptions own = options;
+  if (!own.arena) {
+    LOCKSTEP_ASSIGN_OR_RETURN(own.arena, SharedArena::create());
+  }
+  HandOverOptions hand_over_options;
+  hand_over_options.rank = own.rank;
+  hand_over_options.world_size = own.world_size;
+  hand_over_options.name = own.name;
+  hand_over_options.control_bytes = ControlLayout(own.world_size).total();
+  auto parts = hand_over(*store, *own.arena, hand_over_options, Deadline::after(own.timeout));
+  if (!parts.ok())
+    return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_shared<Impl>(own.rank, own, std::move(parts).value())));
+}
+
+Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::~Communicator() {
+  impl_->close();
+}
+
+int Communicator::rank() const {
+  return impl_->memory().rank();
+}
+int Communicator::world_size() const {
+  return impl_->memory().world();
+}
+const std::string& Communicator::name() const {
+  return impl_->memory().name();
+}
+SharedArena& Communicator::arena() const {
+  return impl_->memory().arena();
+}
+
+Status Communicator::run(const AllReduce& args, Deadline deadline) {
+  if (args.count * size_of(args.type) <= kInlineBytes) return impl_->run_small(args, deadline);
+  return impl_->run(make_request(args), deadline);
+}
+Status Communicator::run(const Reduce& args, Deadline deadline) {
+  return impl_->run(make_request(args, rank()), deadline);
+}
+Status Communicator::run(const Broadcast& args, Deadline deadline) {
+  return impl_->run(make_request(args, rank()), deadline);
+}
+Status Communicator::run(const AllGather& args, Deadline deadline) {
+  return impl_->run(make_request(args), deadline);
+}
+Status Communicator::run(const Gather& args, Deadline deadline) {
+  return impl_->run(make_request(args, rank()), deadline);
+}
+Status Communicator::run(const Scatter& args, Deadline deadline) {
+  return impl_->run(make_request(args, rank()), deadline);
+}
+Status Communicator::run(const ReduceScatter& args, Deadline deadline) {
+  return impl_->run(make_request(args), deadline);
+}
+Status Communicator::run(const AllToAll& args, Deadline deadline) {
+  return impl_->run(make_request(args), deadline);
+}
+Status Communicator::run(const Barrier& args, Deadline deadline) {
+  return impl_->run(make_request(args), deadline);
+}
+
+Status Communicator::run(const Send& args, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
+  return impl_->run(transfer, deadline);
+}
+Status Communicator::run(const Receive& args, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
+  return impl_->run(transfer, deadline);
+}
+
+Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
+  return impl_->start(make_request(args), std::move(keep));
+}
+Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
+  return impl_->start(make_request(args, rank()), std::move(keep));
+}
+Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
+  return impl_->start(make_request(args, rank()), std::move(keep));
+}
+Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
+  return impl_->start(make_request(args), std::move(keep));
+}
+Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
+  return impl_->start(make_request(args, rank()), std::move(keep));
+}
+Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
+  return impl_->start(make_request(args, rank()), std::move(keep));
+}
+Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
+  return impl_->start(make_request(args), std::move(keep));
+}
+Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
+  return impl_->start(make_request(args), std::move(keep));
+}
+Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
+  return impl_->start(make_request(args), std::move(keep));
+}
+
+Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
+  return impl_->start(transfer, std::move(keep));
+}
+Result<Operation> Communicator::start(const Receive& args, KeepAlive keep) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
+  return impl_->start(transfer, std::move(keep));
+}
+
+void Communicator::poke() {
+  impl_->poke();
+}
+void Communicator::abort(const std::string& reason) {
+  impl_->abort(reason);
+}
+Status Communicator::health() const {
+  return impl_->health();
+}
+std::uint64_t Communicator::sequence() const {
+  return impl_->sequence();
+}
+
+}  // namespace lockstep::comm

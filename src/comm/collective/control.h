@@ -1,0 +1,158 @@
+// Control memory: what the ranks of a group tell one another, outside the data itself.
+//
+// One zero-filled segment that all ranks map. Each line of it has one writer, except the claim words and the abort
+// record. A collective with sequence number s uses slot s % kRing of every rank; a slot is used again only once every
+// rank has finished with it (RankState::completed). docs/collectives.md tells the life of an operation in words.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/comm/collective/types.h"
+
+namespace lockstep::comm {
+
+inline constexpr int kRing = Communicator::kMaxPending;
+inline constexpr std::size_t kLine = 64;
+
+enum class Kind : std::uint8_t {
+  kNone,
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kReceive,
+};
+const char* to_string(Kind kind);
+
+// A place in shared memory that means the same to every rank: 0 is "nowhere (for others)"; else an offset, plus one,
+// into the arena of the rank that published it, or, with the top bit, into the control memory.
+using Address = std::uint64_t;
+inline constexpr Address kNowhere = 0;
+inline constexpr Address kInControl = Address{1} << 63;
+
+enum PostFlag : std::uint8_t {
+  kBlocking = 1,  // the rank stays in the call until the operation is done
+  kUnstaged = 2,  // its buffer is private and has not been copied: it can stream, or will stage and then say "ready"
+  kPrivateOutput = 4,  // only the rank itself can write its output
+};
+
+// What one rank asks for. The fields up to `factor` must agree between ranks, except flags.
+struct alignas(kLine) Post {
+  std::atomic<std::uint64_t> state;  // 2 * sequence once written; + 1 once its buffers may be used by others
+  Kind kind;
+  DataType type;
+  ReduceOp op;
+  std::uint8_t flags;
+  std::int32_t root;
+  std::uint64_t count;
+  double factor;
+  Address input;
+  Address output;
+  std::uint64_t input_bytes;
+  std::uint64_t output_bytes;
+
+  // Where both sizes follow from `count` and the input fits here, it is put here: one line tells all.
+  static constexpr std::size_t kTinyBytes = 16;
+  std::byte* tiny() { return reinterpret_cast<std::byte*>(&input_bytes); }
+};
+static_assert(sizeof(Post) == kLine);
+
+// Tickets of this rank's slice that have been claimed, and tickets of any slice that this rank has done, for the
+// operation in the slot: sequence << kTicketBits | count, so that nobody has to reset them.
+inline constexpr int kTicketBits = 24;
+struct alignas(kLine) Counter {
+  std::atomic<std::uint64_t> word;
+};
+
+// One entry of a rank's table: what it sends to rank i and expects from rank i.
+struct PieceEntry {
+  Address input;
+  std::uint64_t input_bytes;
+  Address output;
+  std::uint64_t output_bytes;
+};
+
+// Who a sleeping rank waits for.
+inline constexpr std::uint32_t kNotWaiting = 0;
+inline constexpr std::uint32_t kWaitingForAny = 1;  // + rank + 1: for that rank's next post
+
+struct alignas(kLine) RankState {
+  // Written by the rank itself.
+  std::atomic<std::uint64_t> completed;  // every collective up to here is over for this rank
+  std::atomic<std::uint64_t> current;    // sequence << 8 | Kind of the last collective that it started
+  std::atomic<std::uint32_t> left;       // it has said goodbye
+  std::atomic<std::uint32_t> pid;
+  std::atomic<Address> stream;  // its two staging pieces
+  // Written by whoever wakes it.
+  alignas(kLine) std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> waiting;
+  // Streaming: how many pieces it has laid out, and (with more than two ranks) how many of its slices are reduced.
+  alignas(kLine) std::atomic<std::uint64_t> laid_out;
+  std::atomic<std::uint64_t> reduced;
+};
+
+struct alignas(kLine) Header {
+  std::atomic<std::uint32_t> sleepers;
+  alignas(kLine) std::atomic<std::uint32_t> abort_state;  // 0 none, 1 being written, 2 readable
+  std::atomic<std::uint32_t> abort_code;
+  char abort_message[1024];
+};
+
+// Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
+inline constexpr int kChannelEntries = 8;
+inline constexpr std::size_t kEagerBytes = 2048;
+struct alignas(kLine) Message {
+  std::atomic<std::uint64_t> filled;  // position + 1 once written
+  std::atomic<std::uint64_t> taken;   // position + 1 once the receiver is done with the entry
+  std::int64_t tag;
+  std::uint64_t bytes;
+  Address data;      // kNowhere: in `eager`
+  Address consumed;  // where to set a flag once the data has been copied (large messages)
+  alignas(kLine) std::byte eager[kEagerBytes];
+};
+
+// Where everything is, for a group of `world` ranks.
+class ControlLayout {
+ public:
+  explicit ControlLayout(int world)
+      : world_(world),
+        pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes))),
+        rank_bytes_(align(pieces_ + kRing * world * sizeof(PieceEntry))),
+        states_(align(sizeof(Header))),
+        ranks_(align(states_ + world * sizeof(RankState))),
+        channels_(ranks_ + world * rank_bytes_) {}
+
+  std::size_t total() const { return channels_ + std::size_t(world_) * world_ * kChannelEntries * sizeof(Message); }
+  std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
+  std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
+  std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
+  std::size_t done(int rank, int slot) const { return claim(rank, kRing) + slot * sizeof(Counter); }
+  std::size_t payload(int rank, int slot) const { return done(rank, kRing) + slot * Communicator::kInlineBytes; }
+  std::size_t pieces(int rank, int slot) const {
+    return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * world_ * sizeof(PieceEntry);
+  }
+  std::size_t message(int from, int to, int entry) const {
+    return channels_ + ((std::size_t(from) * world_ + to) * kChannelEntries + entry) * sizeof(Message);
+  }
+
+ private:
+  static std::size_t align(std::size_t value) { return (value + 4095) / 4096 * 4096; }
+
+  int world_;
+  std::size_t pieces_;
+  std::size_t rank_bytes_;
+  std::size_t states_;
+  std::size_t ranks_;
+  std::size_t channels_;
+};
+
+}  // namespace lockstep::comm

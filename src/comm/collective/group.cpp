@@ -1,0 +1,312 @@
+#include "group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/comm/collective/reduce.h"
+#include "plan.h"
+
+namespace lockstep::comm {
+
+Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver parts)
+    : memory_(rank, options.world_size, options.name, options.arena, std::move(parts)),
+      waiting_(memory_),
+      timeout_(options.timeout),
+      mailbox_(memory_, waiting_),
+      stream_(memory_, waiting_) {
+  memory_.state(rank).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
+}
+
+bool Communicator::Impl::admitted() {
+  const std::uint64_t next = sequence() + 1;
+  if (next <= admitted_until_) return true;
+  std::uint64_t completed = next;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    completed = std::min(completed, memory_.state(rank).completed.load(std::memory_order_acquire));
+  }
+  admitted_until_ = completed + kRing;
+  return next <= admitted_until_;
+}
+
+Status Communicator::Impl::admit(Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return {ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank"};
+    if (waiting_.aborted()) return waiting_.abort_status();
+    if (admitted()) return {};
+  }
+  return wait_until(
+      waiting_, deadline, [] { return -1; },
+      [&] {
+        MutexLock lock(mutex_);
+        if (admitted()) return true;
+        drive(true);
+        return false;
+      },
+      [&](bool expired) { return check_admission(expired); });
+}
+
+std::uint64_t Communicator::Impl::next_sequence() {
+  const std::uint64_t next = sequence() + 1;
+  sequence_.store(next, std::memory_order_relaxed);
+  return next;
+}
+
+Status Communicator::Impl::post(Collective& collective, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(validate(collective.request(), memory_.rank(), memory_.world()));
+  for (;;) {
+    LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
+    MutexLock lock(mutex_);
+    if (!admitted()) continue;  // another thread took the place
+    pending_.push_back(&collective);
+    const Status posted = collective.post(next_sequence());
+    if (!posted.ok()) {
+      waiting_.abort(posted.code(), posted.message());
+      std::erase(pending_, &collective);
+    }
+    return posted;
+  }
+}
+
+void Communicator::Impl::drive(bool help) {
+  for (Collective* collective : pending_) {
+    if (!collective->over() && !waiting_.aborted()) collective->advance(help, scratch_);
+  }
+  if (!mailbox_.idle()) mailbox_.pump();
+  reap();
+}
+
+void Communicator::Impl::reap() {
+  const auto over = [](const Collective* collective) { return collective->over(); };
+  if (std::any_of(pending_.begin(), pending_.end(), over)) {
+    std::erase_if(pending_, over);
+  }
+  const std::uint64_t completed = pending_.empty() ? sequence() : pending_.front()->sequence() - 1;
+  std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
+  if (mine.load(std::memory_order_relaxed) != completed) {
+    mine.store(completed, std::memory_order_seq_cst);
+    if (completed % (kRing / 2) == 0) waiting_.notify(false);  // somebody may wait for a free slot
+  }
+  std::erase_if(started_, [](const std::shared_ptr<Operation::State>& state) {
+    const bool over = state->collective ? state->collective->over() : state->transfer.over;
+    if (!over) return false;
+    state->status = state->collective ? state->collective->status() : state->transfer.status;
+    state->keep_alive.reset();
+    state->over.store(true, std::memory_order_release);
+    return true;
+  });
+}
+
+void Communicator::Impl::forget(Collective& collective) {
+  collective.quiesce();
+  MutexLock lock(mutex_);
+  std::erase(pending_, &collective);
+}
+
+Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadline) {
+  std::uint64_t progress = 0;
+  auto progressed = std::chrono::steady_clock::now();
+  return wait_until(
+      waiting_, deadline, [&] { return collective.missing(); },
+      [&] {
+        MutexLock lock(mutex_);
+        if (!collective.over()) drive(true);
+        return collective.over() || collective.wants_stream();
+      },
+      [&](bool expired) { return check(collective, expired, progress, progressed); });
+}
+
+Status Communicator::Impl::run(Request request, Deadline deadline) {
+  Collective collective(memory_, waiting_, std::move(request), /*blocking=*/true);
+  LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
+  Status status = finish_waiting(collective, deadline);
+  if (status.ok() && collective.wants_stream()) status = stream(collective, deadline);
+  if (!status.ok()) {
+    forget(collective);
+    return status;
+  }
+  return collective.status();
+}
+
+Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
+  std::uint64_t progress = 0;
+  auto progressed = std::chrono::steady_clock::now();
+  const Stream::WaitFor wait_for = [&](const Stream::Step& step) {
+    return wait_until(
+        waiting_, deadline, [] { return -1; }, step,
+        [&](bool expired) { return check(collective, expired, progress, progressed); });
+  };
+  // Earlier operations first: every rank streams in the order of the numbers.
+  LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
+    MutexLock lock(mutex_);
+    if (pending_.front() == &collective) return true;
+    drive(true);
+    return pending_.front() == &collective;
+  }));
+  const Status status = stream_.all_reduce(collective.request(), wait_for);
+  if (status.ok()) {
+    MutexLock lock(mutex_);
+    collective.finish({});
+    reap();
+  }
+  return status;
+}
+
+// The usual small all-reduce touches nothing but its own line and payload and those of the others.
+Status Communicator::Impl::run_small(const AllReduce& args, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(validate(make_request(args), memory_.rank(), memory_.world()));
+  LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
+  std::uint64_t sequence = 0;
+  {
+    MutexLock lock(mutex_);
+    if (admitted() && pending_.empty()) {
+      sequence = next_sequence();
+      post_small(memory_, waiting_, args, sequence);
+      const int world = memory_.world();
+      scratch_.inputs.resize(world);
+      bool agreed = true;
+      const Post& mine = memory_.post(memory_.rank(), sequence);
+      int rank = 0;
+      for (int spin = 0; rank < world && spin <= waiting_.spins();) {
+        const Post& post = memory_.post(rank, sequence);
+        if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
+          ++spin;
+          cpu_relax();
+          continue;
+        }
+        agreed = agreed && post.kind == mine.kind && post.count == mine.count && post.type == mine.type &&
+                 post.op == mine.op && std::memcmp(&post.factor, &mine.factor, sizeof(double)) == 0;
+        if (agreed && args.count > 0) scratch_.inputs[rank] = memory_.resolve(rank, post.input);
+        ++rank;
+      }
+      if (rank == world && agreed) {
+        auto* output = static_cast<std::byte*>(args.output);
+        reduce({args.type, args.op, args.factor}, scratch_.inputs, std::span(&output, 1), args.count);
+        reap();
+        return {};
+      }
+    }
+  }
+  if (sequence == 0) return run(make_request(args), deadline);
+  Collective collective(memory_, waiting_, make_request(args), /*blocking=*/true);
+  {
+    MutexLock lock(mutex_);
+    collective.adopt_small(sequence);
+    pending_.insert(
+        std::upper_bound(pending_.begin(), pending_.end(), sequence,
+                         [](std::uint64_t value, const Collective* other) { return value < other->sequence(); }),
+        &collective);
+  }
+  const Status status = finish_waiting(collective, deadline);
+  if (!status.ok()) {
+    forget(collective);
+    return status;
+  }
+  return collective.status();
+}
+
+Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive) {
+  auto state = std::make_shared<Operation::State>();
+  state->group = shared_from_this();
+  state->keep_alive = std::move(keep_alive);
+  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), /*blocking=*/false);
+  LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, Deadline::after(timeout_)));
+  MutexLock lock(mutex_);
+  started_.push_back(state);
+  drive(/*help=*/false);
+  return Operation(state);
+}
+
+Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return {ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank"};
+    if (waiting_.aborted()) return waiting_.abort_status();
+    mailbox_.start(transfer);
+  }
+  const Status status = wait_until(
+      waiting_, deadline, [] { return -1; },
+      [&] {
+        MutexLock lock(mutex_);
+        if (!transfer.over) drive(true);
+        return transfer.over;
+      },
+      [&](bool expired) { return check(transfer, expired); });
+  if (status.ok()) return transfer.status;
+  MutexLock lock(mutex_);
+  mailbox_.withdraw(transfer);
+  return status;
+}
+
+Result<Operation> Communicator::Impl::start(Transfer transfer, KeepAlive keep_alive) {
+  auto state = std::make_shared<Operation::State>();
+  state->group = shared_from_this();
+  state->keep_alive = std::move(keep_alive);
+  state->transfer = transfer;
+  MutexLock lock(mutex_);
+  if (closed_) return Status(ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank");
+  if (waiting_.aborted()) return waiting_.abort_status();
+  mailbox_.start(state->transfer);
+  started_.push_back(state);
+  drive(/*help=*/false);
+  return Operation(state);
+}
+
+Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
+  Status status;
+  if (!state.over.load(std::memory_order_acquire)) {
+    std::uint64_t progress = 0;
+    auto progressed = std::chrono::steady_clock::now();
+    status = wait_until(
+        waiting_, deadline, [&] { return state.collective ? state.collective->missing() : -1; },
+        [&] {
+          MutexLock lock(mutex_);
+          if (!state.over) drive(true);
+          return state.over.load(std::memory_order_relaxed);
+        },
+        [&](bool expired) {
+          return state.collective ? check(*state.collective, expired, progress, progressed)
+                                  : check(state.transfer, expired);
+        });
+  }
+  return status.ok() ? state.status : status;
+}
+
+bool Communicator::Impl::poll(Operation::State& state) {
+  if (state.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
+  MutexLock lock(mutex_);
+  drive(/*help=*/true);
+  return state.over.load(std::memory_order_relaxed) || waiting_.aborted();
+}
+
+void Communicator::Impl::poke() {
+  MutexLock lock(mutex_);
+  if (!pending_.empty() || !mailbox_.idle()) drive(/*help=*/false);
+}
+
+// Operations that are still under way end with an error; their buffers stay alive until the group's memory goes.
+void Communicator::Impl::close() {
+  std::vector<std::shared_ptr<Operation::State>> orphans;
+  {
+    MutexLock lock(mutex_);
+    drive(/*help=*/true);
+    closed_ = true;
+    orphans.swap(started_);
+    for (const auto& state : orphans) {
+      if (state->collective) {
+        std::erase(pending_, state->collective.get());
+      } else {
+        mailbox_.withdraw(state->transfer);
+      }
+      state->status = {ErrorCode::kAborted,
+                       "group '" + memory_.name() + "' was destroyed before this operation was over"};
+      state->over.store(true, std::memory_order_release);
+    }
+  }
+  memory_.state(memory_.rank()).left.store(1, std::memory_order_seq_cst);
+  waiting_.notify(true);
+}
+
+}  // namespace lockstep::comm

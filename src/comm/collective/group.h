@@ -1,0 +1,87 @@
+// Group: what stands behind a Communicator. Owns the memory of the group, gives collectives their numbers, and drives
+// everything that is under way. docs/collectives.md describes the whole.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "collective.h"
+#include "group_memory.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/collective/communicator.h"
+#include "mailbox.h"
+#include "request.h"
+#include "stream.h"
+#include "waiting.h"
+
+namespace lockstep::comm {
+
+// A started operation: a collective or a transfer, the other is unused.
+class Operation::State {
+ public:
+  std::shared_ptr<Communicator::Impl> group;
+  std::unique_ptr<Collective> collective;
+  Transfer transfer;
+  Communicator::KeepAlive keep_alive;
+  std::atomic<bool> over{false};
+  Status status;  // valid once over
+};
+
+class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
+ public:
+  Impl(int rank, const CommunicatorOptions& options, HandOver parts);
+
+  Status run(Request request, Deadline deadline);
+  Status run_small(const AllReduce& args, Deadline deadline);
+  Result<Operation> start(Request request, KeepAlive keep_alive);
+  Status run(Transfer transfer, Deadline deadline);
+  Result<Operation> start(Transfer transfer, KeepAlive keep_alive);
+  Status wait(Operation::State& state, Deadline deadline);
+  bool poll(Operation::State& state);
+  void poke();
+  void abort(const std::string& reason) { waiting_.abort(ErrorCode::kAborted, reason); }
+  Status health() const { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
+  void close();
+
+  const GroupMemory& memory() const { return memory_; }
+  std::chrono::nanoseconds timeout() const { return timeout_; }
+  std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+
+ private:
+  // Waits until the next number may be used: its slot is free on every rank.
+  Status admit(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  bool admitted() LOCKSTEP_REQUIRES(mutex_);
+  std::uint64_t next_sequence() LOCKSTEP_REQUIRES(mutex_);
+  Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  // Drives everything that is under way; with `help` also what other ranks would do later.
+  void drive(bool help) LOCKSTEP_REQUIRES(mutex_);
+  void reap() LOCKSTEP_REQUIRES(mutex_);
+  void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+
+  // For waits: why this one cannot succeed any more, after breaking the group; ok while it may.
+  Status check(const Collective& collective, bool expired, std::uint64_t& progress,
+               std::chrono::steady_clock::time_point& progressed);
+  Status check(const Transfer& transfer, bool expired);
+  Status check_admission(bool expired);
+  std::string describe(const Collective& collective) const;
+  std::string last_call(int rank) const;
+
+  const GroupMemory memory_;
+  const Waiting waiting_;
+  const std::chrono::nanoseconds timeout_;
+  std::atomic<std::uint64_t> sequence_{0};
+
+  Mutex mutex_;
+  std::uint64_t admitted_until_ LOCKSTEP_GUARDED_BY(mutex_) = kRing;
+  std::vector<Collective*> pending_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Operation::State>> started_ LOCKSTEP_GUARDED_BY(mutex_);
+  Scratch scratch_ LOCKSTEP_GUARDED_BY(mutex_);
+  Mailbox mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Stream stream_;  // used by one operation at a time, in the order of their numbers
+};
+
+}  // namespace lockstep::comm

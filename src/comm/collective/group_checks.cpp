@@ -1,0 +1,100 @@
+// Why a wait can no longer succeed, in words that name the rank, the operation and its number.
+#include <fmt/format.h>
+
+#include "group.h"
+#include "plan.h"
+
+namespace lockstep::comm {
+namespace {
+
+// A dead rank may hold a ticket that nobody can finish; so long without progress and it did.
+constexpr auto kDeadTicket = std::chrono::milliseconds(500);
+
+}  // namespace
+
+std::string Communicator::Impl::describe(const Collective& collective) const {
+  return fmt::format("{} #{} of group '{}'", to_string(collective.request().kind), collective.sequence(),
+                     memory_.name());
+}
+
+std::string Communicator::Impl::last_call(int rank) const {
+  const std::uint64_t current = memory_.state(rank).current.load(std::memory_order_relaxed);
+  if (current == 0) return "no call yet";
+  return fmt::format("last call {} #{}", to_string(static_cast<Kind>(current & 0xff)), current >> 8);
+}
+
+Status Communicator::Impl::check(const Collective& collective, bool expired, std::uint64_t& progress,
+                                 std::chrono::steady_clock::time_point& progressed) {
+  const auto now = std::chrono::steady_clock::now();
+  if (const std::uint64_t current = collective.progress(); current != progress) {
+    progress = current;
+    progressed = now;
+  }
+  std::string missing;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank()) continue;
+    const bool posted =
+        memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
+    if (!posted) missing += fmt::format("{}{} ({})", missing.empty() ? "" : ", ", rank, last_call(rank));
+    const bool gone = waiting_.process_gone(rank);
+    const bool left = waiting_.left(rank);
+    if (!gone && !left) continue;
+    if (posted && now - progressed < kDeadTicket) continue;
+    const char* how = left ? "left the group" : "died";
+    waiting_.abort(ErrorCode::kPeerFailed,
+                   fmt::format("rank {} (pid {}) {} {} {} ({}); first seen by rank {}", rank, memory_.peer(rank).pid,
+                               how, posted ? "in" : "before", describe(collective), last_call(rank), memory_.rank()));
+    return waiting_.abort_status();
+  }
+  if (!expired) return {};
+  const std::string why = missing.empty()
+                              ? "every rank called it, but somebody stopped in the middle (frozen or without a core?)"
+                              : fmt::format("rank(s) {} never called it", missing);
+  waiting_.abort(ErrorCode::kTimeout,
+                 fmt::format("{} timed out on rank {}: {}", describe(collective), memory_.rank(), why));
+  return waiting_.abort_status();
+}
+
+Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
+  const std::string what = fmt::format(
+      "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
+      transfer.peer == kAnySource ? "any rank" : fmt::format("rank {}", transfer.peer), transfer.tag, memory_.name());
+  int alive = 0;
+  std::string gone_ranks;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const bool gone = rank != memory_.rank() && (waiting_.process_gone(rank) || waiting_.left(rank));
+    if (transfer.peer != kAnySource && rank != transfer.peer) continue;
+    if (!gone) {
+      ++alive;
+    } else {
+      gone_ranks += fmt::format("{}{} (pid {})", gone_ranks.empty() ? "" : ", ", rank, memory_.peer(rank).pid);
+    }
+  }
+  const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
+  if (alive == 0 || only_self_left) {
+    waiting_.abort(ErrorCode::kPeerFailed, fmt::format("rank(s) {} died or left before {} of rank {} was done",
+                                                       gone_ranks, what, memory_.rank()));
+    return waiting_.abort_status();
+  }
+  if (!expired) return {};
+  waiting_.abort(ErrorCode::kTimeout, fmt::format("{} timed out on rank {}: no matching {} came", what, memory_.rank(),
+                                                  transfer.is_send ? "recv" : "send"));
+  return waiting_.abort_status();
+}
+
+Status Communicator::Impl::check_admission(bool expired) {
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
+    waiting_.abort(ErrorCode::kPeerFailed,
+                   fmt::format("rank {} (pid {}) died or left ({}) while rank {} had {} operations under way "
+                               "in group '{}'",
+                               rank, memory_.peer(rank).pid, last_call(rank), memory_.rank(), kRing, memory_.name()));
+    return waiting_.abort_status();
+  }
+  if (!expired) return {};
+  waiting_.abort(ErrorCode::kTimeout, fmt::format("rank {} timed out with {} operations under way in group '{}'",
+                                                  memory_.rank(), kRing, memory_.name()));
+  return waiting_.abort_status();
+}
+
+}  // namespace lockstep::comm

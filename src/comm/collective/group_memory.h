@@ -1,0 +1,70 @@
+// GroupMemory: typed access to the control memory and to every rank's arena.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/transport/hand_over.h"
+#include "control.h"
+
+namespace lockstep::comm {
+
+class GroupMemory {
+ public:
+  GroupMemory(int rank, int world, std::string name, std::shared_ptr<SharedArena> arena, HandOver parts)
+      : rank_(rank),
+        world_(world),
+        name_(std::move(name)),
+        layout_(world),
+        arena_(std::move(arena)),
+        parts_(std::move(parts)) {}
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  const std::string& name() const { return name_; }
+  SharedArena& arena() const { return *arena_; }
+  const std::shared_ptr<SharedArena>& shared_arena() const { return arena_; }
+  const Peer& peer(int rank) const { return parts_.peers[rank]; }
+
+  Header& header() const { return at<Header>(0); }
+  RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
+  Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
+  Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
+  Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
+  std::byte* payload(int rank, std::uint64_t sequence) const {
+    return &at<std::byte>(layout_.payload(rank, slot(sequence)));
+  }
+  PieceEntry* pieces(int rank, std::uint64_t sequence) const {
+    return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));
+  }
+  Message& message(int from, int to, std::uint64_t position) const {
+    return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
+  }
+
+  // An address that `rank` published, as a pointer of this process.
+  std::byte* resolve(int rank, Address address) const {
+    if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
+    return parts_.peers[rank].arena->base() + (address - 1);
+  }
+  Address address_in_arena(const void* pointer) const { return arena_->offset_of(pointer) + 1; }
+  Address address_in_control(const std::byte* pointer) const {
+    return kInControl | static_cast<Address>(pointer - parts_.control->base());
+  }
+
+ private:
+  static int slot(std::uint64_t sequence) { return static_cast<int>(sequence % kRing); }
+  template <typename T>
+  T& at(std::size_t offset) const {
+    return *reinterpret_cast<T*>(parts_.control->base() + offset);
+  }
+
+  int rank_;
+  int world_;
+  std::string name_;
+  ControlLayout layout_;
+  std::shared_ptr<SharedArena> arena_;
+  HandOver parts_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,230 @@
+#include "plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "lockstep/comm/collective/reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallestTicketBytes = std::size_t{16} << 10;
+
+std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+const char* to_string(Kind kind) {
+  switch (kind) {
+    case Kind::kNone: return "nothing";
+    case Kind::kAllReduce: return "all_reduce";
+    case Kind::kReduce: return "reduce";
+    case Kind::kBroadcast: return "broadcast";
+    case Kind::kAllGather: return "all_gather";
+    case Kind::kGather: return "gather";
+    case Kind::kScatter: return "scatter";
+    case Kind::kReduceScatter: return "reduce_scatter";
+    case Kind::kAllToAll: return "all_to_all";
+    case Kind::kBarrier: return "barrier";
+    case Kind::kSend: return "send";
+    case Kind::kReceive: return "recv";
+  }
+  return "unknown";
+}
+
+std::string Plan::describe(const Post& post) {
+  const std::string name = to_string(post.kind);
+  switch (post.kind) {
+    case Kind::kAllReduce:
+      return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), to_string(post.op));
+    case Kind::kReduce:
+      return fmt::format("{} of {} {} ({}) to rank {}", name, post.count, to_string(post.type), to_string(post.op),
+                         post.root);
+    case Kind::kBroadcast: return fmt::format("{} of {} bytes from rank {}", name, post.count, post.root);
+    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), to_string(post.op));
+    case Kind::kGather: return fmt::format("{} to rank {}", name, post.root);
+    case Kind::kScatter: return fmt::format("{} from rank {}", name, post.root);
+    default: return name;
+  }
+}
+
+Status Plan::agreement() const {
+  const Post& first = post(0);
+  bool agreed = true;
+  for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
+    const Post& other = post(rank);
+    agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
+             other.count == first.count && std::memcmp(&other.factor, &first.factor, sizeof(double)) == 0;
+  }
+  if (agreed) return check_sizes();
+
+  std::map<std::string, std::string> ranks_by_call;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    std::string& ranks = ranks_by_call[describe(post(rank))];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  std::string text;
+  for (const auto& [call, ranks] : ranks_by_call)
+    text += fmt::format("{}rank(s) {} called {}", text.empty() ? "" : "; ", ranks, call);
+  return {ErrorCode::kMismatch,
+          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
+                      "same calls with the same sizes, in the same order",
+                      memory_.name(), sequence_, text)};
+}
+
+Status Plan::check_sizes() const {
+  if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kBroadcast || kind_ == Kind::kBarrier)
+    return {};
+  for (int to = 0; to < memory_.world(); ++to) {
+    for (int from = 0; from < memory_.world(); ++from) {
+      const std::size_t sent_bytes = sent(from, to).bytes;
+      const std::size_t wanted_bytes = wanted(to, from).bytes;
+      if (sent_bytes == wanted_bytes) continue;
+      return {
+          ErrorCode::kMismatch,
+          fmt::format(
+              "the ranks of group '{}' disagree in collective #{} ({}): rank {} expects {} bytes from rank {}, which "
+              "sends {}",
+              memory_.name(), sequence_, to_string(kind_), to, wanted_bytes, from, sent_bytes)};
+    }
+  }
+  return {};
+}
+
+Plan::Part Plan::sent(int from, int to) const {
+  const auto whole = [&](const Post& post) {
+    return Part{post.input == kNowhere ? nullptr : memory_.resolve(from, post.input), post.input_bytes};
+  };
+  const auto piece = [&] {
+    const PieceEntry& entry = memory_.pieces(from, sequence_)[to];
+    return Part{entry.input == kNowhere ? nullptr : memory_.resolve(from, entry.input), entry.input_bytes};
+  };
+  switch (kind_) {
+    case Kind::kBroadcast: return from == own().root && to != from ? whole(post(from)) : Part{};
+    case Kind::kAllGather: return whole(post(from));
+    case Kind::kGather: return to == own().root ? whole(post(from)) : Part{};
+    case Kind::kScatter: return from == own().root ? piece() : Part{};
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll: return piece();
+    default: return {};
+  }
+}
+
+Plan::Part Plan::wanted(int to, int from) const {
+  const auto whole = [&](const Post& post) {
+    return Part{post.output == kNowhere ? nullptr : memory_.resolve(to, post.output), post.output_bytes};
+  };
+  const auto piece = [&] {
+    const PieceEntry& entry = memory_.pieces(to, sequence_)[from];
+    return Part{entry.output == kNowhere ? nullptr : memory_.resolve(to, entry.output), entry.output_bytes};
+  };
+  switch (kind_) {
+    case Kind::kBroadcast: return from == own().root && to != from ? whole(post(to)) : Part{};
+    case Kind::kGather: return to == own().root ? piece() : Part{};
+    case Kind::kScatter: return from == own().root ? whole(post(to)) : Part{};
+    case Kind::kReduceScatter: return whole(post(to));
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return piece();
+    default: return {};
+  }
+}
+
+Plan::Part Plan::wanted_at(int to, int from, const PrivateOutputs& outputs) const {
+  Part part = wanted(to, from);
+  if (to == memory_.rank() && outputs.request != nullptr && part.bytes > 0) {
+    const bool listed = !outputs.request->outputs.empty();
+    part.data = static_cast<std::byte*>(listed ? outputs.request->outputs[from].data : outputs.request->output.data);
+  }
+  return part;
+}
+
+std::size_t Plan::ticket_bytes() const {
+  return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes);
+}
+
+bool Plan::shared(int owner) const {
+  if (kind_ == Kind::kAllReduce) return !one_shot();
+  const int writer = kind_ == Kind::kReduce ? own().root : owner;
+  return (post(writer).flags & kPrivateOutput) == 0;
+}
+
+// Equal shares, cut at cache lines; the last ones may be shorter or empty. A private result is its owner's work alone.
+Plan::Range Plan::slice(int owner) const {
+  const std::size_t count = own().count;
+  if (one_shot()) return kind_ == Kind::kAllReduce || owner == own().root ? Range{0, count} : Range{0, 0};
+  if (!shared(owner)) return owner == own().root ? Range{0, count} : Range{0, 0};
+  const std::size_t step = std::max<std::size_t>(1, kLine / size_of(own().type));
+  const std::size_t share = ceil_divide(ceil_divide(count, memory_.world()), step) * step;
+  return {std::min(count, owner * share), std::min(count, (owner + 1) * share)};
+}
+
+std::uint64_t Plan::tickets(int owner) const {
+  if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce) {
+    const Range range = slice(owner);
+    return ceil_divide((range.end - range.begin) * size_of(own().type), ticket_bytes());
+  }
+  if (kind_ == Kind::kReduceScatter) return ceil_divide(post(owner).output_bytes, ticket_bytes());
+  std::uint64_t sum = 0;
+  for (int from = 0; from < memory_.world(); ++from) sum += ceil_divide(wanted(owner, from).bytes, ticket_bytes());
+  return sum;
+}
+
+void Plan::execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const {
+  if (!reduces()) return execute_move(owner, ticket, outputs);
+  if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
+  const Range range = slice(owner);
+  const std::size_t step = ticket_bytes() / size_of(own().type);
+  const std::size_t begin = range.begin + ticket * step;
+  execute_reduce({begin, std::min(range.end, begin + step)}, outputs, scratch);
+}
+
+void Plan::execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const {
+  const std::size_t offset = range.begin * size_of(own().type);
+  scratch.inputs.clear();
+  scratch.outputs.clear();
+  for (int rank = 0; rank < memory_.world(); ++rank)
+    scratch.inputs.push_back(memory_.resolve(rank, post(rank).input) + offset);
+  if (outputs.request != nullptr) {
+    scratch.outputs.push_back(static_cast<std::byte*>(outputs.request->output.data) + offset);
+  } else if (kind_ == Kind::kReduce) {
+    scratch.outputs.push_back(memory_.resolve(own().root, post(own().root).output) + offset);
+  } else {
+    for (int rank = 0; rank < memory_.world(); ++rank)
+      scratch.outputs.push_back(memory_.resolve(rank, post(rank).output) + offset);
+  }
+  reduce({own().type, own().op, own().factor}, scratch.inputs, scratch.outputs, range.end - range.begin);
+}
+
+void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const PrivateOutputs& outputs,
+                                  Scratch& scratch) const {
+  const std::size_t begin = ticket * ticket_bytes();
+  const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), post(owner).output_bytes - begin);
+  scratch.inputs.clear();
+  for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
+  scratch.outputs.assign(1, wanted_at(owner, 0, outputs).data + begin);
+  reduce({own().type, own().op, own().factor}, scratch.inputs, scratch.outputs, bytes / size_of(own().type));
+}
+
+void Plan::execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& outputs) const {
+  const std::size_t step = ticket_bytes();
+  for (int from = 0; from < memory_.world(); ++from) {
+    const std::uint64_t tickets = ceil_divide(wanted(owner, from).bytes, step);
+    if (ticket >= tickets) {
+      ticket -= tickets;
+      continue;
+    }
+    const Part to = wanted_at(owner, from, outputs);
+    const Part source = sent(from, owner);
+    const std::size_t begin = ticket * step;
+    if (to.data != source.data) std::memmove(to.data + begin, source.data + begin, std::min(step, to.bytes - begin));
+    return;
+  }
+}
+
+}  // namespace lockstep::comm

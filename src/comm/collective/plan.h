@@ -1,0 +1,71 @@
+// Plan: how the work of a collective is cut into tickets, seen the same way by every rank.
+//
+// A slice per rank: of a reduction, an equal share of the elements; of a movement, what that rank receives. A ticket is
+// at most kTicketBytes of a slice. Any rank may do any ticket whose output is shared; a private output can only be
+// filled by its owner. Pure functions of the posts; nothing here waits or writes control memory.
+#pragma once
+
+#include "collective.h"
+#include "group_memory.h"
+
+namespace lockstep::comm {
+
+// Where the outputs of this rank are when others cannot see them.
+struct PrivateOutputs {
+  const Request* request = nullptr;  // null: not private
+};
+
+class Plan {
+ public:
+  Plan(const GroupMemory& memory, std::uint64_t sequence) : memory_(memory), sequence_(sequence), kind_(own().kind) {}
+
+  // Ok when all ranks asked for the same; else who asked for what. The same text on every rank.
+  Status agreement() const;
+
+  // Every rank reduces the inlined inputs for itself.
+  bool one_shot() const { return is_one_shot(kind_, total_bytes()); }
+  static bool is_one_shot(Kind kind, std::size_t bytes) {
+    return (kind == Kind::kAllReduce || kind == Kind::kReduce) && bytes <= Communicator::kInlineBytes;
+  }
+
+  std::uint64_t tickets(int owner) const;
+  // Whether ranks other than `owner` may do its tickets.
+  bool shared(int owner) const;
+  void execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const;
+
+  // For messages: "all_reduce of 10 float32 (sum)".
+  static std::string describe(const Post& post);
+
+ private:
+  struct Part {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  const Post& own() const { return post(memory_.rank()); }
+  const Post& post(int rank) const { return memory_.post(rank, sequence_); }
+  std::size_t total_bytes() const { return own().count * size_of(own().type); }
+  std::size_t ticket_bytes() const;
+  bool reduces() const { return kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter; }
+
+  // What `from` sends to `to`, and where `to` wants what comes from `from`; empty when nothing passes between them.
+  Part sent(int from, int to) const;
+  Part wanted(int to, int from) const;
+  Part wanted_at(int to, int from, const PrivateOutputs& outputs) const;
+  Range slice(int owner) const;  // elements of kAllReduce and kReduce
+  Status check_sizes() const;
+
+  void execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const;
+  void execute_reduce_scatter(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const;
+  void execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& outputs) const;
+
+  const GroupMemory& memory_;
+  std::uint64_t sequence_;
+  Kind kind_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,93 @@
+// Waiting: how a rank waits for the others, how it is woken, and how the group breaks.
+//
+// A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
+// that the awaited rank rings. With more ranks than cores it does not spin: the core is needed by the one waited for.
+// Every wait sees an abort at once and the death of a process within kCheckEvery.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+#include <functional>
+
+#include "group_memory.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep::comm {
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+class Waiting {
+ public:
+  static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
+
+  explicit Waiting(const GroupMemory& memory);
+
+  // Iterations to spin before anything else is tried.
+  int spins() const { return spins_; }
+
+  // Wakes ranks that sleep until this rank posts something, or (any) until anything happens. Call after the store that
+  // they wait for, which must be sequentially consistent.
+  void notify(bool posted) const {
+    if (memory_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(posted);
+  }
+
+  // The next step of a wait that has lasted since `started`: yields or sleeps. `awaited`: rank whose post is missing,
+  // or -1. `done` is asked once more after this rank has announced that it sleeps.
+  void pause(std::chrono::steady_clock::time_point started, int awaited, const std::function<bool()>& done) const;
+
+  // Breaks the group; the first caller's reason stays.
+  void abort(ErrorCode code, const std::string& message) const;
+  bool aborted() const { return memory_.header().abort_state.load(std::memory_order_acquire) == 2; }
+  Status abort_status() const;
+
+  bool process_gone(int rank) const;
+  bool left(int rank) const { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; }
+
+ private:
+  void wake(bool posted) const;
+
+  const GroupMemory& memory_;
+  int spins_;
+  std::chrono::microseconds yield_for_;
+};
+
+// Repeats `step` (true: done) until it is done, the group breaks or the deadline passes; `on_check`, asked now and then
+// while asleep, may end the wait with an error. The caller's lock is not held: `step` takes it.
+template <typename Step, typename OnCheck>
+Status wait_until(const Waiting& waiting, Deadline deadline, const std::function<int()>& awaited, Step step,
+                  OnCheck on_check) {
+  for (int i = 0; i < waiting.spins(); ++i) {
+    if (step()) return {};
+    cpu_relax();
+  }
+  const auto started = std::chrono::steady_clock::now();
+  auto last_check = started;
+  const std::function<bool()> done = [&] { return step(); };
+  for (;;) {
+    if (step()) return {};
+    if (waiting.aborted()) return step() ? Status() : waiting.abort_status();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_check >= Waiting::kCheckEvery) {
+      last_check = now;
+      Status status = on_check(deadline.expired());
+      if (!status.ok()) return step() ? Status() : status;
+    }
+    if (!deadline.is_never() && now >= deadline.when()) {
+      Status status = on_check(true);
+      if (!status.ok()) return step() ? Status() : status;
+    }
+    waiting.pause(started, awaited(), done);
+  }
+}
+
+}  // namespace lockstep::comm

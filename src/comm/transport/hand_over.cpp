@@ -1,0 +1,295 @@
+#include "hand_over.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "lockstep/base/mutex.h"
+#include "unix_socket.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x4c4b5354'41524e41;  // "LKSTARNA"
+using Token = std::array<std::byte, 16>;
+
+// What a rank says of itself; its arena and its pidfd travel with it.
+struct Introduction {
+  std::uint64_t magic = kMagic;
+  Token token{};
+  std::int32_t rank = 0;
+  std::int32_t world_size = 0;
+  std::int64_t pid = 0;
+  std::uint64_t reserve = 0;
+};
+
+// Where rank 0 can be reached, as published in the store.
+struct Address {
+  std::array<char, 64> machine{};
+  std::array<char, 64> host{};
+  std::array<char, 48> socket{};
+  Token token{};
+};
+
+Status fill_random(std::span<std::byte> bytes) {
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return Status::from_errno("getrandom", errno);
+  return {};
+}
+
+template <std::size_t N>
+void copy_text(std::array<char, N>& to, const std::string& from) {
+  std::memcpy(to.data(), from.data(), std::min(from.size(), N - 1));
+}
+
+std::string machine_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+std::string host_name() {
+  std::array<char, 64> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+Fd open_own_process() {
+  return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+}
+
+// The same arena reaches this process once per group: map it once. Keyed by the memfd's inode, which names it
+// machine-wide.
+Result<std::shared_ptr<Mapping>> map_arena(int fd, std::size_t bytes) {
+  static Mutex mutex;
+  static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>>& known =
+      *new std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>>;
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return Status::from_errno("fstat of a rank's shared memory", errno);
+  if (static_cast<std::uint64_t>(info.st_size) < bytes) {
+    return Status(ErrorCode::kCorrupt,
+                  fmt::format("a rank's shared memory has {} bytes, it announced {}", info.st_size, bytes));
+  }
+  MutexLock lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  auto& slot = known[{info.st_dev, info.st_ino}];
+  if (auto mapping = slot.lock(); mapping && mapping->bytes() == bytes) return mapping;
+  LOCKSTEP_ASSIGN_OR_RETURN(auto mapping, Mapping::map(fd, bytes));
+  slot = mapping;
+  return mapping;
+}
+
+Result<Peer> make_peer(const Introduction& introduction, int arena_fd, Fd process) {
+  Peer peer;
+  LOCKSTEP_ASSIGN_OR_RETURN(peer.arena, map_arena(arena_fd, introduction.reserve));
+  peer.process = std::make_shared<Fd>(std::move(process));
+  peer.pid = static_cast<int>(introduction.pid);
+  return peer;
+}
+
+Result<Fd> make_control(std::size_t bytes) {
+  Fd fd(memfd_create("lockstep-control", MFD_CLOEXEC));
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return Status::from_errno(fmt::format("cannot create {} bytes of control memory", bytes), errno);
+  }
+  return fd;
+}
+
+class Exchange {
+ public:
+  Exchange(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline)
+      : store_(store), arena_(arena), options_(options), deadline_(deadline) {
+    self_.rank = options.rank;
+    self_.world_size = options.world_size;
+    self_.pid = getpid();
+    self_.reserve = arena.reserve();
+  }
+
+  Result<HandOver> run() { return options_.rank == 0 ? collect() : join(); }
+
+ private:
+  std::string key(const char* what) const { return fmt::format("lockstep/{}/{}", options_.name, what); }
+
+  // Rank 0: gathers everyone's descriptors, hands all of them to all.
+  Result<HandOver> collect() {
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd control, make_control(options_.control_bytes));
+    introductions_.resize(options_.world_size);
+    descriptors_.resize(options_.world_size);
+    introductions_[0] = self_;
+    descriptors_[0].emplace_back(fcntl(arena_.fd(), F_DUPFD_CLOEXEC, 0));
+    descriptors_[0].push_back(open_own_process());
+    std::vector<Fd> sockets(options_.world_size);
+    if (options_.world_size > 1) {
+      LOCKSTEP_RETURN_IF_ERROR(accept_all(sockets));
+      for (int rank = 1; rank < options_.world_size; ++rank) {
+        LOCKSTEP_RETURN_IF_ERROR(answer(sockets[rank].get(), control.get()).with_context(fmt::format("rank {}", rank)));
+      }
+    }
+    return build(control.get());
+  }
+
+  Status accept_all(std::vector<Fd>& sockets) {
+    Address address;
+    LOCKSTEP_RETURN_IF_ERROR(fill_random(address.token));
+    std::array<std::byte, 16> random;
+    LOCKSTEP_RETURN_IF_ERROR(fill_random(random));
+    std::string name = "lockstep-";
+    for (std::byte byte : random) name += fmt::format("{:02x}", std::to_integer<int>(byte));
+    copy_text(address.machine, machine_id());
+    copy_text(address.host, host_name());
+    copy_text(address.socket, name);
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd listener, listen_unix(name, options_.world_size + 8));
+    LOCKSTEP_RETURN_IF_ERROR(store_.set(key("address"), {reinterpret_cast<const char*>(&address), sizeof(address)}));
+    for (int joined = 1; joined < options_.world_size;) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, accept_next(listener.get(), sockets));
+      if (!same_user(socket.get())) continue;
+      Introduction introduction;
+      std::vector<Fd> descriptors;
+      const Status read =
+          receive_message(socket.get(), std::as_writable_bytes(std::span(&introduction, 1)), descriptors, deadline_);
+      // Whoever does not know the token is not one of us; the job goes on without him.
+      if (!read.ok() || introduction.magic != kMagic || introduction.token != address.token) continue;
+      LOCKSTEP_RETURN_IF_ERROR(check(introduction, descriptors.size(), sockets));
+      sockets[introduction.rank] = std::move(socket);
+      descriptors_[introduction.rank] = std::move(descriptors);
+      introductions_[introduction.rank] = introduction;
+      ++joined;
+    }
+    return {};
+  }
+
+  // Looks between connections whether a rank has said that it cannot come.
+  Result<Fd> accept_next(int listener, const std::vector<Fd>& sockets) {
+    for (;;) {
+      const auto slice = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(200), deadline_.remaining());
+      auto socket = accept_unix(listener, Deadline::after(slice));
+      if (socket.ok() || socket.status().code() != ErrorCode::kTimeout) return socket;
+      const std::array<std::string, 1> refused{key("refused")};
+      if (auto there = store_.check(refused); there.ok() && there.value()) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Bytes why, store_.get(refused[0], deadline_));
+        return Status(ErrorCode::kUnsupported, why);
+      }
+      if (deadline_.expired()) {
+        std::string missing;
+        for (int rank = 1; rank < options_.world_size; ++rank) {
+          if (!sockets[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+        }
+        return Status(ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", options_.name, missing));
+      }
+    }
+  }
+
+  Status check(const Introduction& introduction, std::size_t descriptors, const std::vector<Fd>& sockets) const {
+    const int rank = introduction.rank;
+    if (introduction.world_size != options_.world_size || rank <= 0 || rank >= options_.world_size) {
+      return {ErrorCode::kMismatch,
+              fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a world of {}", options_.name,
+                          introduction.pid, rank, introduction.world_size, options_.world_size)};
+    }
+    if (sockets[rank].valid()) {
+      return {ErrorCode::kMismatch, fmt::format("group '{}': rank {} joined twice, as pid {} and as pid {}",
+                                                options_.name, rank, introductions_[rank].pid, introduction.pid)};
+    }
+    if (descriptors != 2)
+      return {ErrorCode::kCorrupt, fmt::format("rank {} handed over {} descriptors, expected 2", rank, descriptors)};
+    return {};
+  }
+
+  Status answer(int socket, int control) {
+    const std::array<int, 1> first{control};
+    LOCKSTEP_RETURN_IF_ERROR(send_message(socket, std::as_bytes(std::span(&kMagic, 1)), first, deadline_));
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      const std::array<int, 2> pair{descriptors_[rank][0].get(), descriptors_[rank][1].get()};
+      const std::size_t count = descriptors_[rank][1].valid() ? 2 : 1;
+      LOCKSTEP_RETURN_IF_ERROR(send_message(socket, std::as_bytes(std::span(&introductions_[rank], 1)),
+                                            std::span(pair).first(count), deadline_));
+    }
+    return {};
+  }
+
+  Result<HandOver> join() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes published, store_.get(key("address"), deadline_));
+    Address address;
+    if (published.size() != sizeof(address)) {
+      return Status(ErrorCode::kCorrupt, fmt::format("group '{}': what rank 0 published is no address", options_.name));
+    }
+    std::memcpy(&address, published.data(), sizeof(address));
+    if (machine_id() != address.machine.data()) {
+      const std::string why = fmt::format(
+          "group '{}': rank {} runs on host {}, rank 0 on host {}; this build communicates within one machine",
+          options_.name, options_.rank, host_name(), address.host.data());
+      LOCKSTEP_RETURN_IF_ERROR(store_.set(key("refused"), why));
+      return Status(ErrorCode::kUnsupported, why);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, connect_unix(address.socket.data(), deadline_));
+    self_.token = address.token;
+    const Fd process = open_own_process();
+    const std::array<int, 2> own{arena_.fd(), process.get()};
+    if (!process.valid()) return Status::from_errno("pidfd_open (Linux 5.3 or newer is needed)", errno);
+    LOCKSTEP_RETURN_IF_ERROR(send_message(socket.get(), std::as_bytes(std::span(&self_, 1)), own, deadline_));
+
+    std::uint64_t magic = 0;
+    std::vector<Fd> control;
+    LOCKSTEP_RETURN_IF_ERROR(
+        receive_message(socket.get(), std::as_writable_bytes(std::span(&magic, 1)), control, deadline_));
+    if (control.size() != 1) return Status(ErrorCode::kCorrupt, "rank 0 sent no control memory");
+    introductions_.resize(options_.world_size);
+    descriptors_.resize(options_.world_size);
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      LOCKSTEP_RETURN_IF_ERROR(receive_message(
+          socket.get(), std::as_writable_bytes(std::span(&introductions_[rank], 1)), descriptors_[rank], deadline_));
+      if (descriptors_[rank].empty())
+        return Status(ErrorCode::kCorrupt, fmt::format("no memory of rank {} arrived", rank));
+    }
+    return build(control[0].get());
+  }
+
+  Result<HandOver> build(int control) {
+    HandOver result;
+    LOCKSTEP_ASSIGN_OR_RETURN(result.control, Mapping::map(control, options_.control_bytes));
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      Fd process = descriptors_[rank].size() > 1 ? std::move(descriptors_[rank][1]) : Fd();
+      LOCKSTEP_ASSIGN_OR_RETURN(Peer peer,
+                                make_peer(introductions_[rank], descriptors_[rank][0].get(), std::move(process)));
+      result.peers.push_back(std::move(peer));
+    }
+    return result;
+  }
+
+  Store& store_;
+  const SharedArena& arena_;
+  const HandOverOptions& options_;
+  Deadline deadline_;
+  Introduction self_;
+  std::vector<Introduction> introductions_;
+  std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Mapping>> Mapping::map(int fd, std::size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED) return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
+  madvise(base, bytes, MADV_HUGEPAGE);
+  return std::shared_ptr<Mapping>(new Mapping(static_cast<std::byte*>(base), bytes));
+}
+
+Mapping::~Mapping() {
+  munmap(base_, bytes_);
+}
+
+Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline) {
+  return Exchange(store, arena, options, deadline).run();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,59 @@
+// Hand-over: how the ranks of one machine get hold of one another's memory without any name in a file system.
+//
+// Rank 0 opens a Unix socket with a random abstract name and publishes the name with a random token in the group's
+// store, which only members of the job can read. Every other rank connects, proves the token and sends the descriptors
+// of its arena and of itself (a pidfd, so that its death can be noticed). Rank 0 answers with the descriptors of all
+// ranks and of the control memory. The sockets are closed again; nothing stays behind whoever dies.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/base/status.h"
+#include "lockstep/comm/store/store.h"
+#include "lockstep/comm/transport/shared_arena.h"
+
+namespace lockstep::comm {
+
+// Memory of a file descriptor, mapped shared as long as the object lives.
+class Mapping {
+ public:
+  static Result<std::shared_ptr<Mapping>> map(int fd, std::size_t bytes);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  std::byte* base() const { return base_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  Mapping(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
+  std::byte* base_;
+  std::size_t bytes_;
+};
+
+// One rank of the group as this process sees it.
+struct Peer {
+  std::shared_ptr<Mapping> arena;
+  std::shared_ptr<Fd> process;  // pidfd: readable once the process is gone
+  int pid = 0;                  // in the peer's own pid namespace, for messages
+};
+
+struct HandOver {
+  std::vector<Peer> peers;           // by rank
+  std::shared_ptr<Mapping> control;  // zero-filled when it arrives first
+};
+
+struct HandOverOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string name;
+  std::size_t control_bytes = 0;
+};
+
+// Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.
+Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline);
+
+}  // namespace lockstep::comm

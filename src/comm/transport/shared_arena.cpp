@@ -1,0 +1,102 @@
+#include "lockstep/comm/transport/shared_arena.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kPage = 4096;
+// From here on an allocation is touched at once, in one call, instead of by a page fault per 4 KiB later.
+constexpr std::size_t kPopulateFrom = std::size_t{64} << 10;
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SharedArena>> SharedArena::create(const SharedArenaOptions& options) {
+  const std::size_t wanted = options.reserve != 0 ? options.reserve : physical_memory();
+  const std::size_t reserve = (wanted + kPage - 1) / kPage * kPage;
+  Fd fd(memfd_create("lockstep-arena", MFD_CLOEXEC));
+  if (!fd.valid()) return Status::from_errno("cannot create shared memory (memfd_create)", errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(reserve)) != 0) {
+    return Status::from_errno(
+        fmt::format("cannot reserve {} bytes of shared memory; is a file size limit set (ulimit -f)?", reserve), errno);
+  }
+  void* base = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return Status::from_errno(
+        fmt::format("cannot map {} bytes of shared memory; is an address space limit set (ulimit -v)?", reserve),
+        errno);
+  }
+  // Only a wish: it matters where the administrator allows huge pages for shared memory ("advise").
+  madvise(base, reserve, MADV_HUGEPAGE);
+  return std::shared_ptr<SharedArena>(
+      new SharedArena(std::move(fd), static_cast<std::byte*>(base), reserve, options.retain));
+}
+
+SharedArena::SharedArena(Fd fd, std::byte* base, std::size_t reserve, std::size_t retain)
+    : fd_(std::move(fd)), base_(base), reserve_(reserve), retain_(retain), ranges_(reserve) {}
+
+SharedArena::~SharedArena() {
+  munmap(base_, reserve_);
+}
+
+Result<std::byte*> SharedArena::allocate(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kPage ? kPage : kLine;
+  std::optional<std::size_t> offset;
+  {
+    MutexLock lock(mutex_);
+    offset = ranges_.allocate(bytes, alignment);
+    retained_ -= std::min(retained_, bytes);
+  }
+  if (!offset) {
+    return Status(ErrorCode::kUnavailable, fmt::format("shared memory exhausted: {} bytes wanted, {} of {} in use",
+                                                       bytes, allocated(), reserve_));
+  }
+#ifdef MADV_POPULATE_WRITE
+  if (bytes >= kPopulateFrom) madvise(base_ + *offset, bytes, MADV_POPULATE_WRITE);
+#endif
+  return base_ + *offset;
+}
+
+void SharedArena::deallocate(std::byte* pointer) {
+  const std::size_t offset = offset_of(pointer);
+  MutexLock lock(mutex_);
+  const std::size_t freed = ranges_.deallocate(offset);
+  if (retained_ + freed <= retain_) {
+    retained_ += freed;
+  } else {
+    release_pages(offset, freed);
+  }
+}
+
+void SharedArena::release_pages(std::size_t offset, std::size_t bytes) {
+  const std::size_t begin = (offset + kPage - 1) / kPage * kPage;
+  const std::size_t end = (offset + bytes) / kPage * kPage;
+  if (end <= begin) return;
+  // Failure only means that the pages stay with us.
+  (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin));
+}
+
+bool SharedArena::contains(const void* pointer, std::size_t bytes) const {
+  const auto* start = static_cast<const std::byte*>(pointer);
+  return start >= base_ && bytes <= reserve_ && start <= base_ + reserve_ - bytes;
+}
+
+std::size_t SharedArena::allocated() const {
+  MutexLock lock(mutex_);
+  return ranges_.allocated();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,133 @@
+#include "unix_socket.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+namespace lockstep::comm {
+namespace {
+
+socklen_t fill_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);  // the leading zero byte makes it abstract
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+Status wait_ready(int socket, short events, Deadline deadline, const char* what) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
+    pollfd entry{socket, events, 0};
+    const int ready = poll(&entry, 1, static_cast<int>(std::min<long long>(left.count() + 1, 60'000)));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return Status::from_errno(what, errno);
+    if (deadline.expired()) return {ErrorCode::kTimeout, fmt::format("{}: no answer before the deadline", what)};
+  }
+}
+
+}  // namespace
+
+Result<Fd> listen_unix(const std::string& name, int backlog) {
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
+  sockaddr_un address;
+  const socklen_t length = fill_address(name, address);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd.get(), backlog) != 0) {
+    return Status::from_errno("cannot listen on a Unix socket", errno);
+  }
+  return fd;
+}
+
+Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
+  for (;;) {
+    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
+    sockaddr_un address;
+    const socklen_t length = fill_address(name, address);
+    if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+    if (errno != EAGAIN && errno != EINTR) {
+      return Status::from_errno(
+          "cannot reach rank 0 on this machine (Unix socket; is it in another network namespace?)", errno);
+    }
+    if (deadline.expired())
+      return Status(ErrorCode::kTimeout, "rank 0 did not accept a Unix connection before the deadline");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // its backlog is full
+  }
+}
+
+Result<Fd> accept_unix(int listener, Deadline deadline) {
+  for (;;) {
+    LOCKSTEP_RETURN_IF_ERROR(wait_ready(listener, POLLIN, deadline, "waiting for ranks of this machine to connect"));
+    Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (fd.valid()) return fd;
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return Status::from_errno("accept", errno);
+  }
+}
+
+bool same_user(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 && credentials.uid == geteuid();
+}
+
+Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors, Deadline deadline) {
+  alignas(cmsghdr) char space[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = space;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  }
+  for (;;) {
+    LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline, "sending shared memory to a rank"));
+    if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno != EAGAIN && errno != EINTR) return Status::from_errno("sending shared memory to a rank", errno);
+  }
+}
+
+Status receive_message(int socket, std::span<std::byte> bytes, std::vector<Fd>& descriptors, Deadline deadline) {
+  alignas(cmsghdr) char space[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  iovec part{bytes.data(), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof(space);
+  ssize_t got;
+  for (;;) {
+    LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLIN, deadline, "waiting for a rank's shared memory"));
+    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got >= 0) break;
+    if (errno != EAGAIN && errno != EINTR) return Status::from_errno("receiving a rank's shared memory", errno);
+  }
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      descriptors.emplace_back(fd);
+    }
+  }
+  if (got == 0)
+    return {ErrorCode::kPeerFailed, "the other rank closed the connection while shared memory was handed over"};
+  if (static_cast<std::size_t>(got) != bytes.size() || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return {ErrorCode::kCorrupt, fmt::format("expected a message of {} bytes from a rank, got {}", bytes.size(), got)};
+  }
+  return {};
+}
+
+}  // namespace lockstep::comm
