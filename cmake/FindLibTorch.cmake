@@ -2,6 +2,7 @@
 #
 # Input:  LOCKSTEP_TORCH_DIR  the wheel's folder, .../site-packages/torch (asked from `python3` when not given)
 # Output: LibTorch::LibTorch  headers, libtorch_cpu and libc10; LibTorch_VERSION
+#         LibTorch_PYTHON     the interpreter of the environment that holds the wheel, for parity tests
 if(NOT LOCKSTEP_TORCH_DIR)
   find_package(Python3 QUIET COMPONENTS Interpreter)
   if(Python3_FOUND)
@@ -26,6 +27,9 @@ find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
     "Set LOCKSTEP_TORCH_DIR to the folder of the torch wheel (site-packages/torch in an environment that has it).")
+
+# .../lib/python3.x/site-packages/torch
+find_program(LibTorch_PYTHON python3 PATHS ${LOCKSTEP_TORCH_DIR}/../../../../bin NO_DEFAULT_PATH NO_CACHE)
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)

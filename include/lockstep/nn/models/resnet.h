@@ -1,0 +1,63 @@
+// ResNet-18 and ResNet-34 (He et al., 2015) with the names of torchvision's parameters and buffers, so that state dicts
+// of either fit the other: conv1, bn1, layer1.0.conv1, ..., layer4.1.bn2, fc.
+//
+//   auto model = lockstep::models::resnet18({.num_classes = 10});
+//   auto logits = model->forward(torch::randn({8, 3, 224, 224}));  // {8, 10}
+#pragma once
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cstdint>
+
+namespace lockstep::models {
+
+struct ResNetOptions {
+  // Residual blocks of each of the four stages; {2, 2, 2, 2} is ResNet-18, {3, 4, 6, 3} is ResNet-34.
+  std::array<int, 4> blocks = {2, 2, 2, 2};
+  std::int64_t num_classes = 1000;
+  std::int64_t in_channels = 3;
+};
+
+// Two 3x3 convolutions around an identity, or around a 1x1 convolution where the shape changes.
+class BasicBlockImpl : public torch::nn::Module {
+ public:
+  BasicBlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride);
+
+  // {N, in_channels, H, W} to {N, out_channels, ceil(H / stride), ceil(W / stride)}.
+  torch::Tensor forward(const torch::Tensor& input);
+
+ private:
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr};
+  torch::nn::Conv2d conv2_{nullptr};
+  torch::nn::BatchNorm2d bn2_{nullptr};
+  torch::nn::Sequential downsample_{nullptr};  // empty where the shape stays
+};
+TORCH_MODULE(BasicBlock);
+
+class ResNetImpl : public torch::nn::Module {
+ public:
+  // Weights are drawn from LibTorch's generator (torch::manual_seed) as torchvision does: convolutions by Kaiming's
+  // normal rule for fan-out, batch norm 1 and 0, the last layer as any torch::nn::Linear.
+  explicit ResNetImpl(const ResNetOptions& options = {});
+
+  // Float images {N, in_channels, H, W}, H and W at least 32 for a sensible result, to logits {N, num_classes}.
+  torch::Tensor forward(const torch::Tensor& images);
+
+ private:
+  torch::nn::Sequential make_stage(std::int64_t in_channels, std::int64_t out_channels, int blocks,
+                                   std::int64_t stride);
+
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr};
+  std::array<torch::nn::Sequential, 4> stages_{nullptr, nullptr, nullptr, nullptr};
+  torch::nn::Linear fc_{nullptr};
+};
+TORCH_MODULE(ResNet);
+
+// `options.blocks` is set by the function.
+ResNet resnet18(ResNetOptions options = {});
+ResNet resnet34(ResNetOptions options = {});
+
+}  // namespace lockstep::models
