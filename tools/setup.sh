@@ -63,7 +63,9 @@ need_torch() {
 }
 
 fill_peer_venv() {
-  "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt
+  "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt || return
+  # oneCCL's library asks for itself under a name that its wheel lacks.
+  [[ -e $1/lib/libccl.so.2 ]] || ln -s libccl.so.1 "$1/lib/libccl.so.2"
 }
 
 # What the benches compare with, beside PyTorch: Open MPI from Debian, Intel MPI and oneCCL from PyPI.

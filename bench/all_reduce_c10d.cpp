@@ -1,0 +1,37 @@
+// All-reduce through the c10d layer, float32 SUM. --memory allocated: tensors from the backend's own allocator, as
+// DDP's buckets are; foreign: any other tensor. Started by `lockstep run`; peer: peers/all_reduce_gloo.py.
+#include <lockstep/c10d/distributed.h>
+
+#include "measure.h"
+
+namespace {
+
+// A tensor where measure_all_reduce wants an owner of floats.
+struct TensorMemory {
+  at::Tensor tensor;
+  float* get() const { return tensor.data_ptr<float>(); }
+};
+
+at::Tensor allocate(const lockstep::bench::Options& options, std::size_t bytes) {
+  const auto count = std::int64_t(bytes / sizeof(float));
+  if (options.memory == "foreign") return at::empty({count}, at::kFloat);
+  if (options.memory != "allocated") lockstep::bench::die("--memory", "expected allocated or foreign");
+  const auto backend = lockstep::default_group()->getBackend(c10::DeviceType::CPU);
+  return backend->allocateTensor(count, at::TensorOptions(at::kFloat));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto options = lockstep::bench::parse_options(argc, argv);
+  const lockstep::ProcessGroupGuard group("lockstep");
+  at::Tensor tensor;
+  lockstep::bench::measure_all_reduce(
+      options, group.rank(), group.world_size(),
+      [&](std::size_t bytes) {
+        tensor = allocate(options, bytes);
+        return TensorMemory{tensor};
+      },
+      [] { lockstep::barrier(); }, [&](std::span<float>) { lockstep::all_reduce(tensor); });
+  return 0;
+}

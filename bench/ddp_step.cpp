@@ -1,0 +1,122 @@
+// Time of a training step for four workloads, one thread a process: alone (several such processes at once, independent
+// of one another, are the machine's limit) or under DistributedDataParallel, then started by `lockstep run`.
+// Peer: peers/ddp_step.py, with the same models, optimizer, batches and options.
+#include <lockstep/c10d/distributed.h>
+#include <lockstep/nn/distributed_data_parallel.h>
+#include <lockstep/nn/models/resnet.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "measure.h"
+#include "step_models.h"
+
+namespace {
+
+struct Options {
+  std::string mode;
+  std::string workload;
+  int steps = 0;
+  std::string output;
+  std::string hold;
+  std::string busy;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Step time of a training workload");
+  app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
+  app.add_option("--workload", options.workload)->required();
+  app.add_option("--steps", options.steps)->required();
+  app.add_option("--output", options.output, "the rank's number is appended")->required();
+  app.add_option("--hold", options.hold, "afterwards wait until this file is there");
+  app.add_option("--busy", options.busy, "afterwards go on training until this file is there");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+struct Batch {
+  torch::Tensor images;
+  torch::Tensor labels;
+};
+
+Batch make_batch(std::int64_t size, std::vector<std::int64_t> shape) {
+  shape.insert(shape.begin(), size);
+  return {torch::randn(shape), torch::randint(0, 10, {size}, torch::kLong)};
+}
+
+// Appears whole or not at all, for whoever waits for it.
+void write_report(const Options& options, int rank, const std::vector<double>& seconds, std::size_t gradient_bytes) {
+  const std::string path = options.output + "." + std::to_string(rank);
+  std::ofstream(path + ".part") << nlohmann::json{
+      {"pid", ::getpid()}, {"seconds", seconds}, {"gradient_bytes", gradient_bytes}};
+  std::filesystem::rename(path + ".part", path);
+}
+
+// `model` is the bare module's holder or a DistributedDataParallel around it.
+template <typename Model>
+void measure(const Options& options, Model& model, std::vector<torch::Tensor> parameters, const Batch& batch) {
+  constexpr int kWarmUp = 3;
+  const bool ddp = lockstep::is_initialized();
+  const int rank = ddp ? lockstep::get_rank() : 0;
+  std::size_t gradient_bytes = 0;
+  for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
+  torch::optim::SGD optimizer(std::move(parameters), torch::optim::SGDOptions(1e-3).momentum(0.9));
+  const auto step = [&] {
+    optimizer.zero_grad();
+    torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
+    optimizer.step();
+  };
+  std::vector<double> seconds;
+  for (int i = -kWarmUp; i < options.steps; ++i) {
+    if (ddp) lockstep::barrier();
+    const double start = lockstep::bench::now();
+    step();
+    if (i >= 0) seconds.push_back(lockstep::bench::now() - start);
+  }
+  write_report(options, rank, seconds, gradient_bytes);
+  while (!options.busy.empty() && !std::filesystem::exists(options.busy)) step();
+  while (!options.hold.empty() && !std::filesystem::exists(options.hold)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+template <typename Model>
+void run(const Options& options, Model model, const Batch& batch) {
+  if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
+  lockstep::DistributedDataParallel<Model> ddp(model);
+  measure(options, ddp, model->parameters(), batch);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  std::optional<lockstep::ProcessGroupGuard> group;
+  if (options.mode == "ddp") group.emplace("lockstep");
+  if (options.workload == "cnn-28") {
+    run(options, lockstep::bench::Cnn(), make_batch(64, {1, 28, 28}));
+  } else if (options.workload == "mlp-6M") {
+    run(options, lockstep::bench::Mlp(), make_batch(32, {1, 28, 28}));
+  } else if (options.workload == "resnet18-32") {
+    run(options, lockstep::models::resnet18({.num_classes = 10}), make_batch(16, {3, 32, 32}));
+  } else if (options.workload == "resnet18-224") {
+    run(options, lockstep::models::resnet18({.num_classes = 10}), make_batch(8, {3, 224, 224}));
+  } else {
+    lockstep::bench::die("--workload", "unknown: expected cnn-28, mlp-6M, resnet18-32 or resnet18-224");
+  }
+  return 0;
+}

@@ -1,0 +1,41 @@
+// The machine's bound for an in-place all-reduce of 2 ranks: as many processes, each adding two arrays of its own in
+// place (a += b) with no exchange at all. For a size S each process has two arrays of S/2, so that all arrays together
+// take the memory that the all-reduce's buffers take, and each process does the additions that its rank would do. It
+// reads 2 and writes 1 array: 3 * S/2 bytes a process. Started by `lockstep run`, whose ranks only meet in the barrier.
+#include "core_world.h"
+
+namespace {
+
+void add_in_place(std::span<float> a, std::span<const float> b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  constexpr int kWarmUp = 3;
+  const auto options = lockstep::bench::parse_options(argc, argv);
+  lockstep::bench::CoreWorld world;
+  const int rank = world.communicator->rank();
+  lockstep::bench::Report report(options.output, rank);
+  for (const auto& step : options.plan) {
+    const std::size_t bytes = step.bytes / 2;
+    const auto a_owner = lockstep::bench::allocate_private(bytes);
+    const auto b_owner = lockstep::bench::allocate_private(bytes);
+    const std::span<float> a(a_owner.get(), bytes / sizeof(float));
+    const std::span<float> b(b_owner.get(), bytes / sizeof(float));
+    std::vector<double> seconds;
+    for (int repetition = -kWarmUp; repetition < step.repetitions; ++repetition) {
+      lockstep::bench::fill(a, repetition + kWarmUp, 0);
+      lockstep::bench::fill(b, repetition + kWarmUp, 1);
+      world.barrier();
+      const double start = lockstep::bench::now();
+      add_in_place(a, b);
+      const double end = lockstep::bench::now();
+      if (repetition >= 0) seconds.push_back(end - start);
+      if (!lockstep::bench::holds_sum(a, repetition + kWarmUp, 2)) lockstep::bench::die("memory_limit", "wrong sum");
+    }
+    report.add(step.bytes, seconds);
+  }
+  return 0;
+}

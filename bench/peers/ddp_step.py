@@ -1,0 +1,100 @@
+"""Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel on Gloo (then by torchrun).
+
+The same models, optimizer, batches, order of measuring and options as ddp_step.cpp beside this folder.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torchvision
+from torch import nn
+from torch.nn import functional as F
+
+WARM_UP = 3
+
+
+class Cnn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.drop = nn.Dropout2d()
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.drop(self.conv2(x)), 2))
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+def mlp() -> nn.Module:
+    hidden = 2048
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10)
+    )
+
+
+def resnet18() -> nn.Module:
+    return torchvision.models.resnet18(num_classes=10)
+
+
+# name: (model, shape of one image, batch)
+WORKLOADS = {
+    "cnn-28": (Cnn, (1, 28, 28), 64),
+    "mlp-6M": (mlp, (1, 28, 28), 32),
+    "resnet18-32": (resnet18, (3, 32, 32), 16),
+    "resnet18-224": (resnet18, (3, 224, 224), 8),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=["alone", "ddp"], required=True)
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--output", required=True, help="the rank's number is appended")
+    parser.add_argument("--hold", default="", help="afterwards wait until this file is there")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    ddp = options.mode == "ddp"
+    if ddp:
+        dist.init_process_group("gloo")
+    rank = dist.get_rank() if ddp else 0
+    make, shape, batch = WORKLOADS[options.workload]
+    model = make()
+    gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    if ddp:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    images, labels = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
+    loss = nn.CrossEntropyLoss()
+    seconds = []
+    for step in range(-WARM_UP, options.steps):
+        if ddp:
+            dist.barrier()
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss(model(images), labels).backward()
+        optimizer.step()
+        if step >= 0:
+            seconds.append(time.perf_counter() - start)
+    report = {"pid": os.getpid(), "seconds": seconds, "gradient_bytes": gradient_bytes}
+    with open(f"{options.output}.part{rank}", "w", encoding="utf-8") as file:
+        json.dump(report, file)
+    os.rename(f"{options.output}.part{rank}", f"{options.output}.{rank}")
+    while options.hold and not os.path.exists(options.hold):
+        time.sleep(0.02)
+    if ddp:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Running the step programs (ours in C++, PyTorch's in Python): alone, several at once, or under DDP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness import ENVIRONMENT, BenchError, Tools
+
+NAMES = ["cnn-28", "mlp-6M", "resnet18-32", "resnet18-224"]
+PEER = Path(__file__).resolve().parent / "peers" / "ddp_step.py"
+
+
+def options(mode: str, workload: str, steps: int, output: Path) -> list[object]:
+    return ["--mode", mode, "--workload", workload, "--steps", steps, "--output", output]
+
+
+def our_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> list[str]:
+    program = tools.program("bench_ddp_step")
+    if mode == "ddp":
+        return tools.lockstep_run(ranks, program, *arguments)
+    return [str(part) for part in (program, *arguments)]
+
+
+def peer_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> list[str]:
+    if mode == "ddp":
+        return tools.torchrun(ranks, PEER, *arguments)
+    return [str(part) for part in (tools.python, PEER, *arguments)]
+
+
+@contextmanager
+def started(commands: list[list[str]], log: Path) -> Iterator[list[subprocess.Popen]]:
+    """The processes, each leading a group that ends with the block."""
+    processes = []
+    try:
+        with log.open("w", encoding="utf-8") as sink:
+            for command in commands:
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        env={**os.environ, **ENVIRONMENT},
+                        stdin=subprocess.DEVNULL,
+                        stdout=sink,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def wait_for(files: list[Path], processes: list[subprocess.Popen], log: Path, timeout: float) -> None:
+    """Until every file is there; a process that ends badly ends the waiting."""
+    end = time.monotonic() + timeout
+    while not all(file.exists() for file in files):
+        bad = [process for process in processes if process.poll() not in (None, 0)]
+        if bad or time.monotonic() > end:
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
+            what = f"ended with {bad[0].returncode}" if bad else f"did not get there within {timeout:.0f} s"
+            raise BenchError(f"{' '.join(map(str, processes[0].args))}\n{what}:\n{tail}")
+        time.sleep(0.02)
+
+
+def read(file: Path) -> dict:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def step_seconds(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> list[float]:
+    """Rank 0's steps. `together`: `ranks` independent processes; all keep running until all have measured."""
+    output, log, hold = tools.scratch_file(), tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
+    if mode == "together":
+        outputs = [tools.scratch_file() for _ in range(ranks)]
+        commands = [
+            command(tools, "alone", 1, *options("alone", workload, steps, file), "--busy", hold) for file in outputs
+        ]
+        files = [Path(f"{file}.0") for file in outputs]
+    else:
+        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output))]
+        files = [Path(f"{output}.0")]
+    with started(commands, log) as processes:
+        wait_for(files, processes, log, timeout=900)
+        hold.touch()
+        for process in processes:
+            process.wait(timeout=120)
+    return [seconds for file in files for seconds in read(file)["seconds"]]
+
+
+def proportional_memory(pid: int) -> int:
+    """PSS: private pages whole, shared pages divided by those that share them. Bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise BenchError(f"/proc/{pid}/smaps_rollup has no line Pss")
+
+
+def memory_per_rank(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> tuple[float, int]:
+    """Bytes a rank (PSS summed over the ranks / ranks) after some steps, while all live; and its gradients' bytes."""
+    log, hold = tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
+    if mode == "together":
+        outputs = [tools.scratch_file() for _ in range(ranks)]
+        commands = [
+            command(tools, "alone", 1, *options("alone", workload, steps, file), "--hold", hold) for file in outputs
+        ]
+        files = [Path(f"{file}.0") for file in outputs]
+    else:
+        output = tools.scratch_file()
+        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), "--hold", hold)]
+        files = [Path(f"{output}.{rank}") for rank in range(ranks)]
+    with started(commands, log) as processes:
+        wait_for(files, processes, log, timeout=300)
+        reports = [read(file) for file in files]
+        total = sum(proportional_memory(report["pid"]) for report in reports)
+        hold.touch()
+        for process in processes:
+            process.wait(timeout=120)
+    return total / ranks, reports[0]["gradient_bytes"]
