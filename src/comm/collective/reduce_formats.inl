@@ -23,16 +23,20 @@ LOCKSTEP_INLINE To bit_cast_vector(From from) {
   return to;
 }
 
+// A vector anywhere in memory. (gcc 12 copies one with memcpy by way of the stack where it has SSE2 only.)
+template <class Raw>
+struct Unaligned {
+  typedef Raw Type __attribute__((aligned(1), may_alias));
+};
+
 template <class Raw>
 LOCKSTEP_INLINE Raw load(const std::byte* from) {
-  Raw raw;
-  __builtin_memcpy(&raw, from, sizeof raw);
-  return raw;
+  return *reinterpret_cast<const typename Unaligned<Raw>::Type*>(from);
 }
 
 template <class Raw>
 LOCKSTEP_INLINE void store(std::byte* to, Raw raw) {
-  __builtin_memcpy(to, &raw, sizeof raw);
+  *reinterpret_cast<typename Unaligned<Raw>::Type*>(to) = raw;
 }
 
 // The first `bytes` of a vector, 0 < bytes < sizeof(Raw); the others read as zero. Going through the same vector code
@@ -87,27 +91,44 @@ struct Bool {
   static LOCKSTEP_INLINE Raw encode(Vector vector) { return vector; }
 };
 
+// 16-bit numbers are taken apart into those at even and those at odd places, each in the upper half of 32 bits: no lane
+// has to move, neither here nor on the way back.
+using Bits = Full<std::uint32_t>;
+struct FloatPair {
+  Full<float> even, odd;
+};
+LOCKSTEP_INLINE Bits upper_half_of_even(Bits raw) {
+  return raw << 16;
+}
+LOCKSTEP_INLINE Bits upper_half_of_odd(Bits raw) {
+  return raw & 0xFFFF0000u;
+}
+
 // Rounds to nearest even; every NaN becomes 0x7FC0, as in LibTorch. Denormals are kept, so AVX512_BF16 is of no use
 // here.
 struct BFloat16 {
-  using Raw = Half<std::uint16_t>;
-  using Vector = Full<float>;
+  using Raw = Bits;
+  using Vector = FloatPair;
   static LOCKSTEP_INLINE Vector decode(Raw raw) {
-    return bit_cast_vector<Vector>(__builtin_convertvector(raw, Full<std::uint32_t>) << 16);
+    return {bit_cast_vector<Full<float>>(upper_half_of_even(raw)),
+            bit_cast_vector<Full<float>>(upper_half_of_odd(raw))};
   }
   static LOCKSTEP_INLINE Raw encode(Vector vector) {
-    const auto bits = bit_cast_vector<Full<std::uint32_t>>(vector);
-    const auto rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    const auto nan = Full<std::uint32_t>{} + 0x7FC0u;
-    return __builtin_convertvector(vector != vector ? nan : rounded, Raw);
+    return (round(vector.even) >> 16) | (round(vector.odd) & 0xFFFF0000u);
+  }
+  // The result is in the upper half.
+  static LOCKSTEP_INLINE Bits round(Full<float> number) {
+    const auto bits = bit_cast_vector<Bits>(number);
+    const Bits rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+    return number != number ? Bits{} + 0x7FC00000u : rounded;
   }
 };
 
 // Rounds to nearest even; a NaN keeps its sign and the upper bits of its payload and becomes quiet, as F16C does it.
+#if LOCKSTEP_VECTOR_BYTES == 64
 struct Float16 {
   using Raw = Half<std::uint16_t>;
   using Vector = Full<float>;
-#if LOCKSTEP_VECTOR_BYTES == 64
   static LOCKSTEP_INLINE Vector decode(Raw raw) {
     return bit_cast_vector<Vector>(_mm512_maskz_cvtph_ps(0xFFFF, bit_cast_vector<__m256i>(raw)));
   }
@@ -115,40 +136,54 @@ struct Float16 {
     return bit_cast_vector<Raw>(
         _mm512_maskz_cvtps_ph(0xFFFF, bit_cast_vector<__m512>(vector), _MM_FROUND_TO_NEAREST_INT));
   }
+};
 #elif LOCKSTEP_VECTOR_BYTES == 32
+struct Float16 {
+  using Raw = Half<std::uint16_t>;
+  using Vector = Full<float>;
   static LOCKSTEP_INLINE Vector decode(Raw raw) {
     return bit_cast_vector<Vector>(_mm256_cvtph_ps(bit_cast_vector<__m128i>(raw)));
   }
   static LOCKSTEP_INLINE Raw encode(Vector vector) {
     return bit_cast_vector<Raw>(_mm256_cvtps_ph(bit_cast_vector<__m256>(vector), _MM_FROUND_TO_NEAREST_INT));
   }
+};
 #else
-  using Bits = Full<std::uint32_t>;
+struct Float16 {
+  using Raw = Bits;
+  using Vector = FloatPair;
+  static LOCKSTEP_INLINE Vector decode(Raw raw) {
+    return {widen(upper_half_of_even(raw)), widen(upper_half_of_odd(raw))};
+  }
+  static LOCKSTEP_INLINE Raw encode(Vector vector) { return narrow(vector.even) | (narrow(vector.odd) << 16); }
+
   // Exponent and mantissa move to float32's places with the exponent's bias put right by a multiplication, which also
   // makes infinity and quiet NaN; denormals come from a subtraction of 0.5 with the mantissa in its lowest bits.
-  static LOCKSTEP_INLINE Vector decode(Raw raw) {
-    const Bits word = __builtin_convertvector(raw, Bits) << 16;
+  static LOCKSTEP_INLINE Full<float> widen(Bits word) {
+    using Floats = Full<float>;
     const Bits sign = word & 0x80000000u;
     const Bits twice = word + word;
-    const Vector normal = bit_cast_vector<Vector>((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
-    const Vector denormal = bit_cast_vector<Vector>((twice >> 17) | (126u << 23)) - 0.5f;
+    const Floats normal = bit_cast_vector<Floats>((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+    const Floats denormal = bit_cast_vector<Floats>((twice >> 17) | (126u << 23)) - 0.5f;
     const Bits magnitude = twice < (1u << 27) ? bit_cast_vector<Bits>(denormal) : bit_cast_vector<Bits>(normal);
-    return bit_cast_vector<Vector>(sign | magnitude);
+    return bit_cast_vector<Floats>(sign | magnitude);
   }
-  // The processor rounds: adding a number 2^13 times larger pushes the bits that float16 lacks out of the mantissa.
-  static LOCKSTEP_INLINE Raw encode(Vector vector) {
-    const Bits word = bit_cast_vector<Bits>(vector);
+  // The processor rounds: adding a number 2^13 times larger pushes the bits that float16 lacks out of the mantissa. The
+  // result is in the lower half.
+  static LOCKSTEP_INLINE Bits narrow(Full<float> number) {
+    using Floats = Full<float>;
+    const Bits word = bit_cast_vector<Bits>(number);
     const Bits twice = word + word;
     const Bits sign = (word >> 16) & 0x8000u;
-    const Vector magnitude = bit_cast_vector<Vector>(word & 0x7FFFFFFFu);
-    const Vector scaled = (magnitude * 0x1.0p+112f) * 0x1.0p-110f;  // overflows to infinity where float16 does
+    const Floats magnitude = bit_cast_vector<Floats>(word & 0x7FFFFFFFu);
+    const Floats scaled = (magnitude * 0x1.0p+112f) * 0x1.0p-110f;  // overflows to infinity where float16 does
     const Bits exponent = twice & 0xFF000000u;
     const Bits least = Bits{} + 0x71000000u;  // the smallest normal float16
     const Bits bias = exponent < least ? least : exponent;
-    const Bits sum = bit_cast_vector<Bits>(bit_cast_vector<Vector>((bias >> 1) + 0x07800000u) + scaled);
-    const Bits number = ((sum >> 13) & 0x7C00u) + (sum & 0x0FFFu);
+    const Bits sum = bit_cast_vector<Bits>(bit_cast_vector<Floats>((bias >> 1) + 0x07800000u) + scaled);
+    const Bits result = ((sum >> 13) & 0x7C00u) + (sum & 0x0FFFu);
     const Bits nan = ((word >> 13) & 0x03FFu) | 0x7E00u;
-    return __builtin_convertvector(sign | (twice > 0xFF000000u ? nan : number), Raw);
+    return sign | (twice > 0xFF000000u ? nan : result);
   }
-#endif
 };
+#endif

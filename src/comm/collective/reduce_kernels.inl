@@ -57,8 +57,9 @@ struct Pass {
   Inputs in;
   Outputs out;
 
-  LOCKSTEP_INLINE Vector prepare(Raw raw) const { return op.prepare(Format::decode(raw)); }
-  LOCKSTEP_INLINE Raw finish(Vector vector) const { return Format::encode(op.finish(vector)); }
+  LOCKSTEP_INLINE Vector prepare(Raw raw) const { return apply_prepare(op, Format::decode(raw)); }
+  LOCKSTEP_INLINE Vector combine(Vector a, Vector b) const { return apply_combine(op, a, b); }
+  LOCKSTEP_INLINE Raw finish(Vector vector) const { return Format::encode(apply_finish(op, vector)); }
   LOCKSTEP_INLINE Vector fetch(const std::byte* from) const { return prepare(load<Raw>(from)); }
 
   // Four vectors stay in registers while all inputs are added to them.
@@ -67,10 +68,10 @@ struct Pass {
     Vector a = fetch(first), b = fetch(first + kStep), c = fetch(first + 2 * kStep), d = fetch(first + 3 * kStep);
     for (std::size_t i = 1; i < in.size(); ++i) {
       const std::byte* next = in.buffers[i] + at;
-      a = op.combine(a, fetch(next));
-      b = op.combine(b, fetch(next + kStep));
-      c = op.combine(c, fetch(next + 2 * kStep));
-      d = op.combine(d, fetch(next + 3 * kStep));
+      a = combine(a, fetch(next));
+      b = combine(b, fetch(next + kStep));
+      c = combine(c, fetch(next + 2 * kStep));
+      d = combine(d, fetch(next + 3 * kStep));
     }
     const Raw ra = finish(a), rb = finish(b), rc = finish(c), rd = finish(d);
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -84,7 +85,7 @@ struct Pass {
 
   LOCKSTEP_INLINE void one(std::size_t at) const {
     Vector a = fetch(in.buffers[0] + at);
-    for (std::size_t i = 1; i < in.size(); ++i) a = op.combine(a, fetch(in.buffers[i] + at));
+    for (std::size_t i = 1; i < in.size(); ++i) a = combine(a, fetch(in.buffers[i] + at));
     const Raw raw = finish(a);
     for (std::size_t i = 0; i < out.size(); ++i) store(out.buffers[i] + at, raw);
   }
@@ -92,7 +93,7 @@ struct Pass {
   LOCKSTEP_INLINE void part(std::size_t at, std::size_t bytes) const {
     Vector a = prepare(load_part<Raw>(in.buffers[0] + at, bytes));
     for (std::size_t i = 1; i < in.size(); ++i) {
-      a = op.combine(a, prepare(load_part<Raw>(in.buffers[i] + at, bytes)));
+      a = combine(a, prepare(load_part<Raw>(in.buffers[i] + at, bytes)));
     }
     const Raw raw = finish(a);
     for (std::size_t i = 0; i < out.size(); ++i) store_part(out.buffers[i] + at, raw, bytes);

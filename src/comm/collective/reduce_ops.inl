@@ -123,3 +123,29 @@ struct ComplexProduct : Identity {
     return multiply(a, b, std::make_index_sequence<sizeof(V) / sizeof(Scalar)>{});
   }
 };
+
+// Operations on what formats decode to.
+template <class Op, class V>
+LOCKSTEP_INLINE V apply_prepare(const Op& op, V v) {
+  return op.prepare(v);
+}
+template <class Op>
+LOCKSTEP_INLINE FloatPair apply_prepare(const Op& op, FloatPair v) {
+  return {op.prepare(v.even), op.prepare(v.odd)};
+}
+template <class Op, class V>
+LOCKSTEP_INLINE V apply_combine(const Op& op, V a, V b) {
+  return op.combine(a, b);
+}
+template <class Op>
+LOCKSTEP_INLINE FloatPair apply_combine(const Op& op, FloatPair a, FloatPair b) {
+  return {op.combine(a.even, b.even), op.combine(a.odd, b.odd)};
+}
+template <class Op, class V>
+LOCKSTEP_INLINE V apply_finish(const Op& op, V v) {
+  return op.finish(v);
+}
+template <class Op>
+LOCKSTEP_INLINE FloatPair apply_finish(const Op& op, FloatPair v) {
+  return {op.finish(v.even), op.finish(v.odd)};
+}
