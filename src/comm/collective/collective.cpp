@@ -4,6 +4,7 @@
 #include <numeric>
 #include <thread>
 
+#include "copy.h"
 #include "plan.h"
 
 namespace lockstep::comm {
@@ -23,7 +24,7 @@ std::size_t padded_total(const P& single, const std::vector<P>& pieces) {
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+  if (to != from) copy_cached(to, from, bytes);
 }
 
 // The count in a Counter, 0 when it is of an earlier operation.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.h"
+
 namespace lockstep::comm {
 
 Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
@@ -95,7 +97,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   const void* data = transfer.source.data;
   if (!memory_.arena().contains(data, transfer.source.bytes)) {
     LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), transfer.source.bytes));
-    std::memcpy(outgoing.staging.data(), data, transfer.source.bytes);
+    copy_cached(outgoing.staging.data(), data, transfer.source.bytes);
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
     transfer.over = true;  // the caller's buffer is free again
@@ -146,7 +148,7 @@ void Mailbox::deliver(Transfer& receive, const Letter& letter) {
                                   letter.tag, receive.target.bytes, letter.bytes)};
   } else if (letter.bytes > 0) {
     const void* data = letter.data != nullptr ? static_cast<const void*>(letter.data) : letter.eager.data();
-    std::memcpy(receive.target.data, data, letter.bytes);
+    copy_cached(receive.target.data, data, letter.bytes);
   }
   if (letter.consumed != nullptr) {
     letter.consumed->store(1, std::memory_order_seq_cst);

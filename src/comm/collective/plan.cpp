@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "copy.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -222,7 +223,7 @@ void Plan::execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& o
     const Part to = wanted_at(owner, from, outputs);
     const Part source = sent(from, owner);
     const std::size_t begin = ticket * step;
-    if (to.data != source.data) std::memmove(to.data + begin, source.data + begin, std::min(step, to.bytes - begin));
+    if (to.data != source.data) copy_cached(to.data + begin, source.data + begin, std::min(step, to.bytes - begin));
     return;
   }
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "copy.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -51,7 +52,7 @@ Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
   for (std::size_t begin = 0; begin < request.count; begin += step) {
     const std::size_t count = std::min(step, request.count - begin);
     const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
-    std::memcpy(piece(memory_.rank(), pieces_), input, count * element);
+    copy_cached(piece(memory_.rank(), pieces_), input, count * element);
     mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
     LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
@@ -103,7 +104,7 @@ void Stream::collect_slices(const Request& request, std::size_t begin, std::size
   for (int rank = 0; rank < memory_.world(); ++rank) {
     const std::size_t from = slice_begin(count, element, rank) * element;
     const std::size_t to = slice_begin(count, element, rank + 1) * element;
-    std::memcpy(output + from, piece(rank, pieces_) + from, to - from);
+    copy_cached(output + from, piece(rank, pieces_) + from, to - from);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int kSpins = 4000;             // some 50 us
+constexpr int kSpins = 500;              // some 15 us
 constexpr int kSpinsOversubscribed = 1;  // the awaited rank may need this core
 constexpr auto kYieldFor = std::chrono::microseconds(2000);
 constexpr auto kYieldForOversubscribed = std::chrono::microseconds(200);

@@ -1,0 +1,36 @@
+// Copying between buffers of ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace lockstep::comm {
+
+// memcpy for blocks that shall stay in cache. The C library's moves more than 2 KiB with `rep movsb`, which on Zen 3
+// and 4 is some 50 times slower than vector moves when source and destination lie at nearly the same offset in their
+// pages, as ours often do; and above some MiB it bypasses the cache from which the next rank is about to read.
+inline void copy_cached(void* to, const void* from, std::size_t bytes) {
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+#if defined(__SSE2__)
+  if (bytes > 1024) {
+    for (; bytes >= 64; bytes -= 64, in += 64, out += 64) {
+      const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
+      const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 1);
+      const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 2);
+      const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 3);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), a);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out) + 1, b);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out) + 2, c);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out) + 3, d);
+    }
+  }
+#endif
+  if (bytes > 0) std::memcpy(out, in, bytes);
+}
+
+}  // namespace lockstep::comm
