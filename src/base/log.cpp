@@ -1,0 +1,76 @@
+#include "lockstep/base/log.h"
+
+#include <fmt/format.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace lockstep::log {
+namespace {
+
+std::string pattern_for(int rank) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  const std::string rank_text = rank < 0 ? "" : fmt::format("rank {} ", rank);
+  return fmt::format("[lockstep {}{}] %l: %v", rank_text, host.data());
+}
+
+// `known` is false for a word that is no level; the default then holds.
+spdlog::level::level_enum level_from(std::string_view name, bool& known) {
+  known = true;
+  if (name == "debug") return spdlog::level::debug;
+  if (name == "info") return spdlog::level::info;
+  if (name == "error") return spdlog::level::err;
+  if (name == "off") return spdlog::level::off;
+  known = name.empty() || name == "warning";
+  return spdlog::level::warn;
+}
+
+std::shared_ptr<spdlog::logger> make_logger() {
+  auto logger = std::make_shared<spdlog::logger>("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern(pattern_for(-1));
+  const char* value = std::getenv("LOCKSTEP_LOG_LEVEL");
+  bool known = false;
+  logger->set_level(level_from(value == nullptr ? "" : value, known));
+  if (!known) {
+    logger->warn("LOCKSTEP_LOG_LEVEL is '{}', expected debug, info, warning, error or off; using warning", value);
+  }
+  return logger;
+}
+
+// Our own logger, outside spdlog's registry, so that a program's use of spdlog and ours do not disturb one another.
+// Never destroyed: threads may still log while the program's static objects go away.
+spdlog::logger& logger() {
+  static const auto* const kLogger = new std::shared_ptr<spdlog::logger>(make_logger());
+  return **kLogger;
+}
+
+void write(spdlog::level::level_enum level, std::string_view message) {
+  logger().log(level, spdlog::string_view_t(message.data(), message.size()));
+}
+
+}  // namespace
+
+void debug(std::string_view message) {
+  write(spdlog::level::debug, message);
+}
+void info(std::string_view message) {
+  write(spdlog::level::info, message);
+}
+void warning(std::string_view message) {
+  write(spdlog::level::warn, message);
+}
+void error(std::string_view message) {
+  write(spdlog::level::err, message);
+}
+
+void set_rank(int rank) {
+  logger().set_pattern(pattern_for(rank));
+}
+
+}  // namespace lockstep::log
