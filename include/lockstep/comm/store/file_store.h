@@ -16,9 +16,9 @@ namespace lockstep::comm {
 // starts it anew. Locks end with their process, so no time-out or clean-up by hand is involved.
 //
 // Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or holds a torn or
-// damaged record; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a minute.
-// The file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits rendezvous
-// and counters, not bulk data.
+// damaged record; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a
+// minute. The file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits
+// rendezvous and counters, not bulk data.
 class FileStore final : public Store {
  public:
   static Result<std::shared_ptr<FileStore>> open(std::string path);

@@ -1,8 +1,8 @@
 // Store: the small key-value service through which ranks find one another. Usable on its own.
 //
 // Semantics are those of torch.distributed's stores. Keys are text, values are bytes. All methods may be called from
-// several threads. Methods that take a Deadline block until they can answer or the deadline passes (kTimeout, naming the
-// keys that never appeared); the others block only for a round trip.
+// several threads. Methods that take a Deadline block until they can answer or the deadline passes (kTimeout, naming
+// the keys that never appeared); the others block only for a round trip.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class Store {
   virtual Result<Bytes> get(std::string_view key, Deadline deadline) = 0;
   // Adds to a decimal counter (0 when absent) and answers the new value.
   virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount) = 0;
-  // Sets `desired` when the current value equals `expected` (an absent key counts as empty); answers the value afterwards.
+  // Sets `desired` when the current value equals `expected` (an absent key counts as empty); answers the value
+  // afterwards.
   virtual Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
   // Appends to the value; an absent key is created.
   virtual Status append(std::string_view key, std::string_view value) = 0;

@@ -71,7 +71,7 @@ class TcpStore final : public Store {
  public:
   // Tries again, ever less often (up to once a second), until the server answers or the deadline passes; the error then
   // says how often and what happened last. A wrong key (kPermission) and a foreign program at that address
-  // (kUnavailable) end it at once.
+  // (kCorrupt) end it at once.
   static Result<std::shared_ptr<TcpStore>> connect(TcpStoreOptions options, Deadline deadline);
   ~TcpStore() override;
 

@@ -1,0 +1,40 @@
+// Open-file-description locks on single bytes far behind a file's data. Unlike classic fcntl locks they belong to the
+// open file, not the process, so that two stores of one process exclude one another too.
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::comm {
+
+enum class LockByte : long long {
+  kData = 1LL << 62,            // held for each look at the log: shared to read, exclusive to write
+  kPresence = (1LL << 62) + 1,  // held, shared, as long as a store has the file open
+};
+
+enum class LockMode : short { kShared, kExclusive };
+
+// False when another open file stands in the way.
+Result<bool> try_lock(int fd, LockByte byte, LockMode mode, const std::string& path);
+// kTimeout when it stays locked until the deadline.
+Status lock(int fd, LockByte byte, LockMode mode, const std::string& path, Deadline deadline);
+void unlock(int fd, LockByte byte);
+
+// Unlocks when it goes away.
+class FileLock {
+ public:
+  static Result<FileLock> acquire(int fd, LockMode mode, const std::string& path);
+  FileLock(FileLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  FileLock& operator=(FileLock&&) = delete;
+  ~FileLock() {
+    if (fd_ >= 0) unlock(fd_, LockByte::kData);
+  }
+
+ private:
+  explicit FileLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+}  // namespace lockstep::comm
