@@ -1,0 +1,35 @@
+#include "lockstep/base/deadline.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::nanoseconds;
+
+TEST(Deadline, NegativeAndHugeMeanNever) {
+  for (const Deadline deadline : {Deadline::never(), Deadline::after(nanoseconds(-1)), Deadline::after(hours(24 * 366)),
+                                  Deadline::after(nanoseconds::max())}) {
+    EXPECT_TRUE(deadline.is_never());
+    EXPECT_FALSE(deadline.expired());
+    EXPECT_EQ(deadline.remaining(), hours(24 * 365));
+  }
+}
+
+TEST(Deadline, ZeroHasExpiredWithNothingLeft) {
+  const Deadline deadline = Deadline::after(nanoseconds(0));
+  EXPECT_FALSE(deadline.is_never());
+  EXPECT_TRUE(deadline.expired());
+  EXPECT_EQ(deadline.remaining(), nanoseconds(0));
+}
+
+TEST(Deadline, CountsDown) {
+  const Deadline deadline = Deadline::after(hours(1));
+  EXPECT_FALSE(deadline.expired());
+  EXPECT_LE(deadline.remaining(), hours(1));
+  EXPECT_GT(deadline.remaining(), hours(0));
+}
+
+}  // namespace
+}  // namespace lockstep
