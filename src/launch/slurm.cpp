@@ -1,0 +1,64 @@
+#include "launch/slurm.h"
+
+#include <charconv>
+
+namespace lockstep::launch {
+namespace {
+
+constexpr std::string_view kDigits = "0123456789";
+constexpr int kMostNodes = 1 << 20;  // against nonsense such as 1(x2000000000)
+
+std::optional<int> take_number(std::string_view& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+bool take(std::string_view& text, std::string_view expected) {
+  if (!text.starts_with(expected)) return false;
+  text.remove_prefix(expected.size());
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::string> first_host(std::string_view node_list) {
+  std::string host;
+  while (!node_list.empty() && node_list[0] != ',') {
+    if (!take(node_list, "[")) {
+      if (node_list[0] == ']') return std::nullopt;
+      host += node_list[0];
+      node_list.remove_prefix(1);
+      continue;
+    }
+    // The first number keeps its leading zeros.
+    const auto digits = node_list.substr(0, node_list.find_first_not_of(kDigits));
+    const auto closing = node_list.find(']');
+    if (digits.empty() || closing == std::string_view::npos) return std::nullopt;
+    if (const char after = node_list[digits.size()]; after != '-' && after != ',' && after != ']') return std::nullopt;
+    host += digits;
+    node_list.remove_prefix(closing + 1);
+  }
+  if (host.empty()) return std::nullopt;
+  return host;
+}
+
+std::optional<std::vector<int>> tasks_per_node(std::string_view text) {
+  std::vector<int> result;
+  do {
+    const auto tasks = take_number(text);
+    std::optional<int> nodes = 1;
+    if (tasks && take(text, "(x")) {
+      nodes = take_number(text);
+      if (!take(text, ")")) return std::nullopt;
+    }
+    if (!tasks || !nodes || static_cast<int>(result.size()) > kMostNodes - *nodes) return std::nullopt;
+    result.insert(result.end(), static_cast<std::size_t>(*nodes), *tasks);
+  } while (take(text, ","));
+  if (!text.empty()) return std::nullopt;
+  return result;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,293 @@
+#include "lockstep/launch/world.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+#include "launch/slurm.h"
+
+namespace lockstep::launch {
+namespace {
+
+Status invalid(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+
+constexpr std::string_view kRemedy =
+    "Start the program with `lockstep run`, srun or mpirun, or set all of its variables";
+
+// What one source says; nothing where it is silent.
+struct Claim {
+  std::string source;
+  std::string rank_name = {}, size_name = {};  // the variables, for messages
+  int rank = 0;
+  int world_size = 1;
+  std::optional<int> local_rank = {}, local_world_size = {}, node_rank = {}, num_nodes = {};
+  std::string first_host = {};  // where rank 0 runs, if known
+  std::string job_id = {};      // for the port; empty when the source is no scheduler
+};
+
+Result<std::optional<int>> number(const Environment& environment, std::string_view name) {
+  const auto text = environment.get(name);
+  if (!text) return std::optional<int>();
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error == std::errc() && end == text->data() + text->size() && value >= 0) return std::optional<int>(value);
+  return invalid(fmt::format("{}: expected a whole number from 0, found '{}'", name, *text));
+}
+
+Result<int> required(const Environment& environment, std::string_view name, std::string_view because) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto value, number(environment, name));
+  if (value) return *value;
+  return invalid(fmt::format("{} is not set, although {}={} is. {}", name, because,
+                             environment.get(because).value_or(""), kRemedy));
+}
+
+// Both variables or neither.
+Status pair(const Environment& environment, const std::string& first_name, const std::string& second_name,
+            std::optional<int>& first, std::optional<int>& second) {
+  LOCKSTEP_ASSIGN_OR_RETURN(first, number(environment, first_name));
+  LOCKSTEP_ASSIGN_OR_RETURN(second, number(environment, second_name));
+  if (first.has_value() == second.has_value()) return {};
+  const std::string& there = first ? first_name : second_name;
+  return required(environment, first ? second_name : first_name, there).status();
+}
+
+Result<std::optional<Claim>> from_launcher(const Environment& environment) {
+  Claim claim{.source = "launcher variables", .rank_name = "RANK", .size_name = "WORLD_SIZE"};
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto rank, number(environment, "RANK"));
+  if (!rank) return std::optional<Claim>();
+  claim.rank = *rank;
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.world_size, required(environment, "WORLD_SIZE", "RANK"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      pair(environment, "LOCAL_RANK", "LOCAL_WORLD_SIZE", claim.local_rank, claim.local_world_size));
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.node_rank, number(environment, "GROUP_RANK"));
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.num_nodes, number(environment, "GROUP_WORLD_SIZE"));
+  return std::optional<Claim>(std::move(claim));
+}
+
+// A batch script, an interactive shell and Slurm's own helpers have step ids from 0xfffffff0 on.
+bool inside_slurm_step(const Environment& environment) {
+  auto step = environment.get("SLURM_STEP_ID");
+  if (!step) step = environment.get("SLURM_STEPID");
+  if (!step || !environment.has("SLURM_PROCID")) return false;
+  std::uint64_t id = 0;
+  const auto [end, error] = std::from_chars(step->data(), step->data() + step->size(), id);
+  return error == std::errc() && end == step->data() + step->size() && id < 0xfffffff0;
+}
+
+// The step's own variable, else the job's.
+std::string step_or_job(const Environment& environment, const std::string& step, const std::string& job) {
+  return environment.has(step) ? step : job;
+}
+
+// Nodes of different sizes: this node's share from SLURM_STEP_TASKS_PER_NODE.
+Status read_slurm_nodes(const Environment& environment, Claim& claim) {
+  const auto name = step_or_job(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const auto text = environment.get(name);
+  if (!text) return {};
+  const auto tasks = tasks_per_node(*text);
+  if (!tasks) return invalid(fmt::format("{}: expected a list such as 2(x3),1, found '{}'", name, *text));
+  const int total = std::accumulate(tasks->begin(), tasks->end(), 0);
+  const int node = claim.node_rank.value_or(0);
+  if (total != claim.world_size || node >= static_cast<int>(tasks->size())) {
+    return invalid(fmt::format("{}='{}' contradicts {}={} and SLURM_NODEID={}: it has {} tasks on {} nodes", name,
+                               *text, claim.size_name, claim.world_size, node, total, tasks->size()));
+  }
+  claim.local_world_size = (*tasks)[static_cast<std::size_t>(node)];
+  claim.num_nodes = static_cast<int>(tasks->size());
+  return {};
+}
+
+Result<std::optional<Claim>> from_slurm(const Environment& environment) {
+  if (!inside_slurm_step(environment)) return std::optional<Claim>();
+  Claim claim{.source = "Slurm", .rank_name = "SLURM_PROCID"};
+  claim.size_name = step_or_job(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.rank, required(environment, "SLURM_PROCID", "SLURM_STEP_ID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.world_size, required(environment, claim.size_name, "SLURM_PROCID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.local_rank, required(environment, "SLURM_LOCALID", "SLURM_PROCID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.node_rank, required(environment, "SLURM_NODEID", "SLURM_PROCID"));
+  const auto nodes_name = step_or_job(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES");
+  LOCKSTEP_ASSIGN_OR_RETURN(claim.num_nodes, number(environment, nodes_name));
+  LOCKSTEP_RETURN_IF_ERROR(read_slurm_nodes(environment, claim));
+  if (!claim.local_world_size && claim.num_nodes == 1) claim.local_world_size = claim.world_size;
+  if (!claim.local_world_size) {
+    LOCKSTEP_RETURN_IF_ERROR(required(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID").status());
+  }
+  const auto list_name = step_or_job(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+  if (const auto list = environment.get(list_name)) {
+    const auto host = first_host(*list);
+    if (!host) return invalid(fmt::format("{}: expected a list such as node[01-04], found '{}'", list_name, *list));
+    claim.first_host = *host;
+  }
+  claim.job_id = fmt::format("{}.{}", environment.get("SLURM_JOB_ID").value_or("0"),
+                             environment.get("SLURM_STEP_ID").value_or("0"));
+  return std::optional<Claim>(std::move(claim));
+}
+
+struct MpiNames {
+  std::string source, rank, size, local_rank, local_size, job;
+};
+
+Result<std::optional<Claim>> from_mpi(const Environment& environment) {
+  const std::vector<MpiNames> kinds{
+      {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+       "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
+      {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+  };
+  for (const auto& names : kinds) {
+    Claim claim{.source = names.source, .rank_name = names.rank, .size_name = names.size};
+    std::optional<int> rank, size;
+    LOCKSTEP_RETURN_IF_ERROR(pair(environment, names.rank, names.size, rank, size));
+    if (!rank) continue;
+    claim.rank = *rank;
+    claim.world_size = *size;
+    LOCKSTEP_RETURN_IF_ERROR(
+        pair(environment, names.local_rank, names.local_size, claim.local_rank, claim.local_world_size));
+    const auto name_space = environment.get("PMIX_NAMESPACE").value_or("mpirun");
+    claim.job_id = environment.get(names.job).value_or(name_space);
+    return std::optional<Claim>(std::move(claim));
+  }
+  return std::optional<Claim>();
+}
+
+Result<std::optional<Claim>> from_scheduler(const Environment& environment) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto slurm, from_slurm(environment));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto mpi, from_mpi(environment));
+  if (slurm && mpi && (slurm->rank != mpi->rank || slurm->world_size != mpi->world_size)) return mpi;
+  return slurm ? slurm : mpi;
+}
+
+Status check_size_variable(const Environment& environment, const std::optional<Claim>& claim) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto size, number(environment, "WORLD_SIZE"));
+  if (!size) return {};
+  if (!claim) return required(environment, "RANK", "WORLD_SIZE").status();
+  if (*size == claim->world_size) return {};
+  return invalid(fmt::format("WORLD_SIZE={} contradicts {}={}. Unset WORLD_SIZE, or start that many processes", *size,
+                             claim->size_name, claim->world_size));
+}
+
+Status against_launcher(const std::optional<int>& argument, std::string_view what, int variable,
+                        const std::string& name) {
+  if (!argument || *argument == variable) return {};
+  return invalid(
+      fmt::format("contradictory {}: the argument says {}, the environment says {}={}. Give only one of "
+                  "them, or the same value",
+                  what, *argument, name, variable));
+}
+
+// The claim that decides, with the explicit rank and size in it.
+Result<Claim> decide(const WorldArguments& arguments, const Environment& environment) {
+  const bool both = arguments.rank && arguments.world_size;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto launcher, from_launcher(environment));
+  if (launcher) {
+    LOCKSTEP_RETURN_IF_ERROR(against_launcher(arguments.rank, "rank", launcher->rank, "RANK"));
+    LOCKSTEP_RETURN_IF_ERROR(against_launcher(arguments.world_size, "world size", launcher->world_size, "WORLD_SIZE"));
+    return *launcher;
+  }
+  if (both) {
+    return Claim{.source = "arguments",
+                 .rank_name = "argument rank",
+                 .size_name = "argument world_size",
+                 .rank = *arguments.rank,
+                 .world_size = *arguments.world_size};
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(auto claim, from_scheduler(environment));
+  LOCKSTEP_RETURN_IF_ERROR(check_size_variable(environment, claim));
+  if (!claim && (arguments.rank || arguments.world_size)) {
+    return invalid(fmt::format("the argument {}={} needs {} as well: nothing in the environment says it",
+                               arguments.rank ? "rank" : "world_size",
+                               arguments.rank ? *arguments.rank : *arguments.world_size,
+                               arguments.rank ? "world_size" : "rank"));
+  }
+  if (!claim) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto local, number(environment, "LOCAL_RANK"));
+    if (local) LOCKSTEP_RETURN_IF_ERROR(required(environment, "RANK", "LOCAL_RANK").status());
+    return Claim{.source = "not distributed", .rank_name = "rank", .size_name = "world size"};
+  }
+  claim->rank = arguments.rank.value_or(claim->rank);
+  claim->world_size = arguments.world_size.value_or(claim->world_size);
+  return *std::move(claim);
+}
+
+bool is_loopback(std::string_view host) {
+  return host.starts_with("127.") || host == "localhost" || host == "::1" || host == "[::1]";
+}
+
+// The same on every rank and machine, whatever the standard library: FNV-1a.
+int port_for_job(std::string_view job_id) {
+  std::uint32_t hash = 2166136261U;
+  for (const char letter : job_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
+  return 10000 + static_cast<int>(hash % 20000);
+}
+
+Status resolve_master(const WorldArguments& arguments, const Environment& environment, const Claim& claim,
+                      World& world) {
+  world.master_addr = arguments.master_addr.value_or(environment.get("MASTER_ADDR").value_or(""));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto port, number(environment, "MASTER_PORT"));
+  world.master_port = arguments.master_port.value_or(port.value_or(0));
+  if (world.master_port < 0 || world.master_port > 65535) {
+    return invalid(fmt::format("MASTER_PORT: expected a port from 1 to 65535, found '{}'", world.master_port));
+  }
+  if (claim.job_id.empty()) return {};
+  if (world.master_addr.empty()) world.master_addr = world.num_nodes == 1 ? "127.0.0.1" : claim.first_host;
+  if (world.master_port == 0) world.master_port = port_for_job(claim.job_id);
+  return {};
+}
+
+void resolve_places(const WorldArguments& arguments, const Claim& claim, std::string_view master_addr, World& world) {
+  const bool on_one_node = claim.num_nodes == 1 || arguments.num_nodes == 1 || is_loopback(master_addr);
+  const auto local_size = arguments.local_world_size ? arguments.local_world_size : claim.local_world_size;
+  world.local_world_size = local_size.value_or(on_one_node ? world.world_size : 1);
+  const bool fills_node = world.local_world_size >= world.world_size;
+  const int divisor = std::max(world.local_world_size, 1);
+  const auto local_rank = arguments.local_rank ? arguments.local_rank : claim.local_rank;
+  world.local_rank = local_rank.value_or(fills_node ? world.rank : world.rank % divisor);
+  const auto node_rank = arguments.node_rank ? arguments.node_rank : claim.node_rank;
+  world.node_rank = node_rank.value_or(fills_node ? 0 : world.rank / divisor);
+  const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : claim.num_nodes;
+  const int estimate = (world.world_size + divisor - 1) / divisor;
+  world.num_nodes = num_nodes.value_or(std::max(estimate, world.node_rank + 1));
+}
+
+Status check_below(int value, std::string_view what, int limit, std::string_view limit_what) {
+  if (value >= 0 && value < limit) return {};
+  return invalid(
+      fmt::format("{}={} contradicts {}={}: expected a value from 0 to {}", what, value, limit_what, limit, limit - 1));
+}
+
+Status check(const World& world, const Claim& claim) {
+  if (world.world_size < 1)
+    return invalid(fmt::format("{}={}: expected at least 1", claim.size_name, world.world_size));
+  LOCKSTEP_RETURN_IF_ERROR(check_below(world.rank, claim.rank_name, world.world_size, claim.size_name));
+  if (world.local_world_size < 1 || world.local_world_size > world.world_size) {
+    return invalid(fmt::format("{} processes on this node ({}) contradict {}={}", world.local_world_size, claim.source,
+                               claim.size_name, world.world_size));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(check_below(world.local_rank, "local rank", world.local_world_size, "local world size"));
+  return check_below(world.node_rank, "node rank", world.num_nodes, "number of nodes");
+}
+
+}  // namespace
+
+Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Claim claim, decide(arguments, environment));
+  World world;
+  world.source = claim.source;
+  world.rank = claim.rank;
+  world.world_size = claim.world_size;
+  const auto known_master = arguments.master_addr.value_or(environment.get("MASTER_ADDR").value_or(""));
+  resolve_places(arguments, claim, known_master, world);
+  LOCKSTEP_RETURN_IF_ERROR(check(world, claim));
+  LOCKSTEP_RETURN_IF_ERROR(resolve_master(arguments, environment, claim, world));
+  return world;
+}
+
+Result<World> resolve_world(const WorldArguments& arguments) {
+  return resolve_world(arguments, Environment::of_process());
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,269 @@
+#include "lockstep/launch/world.h"
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "launch/slurm.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Variables = Environment::Variables;
+
+struct Case {
+  std::string name;
+  Variables variables;
+  World expected;
+  WorldArguments arguments = {};
+};
+
+void PrintTo(const Case& test, std::ostream* out) {
+  *out << test.name;
+}
+
+Variables slurm(const std::string& rank, const std::string& local, const std::string& node) {
+  return {{"SLURM_JOB_ID", "4711"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", rank},
+          {"SLURM_LOCALID", local},
+          {"SLURM_NODEID", node},
+          {"SLURM_STEP_NUM_TASKS", "5"},
+          {"SLURM_NTASKS", "9"},
+          {"SLURM_STEP_NUM_NODES", "3"},
+          {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+          {"SLURM_JOB_NODELIST", "login"},
+          {"SLURM_STEP_NODELIST", "n[08-10]"}};
+}
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+const Variables kLauncher{
+    {"RANK", "3"},       {"WORLD_SIZE", "4"},   {"LOCAL_RANK", "1"},     {"LOCAL_WORLD_SIZE", "2"},
+    {"GROUP_RANK", "1"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}};
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"PMIX_NAMESPACE", "1234@1"}};
+const Variables kPmi{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
+
+constexpr int kAnyPort = -1;  // worked out from a job id: see WorldPort
+
+std::vector<Case> cases() {
+  return {
+      {"Nothing", {}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"EmptyVariablesAreNotSet", {{"RANK", ""}, {"WORLD_SIZE", ""}}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"MasterAloneIsNoWorld",
+       {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}},
+       {0, 1, 0, 1, 0, 1, "a", 7, "not distributed"}},
+      {"Launcher", kLauncher, {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"}},
+      {"LauncherWithUnevenNodes",
+       with(kLauncher, {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"GROUP_WORLD_SIZE", "2"}}),
+       {3, 4, 0, 1, 1, 2, "n0", 29500, "launcher variables"}},
+      {"LauncherWithoutMaster", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "", 0, "launcher variables"}},
+      {"Kubernetes",
+       {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}},
+       {2, 3, 0, 1, 2, 3, "job-0", 23456, "launcher variables"}},
+      {"ByHandOnOneMachine",
+       {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "23456"}},
+       {2, 3, 2, 3, 0, 1, "127.0.0.1", 23456, "launcher variables"}},
+      {"LauncherInsideSlurm",
+       with(slurm("4", "0", "2"), kLauncher),
+       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"}},
+      {"SlurmFirst", slurm("0", "0", "0"), {0, 5, 0, 2, 0, 3, "n08", kAnyPort, "Slurm"}},
+      {"SlurmMiddle", slurm("3", "1", "1"), {3, 5, 1, 2, 1, 3, "n08", kAnyPort, "Slurm"}},
+      {"SlurmLastSmallerNode", slurm("4", "0", "2"), {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm"}},
+      {"SlurmWithMasterSet",
+       with(slurm("4", "0", "2"), {{"MASTER_ADDR", "ib0"}, {"MASTER_PORT", "6000"}, {"WORLD_SIZE", "5"}}),
+       {4, 5, 0, 1, 2, 3, "ib0", 6000, "Slurm"}},
+      {"SlurmOnOneNode",
+       with(slurm("2", "2", "0"), {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "5"}}),
+       {2, 5, 2, 5, 0, 1, "127.0.0.1", kAnyPort, "Slurm"}},
+      {"BatchScriptIsNoStep",
+       {{"SLURM_JOB_ID", "4711"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}},
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"BatchStepIdIsNoStep",
+       with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "4294967291"}}),
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"InteractiveStepIsNoStep",
+       with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "4294967290"}}),
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"OpenMpi", kOpenMpi, {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI"}},
+      {"OpenMpiOnSeveralNodes",
+       with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_RANK", "5"}}),
+       {5, 6, 1, 2, 2, 3, "", kAnyPort, "Open MPI"}},
+      {"MpirunInsideSlurmCounts",
+       with(slurm("0", "0", "0"), kOpenMpi),
+       {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI"}},
+      {"SrunWithPmiIsSlurm",
+       with(slurm("4", "0", "2"), {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}}),
+       {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm"}},
+      {"Pmi", kPmi, {2, 4, 0, 2, 1, 2, "", kAnyPort, "PMI"}},
+      {"Arguments", {}, {1, 2, 0, 1, 1, 2, "", 0, "arguments"}, {.rank = 1, .world_size = 2}},
+      {"ArgumentsBeatSlurm",
+       slurm("4", "0", "2"),
+       {0, 1, 0, 1, 0, 1, "", 0, "arguments"},
+       {.rank = 0, .world_size = 1}},
+      {"ArgumentsAgreeWithLauncher",
+       kLauncher,
+       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"},
+       {.rank = 3, .world_size = 4}},
+      {"AllArguments", kPmi, {5, 6, 1, 3, 1, 2, "m", 9, "arguments"}, {5, 6, 1, 3, 1, 2, "m", 9}},
+      {"SingleArgumentsReplace",
+       slurm("3", "1", "1"),
+       {3, 5, 0, 2, 1, 3, "m", 9, "Slurm"},
+       {.local_rank = 0, .master_addr = "m", .master_port = 9}},
+  };
+}
+
+class WorldTable : public testing::TestWithParam<Case> {};
+
+TEST_P(WorldTable, Resolves) {
+  const auto world = resolve_world(GetParam().arguments, Environment(GetParam().variables));
+  ASSERT_TRUE(world.ok()) << world.status().message();
+  const World& expected = GetParam().expected;
+  const World& found = world.value();
+  EXPECT_EQ(found.rank, expected.rank);
+  EXPECT_EQ(found.world_size, expected.world_size);
+  EXPECT_EQ(found.local_rank, expected.local_rank);
+  EXPECT_EQ(found.local_world_size, expected.local_world_size);
+  EXPECT_EQ(found.node_rank, expected.node_rank);
+  EXPECT_EQ(found.num_nodes, expected.num_nodes);
+  EXPECT_EQ(found.master_addr, expected.master_addr);
+  EXPECT_EQ(found.source, expected.source);
+  if (expected.master_port == kAnyPort) {
+    EXPECT_GE(found.master_port, 10000);
+    EXPECT_LT(found.master_port, 30000);
+  } else {
+    EXPECT_EQ(found.master_port, expected.master_port);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WorldTable, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+
+struct BadCase {
+  std::string name;
+  Variables variables;
+  std::vector<std::string> mentions;
+  WorldArguments arguments = {};
+};
+
+void PrintTo(const BadCase& test, std::ostream* out) {
+  *out << test.name;
+}
+
+std::vector<BadCase> bad_cases() {
+  return {
+      {"NotANumber", with(kLauncher, {{"RANK", "two"}}), {"RANK", "'two'"}},
+      {"TrailingText", with(kLauncher, {{"WORLD_SIZE", "4x"}}), {"WORLD_SIZE", "'4x'"}},
+      {"Negative", with(kLauncher, {{"LOCAL_RANK", "-1"}}), {"LOCAL_RANK", "'-1'"}},
+      {"TooLarge", with(kLauncher, {{"RANK", "99999999999"}}), {"RANK", "'99999999999'"}},
+      {"RankAlone", {{"RANK", "1"}}, {"WORLD_SIZE is not set", "RANK=1"}},
+      {"WorldSizeAlone", {{"WORLD_SIZE", "2"}}, {"RANK is not set", "WORLD_SIZE=2"}},
+      {"LocalRankAlone", {{"LOCAL_RANK", "1"}}, {"RANK is not set", "LOCAL_RANK=1"}},
+      {"LocalRankWithoutSize",
+       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}},
+       {"LOCAL_WORLD_SIZE is not set", "LOCAL_RANK=1"}},
+      {"LocalSizeWithoutRank",
+       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}},
+       {"LOCAL_RANK is not set", "LOCAL_WORLD_SIZE=2"}},
+      {"RankOutside", with(kLauncher, {{"RANK", "4"}}), {"RANK=4", "WORLD_SIZE=4"}},
+      {"EmptyWorld", with(kLauncher, {{"WORLD_SIZE", "0"}}), {"WORLD_SIZE=0"}},
+      {"LocalRankOutside", with(kLauncher, {{"LOCAL_RANK", "2"}}), {"local rank=2", "local world size=2"}},
+      {"MoreOnTheNodeThanInTheWorld", with(kLauncher, {{"LOCAL_WORLD_SIZE", "5"}}), {"5 processes", "WORLD_SIZE=4"}},
+      {"NodeRankOutside", with(kLauncher, {{"GROUP_RANK", "2"}, {"GROUP_WORLD_SIZE", "2"}}), {"node rank=2"}},
+      {"BadPort", with(kLauncher, {{"MASTER_PORT", "70000"}}), {"MASTER_PORT", "'70000'"}},
+      {"WorldSizeAgainstSlurm",
+       with(slurm("0", "0", "0"), {{"WORLD_SIZE", "8"}}),
+       {"WORLD_SIZE=8", "SLURM_STEP_NUM_TASKS=5"}},
+      {"SlurmRankOutside", slurm("5", "0", "2"), {"SLURM_PROCID=5", "SLURM_STEP_NUM_TASKS=5"}},
+      {"SlurmBadTasks",
+       with(slurm("0", "0", "0"), {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}),
+       {"SLURM_STEP_TASKS_PER_NODE", "'2(x'"}},
+      {"SlurmTasksDoNotAddUp",
+       with(slurm("0", "0", "0"), {{"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}}),
+       {"SLURM_STEP_TASKS_PER_NODE='2(x3)'", "SLURM_STEP_NUM_TASKS=5"}},
+      {"SlurmNodeOutside", slurm("0", "0", "3"), {"SLURM_NODEID=3"}},
+      {"SlurmBadNodes",
+       with(slurm("0", "0", "0"), {{"SLURM_STEP_NODELIST", "n[a-b]"}}),
+       {"SLURM_STEP_NODELIST", "'n[a-b]'"}},
+      {"SlurmWithoutLocalId", with(slurm("0", "0", "0"), {{"SLURM_LOCALID", ""}}), {"SLURM_LOCALID is not set"}},
+      {"OpenMpiHalf", {{"OMPI_COMM_WORLD_RANK", "1"}}, {"OMPI_COMM_WORLD_SIZE is not set"}},
+      {"PmiHalf", {{"PMI_SIZE", "2"}}, {"PMI_RANK is not set", "PMI_SIZE=2"}},
+      {"PmiOutside", with(kPmi, {{"PMI_RANK", "4"}}), {"PMI_RANK=4", "PMI_SIZE=4"}},
+      {"ArgumentRankAlone", {}, {"rank=1", "world_size"}, {.rank = 1}},
+      {"ArgumentSizeAlone", {}, {"world_size=2", "rank"}, {.world_size = 2}},
+      {"ArgumentAgainstRank", kLauncher, {"rank", "says 1", "RANK=3"}, {.rank = 1}},
+      {"ArgumentAgainstWorldSize", kLauncher, {"says 2", "WORLD_SIZE=4"}, {.world_size = 2}},
+      {"ArgumentRankOutside", {}, {"argument rank=2", "argument world_size=2"}, {.rank = 2, .world_size = 2}},
+      {"ArgumentRankNegative", {}, {"argument rank=-1"}, {.rank = -1, .world_size = 2}},
+  };
+}
+
+class WorldBadTable : public testing::TestWithParam<BadCase> {};
+
+TEST_P(WorldBadTable, NamesTheVariableAndItsValue) {
+  const auto world = resolve_world(GetParam().arguments, Environment(GetParam().variables));
+  ASSERT_FALSE(world.ok());
+  EXPECT_EQ(world.status().code(), ErrorCode::kInvalidArgument);
+  for (const auto& mention : GetParam().mentions) {
+    EXPECT_NE(world.status().message().find(mention), std::string::npos)
+        << mention << " in: " << world.status().message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WorldBadTable, testing::ValuesIn(bad_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(WorldPort, FollowsFromTheJob) {
+  const auto port = [](Variables variables) {
+    return resolve_world({}, Environment(std::move(variables)))->master_port;
+  };
+  EXPECT_EQ(port(slurm("0", "0", "0")), port(slurm("4", "0", "2")));
+  EXPECT_NE(port(slurm("0", "0", "0")), port(with(slurm("0", "0", "0"), {{"SLURM_JOB_ID", "4712"}})));
+  EXPECT_NE(port(slurm("0", "0", "0")), port(with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "1"}})));
+}
+
+TEST(SlurmLists, FirstHost) {
+  const std::vector<std::pair<std::string, std::optional<std::string>>> table{{"node1", "node1"},
+                                                                              {"node1,node2", "node1"},
+                                                                              {"node[1-4]", "node1"},
+                                                                              {"node[007-012]", "node007"},
+                                                                              {"node[3,5-9],other", "node3"},
+                                                                              {"r[1-2]n[05,07]", "r1n05"},
+                                                                              {"n[2]-ib.site", "n2-ib.site"},
+                                                                              {"", std::nullopt},
+                                                                              {",a", std::nullopt},
+                                                                              {"n[", std::nullopt},
+                                                                              {"n[]", std::nullopt},
+                                                                              {"n[x]", std::nullopt},
+                                                                              {"n[1", std::nullopt},
+                                                                              {"n]", std::nullopt},
+                                                                              {"n[1x]", std::nullopt}};
+  for (const auto& [list, expected] : table) EXPECT_EQ(first_host(list), expected) << list;
+}
+
+TEST(SlurmLists, TasksPerNode) {
+  using Counts = std::vector<int>;
+  const std::vector<std::pair<std::string, std::optional<Counts>>> table{{"4", Counts{4}},
+                                                                         {"2(x3),1", Counts{2, 2, 2, 1}},
+                                                                         {"1,2,1(x2)", Counts{1, 2, 1, 1}},
+                                                                         {"", std::nullopt},
+                                                                         {"x", std::nullopt},
+                                                                         {"2(x", std::nullopt},
+                                                                         {"2(x3", std::nullopt},
+                                                                         {"2,", std::nullopt},
+                                                                         {"-1", std::nullopt},
+                                                                         {"1(x2)y", std::nullopt},
+                                                                         {"1(x2000000000)", std::nullopt}};
+  for (const auto& [text, expected] : table) EXPECT_EQ(tasks_per_node(text), expected) << text;
+}
+
+}  // namespace
+}  // namespace lockstep::launch
