@@ -15,6 +15,8 @@ endfunction()
 # torch/torch.h takes some 15 s to parse: every target that uses it shares one precompiled copy.
 function(lockstep_use_torch target)
   target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
+  # The wheel brings headers of a newer fmt than the system's library; they come first on the path, so use them alone.
+  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   if(TARGET lockstep_torch_pch AND NOT target STREQUAL lockstep_torch_pch)
     target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
   endif()
