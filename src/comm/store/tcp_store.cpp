@@ -144,7 +144,13 @@ Result<Fd> TcpStore::Connections::take(Deadline deadline) {
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_once(options_, deadline));
+  auto made = connect_once(options_, deadline);
+  // A flood of strangers may have pushed this connection out; a server that is gone refuses every time, at once.
+  for (int more = 2; more > 0 && made.status().code() == ErrorCode::kUnavailable; --more) {
+    made = connect_once(options_, deadline);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(made.status());
+  Fd fd = std::move(made).value();
   MutexLock lock(mutex_);
   if (closed_) return left();
   busy_.insert(fd.get());

@@ -29,13 +29,13 @@ struct RendezvousOptions {
   int rank = -1;
   int world_size = -1;
   // With env://, instead of MASTER_ADDR and MASTER_PORT (as found out from a scheduler).
-  std::string master_addr;
+  std::string master_addr = {};
   int master_port = -1;
   // For everything together: reaching the store and waiting for all ranks. A negative value waits for ever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, rank 0 hosts on
   // loopback addresses only.
-  std::string job_key;
+  std::string job_key = {};
   // Groups with different names do not meet. Also kept apart: generations after a restart (LOCKSTEP_RESTART_COUNT or
   // TORCHELASTIC_RESTART_COUNT), and the first, second, ... rendezvous of one name on one store.
   std::string group_name = "default";

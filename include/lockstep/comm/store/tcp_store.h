@@ -20,9 +20,9 @@ struct TcpStoreServerOptions {
   // Where to listen: exactly there, not on other interfaces. Port 0: the kernel picks a free one; see endpoint().
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
-  Fd listener;
+  Fd listener = {};
   // The job's secret, any bytes. Empty is allowed on loopback addresses only; elsewhere start() refuses.
-  std::string job_key;
+  std::string job_key = {};
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   // Connections that have not proven the key yet; one more closes the oldest of them, so a flood cannot lock ranks out
@@ -57,8 +57,8 @@ class TcpStoreServer {
 };
 
 struct TcpStoreOptions {
-  Endpoint server;
-  std::string job_key;  // the server's
+  Endpoint server = {};
+  std::string job_key = {};  // the server's
   // For requests without a deadline of their own; a server that is silent for longer counts as lost.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
 };
