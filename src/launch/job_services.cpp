@@ -76,6 +76,10 @@ Result<JobServices> JobServices::start(JobFacts& job) {
   JobServices services;
   LOCKSTEP_ASSIGN_OR_RETURN(services.master, reserve_port(job.master_addr, job.master_port));
   job.master_port = services.master.port;
+  comm::TcpStoreServerOptions options;
+  options.job_key = job.job_key;
+  LOCKSTEP_ASSIGN_OR_RETURN(services.store, comm::TcpStoreServer::start(std::move(options)));
+  job.store = services.store->endpoint().text();
   return services;
 }
 

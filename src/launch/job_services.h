@@ -1,10 +1,12 @@
-// What a launcher provides to one run of a worker group: a secret and a port for MASTER_PORT.
+// What a launcher provides to one run of a worker group: a secret, a port for MASTER_PORT and the store.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "lockstep/launch/worker_environment.h"
 
 namespace lockstep::launch {
@@ -25,6 +27,7 @@ Result<ReservedPort> reserve_port(const std::string& host, int port);
 // Services of one generation of workers: a restart makes new ones, so that nothing of the dead generation is seen.
 struct JobServices {
   ReservedPort master;
+  std::unique_ptr<comm::TcpStoreServer> store;  // on 127.0.0.1, at a port that the kernel chose
 
   // Fills in the job's addresses; `job.job_key` is the store's secret.
   static Result<JobServices> start(JobFacts& job);

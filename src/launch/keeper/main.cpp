@@ -59,7 +59,9 @@ void send_event(EventKind kind, std::uint32_t index, int code, int detail) {
 }
 
 // glibc 2.36 declares pidfd_open without C linkage. The descriptor is closed on exec.
-int open_pidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+int open_pidfd(pid_t pid) {
+  return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
 
 [[noreturn]] void give_up(int error_number) {
   send_event(EventKind::kFailed, 0, 0, error_number);
@@ -290,6 +292,7 @@ int main(int argc, char** argv) {
   }
   launcher_socket = atoi(argv[1]);
   const int plan_fd = atoi(argv[2]);
+  prctl(PR_SET_NAME, "lockstep-keeper");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t launcher = read_plan(plan_fd);
   close(plan_fd);

@@ -1,0 +1,66 @@
+// The `lockstep` program: argument parsing only.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "cli/run_options.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/cores.h"
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+// As a shell answers.
+int exit_code_for(lockstep::ErrorCode code) {
+  switch (code) {
+    case lockstep::ErrorCode::kInvalidArgument:
+    case lockstep::ErrorCode::kUnsupported: return kUsageError;
+    case lockstep::ErrorCode::kNotFound: return 127;
+    case lockstep::ErrorCode::kPermission: return 126;
+    default: return EXIT_FAILURE;
+  }
+}
+
+int fail(const lockstep::Status& status) {
+  std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
+  return exit_code_for(status.code());
+}
+
+int run(const lockstep::cli::RunArguments& arguments) {
+  lockstep::cli::Machine machine;
+  machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
+  machine.gpus = lockstep::launch::visible_gpus();
+  const auto job = lockstep::cli::to_job_options(arguments, machine, std::getenv("PYTHON_EXEC"));
+  if (!job.ok()) return fail(job.status());
+  const auto code = lockstep::launch::run_job(job.value());
+  return code.ok() ? code.value() : fail(code.status());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.");
+  app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.require_subcommand(1);
+  lockstep::cli::RunArguments arguments;
+  CLI::App* command = app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
+  lockstep::cli::add_run_options(*command, arguments);
+  // CLI11 would hand what follows "--" to options that take several values; here it is the program, or its arguments.
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  try {
+    app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), words.rend()));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
+  }
+  arguments.program = command->remaining();
+  // Behind the program's name it is the program's own.
+  if (dashes != words.end())
+    arguments.program.insert(arguments.program.end(), dashes + (arguments.program.empty() ? 1 : 0), words.end());
+  return run(arguments);
+}

@@ -1,0 +1,60 @@
+// The options of `lockstep run`: torchrun's names, with '-' or '_' between words.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "lockstep/launch/agent.h"
+
+namespace CLI {
+class App;
+}
+
+namespace lockstep::cli {
+
+// What was typed, not yet understood.
+struct RunArguments {
+  std::string nnodes = "1";
+  std::string nproc_per_node = "1";
+  bool standalone = false;
+  int node_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;
+  std::string rdzv_endpoint;
+  std::string rdzv_id;
+  std::string rdzv_backend = "c10d";
+  std::string role = "default";
+  int max_restarts = 0;
+  double monitor_interval = 0.1;
+  double grace_seconds = 5;
+  bool no_pin = false;
+  std::string log_dir;
+  std::string redirects = "0";
+  std::string tee = "0";
+  bool module = false;
+  bool no_python = false;
+  std::vector<std::string> program;  // and its arguments
+};
+
+// What this machine has, for --nproc-per-node.
+struct Machine {
+  int cores = 1;
+  int gpus = 0;
+};
+
+// Adds the options of `run` to a command; after parsing, the rest of the command line is in `arguments.program`.
+void add_run_options(CLI::App& command, RunArguments& arguments);
+
+// "4", "cpu" (allowed cores), "gpu", "auto" (GPUs where there are any, else cores). kInvalidArgument, or kUnavailable
+// for "gpu" on a machine without.
+Result<int> parse_nproc(std::string_view text, const Machine& machine);
+
+// "N" or "MIN:MAX"; more than one node is not offered: kUnsupported says what to use.
+Status check_nnodes(std::string_view text);
+
+// Everything at once. `python`: the interpreter for scripts, nullptr for python3.
+Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const Machine& machine, const char* python);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,99 @@
+#include "lockstep/launch/agent.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "launch/job_services.h"
+#include "launch/log_folder.h"
+#include "launch/relay.h"
+#include "launch/signal_watch.h"
+#include "launch/worker_group.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/cores.h"
+
+namespace lockstep::launch {
+namespace {
+
+Status check(const JobOptions& options) {
+  if (options.command.empty()) return Status(ErrorCode::kInvalidArgument, "no program to run was given");
+  if (options.workers < 1) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{} workers asked for, expected 1 or more", options.workers));
+  }
+  return {};
+}
+
+int omp_threads(const std::vector<std::string>& environment, int workers) {
+  if (find_variable(environment, "OMP_NUM_THREADS") != nullptr) return 0;
+  const auto cores = static_cast<int>(allowed_cores().size());
+  const int threads = threads_per_worker(cores, workers);
+  log::info(fmt::format("OMP_NUM_THREADS={} for each of {} workers ({} cores); set it yourself to change that", threads,
+                        workers, cores));
+  return threads;
+}
+
+// Names, the key and the folder that stay the same over restarts.
+Result<JobFacts> describe_job(JobOptions& options) {
+  JobFacts job;
+  job.local_world_size = options.workers;
+  job.world_size = options.workers;
+  job.role = options.role;
+  job.max_restarts = options.max_restarts;
+  job.omp_threads = omp_threads(current_environment(), options.workers);
+  LOCKSTEP_ASSIGN_OR_RETURN(job.job_key, make_job_key());
+  job.run_id = options.run_id;
+  if (job.run_id.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string random, make_job_key());
+    job.run_id = random.substr(0, 16);
+  }
+  if (options.log_dir.empty() && (options.tee.any() || options.redirects.any())) {
+    LOCKSTEP_ASSIGN_OR_RETURN(options.log_dir, make_temporary_log_dir());
+  }
+  return job;
+}
+
+// The next generation gets services of its own, which end with it.
+Result<GroupEnd> run_generation(const JobOptions& options, JobFacts job, Consoles& consoles, SignalWatch& signals) {
+  job.master_addr = options.master_addr;
+  job.master_port = options.master_port;
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
+  return WorkerGroup(options, job, consoles, signals).run();
+}
+
+Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& consoles, SignalWatch& signals) {
+  for (;; ++job.restart_count) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupEnd end, run_generation(options, job, consoles, signals));
+    Console& err = consoles.err();
+    if (end.failure) err.line(nullptr, "", format_failure(*end.failure));
+    if (end.signal != 0) return 128 + end.signal;
+    if (!end.failure) return 0;
+    if (job.restart_count >= options.max_restarts) return exit_code_of(end.failure->exit);
+    err.line(nullptr, "",
+             fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
+                         job.restart_count + 1, options.max_restarts));
+    err.flush();
+  }
+}
+
+}  // namespace
+
+Result<int> run_job(const JobOptions& given) {
+  LOCKSTEP_RETURN_IF_ERROR(check(given));
+  JobOptions options = given;
+  // First of all, so that every thread made later leaves these signals to us.
+  SignalWatch signals;
+  const bool made_log_dir = options.log_dir.empty();
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobFacts job, describe_job(options));
+  Consoles consoles;
+  if (made_log_dir && !options.log_dir.empty()) {
+    consoles.err().line(nullptr, "", fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
+  }
+  Result<int> code = run_generations(options, job, consoles, signals);
+  // A reader that has stopped reading must not keep us once we were told to end.
+  const bool told_to_end = code.ok() && code.value() > 128;
+  consoles.flush_all(signals, told_to_end ? Deadline::after(options.grace) : Deadline::never());
+  return code;
+}
+
+}  // namespace lockstep::launch

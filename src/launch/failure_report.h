@@ -1,0 +1,29 @@
+// What a user reads when a worker has failed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/process_tree.h"
+
+namespace lockstep::launch {
+
+struct Failure {
+  Exit exit;
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  std::string command;
+  int attempt = 0;          // restart count
+  int max_restarts = 0;     // of how many
+  bool stderr_seen = true;  // false: it went straight to the terminal
+  std::vector<std::string> stderr_tail;
+};
+
+// Several lines, without a newline at the end.
+std::string format_failure(const Failure& failure);
+
+// What a shell would answer for such an end.
+int exit_code_of(const Exit& exit);
+
+}  // namespace lockstep::launch

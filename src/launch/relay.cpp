@@ -1,0 +1,157 @@
+#include "launch/relay.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+
+#include "launch/log_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+bool same_file(int first, int second) {
+  struct stat a {};
+  struct stat b {};
+  return fstat(first, &a) == 0 && fstat(second, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+}  // namespace
+
+Consoles::Consoles()
+    : out_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1),
+      err_(STDERR_FILENO, isatty(STDERR_FILENO) == 1),
+      same_(same_file(STDOUT_FILENO, STDERR_FILENO)) {}
+
+void Consoles::flush() {
+  out().flush();
+  err().flush();
+}
+
+void Consoles::add_to(std::vector<pollfd>& polled) {
+  if (out().has_pending()) polled.push_back({out().fd(), POLLOUT, 0});
+  if (!same_ && err().has_pending()) polled.push_back({err().fd(), POLLOUT, 0});
+}
+
+bool Consoles::wait_for_room(SignalWatch& signals, Deadline deadline) {
+  std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
+  add_to(polled);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+  poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
+  flush();
+  return polled.front().revents == 0 && !deadline.expired();
+}
+
+void Consoles::flush_all(SignalWatch& signals, Deadline deadline) {
+  flush();
+  while (has_pending() && wait_for_room(signals, deadline)) {
+  }
+}
+
+Status Relay::add_pipe(Fd log_file, WorkerStream::Settings settings, int& fd) {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe for a worker's output", errno);
+  fd = ends[1];
+  workers_ends_.emplace_back(ends[1]);
+  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), std::move(log_file), std::move(settings)));
+  return {};
+}
+
+Status Relay::connect_stream(const JobOptions& options, const JobFacts& job, int local_rank, Streams stream, int& fd) {
+  const bool is_err = stream == Streams::kErr;
+  const bool tee = includes(options.tee.of(local_rank), stream);
+  const bool to_file = tee || includes(options.redirects.of(local_rank), stream);
+  Console& console = is_err ? consoles_.err() : consoles_.out();
+  const bool alone = options.workers == 1;
+  // A single worker has our own stream; its stderr is read on the way, for the report, unless someone watches it live
+  // or its order relative to stdout can be seen.
+  if (!to_file && alone && (!is_err || console.terminal() || consoles_.same())) return {};
+
+  Fd log_file;
+  std::string path;
+  if (to_file) {
+    const int rank = job.first_rank + local_rank;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        path, make_log_path(options.log_dir, job.run_id, job.restart_count, rank, is_err ? "stderr" : "stdout"));
+    LOCKSTEP_ASSIGN_OR_RETURN(log_file, open_log_file(path));
+  }
+  Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  if (to_file && !tee) {
+    fd = log_file.get();
+    workers_ends_.push_back(std::move(log_file));
+    if (is_err) source.path = path;
+    return {};
+  }
+  WorkerStream::Settings settings;
+  settings.console = &console;
+  settings.close_with_console = !is_err;
+  if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
+  if (alone) {
+    settings.style = WorkerStream::Style::kRaw;
+  } else if (console.terminal() && job.first_rank + local_rank == 0) {
+    settings.style = WorkerStream::Style::kProgress;
+  }
+  if (is_err) {
+    source.tail = std::make_unique<Tail>();
+    settings.tail = source.tail.get();
+  }
+  return add_pipe(std::move(log_file), std::move(settings), fd);
+}
+
+Status Relay::connect(const JobOptions& options, const JobFacts& job, int local_rank, Command& command) {
+  stderr_.emplace_back();
+  LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command.stdout_fd));
+  return connect_stream(options, job, local_rank, Streams::kErr, command.stderr_fd);
+}
+
+void Relay::add_to(std::vector<pollfd>& polled) {
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) polled.push_back({stream->fd(), POLLIN, 0});
+  }
+}
+
+void Relay::serve() {
+  const auto now = WorkerStream::Clock::now();
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) stream->read_some();
+    stream->show_partial_if_due(now);
+  }
+  consoles_.flush();
+}
+
+int Relay::timeout_ms() const {
+  auto due = WorkerStream::Clock::time_point::max();
+  for (const auto& stream : streams_) due = std::min(due, stream->partial_due().value_or(due));
+  if (due == WorkerStream::Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - WorkerStream::Clock::now());
+  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+}
+
+void Relay::drain(SignalWatch& signals, Deadline deadline) {
+  for (const auto& stream : streams_) {
+    while (stream->open()) {
+      if (stream->wants_read()) {
+        if (!stream->read_some()) stream->finish();
+        consoles_.flush();
+      } else if (stream->open() && !consoles_.wait_for_room(signals, deadline)) {
+        stream->finish();
+      }
+    }
+  }
+}
+
+std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
+  const Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  if (source.tail != nullptr) return source.tail->lines();
+  if (source.path.empty()) return std::nullopt;
+  Tail tail;
+  tail.append(read_end_of_file(source.path, Tail::kMaxBytes));
+  return tail.lines();
+}
+
+}  // namespace lockstep::launch

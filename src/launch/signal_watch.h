@@ -1,0 +1,30 @@
+// Takes the signals that ask a launcher to end, while it lives: SIGTERM, SIGINT, SIGHUP arrive at fd(). SIGPIPE is
+// ignored.
+#pragma once
+
+#include <csignal>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+class SignalWatch {
+ public:
+  SignalWatch();
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  // Readable when a signal has come.
+  int fd() const { return fd_.get(); }
+  // The next signal, or 0. Does not block.
+  int take();
+
+ private:
+  Fd fd_;
+  sigset_t old_mask_{};
+  struct sigaction old_pipe_ {};
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,27 @@
+// The last lines of a stream, for the report of a failure. Bounded: 20 lines, 8 KiB.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::launch {
+
+class Tail {
+ public:
+  static constexpr std::size_t kMaxLines = 20;
+  static constexpr std::size_t kMaxBytes = 8 * 1024;
+
+  void append(std::string_view bytes);
+  // Without line ends; of a line with '\r' what a terminal would show at last.
+  std::vector<std::string> lines() const;
+
+ private:
+  std::string bytes_;
+};
+
+// The part of a line that is visible after its carriage returns.
+std::string_view visible_part(std::string_view line);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,132 @@
+#include "launch/worker_group.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+#include "lockstep/launch/cores.h"
+#include "lockstep/launch/program.h"
+
+namespace lockstep::launch {
+namespace {
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown)";
+}
+
+// The sooner of two poll timeouts, of which -1 is never.
+int sooner(int first, int second) {
+  if (first < 0 || second < 0) return std::max(first, second);
+  return std::min(first, second);
+}
+
+int poll_timeout(const std::optional<Deadline>& deadline) {
+  if (!deadline || deadline->is_never()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining());
+  return static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
+}
+
+}  // namespace
+
+Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
+  const char* path = std::getenv("PATH");
+  Command common;
+  LOCKSTEP_ASSIGN_OR_RETURN(common.executable,
+                            find_executable(options_.command.front(), path == nullptr ? "/usr/bin:/bin" : path));
+  common.arguments = options_.command;
+  const std::vector<std::string> inherited = current_environment();
+  const std::vector<int> cores = options_.pin_cores ? allowed_cores() : std::vector<int>();
+  const std::vector<std::vector<int>> shares = share_cores(cores, options_.workers);
+  std::vector<Command> commands;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    Command& command = commands.emplace_back(common);
+    command.environment = merge_environment(inherited, worker_variables(job_, local_rank));
+    command.cpus = shares[static_cast<std::size_t>(local_rank)];
+    if (local_rank > 0) command.stdin_fd = null_fd;
+    LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
+  }
+  return commands;
+}
+
+Result<GroupEnd> WorkerGroup::run() {
+  const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(null_fd.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
+  relay_.started();
+  for (bool going_on = true; going_on && tree.running() > 0;) {
+    LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(tree.end());
+  relay_.drain(signals_, end_.signal == 0 ? Deadline::never() : Deadline::after(options_.grace));
+  if (end_.failure) {
+    const auto tail = relay_.stderr_tail(end_.failure->local_rank);
+    end_.failure->stderr_seen = tail.has_value();
+    end_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  }
+  return std::move(end_);
+}
+
+Result<bool> WorkerGroup::step(ProcessTree& tree) {
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+  relay_.add_to(polled);
+  consoles_.add_to(polled);
+  const int ready = poll(polled.data(), polled.size(), sooner(relay_.timeout_ms(), poll_timeout(kill_at_)));
+  if (ready < 0 && errno != EINTR) return Status::from_errno("cannot wait for the workers", errno);
+  relay_.serve();
+  LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
+  if (polled[0].revents != 0 && !take_signal(tree)) return false;
+  return !kill_at_ || !kill_at_->expired();
+}
+
+Status WorkerGroup::take_exits(ProcessTree& tree) {
+  while (tree.running() > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
+    if (!exit) return {};
+    // Those that we stop are not failures.
+    if (!exit->failed() || kill_at_) continue;
+    note_failure(*exit);
+    begin_stop(tree, SIGTERM);
+  }
+  return {};
+}
+
+bool WorkerGroup::take_signal(ProcessTree& tree) {
+  const int number = signals_.take();
+  if (number == 0) return true;
+  const bool again = kill_at_.has_value();
+  if (end_.signal == 0) end_.signal = number;
+  if (again) return false;
+  begin_stop(tree, number);
+  return true;
+}
+
+void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
+  kill_at_ = Deadline::after(options_.grace);
+  // When the keeper cannot be reached any more, the next round says so.
+  (void)tree.signal(signal_number);
+}
+
+void WorkerGroup::note_failure(const Exit& exit) {
+  Failure& failure = end_.failure.emplace();
+  failure.exit = exit;
+  failure.local_rank = exit.index;
+  failure.rank = job_.first_rank + exit.index;
+  failure.host = host_name();
+  failure.command = fmt::format("{}", fmt::join(options_.command, " "));
+  failure.attempt = job_.restart_count;
+  failure.max_restarts = job_.max_restarts;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,113 @@
+#include "launch/worker_stream.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+WorkerStream::WorkerStream(Fd pipe, Fd log_file, Settings settings)
+    : pipe_(std::move(pipe)), log_file_(std::move(log_file)), settings_(std::move(settings)) {
+  fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
+}
+
+bool WorkerStream::wants_read() {
+  if (!pipe_.valid()) return false;
+  const Console* console = settings_.console;
+  if (console == nullptr) return true;
+  if (console->closed() && settings_.close_with_console && !log_file_.valid()) {
+    pipe_.reset();
+    return false;
+  }
+  return !console->full();
+}
+
+bool WorkerStream::read_some() {
+  std::array<char, 64 * 1024> buffer;
+  const ssize_t size = read(pipe_.get(), buffer.data(), buffer.size());
+  if (size > 0) {
+    take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
+    return true;
+  }
+  if (size == 0 || (errno != EAGAIN && errno != EINTR)) finish();
+  return false;
+}
+
+void WorkerStream::take(std::string_view bytes) {
+  if (settings_.tail != nullptr) settings_.tail->append(bytes);
+  if (log_file_.valid()) log(bytes);
+  if (settings_.console == nullptr || settings_.console->closed()) return;
+  if (settings_.style == Style::kRaw) {
+    settings_.console->raw(this, bytes);
+  } else {
+    take_lines(bytes);
+  }
+}
+
+void WorkerStream::take_lines(std::string_view bytes) {
+  Console& console = *settings_.console;
+  for (std::size_t end = bytes.find('\n'); end != std::string_view::npos; end = bytes.find('\n')) {
+    partial_ += bytes.substr(0, end);
+    bytes.remove_prefix(end + 1);
+    console.line(this, settings_.prefix, visible_part(partial_));
+    partial_.clear();
+    has_progress_ = false;
+  }
+  if (bytes.empty()) return;
+  if (partial_.empty()) partial_since_ = Clock::now();
+  partial_ += bytes;
+  if (bytes.find('\r') != std::string_view::npos) {
+    has_progress_ = true;
+    // Only the last state counts, and only it is kept. A '\r' at the end may yet be followed by its '\n'.
+    const bool returned = partial_.back() == '\r';
+    partial_ = std::string(visible_part(partial_)) + (returned ? "\r" : "");
+  }
+  if (has_progress_ && settings_.style == Style::kProgress) {
+    console.progress(this, settings_.prefix, visible_part(partial_));
+  } else if (partial_.size() >= kPartialBytes) {
+    console.partial(this, settings_.prefix, visible_part(partial_));
+    partial_.clear();
+    has_progress_ = false;
+  }
+}
+
+std::optional<WorkerStream::Clock::time_point> WorkerStream::partial_due() const {
+  if (partial_.empty() || has_progress_) return std::nullopt;
+  return partial_since_ + kPartialDelay;
+}
+
+void WorkerStream::show_partial_if_due(Clock::time_point now) {
+  const std::optional<Clock::time_point> due = partial_due();
+  if (!due || now < *due) return;
+  settings_.console->partial(this, settings_.prefix, partial_);
+  partial_.clear();
+}
+
+void WorkerStream::finish() {
+  pipe_.reset();
+  log_file_.reset();
+  if (partial_.empty()) return;
+  settings_.console->line(this, settings_.prefix, visible_part(partial_));
+  partial_.clear();
+}
+
+void WorkerStream::log(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t size = write(log_file_.get(), bytes.data(), bytes.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) {
+      log::warning(Status::from_errno("cannot write a worker's log file any more; the job goes on", errno).message());
+      log_file_.reset();
+      return;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(size));
+  }
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,94 @@
+#include "cli/run_options.h"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+namespace {
+
+constexpr Machine kCpuMachine{.cores = 6, .gpus = 0};
+constexpr Machine kGpuMachine{.cores = 6, .gpus = 2};
+
+Result<launch::JobOptions> parse(const std::string& line, const char* python = nullptr) {
+  CLI::App app;
+  RunArguments arguments;
+  add_run_options(app, arguments);
+  app.parse(line);
+  arguments.program = app.remaining();
+  return to_job_options(arguments, kCpuMachine, python);
+}
+
+TEST(RunOptions, NprocValues) {
+  EXPECT_EQ(parse_nproc("3", kCpuMachine).value(), 3);
+  EXPECT_EQ(parse_nproc("cpu", kGpuMachine).value(), 6);
+  EXPECT_EQ(parse_nproc("gpu", kGpuMachine).value(), 2);
+  EXPECT_EQ(parse_nproc("auto", kGpuMachine).value(), 2);
+  EXPECT_EQ(parse_nproc("auto", kCpuMachine).value(), 6);
+  EXPECT_EQ(parse_nproc("gpu", kCpuMachine).status().code(), ErrorCode::kUnavailable);
+  for (const char* wrong : {"0", "-2", "", "two", "2x"}) {
+    EXPECT_EQ(parse_nproc(wrong, kCpuMachine).status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(RunOptions, OnlyOneNode) {
+  EXPECT_TRUE(check_nnodes("1").ok());
+  EXPECT_TRUE(check_nnodes("1:1").ok());
+  EXPECT_EQ(check_nnodes("2").code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(check_nnodes("1:4").code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(check_nnodes("4:1").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(check_nnodes("0").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(check_nnodes("many").code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(RunOptions, BothSpellingsOfEveryOption) {
+  for (const char* line : {"--nproc-per-node 2 --max-restarts 3 --master-port 77 --log-dir d --rdzv-id j ./train",
+                           "--nproc_per_node=2 --max_restarts=3 --master_port=77 --log_dir=d --rdzv_id=j ./train"}) {
+    const auto job = parse(line);
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    EXPECT_EQ(job.value().workers, 2);
+    EXPECT_EQ(job.value().max_restarts, 3);
+    EXPECT_EQ(job.value().master_port, 77);
+    EXPECT_EQ(job.value().log_dir, "d");
+    EXPECT_EQ(job.value().run_id, "j");
+  }
+}
+
+TEST(RunOptions, WhatFollowsTheProgramIsItsOwn) {
+  const auto job = parse("--nproc-per-node 2 ./train --epochs 3 --nproc-per-node 9 -h");
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job.value().workers, 2);
+  EXPECT_EQ(job.value().command, (std::vector<std::string>{"./train", "--epochs", "3", "--nproc-per-node", "9", "-h"}));
+}
+
+TEST(RunOptions, CommandLines) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(parse("train.py -x").value().command, (Words{"python3", "-u", "train.py", "-x"}));
+  EXPECT_EQ(parse("train.py", "/opt/python").value().command, (Words{"/opt/python", "-u", "train.py"}));
+  EXPECT_EQ(parse("-m pkg.train -x").value().command, (Words{"python3", "-u", "-m", "pkg.train", "-x"}));
+  EXPECT_EQ(parse("--no-python train.py").value().command, (Words{"train.py"}));
+}
+
+TEST(RunOptions, Endpoints) {
+  const auto both = parse("--rdzv-endpoint node7:1234 x");
+  EXPECT_EQ(both.value().master_addr, "node7");
+  EXPECT_EQ(both.value().master_port, 1234);
+  const auto v6 = parse("--rdzv-endpoint [::1]:99 x");
+  EXPECT_EQ(v6.value().master_addr, "::1");
+  EXPECT_EQ(v6.value().master_port, 99);
+  EXPECT_EQ(parse("--standalone --rdzv-endpoint node7:1234 x").value().master_port, 0);
+  EXPECT_EQ(parse("--rdzv-endpoint node7:x y").status().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(RunOptions, MistakesAreNamed) {
+  const auto message = [](const char* line) { return parse(line).status().message(); };
+  EXPECT_NE(message("").find("no program to run"), std::string::npos);
+  EXPECT_NE(message("--bogus x").find("unknown option '--bogus'"), std::string::npos);
+  EXPECT_NE(message("--node-rank 1 x").find("--node-rank 1"), std::string::npos);
+  EXPECT_NE(message("--tee 4 x").find("--tee: '4'"), std::string::npos);
+  EXPECT_NE(message("--redirects 0:1,0:2 x").find("--redirects: '0:1,0:2'"), std::string::npos);
+  EXPECT_NE(message("-m --no-python x").find("exclude"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::cli

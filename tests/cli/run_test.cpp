@@ -1,0 +1,307 @@
+// The built program, with real processes.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/process.h"
+
+namespace lockstep::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> job(int workers, const std::string& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"sh", "-c", script});
+  return words;
+}
+
+Finished run_job(int workers, const std::string& script, const std::vector<std::string>& options = {}) {
+  return run_program(job(workers, script, options));
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+class Folder {
+ public:
+  Folder() {
+    path_ = (fs::temp_directory_path() / "lockstep_run_XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a scratch folder");
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+using Lines = std::vector<std::string>;
+
+TEST(RunMulti, LinesArePrefixedAndWhole) {
+  const Finished end = run_job(2, "printf 'half of %s, ' $RANK; printf 'and the rest\\n'; echo bad >&2");
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: half of 0, and the rest", "[rank 1]: half of 1, and the rest"}));
+  EXPECT_EQ(sorted_lines(end.err), (Lines{"[rank 0]: bad", "[rank 1]: bad"}));
+}
+
+TEST(RunMulti, OneWorkersOutputIsUntouched) {
+  const Finished end = run_job(1, "printf 'a\\rb'; printf c >&2");
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(end.out, "a\rb");
+  EXPECT_EQ(end.err, "c");
+}
+
+TEST(RunMulti, ProgressLinesLeaveTheirLastStateInALog) {
+  const Finished end = run_job(2, "printf '10%%\\r'; printf '100%%\\n'");
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: 100%", "[rank 1]: 100%"}));
+}
+
+TEST(RunMulti, NothingIsLostOfMuchOutput) {
+  const Finished end = run_job(2, "seq 1 50000; printf tail");
+  const Lines lines = sorted_lines(end.out);
+  EXPECT_EQ(lines.size(), 100002U);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[rank 0]: 50000"), 1);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[rank 1]: tail"), 1);
+}
+
+TEST(RunMulti, WorkersHaveTorchrunsEnvironment) {
+  const Finished end = run_program({"env", "-u", "OMP_NUM_THREADS", LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2",
+                                    "--rdzv-id", "job7", "--max-restarts", "4", "sh", "-c",
+                                    "[ $RANK = 1 ] && echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK "
+                                    "$GROUP_WORLD_SIZE $ROLE_RANK $ROLE_NAME $ROLE_WORLD_SIZE $MASTER_ADDR "
+                                    "$TORCHELASTIC_RUN_ID $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS "
+                                    "$LOCKSTEP_RESTART_COUNT ${LOCKSTEP_STORE%:*} ${#LOCKSTEP_JOB_KEY}; "
+                                    "test $OMP_NUM_THREADS -ge 1 && test $MASTER_PORT -gt 0"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[rank 1]: 1 1 2 2 0 1 1 default 2 127.0.0.1 job7 0 4 0 127.0.0.1 64\n");
+}
+
+TEST(RunMulti, UsersThreadCountIsKept) {
+  const Finished end =
+      run_program({"env", "OMP_NUM_THREADS=7", LOCKSTEP_PROGRAM, "run", "sh", "-c", "echo $OMP_NUM_THREADS"});
+  EXPECT_EQ(end.out, "7\n");
+}
+
+TEST(RunMulti, MoreWorkersThanCores) {
+  const Finished end = run_job(9, "echo $RANK");
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(sorted_lines(end.out).size(), 9U);
+}
+
+TEST(RunMulti, WhatFollowsTwoDashesIsTheProgram) {
+  EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "run", "--", "echo", "-h", "--", "--tee"}).out, "-h -- --tee\n");
+  EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "run", "echo", "a", "--", "b"}).out, "a -- b\n");
+}
+
+TEST(RunMulti, StandardInputGoesToRankZero) {
+  const Finished end = run_program(
+      {"sh", "-c", std::string("echo hello | ") + LOCKSTEP_PROGRAM + " run --nproc-per-node 2 sh -c 'cat; echo .'"});
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: .", "[rank 0]: hello", "[rank 1]: ."}));
+}
+
+TEST(RunMulti, TeeAndRedirectsWriteFiles) {
+  const Folder folder;
+  const Finished end = run_job(2, "echo out $RANK; echo err $RANK >&2",
+                               {"--log-dir", folder.path(), "--rdzv-id", "j", "--tee", "1", "--redirects", "0:2"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: out 0", "[rank 1]: out 1"}));
+  EXPECT_EQ(end.err, "[rank 1]: err 1\n");
+  const fs::path attempt = folder.path() / "j" / "attempt_0";
+  EXPECT_EQ(read_file(attempt / "0" / "stdout.log"), "out 0\n");
+  EXPECT_EQ(read_file(attempt / "1" / "stdout.log"), "out 1\n");
+  EXPECT_EQ(read_file(attempt / "0" / "stderr.log"), "err 0\n");
+  EXPECT_FALSE(fs::exists(attempt / "1" / "stderr.log"));
+}
+
+TEST(RunMulti, SlowReaderLosesNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Process::Settings settings;
+  settings.stdout_fd = ends[1];
+  // More than the pipes and the launcher's queue hold, so the workers have to wait for the reader.
+  Process launcher(job(2, "head -c 4000000 /dev/zero | tr '\\0' x | fold -w 100; echo; echo done $RANK"), settings);
+  close(ends[1]);
+  std::string text;
+  char buffer[65536];
+  for (ssize_t size = 0; (size = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, size);
+  close(ends[0]);
+  EXPECT_EQ(launcher.finish().exit_code, 0);
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 8000000);
+  EXPECT_TRUE(contains(text, "[rank 0]: done 0\n"));
+  EXPECT_TRUE(contains(text, "[rank 1]: done 1\n"));
+}
+
+TEST(RunFault, ReaderThatLeavesEndsTheWorkersAsWithoutALauncher) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Process::Settings settings;
+  settings.stdout_fd = ends[1];
+  Process launcher(job(2, "exec yes"), settings);
+  close(ends[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  close(ends[0]);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGPIPE);
+  EXPECT_TRUE(contains(end.err, "signal SIGPIPE")) << end.err;
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
+TEST(RunFault, FirstFailureIsNamedWithTheEndOfItsStderr) {
+  const Finished end = run_job(3,
+                               "if [ $RANK = 1 ]; then seq 1 30 >&2; echo 'out of luck' >&2; kill -SEGV $$; fi; "
+                               "exec sleep 600");
+  EXPECT_EQ(end.exit_code, 128 + SIGSEGV);
+  EXPECT_TRUE(contains(end.err, "lockstep: rank 1 failed first: signal SIGSEGV (11)")) << end.err;
+  EXPECT_TRUE(contains(end.err, ", pid ")) << end.err;
+  EXPECT_TRUE(contains(end.err, "  the end of its stderr:\n    12\n")) << end.err;
+  EXPECT_TRUE(contains(end.err, "\n    30\n    out of luck\n")) << end.err;
+  EXPECT_FALSE(contains(end.err, "rank 0 failed")) << end.err;
+}
+
+TEST(RunFault, ExitCodeIsThatOfTheFirstFailure) {
+  const Finished end = run_job(2, "[ $RANK = 1 ] && exit 7; trap 'exit 3' TERM; sleep 600 & wait");
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
+  EXPECT_TRUE(contains(end.err, "it wrote nothing to stderr")) << end.err;
+}
+
+TEST(RunFault, WorkersThatIgnoreBeingAskedAreKilled) {
+  const Finished end =
+      run_job(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done", {"--grace", "0.1"});
+  EXPECT_EQ(end.exit_code, 7);
+}
+
+TEST(RunFault, EndOfStderrIsReadFromALogFileToo) {
+  const Folder folder;
+  const Finished end = run_job(2, "echo sad $RANK >&2; [ $RANK = 0 ] || exec sleep 600; exit 4",
+                               {"--log-dir", folder.path(), "--redirects", "3"});
+  EXPECT_EQ(end.exit_code, 4);
+  EXPECT_TRUE(contains(end.err, "  the end of its stderr:\n    sad 0\n")) << end.err;
+}
+
+TEST(RunFault, RestartsCountUpAndEnd) {
+  const Finished end = run_job(2, "echo try $LOCKSTEP_RESTART_COUNT; [ $LOCKSTEP_RESTART_COUNT = 2 ] || exit 5",
+                               {"--max-restarts", "3"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(contains(end.out, "[rank 0]: try 2")) << end.out;
+  EXPECT_FALSE(contains(end.out, "try 3")) << end.out;
+  EXPECT_TRUE(contains(end.err, "restart 2 of 3")) << end.err;
+
+  const Finished given_up = run_job(1, "exit 5", {"--max-restarts", "1"});
+  EXPECT_EQ(given_up.exit_code, 5);
+  EXPECT_TRUE(contains(given_up.err, "after 1 of 1 restarts")) << given_up.err;
+}
+
+TEST(RunFault, ProgramsThatCannotBeStarted) {
+  const Finished missing = run_program({LOCKSTEP_PROGRAM, "run", "./no_such_program"});
+  EXPECT_EQ(missing.exit_code, 127);
+  EXPECT_TRUE(contains(missing.err, "no file './no_such_program'")) << missing.err;
+
+  const Folder folder;
+  const std::string path = folder.path() / "plain";
+  std::ofstream(path) << "text\n";
+  const Finished plain = run_program({LOCKSTEP_PROGRAM, "run", path});
+  EXPECT_EQ(plain.exit_code, 126);
+  EXPECT_TRUE(contains(plain.err, path) && contains(plain.err, "not executable")) << plain.err;
+
+  chmod(path.c_str(), 0755);
+  const Finished unknown = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", path});
+  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_TRUE(contains(unknown.err, path) && contains(unknown.err, "begins with '#!'")) << unknown.err;
+}
+
+TEST(RunFault, UnwritableLogFolderIsNamed) {
+  const Finished end = run_job(2, "true", {"--log-dir", "/dev/null/logs", "--tee", "3"});
+  EXPECT_NE(end.exit_code, 0);
+  EXPECT_TRUE(contains(end.err, "/dev/null/logs") && contains(end.err, "--log-dir")) << end.err;
+}
+
+TEST(RunFault, PortOfAnotherProgramIsNamed) {
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const Finished end = run_job(1, "true", {"--master-port", port});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "127.0.0.1:" + port) && contains(end.err, "another program listens")) << end.err;
+}
+
+// Each worker has a child, and one that left the session and its parent; all ignore SIGTERM, SIGINT and SIGHUP.
+constexpr const char* kFamily =
+    "trap '' TERM INT HUP; sleep 600 & (setsid sh -c 'sleep 600 & sleep 600' &) ; echo ready; wait; sleep 600";
+
+void expect_all_end_after(int signal_number, int exit_code) {
+  Process launcher(job(2, kFamily, {"--grace", "0.2"}));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  kill(launcher.pid(), signal_number);
+  EXPECT_EQ(launcher.finish().exit_code, exit_code);
+  EXPECT_TRUE(launcher.wait_until_no_descendant()) << "some descendant lives on";
+}
+
+TEST(RunFault, TermEndsEveryDescendant) {
+  expect_all_end_after(SIGTERM, 128 + SIGTERM);
+}
+TEST(RunFault, InterruptEndsEveryDescendant) {
+  expect_all_end_after(SIGINT, 128 + SIGINT);
+}
+TEST(RunFault, HangUpEndsEveryDescendant) {
+  expect_all_end_after(SIGHUP, 128 + SIGHUP);
+}
+TEST(RunFault, KillOfTheLauncherEndsEveryDescendant) {
+  expect_all_end_after(SIGKILL, 128 + SIGKILL);
+}
+
+TEST(RunFault, SignalIsForwardedAndWorkersMayFinish) {
+  Process launcher(job(2, "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done"));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  kill(launcher.pid(), SIGTERM);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 1]: ready", "[rank 1]: saved"}));
+  EXPECT_FALSE(contains(end.err, "failed")) << end.err;
+}
+
+TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
+  Process launcher(job(2, "(setsid sleep 600 &) ; exit 0"));
+  EXPECT_EQ(launcher.finish().exit_code, 0);
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,201 @@
+// The launcher's parts that are plain functions.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "launch/console.h"
+#include "launch/failure_report.h"
+#include "launch/job_services.h"
+#include "launch/tail.h"
+#include "lockstep/launch/cores.h"
+#include "lockstep/launch/program.h"
+#include "lockstep/launch/stream_choice.h"
+#include "lockstep/launch/worker_environment.h"
+
+namespace lockstep::launch {
+namespace {
+
+TEST(StreamChoice, ReadsTorchrunsNotation) {
+  EXPECT_FALSE(parse_stream_choice("0").value().any());
+  EXPECT_EQ(parse_stream_choice("3").value().of(7), Streams::kBoth);
+  const StreamChoice some = parse_stream_choice("0:1,1:3").value();
+  EXPECT_EQ(some.of(0), Streams::kOut);
+  EXPECT_EQ(some.of(1), Streams::kBoth);
+  EXPECT_EQ(some.of(2), Streams::kNone);
+  for (const char* wrong : {"", "4", "-1", "x", "0:", ":1", "0:4", "0:1,", "0:1,0:2", "1,2"}) {
+    const auto result = parse_stream_choice(wrong);
+    EXPECT_EQ(result.status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(WorkerEnvironment, OursWinOverInherited) {
+  const std::vector<std::string> inherited{"PATH=/bin", "RANK=9", "RANKS=3"};
+  const auto merged = merge_environment(inherited, {{"RANK", "0"}});
+  EXPECT_EQ(merged, (std::vector<std::string>{"PATH=/bin", "RANKS=3", "RANK=0"}));
+  EXPECT_STREQ(find_variable(merged, "RANK"), "0");
+  EXPECT_EQ(find_variable(merged, "RAN"), nullptr);
+}
+
+TEST(WorkerEnvironment, RanksFollowFromTheNodesFirst) {
+  JobFacts job;
+  job.local_world_size = 2;
+  job.world_size = 6;
+  job.first_rank = 4;
+  job.node_rank = 2;
+  job.nodes = 3;
+  const auto entries = merge_environment({}, worker_variables(job, 1));
+  EXPECT_STREQ(find_variable(entries, "RANK"), "5");
+  EXPECT_STREQ(find_variable(entries, "LOCAL_RANK"), "1");
+  EXPECT_STREQ(find_variable(entries, "GROUP_RANK"), "2");
+  EXPECT_STREQ(find_variable(entries, "GROUP_WORLD_SIZE"), "3");
+  EXPECT_EQ(find_variable(entries, "OMP_NUM_THREADS"), nullptr);
+}
+
+TEST(WorkerEnvironment, AtLeastOneThread) {
+  EXPECT_EQ(threads_per_worker(8, 2), 4);
+  EXPECT_EQ(threads_per_worker(2, 9), 1);
+  EXPECT_EQ(threads_per_worker(0, 1), 1);
+}
+
+TEST(Cores, SharesAreDisjointAndComplete) {
+  const auto shares = share_cores({0, 2, 4, 6, 8}, 2);
+  EXPECT_EQ(shares[0], (std::vector<int>{0, 2}));
+  EXPECT_EQ(shares[1], (std::vector<int>{4, 6, 8}));
+  EXPECT_TRUE(share_cores({0, 1}, 3)[2].empty());
+  EXPECT_TRUE(share_cores({0, 1}, 1)[0].empty());
+}
+
+TEST(Program, FindsExecutablesAsAShellDoes) {
+  EXPECT_EQ(find_executable("sh", "/nowhere:/bin").value(), "/bin/sh");
+  EXPECT_EQ(find_executable("/bin/sh", "").value(), "/bin/sh");
+  EXPECT_EQ(find_executable("sh", "/nowhere").status().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(find_executable("/etc/passwd", "").status().code(), ErrorCode::kPermission);
+  EXPECT_EQ(find_executable("/etc/", "").status().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(Tail, KeepsTheLastLinesWithinItsBounds) {
+  Tail tail;
+  for (int i = 0; i < 100'000; ++i) tail.append(std::to_string(i) + "\n");
+  const auto lines = tail.lines();
+  ASSERT_EQ(lines.size(), Tail::kMaxLines);
+  EXPECT_EQ(lines.back(), "99999");
+  tail.append(std::string(100'000, 'x'));
+  ASSERT_EQ(tail.lines().size(), 1U);
+  EXPECT_EQ(tail.lines().front().size(), Tail::kMaxBytes);
+}
+
+TEST(Tail, ShowsWhatATerminalWould) {
+  EXPECT_EQ(visible_part("10%\r20%\r"), "20%");
+  EXPECT_EQ(visible_part("\r30%"), "30%");
+  EXPECT_EQ(visible_part("line\r"), "line");
+  EXPECT_EQ(visible_part(""), "");
+}
+
+// What a console wrote into a pipe.
+std::string written(bool terminal, const std::function<void(Console&)>& fill) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  Console console(ends[1], terminal);
+  fill(console);
+  console.flush();
+  close(ends[1]);
+  std::array<char, 4096> buffer{};
+  const ssize_t size = read(ends[0], buffer.data(), buffer.size());
+  close(ends[0]);
+  return std::string(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+}
+
+const char* const kFirst = "first";
+const char* const kSecond = "second";
+
+TEST(Console, PartialLinesGoOnOrAreClosed) {
+  EXPECT_EQ(written(false,
+                    [](Console& console) {
+                      console.partial(kFirst, "1: ", "half");
+                      console.line(kFirst, "1: ", " done");
+                      console.partial(kFirst, "1: ", "again");
+                      console.line(kSecond, "2: ", "other");
+                      console.line(kFirst, "1: ", "rest");
+                    }),
+            "1: half done\n1: again\n2: other\n1: rest\n");
+}
+
+TEST(Console, ProgressStaysBelowOtherLines) {
+  EXPECT_EQ(written(true,
+                    [](Console& console) {
+                      console.progress(kFirst, "1: ", "10%");
+                      console.line(kSecond, "2: ", "other");
+                      console.progress(kFirst, "1: ", "20%");
+                      console.line(kFirst, "1: ", "100%");
+                      console.line(kSecond, "2: ", "end");
+                    }),
+            "\r\x1b[K1: 10%\r\x1b[K2: other\n1: 10%\r\x1b[K1: 20%\r\x1b[K1: 100%\n2: end\n");
+}
+
+TEST(FailureReport, SaysWhoHowWhereAndWhat) {
+  Failure failure;
+  failure.exit.pid = 77;
+  failure.exit.signal = SIGABRT;
+  failure.exit.core_dumped = true;
+  failure.exit.run_time = std::chrono::milliseconds(1500);
+  failure.rank = 3;
+  failure.local_rank = 1;
+  failure.host = "node7";
+  failure.command = "./train -x";
+  failure.stderr_tail = {"what(): bad"};
+  EXPECT_EQ(format_failure(failure),
+            "lockstep: rank 3 failed first: signal SIGABRT (6), core dumped\n"
+            "  host node7, pid 77, local rank 1, ran 1.50 s\n"
+            "  command: ./train -x\n"
+            "  the end of its stderr:\n"
+            "    what(): bad");
+  EXPECT_EQ(exit_code_of(failure.exit), 128 + SIGABRT);
+}
+
+TEST(JobServices, KeysAreFresh) {
+  const std::string first = make_job_key().value();
+  EXPECT_EQ(first.size(), 64U);
+  EXPECT_NE(first, make_job_key().value());
+}
+
+TEST(JobServices, ReservedPortIsForThoseWhoNameIt) {
+  const ReservedPort reserved = reserve_port("127.0.0.1", 0).value();
+  ASSERT_GT(reserved.port, 0);
+  // The one it is kept for: SO_REUSEADDR and the number, here on all interfaces like rank 0 of env://.
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(reserved.port));
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << strerror(errno);
+  ASSERT_EQ(listen(listener.get(), 1), 0) << strerror(errno);
+  // And while someone listens there, it cannot be reserved.
+  EXPECT_EQ(reserve_port("127.0.0.1", reserved.port).status().code(), ErrorCode::kUnavailable);
+}
+
+TEST(JobServices, StoreListensForThisJob) {
+  JobFacts job;
+  job.job_key = make_job_key().value();
+  const JobServices services = JobServices::start(job).value();
+  EXPECT_EQ(job.store, "127.0.0.1:" + std::to_string(services.store->port()));
+  comm::TcpStoreOptions options;
+  options.server = services.store->endpoint();
+  options.job_key = job.job_key;
+  auto store = comm::TcpStore::connect(options, Deadline::after(std::chrono::seconds(10)));
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  EXPECT_TRUE(store.value()->set("key", "value").ok());
+}
+
+}  // namespace
+}  // namespace lockstep::launch
