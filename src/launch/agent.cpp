@@ -1,10 +1,12 @@
 #include "lockstep/launch/agent.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <utility>
 
 #include "launch/job_services.h"
+#include "launch/keeper/descendants.h"
 #include "launch/log_folder.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
@@ -61,6 +63,25 @@ Result<GroupEnd> run_generation(const JobOptions& options, JobFacts job, Console
   return WorkerGroup(options, job, consoles, signals).run();
 }
 
+// Should the keeper itself be killed, the kernel ends the workers, and what they had started is left to us.
+class Subreaper {
+ public:
+  Subreaper() {
+    prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~Subreaper() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  Subreaper(const Subreaper&) = delete;
+  Subreaper& operator=(const Subreaper&) = delete;
+
+  void end_all() {
+    keeper::kill_descendants([](pid_t, int) {});
+  }
+
+ private:
+  int before_ = 0;
+};
+
 Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& consoles, SignalWatch& signals) {
   for (;; ++job.restart_count) {
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupEnd end, run_generation(options, job, consoles, signals));
@@ -89,7 +110,9 @@ Result<int> run_job(const JobOptions& given) {
   if (made_log_dir && !options.log_dir.empty()) {
     consoles.err().line(nullptr, "", fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
   }
+  Subreaper subreaper;
   Result<int> code = run_generations(options, job, consoles, signals);
+  if (!code.ok()) subreaper.end_all();
   // A reader that has stopped reading must not keep us once we were told to end.
   const bool told_to_end = code.ok() && code.value() > 128;
   consoles.flush_all(signals, told_to_end ? Deadline::after(options.grace) : Deadline::never());

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "support/process.h"
+#include "support/process_ranks.h"
 
 namespace lockstep::test {
 namespace {
@@ -285,6 +286,16 @@ TEST(RunFault, HangUpEndsEveryDescendant) {
 }
 TEST(RunFault, KillOfTheLauncherEndsEveryDescendant) {
   expect_all_end_after(SIGKILL, 128 + SIGKILL);
+}
+
+TEST(RunFault, KillOfTheKeeperEndsEveryDescendant) {
+  Process launcher(job(2, kFamily));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  for (const pid_t child : children_of(launcher.pid())) kill(child, SIGKILL);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "lockstep-keeper) was killed")) << end.err;
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
 TEST(RunFault, SignalIsForwardedAndWorkersMayFinish) {

@@ -1,15 +1,18 @@
 #include "lockstep/launch/spawn.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/process.h"
 #include "support/process_ranks.h"
 
 namespace lockstep::launch {
@@ -142,6 +145,52 @@ TEST(SpawnFault, GrandchildrenThatHideAreEnded) {
   EXPECT_EQ(read(pipe_ends[0], &byte, 1), 0);
   close(pipe_ends[0]);
   test::expect_nothing_left(before);
+}
+
+// The test starts itself as the parent, which its environment tells.
+TEST(SpawnFault, KillOfTheParentEndsEveryDescendant) {
+  constexpr const char* kRole = "LOCKSTEP_TEST_SPAWN_PARENT";
+  if (std::getenv(kRole) != nullptr) {
+    const Status status = spawn_here(2, 1, [](int) {
+      if (fork() == 0) {
+        setsid();
+        if (fork() != 0) _exit(0);
+        wait_for_ever();
+      }
+      wait(nullptr);
+      std::puts("ready");
+      std::fflush(stdout);
+      wait_for_ever();
+    });
+    FAIL() << "spawn returned: " << status.message();
+  }
+  test::Process::Settings settings;
+  settings.environment = {std::string(kRole) + "=1"};
+  test::Process parent({"/proc/self/exe", "--gtest_filter=SpawnFault.KillOfTheParentEndsEveryDescendant"}, settings);
+  ASSERT_TRUE(test::wait_for([&] {
+    const std::string out = parent.out_so_far();
+    const std::size_t first = out.find("ready");
+    return first != std::string::npos && out.find("ready", first + 1) != std::string::npos;
+  }));
+  kill(parent.pid(), SIGKILL);
+  EXPECT_EQ(parent.finish().exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(parent.wait_until_no_descendant());
+}
+
+// run_processes must see what goes wrong in a rank.
+TEST(SpawnMulti, FailuresInARankFailTheTest) {
+  testing::TestPartResultArray results;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+    test::run_processes(2, [](int rank) {
+      if (rank == 1) throw std::runtime_error("told you so");
+    });
+  }
+  ASSERT_EQ(results.size(), 1);
+  EXPECT_NE(std::string(results.GetTestPartResult(0).message()).find("rank 1 of 2 threw: told you so"),
+            std::string::npos)
+      << results.GetTestPartResult(0).message();
 }
 
 }  // namespace

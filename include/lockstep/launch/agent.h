@@ -39,8 +39,8 @@ struct JobOptions {
 // number for a signal), or 128 + number of the signal that this process was told to end with. Failures of workers are
 // reported on stderr; an error Status means that the job could not be run.
 //
-// Meant to be what a process does: it takes SIGTERM, SIGINT and SIGHUP for itself while it runs, ignores SIGPIPE, and
-// reads and writes the standard streams. Whatever the workers started is gone when it returns and when this process
+// Meant to be what a process does: it takes SIGTERM, SIGINT and SIGHUP for itself while it runs, ignores SIGPIPE, reads
+// and writes the standard streams, and ends every child of this process when the job could not be run to its end. Whatever the workers started is gone when it returns and when this process
 // dies.
 Result<int> run_job(const JobOptions& options);
 
