@@ -39,7 +39,7 @@ class Tools:
 
     def lockstep_run(self, ranks: int, *command: object) -> list[str]:
         launcher = [self.program("lockstep"), "run", "--standalone", "--nproc-per-node", ranks]
-        return [str(part) for part in [*launcher, "--", *command]]
+        return [str(part) for part in [*launcher, *command]]
 
     def torchrun(self, ranks: int, *command: object) -> list[str]:
         launcher = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", ranks]

@@ -94,7 +94,8 @@ inline void fill(std::span<float> data, int repetition, int rank) {
 }
 
 inline bool holds_sum(std::span<const float> data, int repetition, int world) {
-  const float base = float(world * (repetition % 64) + world * (world - 1) / 2);
+  const int ranks_sum = world * (world - 1) / 2;
+  const auto base = float(world * (repetition % 64) + ranks_sum);
   bool right = true;
   for (std::size_t i = 0; i < data.size(); ++i) right &= data[i] == base + float(world * int(i & 7));
   return right;
