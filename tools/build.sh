@@ -22,6 +22,7 @@ configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
   [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
   say "building $BUILD"
+  mkdir -p build
   as_preset_needs cmake --preset "$1" -B "$BUILD" "-DLOCKSTEP_TORCH_DIR=$TORCH_DIR" >"$BUILD.configure.log" 2>&1 || {
     cat "$BUILD.configure.log" >&2
     fail "CMake could not configure $BUILD (its reason is above)"
@@ -37,7 +38,6 @@ run_tests() {
   [[ -n $2 ]] && arguments+=(-R "$2")
   # Python's torch cannot be loaded into an instrumented process, and slow tests would take minutes there.
   [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && arguments+=(-LE '^(slow|parity)$')
-  export LOCKSTEP_TEST_PYTHON=$TORCH_VENV/bin/python
   as_preset_needs ctest "${arguments[@]}" 2>&1 | tee "$log" || status=$?
   local failed total
   read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log") ||

@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAM = "fashion_mnist_train"
+PROGRAM = "fashion_mnist"
 
 
 @dataclass
