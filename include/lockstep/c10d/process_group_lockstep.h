@@ -35,9 +35,7 @@
 
 namespace lockstep {
 
-class FutureCompleter;
-class LockstepWork;
-struct CollectiveCall;
+class GroupCore;
 
 // The arena in which this process shares memory with the other ranks of the machine; made at the first call, shared by
 // all groups, gone with the last group and tensor that uses it.
@@ -160,25 +158,15 @@ class ProcessGroupLockstep : public c10d::Backend {
   Status health() const;
 
  private:
-  friend class LockstepWork;
-
-  ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<comm::Communicator> communicator,
+  ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
                        const ProcessGroupLockstepOptions& options);
-
-  // Throws when shutdown() was called.
-  std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
-  void check_root(std::string_view operation, std::int64_t root) const;
-  // "rank 1, group 'world', all_reduce"
-  std::string describe(std::string_view operation) const;
-  std::shared_ptr<FutureCompleter> future_completer() LOCKSTEP_EXCLUDES(mutex_);
 
   const std::shared_ptr<comm::Store> store_;
+  const std::shared_ptr<GroupCore> core_;
   const ProcessGroupLockstepOptions options_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  mutable Mutex mutex_;
-  std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::shared_ptr<FutureCompleter> future_completer_ LOCKSTEP_GUARDED_BY(mutex_);
+  Mutex mutex_;
   std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,151 @@
+// Groups of ranks and translation between their numbers.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "c10d/world.h"
+#include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/comm/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
+  ProcessGroup world = World::of_process().default_group(what);
+  return group != nullptr ? group : world;
+}
+
+// `ranks` by group rank. `key` tells this group from all others for its members; the store's keys go under it.
+ProcessGroup make_group(World::Members members, const std::string& key, std::chrono::milliseconds timeout) {
+  World& world = World::of_process();
+  const World::Facts facts = world.facts("new_group");
+  const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
+  c10::intrusive_ptr<c10d::Backend> backend;
+  if (found != members.ranks.end()) {
+    members.rank = static_cast<int>(found - members.ranks.begin());
+    ProcessGroupLockstepOptions options;
+    options.rank = members.rank;
+    options.world_size = static_cast<int>(members.ranks.size());
+    options.name = members.name;
+    options.timeout = timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout;
+    options.global_ranks = members.ranks;
+    backend = ProcessGroupLockstep::create(std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), options);
+  }
+  ProcessGroup group = make_handle(members, facts.store, backend);
+  world.add(group, std::move(members));
+  return group;
+}
+
+void check_members(const std::vector<int>& sorted, int world_size) {
+  if (sorted.empty()) throw ArgumentError(ErrorCode::kInvalidArgument, "new_group: no ranks were given");
+  if (sorted.front() < 0 || sorted.back() >= world_size) {
+    const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("new_group: rank {} is not in the world, 0 to {}", wrong, world_size - 1));
+  }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("new_group: rank {} is there twice", *twice));
+  }
+}
+
+}  // namespace
+
+ProcessGroup default_group() {
+  return World::of_process().default_group("default_group");
+}
+
+int get_rank(const ProcessGroup& group) {
+  return group_or_default(group, "get_rank")->getRank();
+}
+
+int get_world_size(const ProcessGroup& group) {
+  return group_or_default(group, "get_world_size")->getSize();
+}
+
+std::string get_backend(const ProcessGroup& group) {
+  const ProcessGroup target = group_or_default(group, "get_backend");
+  if (!target->hasBackends()) return "none";
+  return target->getBackend(target->getDeviceTypes().front().type())->getBackendName();
+}
+
+int get_group_rank(const ProcessGroup& group, int global_rank) {
+  const World::Members members = World::of_process().members(group_or_default(group, "get_group_rank"));
+  const auto found = std::find(members.ranks.begin(), members.ranks.end(), global_rank);
+  if (found == members.ranks.end()) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("rank {} of the world is not in group '{}' ({})",
+                                                                 global_rank, members.name, ranks_text(members.ranks)));
+  }
+  return static_cast<int>(found - members.ranks.begin());
+}
+
+int get_global_rank(const ProcessGroup& group, int group_rank) {
+  const World::Members members = World::of_process().members(group_or_default(group, "get_global_rank"));
+  if (group_rank < 0 || group_rank >= static_cast<int>(members.ranks.size())) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("group rank {} is not in group '{}', 0 to {}",
+                                                                 group_rank, members.name, members.ranks.size() - 1));
+  }
+  return members.ranks[group_rank];
+}
+
+std::vector<int> get_process_group_ranks(const ProcessGroup& group) {
+  return World::of_process().members(group_or_default(group, "get_process_group_ranks")).ranks;
+}
+
+ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) {
+  World& world = World::of_process();
+  World::Members members;
+  members.ranks.assign(ranks.begin(), ranks.end());
+  std::sort(members.ranks.begin(), members.ranks.end());
+  check_members(members.ranks, world.facts("new_group").world_size);
+  // Every member counts the groups of exactly these members, so all agree without asking the others.
+  const std::string text = fmt::format("group{{{}}}", ranks_text(members.ranks));
+  const std::string key = fmt::format("{}#{}", text, world.count(text));
+  members.name = options.name.empty() ? text : options.name;
+  return make_group(std::move(members), key, options.timeout);
+}
+
+ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options) {
+  return new_group(std::span<const int>(ranks.begin(), ranks.size()), options);
+}
+
+ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
+  const ProcessGroup whole = group_or_default(parent, "split_group");
+  World& world = World::of_process();
+  const World::Members of_parent = world.members(whole);
+  const auto size = static_cast<int64_t>(of_parent.ranks.size());
+  const at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong);
+  const at::Tensor all = at::empty({size, 2}, at::kLong);
+  all_gather_into_tensor(all, mine, {.group = whole});
+
+  std::vector<std::tuple<int64_t, int64_t>> order;  // (key, rank in the parent)
+  const auto table = all.accessor<int64_t, 2>();
+  for (int64_t rank = 0; rank < size; ++rank) {
+    if (color >= 0 && table[rank][0] == color) order.emplace_back(table[rank][1], rank);
+  }
+  std::sort(order.begin(), order.end());
+  World::Members members;
+  for (const auto& [member_key, rank] : order) members.ranks.push_back(of_parent.ranks[rank]);
+  const std::string parent_text = fmt::format("{}{{{}}}", of_parent.name, ranks_text(of_parent.ranks));
+  const std::string text = fmt::format("{}/split{}", parent_text, world.count("split of " + parent_text));
+  members.name = options.name.empty() ? fmt::format("{}/color{}", of_parent.name, color) : options.name;
+  return make_group(std::move(members), fmt::format("{}/{}", text, color), options.timeout);
+}
+
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options) {
+  const World::Facts facts = World::of_process().facts("new_subgroups");
+  if (group_size < 1 || facts.world_size % group_size != 0) {
+    throw ArgumentError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("new_subgroups: groups of {} ranks do not divide a world of {}", group_size, facts.world_size));
+  }
+  std::vector<int> ranks;
+  const int first = facts.rank / group_size * group_size;
+  for (int rank = first; rank < first + group_size; ++rank) ranks.push_back(rank);
+  return new_group(ranks, options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,198 @@
+// Making and leaving the world.
+#include <fmt/format.h>
+
+#include <exception>
+#include <numeric>
+#include <sstream>
+
+#include "c10d/world.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/launch/world.h"
+
+namespace lockstep {
+namespace {
+
+// How long the rank that hosts the store waits for the others when it leaves in order.
+constexpr std::chrono::milliseconds kPartingTime{5000};
+
+constexpr std::string_view kBackends = "this build has: lockstep (CPU; gloo is another name for it), cpu:lockstep";
+
+[[noreturn]] void reject(ErrorCode code, const std::string& text) {
+  throw ArgumentError(code, "init_process_group: " + text);
+}
+
+// `entry` is "name" or "device:name".
+void check_backend_entry(const std::string& entry) {
+  const std::size_t colon = entry.find(':');
+  const std::string device = colon == std::string::npos ? "" : entry.substr(0, colon);
+  const std::string name = colon == std::string::npos ? entry : entry.substr(colon + 1);
+  if (name == "nccl" || name == "mpi") {
+    reject(ErrorCode::kUnsupported, fmt::format("backend '{}' is not part of this build; {}", name, kBackends));
+  }
+  if (name != "lockstep" && name != "gloo") {
+    reject(ErrorCode::kInvalidArgument, fmt::format("unknown backend '{}'; {}", entry, kBackends));
+  }
+  if (!device.empty() && device != "cpu") {
+    reject(ErrorCode::kUnsupported,
+           fmt::format("backend '{}' serves CPU tensors, not '{}'; {}", name, device, kBackends));
+  }
+}
+
+void check_backend(std::string_view backend) {
+  std::istringstream entries{std::string(backend)};
+  for (std::string entry; std::getline(entries, entry, ',');) check_backend_entry(entry);
+}
+
+struct Place {
+  comm::RendezvousOptions rendezvous;
+  int local_rank = -1;  // -1: nobody said
+};
+
+// Rank, size and address from whatever the environment offers.
+Place find_place(const InitOptions& options) {
+  launch::WorldArguments arguments;
+  if (options.rank >= 0) arguments.rank = options.rank;
+  if (options.world_size >= 0) arguments.world_size = options.world_size;
+  Result<launch::World> world = launch::resolve_world(arguments);
+  if (!world.ok()) throw_status(world.status(), "init_process_group");
+  Place place;
+  place.rendezvous.init_method = "env://";
+  place.rendezvous.rank = world->rank;
+  place.rendezvous.world_size = world->world_size;
+  place.rendezvous.master_addr = world->master_addr;
+  place.rendezvous.master_port = world->master_port > 0 ? world->master_port : -1;
+  place.local_rank = world->local_rank;
+  return place;
+}
+
+Place make_place(const InitOptions& options) {
+  Place place;
+  if (options.init_method.empty() && options.store == nullptr) {
+    place = find_place(options);
+  } else {
+    place.rendezvous.init_method = options.init_method;
+    place.rendezvous.rank = options.rank;
+    place.rendezvous.world_size = options.world_size;
+  }
+  place.rendezvous.timeout = options.timeout;
+  if (!options.group_name.empty()) place.rendezvous.group_name = options.group_name;
+  return place;
+}
+
+comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions& rendezvous) {
+  if (options.store != nullptr) {
+    if (!options.init_method.empty()) {
+      reject(ErrorCode::kInvalidArgument,
+             fmt::format("give a store or an init_method ('{}'), not both", options.init_method));
+    }
+    if (options.rank < 0 || options.world_size < 1) {
+      reject(ErrorCode::kInvalidArgument,
+             fmt::format("a store needs rank and world_size with it, found rank {} and world_size {}", options.rank,
+                         options.world_size));
+    }
+  }
+  auto met = options.store == nullptr ? comm::rendezvous(rendezvous) : comm::rendezvous(rendezvous, options.store);
+  if (!met.ok()) throw_status(met.status(), "init_process_group");
+  return std::move(met).value();
+}
+
+// LOCAL_RANK and its like where they are set; else the whole world is on this machine.
+int find_local_rank(int rank, int world_size) {
+  launch::WorldArguments arguments;
+  arguments.rank = rank;
+  arguments.world_size = world_size;
+  const Environment environment = Environment::of_process();
+  const Result<launch::World> world = launch::resolve_world(arguments, environment);
+  return world.ok() && environment.get("LOCAL_RANK") ? world.value().local_rank : rank;
+}
+
+}  // namespace
+
+void init_process_group(std::string_view backend, const InitOptions& options) {
+  check_backend(backend);
+  if (is_initialized()) {
+    reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
+  }
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
+  }
+  const Place place = make_place(options);
+  comm::Rendezvous met = meet(options, place.rendezvous);
+  World::Facts facts{met.store, met.rank, met.world_size, place.local_rank, options.timeout};
+  if (facts.local_rank < 0) facts.local_rank = find_local_rank(met.rank, met.world_size);
+
+  World::Members members{met.rank, std::vector<int>(met.world_size),
+                         options.group_name.empty() ? "world" : options.group_name};
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  ProcessGroupLockstepOptions own;
+  own.rank = met.rank;
+  own.world_size = met.world_size;
+  own.name = members.name;
+  own.timeout = options.timeout;
+  try {
+    const auto engine = ProcessGroupLockstep::create(met.store, own);
+    World::of_process().open(make_handle(members, met.store, engine), members, facts, met);
+  } catch (...) {
+    static_cast<void>(met.release(std::chrono::milliseconds(0)));
+    throw;
+  }
+}
+
+void destroy_process_group(const ProcessGroup& group) {
+  World& world = World::of_process();
+  if (!world.is_open()) return;
+  if (group != nullptr && group != world.default_group("destroy_process_group")) {
+    world.remove(group);
+    return;
+  }
+  const auto backend = world.default_group("destroy_process_group")->getBackend(c10::DeviceType::CPU);
+  const bool in_order = backend->getError() == c10d::ErrorType::SUCCESS;
+  world.close(in_order ? kPartingTime : std::chrono::milliseconds(0));
+}
+
+void abort_process_group(const std::string& reason, const ProcessGroup& group) {
+  const ProcessGroup target = group != nullptr ? group : default_group();
+  for (const auto& device : target->getDeviceTypes()) {
+    const auto backend = target->getBackend(device.type());
+    if (auto* engine = dynamic_cast<ProcessGroupLockstep*>(backend.get())) {
+      engine->abort(reason);
+    } else {
+      backend->abort();
+    }
+  }
+}
+
+bool is_available() {
+  return true;
+}
+bool is_initialized() {
+  return World::of_process().is_open();
+}
+int get_local_rank() {
+  return World::of_process().facts("get_local_rank").local_rank;
+}
+at::Device local_device() {
+  return at::Device(at::kCPU);
+}
+
+ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions& options)
+    : exceptions_at_start_(std::uncaught_exceptions()) {
+  init_process_group(backend, options);
+  rank_ = get_rank();
+  world_size_ = get_world_size();
+}
+
+ProcessGroupGuard::~ProcessGroupGuard() {
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
+      abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
+    }
+    destroy_process_group();
+  } catch (const std::exception& error) {
+    log::error(fmt::format("leaving the process group: {}", error.what()));
+  }
+}
+
+}  // namespace lockstep

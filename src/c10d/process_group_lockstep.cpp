@@ -1,0 +1,157 @@
+#include "lockstep/c10d/process_group_lockstep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "c10d/collective_call.h"
+#include "c10d/group_core.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+namespace {
+
+std::string describe_member(const ProcessGroupLockstepOptions& options) {
+  std::string rank = fmt::format("rank {}", options.rank);
+  if (!options.global_ranks.empty() && options.global_ranks[options.rank] != options.rank) {
+    rank += fmt::format(" (rank {} of the world)", options.global_ranks[options.rank]);
+  }
+  return fmt::format("{}, group '{}'", rank, options.name);
+}
+
+void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroupLockstepOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in 0 to {}", options.name,
+                                                                 options.rank, options.world_size - 1));
+  }
+  if (!options.global_ranks.empty() && options.global_ranks.size() != static_cast<std::size_t>(options.world_size)) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("group '{}': {} global ranks given for a world of {}", options.name,
+                                    options.global_ranks.size(), options.world_size));
+  }
+  if (store == nullptr) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("group '{}': no store to find the others", options.name));
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,
+                                                                      const ProcessGroupLockstepOptions& options) {
+  check_options(store, options);
+  comm::CommunicatorOptions communicator_options;
+  communicator_options.rank = options.rank;
+  communicator_options.world_size = options.world_size;
+  communicator_options.name = options.name;
+  communicator_options.timeout = options.timeout;
+  communicator_options.arena = process_arena();
+  auto communicator = comm::Communicator::create(store, communicator_options);
+  const std::string who = describe_member(options);
+  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who);
+  return c10::intrusive_ptr<ProcessGroupLockstep>::reclaim(
+      new ProcessGroupLockstep(std::move(store), std::move(core), options));
+}
+
+ProcessGroupLockstep::ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
+                                           const ProcessGroupLockstepOptions& options)
+    : Backend(options.rank, options.world_size),
+      store_(std::move(store)),
+      core_(std::move(core)),
+      options_(options),
+      timeout_(options.timeout) {}
+
+ProcessGroupLockstep::~ProcessGroupLockstep() {
+  core_->leave();
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupLockstep::getBackendOptions() {
+  auto options = c10::make_intrusive<Options>(kBackendName, timeout_.load());
+  options->group_name = options_.name;
+  options->global_ranks_in_group.assign(options_.global_ranks.begin(), options_.global_ranks.end());
+  return options;
+}
+
+void ProcessGroupLockstep::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+}
+
+std::chrono::milliseconds ProcessGroupLockstep::timeout_or_default(std::chrono::milliseconds timeout) const {
+  return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
+  CollectiveCall call(core_, "barrier",
+                      {c10d::OpType::BARRIER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+  call.submit(comm::Barrier{});
+  return call.work({});
+}
+
+void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  CollectiveCall call(core_, "monitored_barrier",
+                      {c10d::OpType::BARRIER, Blocking::kYes, timeout_or_default(opts.timeout)});
+  call.submit(comm::Barrier{});
+}
+
+std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
+  const auto communicator = core_->communicator();
+  return communicator == nullptr ? 0 : communicator->sequence();
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                                              const std::vector<int>& ranks,
+                                                              const c10::intrusive_ptr<Options>& opts) {
+  ProcessGroupLockstepOptions options;
+  options.world_size = static_cast<int>(ranks.size());
+  options.rank = -1;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size_) {
+      throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, split: {} is not a rank of this group of {}",
+                                                                   core_->who(), ranks[i], size_));
+    }
+    if (ranks[i] == rank_) options.rank = static_cast<int>(i);
+    options.global_ranks.push_back(options_.global_ranks.empty() ? ranks[i] : options_.global_ranks[ranks[i]]);
+  }
+  if (options.rank < 0) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, split: this rank is not among the ranks {{{}}}",
+                                                                 core_->who(), fmt::join(ranks, ",")));
+  }
+  options.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
+  options.name = opts == nullptr || opts->group_name.empty()
+                     ? fmt::format("{}/split{{{}}}", options_.name, fmt::join(ranks, ","))
+                     : opts->group_name;
+  {
+    MutexLock lock(mutex_);
+    if (const int number = ++splits_[options.name]; number > 1) options.name += fmt::format("#{}", number);
+  }
+  return create(store_, options);
+}
+
+void ProcessGroupLockstep::abort() {
+  abort(fmt::format("{} aborted it", core_->who()));
+}
+
+void ProcessGroupLockstep::abort(const std::string& reason) {
+  if (const auto communicator = core_->communicator()) communicator->abort(reason);
+}
+
+void ProcessGroupLockstep::shutdown() {
+  core_->leave();
+}
+
+Status ProcessGroupLockstep::health() const {
+  const auto communicator = core_->communicator();
+  return communicator == nullptr ? Status() : communicator->health();
+}
+
+c10d::ErrorType ProcessGroupLockstep::getError() {
+  switch (health().code()) {
+    case ErrorCode::kOk: return c10d::ErrorType::SUCCESS;
+    case ErrorCode::kTimeout: return c10d::ErrorType::TIMEOUT;
+    case ErrorCode::kPeerFailed:
+    case ErrorCode::kAborted: return c10d::ErrorType::REMOTE_ERROR;
+    default: return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+}  // namespace lockstep

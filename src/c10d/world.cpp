@@ -1,0 +1,129 @@
+#include "c10d/world.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/store_adapter.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void throw_not_initialised(const char* what) {
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: there is no process group; call init_process_group first", what));
+}
+
+}  // namespace
+
+World& World::of_process() {
+  static auto* world = new World;
+  return *world;
+}
+
+bool World::is_open() const {
+  MutexLock lock(mutex_);
+  return default_ != nullptr;
+}
+
+void World::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
+  log::set_rank(facts.rank);
+  {
+    MutexLock lock(mutex_);
+    default_ = group;
+    facts_ = facts;
+    rendezvous_ = std::move(rendezvous);
+  }
+  add(group, std::move(members));
+}
+
+void World::close(std::chrono::milliseconds wait) {
+  std::vector<ProcessGroup> groups;
+  std::optional<comm::Rendezvous> rendezvous;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, entry] : groups_) {
+      if (ProcessGroup group = entry.group.lock()) groups.push_back(std::move(group));
+    }
+    groups_.clear();
+    counts_.clear();
+    default_.reset();
+    facts_ = {};
+    rendezvous.swap(rendezvous_);
+  }
+  for (const ProcessGroup& group : groups) group->shutdown();
+  groups.clear();
+  // kTimeout says that others are still connected; they do without the store then.
+  if (rendezvous) static_cast<void>(rendezvous->release(wait));
+}
+
+ProcessGroup World::default_group(const char* what) const {
+  MutexLock lock(mutex_);
+  if (default_ == nullptr) throw_not_initialised(what);
+  return default_;
+}
+
+World::Facts World::facts(const char* what) const {
+  MutexLock lock(mutex_);
+  if (default_ == nullptr) throw_not_initialised(what);
+  return facts_;
+}
+
+void World::add(const ProcessGroup& group, Members members) {
+  MutexLock lock(mutex_);
+  std::erase_if(groups_, [](const auto& item) { return item.second.group.expired(); });
+  groups_.insert_or_assign(group.get(), Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members)});
+}
+
+void World::remove(const ProcessGroup& group) {
+  group->shutdown();
+  MutexLock lock(mutex_);
+  groups_.erase(group.get());
+}
+
+World::Members World::members(const ProcessGroup& group) const {
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = groups_.find(group.get()); found != groups_.end()) return found->second.members;
+  }
+  Members members{group->getRank(), std::vector<int>(group->getSize()), group->getGroupName()};
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  return members;
+}
+
+int World::count(const std::string& key) {
+  MutexLock lock(mutex_);
+  return ++counts_[key];
+}
+
+ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
+                         const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<StoreAdapter>(store), members.rank,
+                                                       static_cast<int>(members.ranks.size()));
+  if (backend != nullptr) {
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  }
+  group->setGroupName(members.name);
+  return group;
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    const char* comma = text.empty() ? "" : ",";
+    if (last >= i + 2) {
+      text += fmt::format("{}{}-{}", comma, ranks[i], ranks[last]);
+    } else {
+      text += fmt::format("{}{}", comma, ranks[i]);
+      last = i;
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace lockstep

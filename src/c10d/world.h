@@ -1,0 +1,74 @@
+// The world of this process: what init_process_group made and what groups came from it.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/c10d/process_groups.h"
+#include "lockstep/comm/store/rendezvous.h"
+
+namespace lockstep {
+
+class World {
+ public:
+  struct Facts {
+    std::shared_ptr<comm::Store> store;
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    std::chrono::milliseconds timeout{0};
+  };
+  struct Members {
+    int rank = -1;           // this process's group rank; -1: not a member
+    std::vector<int> ranks;  // of the world, by group rank
+    std::string name;
+  };
+
+  // Never destroyed: leaving the world at exit is the job of ProcessGroupGuard, not of static destructors.
+  static World& of_process();
+
+  bool is_open() const LOCKSTEP_EXCLUDES(mutex_);
+  void open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous)
+      LOCKSTEP_EXCLUDES(mutex_);
+  // Leaves all groups; the rank that hosts the store then serves it until the others have left, for up to `wait`.
+  void close(std::chrono::milliseconds wait) LOCKSTEP_EXCLUDES(mutex_);
+
+  // These throw "call init_process_group first" when there is no world; `what` is the caller's name.
+  ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
+  Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
+
+  void add(const ProcessGroup& group, Members members) LOCKSTEP_EXCLUDES(mutex_);
+  void remove(const ProcessGroup& group) LOCKSTEP_EXCLUDES(mutex_);
+  // Of a group that this process's world knows; groups made elsewhere count as having ranks 0 to n - 1.
+  Members members(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
+
+  // 1 for the first call with this key since the world was opened, then 2, ...
+  int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
+    Members members;
+  };
+
+  mutable Mutex mutex_;
+  ProcessGroup default_ LOCKSTEP_GUARDED_BY(mutex_);
+  Facts facts_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::optional<comm::Rendezvous> rendezvous_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+// A handle whose CPU tensors go to `backend`; null: the handle of a rank that is no member.
+ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
+                         const c10::intrusive_ptr<c10d::Backend>& backend);
+
+// The members as text: "0-3,7".
+std::string ranks_text(const std::vector<int>& ranks);
+
+}  // namespace lockstep
