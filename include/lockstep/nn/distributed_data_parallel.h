@@ -1,0 +1,136 @@
+// DistributedDataParallel: the same model on every rank, each training on its own part of the data.
+//
+//   Net net;                                               // any torch::nn module
+//   lockstep::DistributedDataParallel<Net> ddp(net);       // all ranks now have rank 0's parameters
+//   torch::optim::SGD optimizer(ddp.parameters(), 0.01);
+//   ...
+//   optimizer.zero_grad();
+//   loss_of(ddp->forward(x), y).backward();                // gradients are now the mean over all ranks
+//   optimizer.step();                                      // so every rank takes the same step
+//
+// `ddp->` reaches every method of the module, so the training step need not be called forward. Semantics are those of
+// torch.nn.parallel.DistributedDataParallel, with these differences:
+//   - Parameters that a pass does not use are handled in every mode (PyTorch: an error unless find_unused_parameters is
+//   set): where
+//     some rank used them the others count as zero, where none did the gradient stays as it was.
+//   - Every backward pass synchronises, also several after one forward pass.
+//   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
+//   step
+//     they are equal on all ranks.
+//   - No prefix is added to parameter names.
+//
+// Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
+// them once. A reference to a gradient that is kept over a step sees the next step's values.
+//
+// Threads: as the module; one forward and backward at a time. Errors are thrown by the call that notices them: of the
+// constructor (different models: the parameter and the ranks are named), of backward() (a rank died or did not come in
+// time).
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/comm_hook.h"
+#include "lockstep/nn/replica.h"
+
+namespace lockstep {
+
+namespace nn_detail {
+
+// The module type behind `Net`: a holder made with TORCH_MODULE, a shared_ptr to a module, or the module itself.
+template <typename Net>
+struct ModuleOf {
+  using type = Net;
+};
+template <typename Module>
+struct ModuleOf<std::shared_ptr<Module>> {
+  using type = Module;
+};
+template <typename Net>
+requires std::is_base_of_v<torch::nn::ModuleHolder<typename Net::ContainedType>, Net>
+struct ModuleOf<Net> {
+  using type = typename Net::ContainedType;
+};
+
+}  // namespace nn_detail
+
+template <typename Net>
+class DistributedDataParallel {
+ public:
+  using Module = typename nn_detail::ModuleOf<Net>::type;
+
+  // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes) and
+  // buffers across ranks, then sends rank 0's to all.
+  explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
+      : net_(std::move(net)), module_(pointer(net_)), replica_(module_, options) {}
+
+  // The module's own forward, whatever it takes and returns.
+  template <typename... Args>
+  decltype(auto) forward(Args&&... args) {
+    replica_.before_forward();
+    return module_->forward(std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // Any method of the module as the entry of a training step: `ddp->training_step(batch)`.
+  Module* operator->() {
+    replica_.before_forward();
+    return module_.get();
+  }
+
+  // The module itself, with its own type: for evaluation, saving, everything but training steps.
+  Net& module() { return net_; }
+  const Net& module() const { return net_; }
+  std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+
+  // While the guard lives, backward passes add up gradients on this rank without communication; the first pass after it
+  // sends the sum. The forward pass belongs inside as well.
+  [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
+
+  // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
+  // until all have, and then gets the final parameters and buffers of the last one. Collective.
+  template <typename Loop>
+  void join(Loop&& loop) {
+    replica_.begin_join();
+    std::forward<Loop>(loop)();
+    replica_.finish_join();
+  }
+
+  // The same hook on every rank, before the first backward pass.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) { replica_.register_comm_hook(std::move(hook)); }
+
+  // What happens underneath: bytes of buckets, gradients computed in place.
+  const Reducer& reducer() const { return replica_.reducer(); }
+
+ private:
+  static std::shared_ptr<Module> pointer(Net& net) {
+    if constexpr (std::is_same_v<Net, std::shared_ptr<Module>>) {
+      return net;
+    } else if constexpr (std::is_same_v<Net, Module>) {
+      // The module lives here, not on the heap: nobody owns it through this pointer.
+      return std::shared_ptr<Module>(std::shared_ptr<void>(), &net);
+    } else {
+      return net.ptr();
+    }
+  }
+
+  Net net_;
+  std::shared_ptr<Module> module_;
+  Replica replica_;
+};
+
+template <typename Net>
+DistributedDataParallel(Net) -> DistributedDataParallel<Net>;
+template <typename Net>
+DistributedDataParallel(Net, DistributedDataParallelOptions) -> DistributedDataParallel<Net>;
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "backend.h"
+
+namespace lockstep::nn_detail {
+
+Backend::Backend(ProcessGroup group, torch::Device device)
+    : backend_((group ? group : default_group())->getBackend(device.type())), device_(device) {
+  const std::string name = backend_->getBackendName();
+  has_avg_ = name == "lockstep" || name == "nccl";
+}
+
+torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
+  const auto options = torch::TensorOptions().dtype(dtype).device(device_);
+  const auto index = device_.has_index() ? device_.index() : c10::DeviceIndex{0};
+  if (!backend_->supportsTensorAlloc(index)) return torch::zeros({elements}, options);
+  return backend_->allocateTensor(static_cast<long>(elements), options).zero_();  // NOLINT(google-runtime-int)
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::start_mean(const torch::Tensor& flat) const {
+  std::vector<torch::Tensor> tensors{flat};
+  c10d::AllreduceOptions options;
+  options.reduceOp = has_avg_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+  if (!has_avg_) tensors[0].div_(world_size());
+  return backend_->allreduce(tensors, options);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::start_broadcast(const torch::Tensor& tensor, int root) const {
+  std::vector<torch::Tensor> tensors{tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return backend_->broadcast(tensors, options);
+}
+
+void Backend::broadcast(const torch::Tensor& tensor, int root) const {
+  start_broadcast(tensor, root)->wait();
+}
+
+torch::Tensor Backend::all_gather(const torch::Tensor& flat) const {
+  torch::Tensor input = flat.contiguous();
+  torch::Tensor output = torch::empty({world_size() * flat.numel()}, flat.options());
+  backend_->_allgather_base(output, input)->wait();
+  return output.view({world_size(), flat.numel()});
+}
+
+std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat) const {
+  const torch::Tensor lengths =
+      all_gather(torch::tensor({flat.numel()}, torch::TensorOptions().dtype(torch::kInt64).device(device_))).cpu();
+  const std::int64_t longest = lengths.max().item<std::int64_t>();
+  // Padded to the longest: every backend gathers equal sizes.
+  torch::Tensor padded = torch::zeros({longest}, flat.options());
+  padded.narrow(0, 0, flat.numel()).copy_(flat);
+  const torch::Tensor all = all_gather(padded);
+  std::vector<torch::Tensor> result;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    result.push_back(all[rank].narrow(0, 0, lengths[rank][0].item<std::int64_t>()));
+  }
+  return result;
+}
+
+}  // namespace lockstep::nn_detail

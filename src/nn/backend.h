@@ -1,0 +1,39 @@
+// The few c10d calls that nn makes, straight on the backend of a tensor's device: the CPU engine, NCCL and MPI serve
+// alike.
+#pragma once
+
+#include <torch/types.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep::nn_detail {
+
+class Backend {
+ public:
+  Backend(ProcessGroup group, torch::Device device);
+
+  int rank() const { return backend_->getRank(); }
+  int world_size() const { return backend_->getSize(); }
+  const torch::Device& device() const { return device_; }
+
+  // A flat tensor, zeros, in memory that collectives use without a copy if the backend has such.
+  torch::Tensor allocate(std::int64_t elements, torch::Dtype dtype) const;
+
+  // Starts making `flat` the mean over ranks. Backends without AVG divide first.
+  c10::intrusive_ptr<c10d::Work> start_mean(const torch::Tensor& flat) const;
+  c10::intrusive_ptr<c10d::Work> start_broadcast(const torch::Tensor& tensor, int root) const;
+  void broadcast(const torch::Tensor& tensor, int root) const;
+  // [world, n] from everyone's [n].
+  torch::Tensor all_gather(const torch::Tensor& flat) const;
+  // Everyone's flat tensor, of any length.
+  std::vector<torch::Tensor> all_gather_uneven(const torch::Tensor& flat) const;
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  torch::Device device_;
+  bool has_avg_;
+};
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,132 @@
+#include "gradient_placement.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <unordered_map>
+
+namespace lockstep::nn_detail {
+namespace {
+
+thread_local std::weak_ptr<GradientPlacement> active;
+thread_local bool any_active = false;
+
+// Memory of slots that tensors own now, for the deleter, which gets nothing but the address.
+class Occupied {
+ public:
+  void add(std::shared_ptr<Slot> slot) {
+    const std::lock_guard lock(mutex_);
+    slots_[slot->data] = std::move(slot);
+  }
+  bool remove(void* data) {
+    std::shared_ptr<Slot> slot;  // destroyed after the lock is gone: it may free the bucket
+    const std::lock_guard lock(mutex_);
+    const auto found = slots_.find(data);
+    if (found == slots_.end()) return false;
+    slot = std::move(found->second);
+    slots_.erase(found);
+    slot->busy.store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Slot>> slots_;
+};
+
+Occupied& occupied() {
+  static Occupied& instance = *new Occupied;  // tensors may be freed after static objects are gone
+  return instance;
+}
+
+// The CPU allocator with slots in front of it. LibTorch keeps a plain pointer to it, so it is never destroyed.
+class PlacingAllocator final : public c10::Allocator {
+ public:
+  explicit PlacingAllocator(c10::Allocator* base) : base_(base) { base_of_deleter_ = base->raw_deleter(); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (!any_active || bytes < GradientPlacement::kMinBytes) return base_->allocate(bytes);
+    const auto placement = active.lock();
+    if (!placement) return base_->allocate(bytes);
+    if (auto slot = placement->take(bytes)) {
+      void* data = slot->data;
+      occupied().add(std::move(slot));
+      return {data, data, &release, c10::Device(c10::kCPU)};
+    }
+    c10::DataPtr plain = base_->allocate(bytes);
+    placement->note(bytes, plain.get());
+    return plain;
+  }
+
+  // Callers of raw_allocate hand the bare address back to this.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { base_->copy_data(to, from, bytes); }
+
+ private:
+  static void release(void* data) {
+    if (data != nullptr && !occupied().remove(data) && base_of_deleter_ != nullptr) base_of_deleter_(data);
+  }
+
+  c10::Allocator* base_;
+  static inline c10::DeleterFnPtr base_of_deleter_ = nullptr;
+};
+
+void install_once() {
+  static const bool installed = [] {
+    c10::SetCPUAllocator(new PlacingAllocator(c10::GetCPUAllocator()), /*priority=*/1);
+    return true;
+  }();
+  (void)installed;
+}
+
+}  // namespace
+
+void GradientPlacement::begin() {
+  install_once();
+  {
+    const std::lock_guard lock(mutex_);
+    counts_.clear();
+    seen_.clear();
+  }
+  active = weak_from_this();
+  any_active = true;
+}
+
+void GradientPlacement::end() {
+  active.reset();
+  any_active = false;
+}
+
+void GradientPlacement::learn(std::size_t index, const void* data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto seen = seen_.find(data);
+  if (seen == seen_.end() || seen->second.bytes != bytes) return;
+  const Allocation now = seen->second;
+  std::optional<Allocation>& known = expected_[index];
+  if (known) parameter_of_.erase({known->bytes, known->nth});
+  known = now;
+  parameter_of_[{now.bytes, now.nth}] = index;
+}
+
+void GradientPlacement::set_slot(std::size_t index, std::shared_ptr<Slot> slot) {
+  const std::lock_guard lock(mutex_);
+  slots_[index] = std::move(slot);
+}
+
+std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = parameter_of_.find({bytes, counts_[bytes]});
+  if (found == parameter_of_.end()) return nullptr;
+  const std::shared_ptr<Slot>& slot = slots_[found->second];
+  // A gradient that exists is added to in place: its memory must not be handed out.
+  if (!slot || slot->bytes != bytes || slot->parameter.grad().defined()) return nullptr;
+  if (slot->busy.exchange(true, std::memory_order_acq_rel)) return nullptr;
+  seen_[slot->data] = {bytes, counts_[bytes]++};
+  return slot;
+}
+
+void GradientPlacement::note(std::size_t bytes, const void* data) {
+  const std::lock_guard lock(mutex_);
+  seen_[data] = {bytes, counts_[bytes]++};
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,66 @@
+// GradientPlacement: has gradients computed straight into their place in a bucket.
+//
+// Autograd allocates a gradient like any other tensor and keeps it as the parameter's gradient. This class stands
+// behind the CPU allocator and learns, in one pass, the how-manieth allocation of its size each large gradient is; in
+// later passes that allocation is answered with the gradient's slot. A wrong guess costs a copy, never a wrong result:
+// what lands in a slot is an ordinary tensor that owns it until freed, and the Reducer looks where each gradient really
+// is.
+#pragma once
+
+#include <torch/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace lockstep::nn_detail {
+
+// A gradient's place. Shared with the tensor that was allocated in it, so the memory outlives both.
+struct Slot {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  torch::Tensor keep;  // the bucket's buffer
+  torch::Tensor parameter;
+  std::atomic<bool> busy{false};
+};
+
+class GradientPlacement : public std::enable_shared_from_this<GradientPlacement> {
+ public:
+  // Smaller gradients are cheaper to copy than to foresee.
+  static constexpr std::size_t kMinBytes = std::size_t{32} << 10;
+
+  explicit GradientPlacement(std::size_t parameters) : slots_(parameters), expected_(parameters) {}
+
+  // From here on allocations of this thread count, until end(). A new begin() starts over.
+  void begin();
+  void end();
+
+  // Parameter `index` got its gradient at `data`: remembers which allocation that was.
+  void learn(std::size_t index, const void* data, std::size_t bytes);
+  // Where parameter `index` belongs from now on; null: nowhere.
+  void set_slot(std::size_t index, std::shared_ptr<Slot> slot);
+
+  // Answers an allocation of this thread: a slot, or nothing.
+  std::shared_ptr<Slot> take(std::size_t bytes);
+  // What was answered otherwise.
+  void note(std::size_t bytes, const void* data);
+
+ private:
+  struct Allocation {
+    std::size_t bytes;
+    std::size_t nth;  // among those of its size
+  };
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Slot>> slots_;
+  std::vector<std::optional<Allocation>> expected_;
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> parameter_of_;  // (bytes, nth) -> parameter
+  std::map<std::size_t, std::size_t> counts_;                                // by bytes, in this pass
+  std::map<const void*, Allocation> seen_;                                   // in this pass
+};
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,337 @@
+#include "lockstep/nn/reducer.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+
+#include <cstring>
+
+#include "reducer_impl.h"
+
+namespace lockstep {
+namespace {
+
+torch::Device device_of(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) return parameter.tensor.device();
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "this model has no parameter that requires a gradient, so there is nothing to synchronise; use it without "
+      "DistributedDataParallel, or set requires_grad before wrapping it");
+}
+
+}  // namespace
+
+Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+                    const ReducerOptions& options)
+    : options_(options), backend_(std::move(group), device_of(parameters)), buffers_(backend_, std::move(buffers)) {
+  for (NamedParameter& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    TORCH_CHECK_VALUE(parameter.tensor.device() == backend_.device(), "parameter '", parameter.name, "' is on ",
+                      parameter.tensor.device(), ", others are on ", backend_.device(),
+                      "; all parameters must be on one device");
+    Entry entry;
+    entry.name = std::move(parameter.name);
+    entry.parameter = parameter.tensor;
+    entry.info = {static_cast<std::size_t>(parameter.tensor.numel()), parameter.tensor.scalar_type(), false};
+    entries_.push_back(std::move(entry));
+  }
+  if (options_.gradient_as_bucket_view && backend_.device().is_cpu() && backend_.world_size() > 1) {
+    placement_learner_ = std::make_shared<nn_detail::GradientPlacement>(entries_.size());
+  }
+}
+
+void Reducer::Impl::attach_hooks() {
+  if (backend_.world_size() == 1) return;  // the gradients are their own mean
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    entry.accumulator = torch::autograd::impl::grad_accumulator(entry.parameter);
+    entry.hook = entry.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
+          on_gradient(i);
+          return outputs;
+        }));
+  }
+}
+
+void Reducer::Impl::detach_hooks() {
+  for (Entry& entry : entries_) {
+    if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    if (entry.slot) placement_learner_->set_slot(&entry - entries_.data(), nullptr);
+  }
+  if (placement_learner_) placement_learner_->end();
+}
+
+void Reducer::Impl::before_forward(bool synchronise) {
+  const std::lock_guard lock(mutex_);
+  synchronise_ = synchronise;
+  in_pass_ = false;  // whatever an exception left behind
+  if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
+}
+
+void Reducer::Impl::on_gradient(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  record_ready(index);
+  if (!synchronise_) return;
+  if (!in_pass_) start_pass();
+  Entry& entry = entries_[index];
+  if (!built_) {
+    if (!entry.ready) ready_order_.push_back(index);
+    entry.info.sparse = entry.info.sparse || entry.parameter.grad().is_sparse();
+    entry.ready = true;
+    return;
+  }
+  if (entry.info.sparse) {
+    entry.ready = true;
+    return;
+  }
+  Bucket& bucket = buckets_[entry.bucket];
+  TORCH_CHECK(
+      !bucket.started, "rank ", backend_.rank(), ": parameter '", entry.name,
+      "' received a second gradient in one backward pass, after its bucket was already being reduced. Its first pass "
+      "had one gradient only. If parts of the model run backward several times in a pass (reentrant checkpointing), "
+      "make the first pass do the same, or use no_sync() for all but the last");
+  place(entry, /*shadow=*/false);
+  if (!entry.ready) --bucket.pending;
+  entry.ready = true;
+  start_complete_buckets();
+}
+
+void Reducer::Impl::record_ready(std::size_t index) {
+  if (!placement_learner_) return;
+  const torch::Tensor& gradient = entries_[index].parameter.grad();
+  if (!gradient.defined() || gradient.is_sparse() || gradient.nbytes() < nn_detail::GradientPlacement::kMinBytes)
+    return;
+  placement_learner_->learn(index, gradient.const_data_ptr(), gradient.nbytes());
+}
+
+void Reducer::Impl::start_pass() {
+  in_pass_ = true;
+  placed_now_ = 0;
+  next_bucket_ = 0;
+  for (Entry& entry : entries_) entry.ready = false;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.members.size();
+    bucket.started = false;
+  }
+  torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
+    if (const auto impl = self.lock()) {
+      const std::lock_guard lock(impl->mutex_);
+      impl->finish_pass(/*shadow=*/false);
+    }
+  });
+  buffers_.start(buffer_source_);
+}
+
+void Reducer::Impl::shadow_pass() {
+  const std::lock_guard lock(mutex_);
+  next_bucket_ = 0;
+  for (Entry& entry : entries_) entry.ready = false;
+  for (Bucket& bucket : buckets_) bucket.started = false;
+  buffers_.start(buffer_source_);
+  finish_pass(/*shadow=*/true);
+}
+
+// Brings the gradient to its place in the bucket, where it usually is already.
+void Reducer::Impl::place(Entry& entry, bool shadow) {
+  torch::Tensor& gradient = entry.parameter.mutable_grad();
+  const bool used = gradient.defined() && !shadow;
+  used_.mutable_data_ptr<float>()[&entry - entries_.data()] = used ? 1.0F : 0.0F;
+  const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
+  if (used && in_place && gradient.strides() == entry.view.strides()) {
+    ++placed_now_;
+  } else {
+    // Another tensor lives where this gradient belongs: autograd's allocations differed from those of earlier passes.
+    if (!in_place && entry.slot && entry.slot->busy.load(std::memory_order_acquire)) relocate(buckets_[entry.bucket]);
+    const torch::NoGradGuard no_grad;
+    if (!used) {
+      entry.view.zero_();
+      return;
+    }
+    TORCH_CHECK(!gradient.is_sparse(), "rank ", backend_.rank(), ": the gradient of parameter '", entry.name,
+                "' is sparse here but was dense on rank 0 in the first pass");
+    if (gradient.is_cpu() && gradient.scalar_type() == entry.view.scalar_type() &&
+        gradient.strides() == entry.view.strides()) {
+      std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
+    } else {
+      entry.view.copy_(gradient);
+    }
+  }
+  if (options_.gradient_as_bucket_view) gradient = entry.view;
+}
+
+// A fresh buffer for the bucket; the old one lives on with the tensors in it.
+void Reducer::Impl::relocate(Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor old = bucket.buffer;
+  bucket.buffer = backend_.allocate(old.numel(), old.scalar_type());
+  bucket.buffer.copy_(old);
+  std::vector<const void*> old_places;
+  for (const std::size_t member : bucket.members) old_places.push_back(entries_[member].view.const_data_ptr());
+  assign_views(bucket);
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    Entry& entry = entries_[bucket.members[i]];
+    torch::Tensor& gradient = entry.parameter.mutable_grad();
+    if (gradient.defined() && !gradient.is_sparse() && gradient.const_data_ptr() == old_places[i])
+      gradient = entry.view;
+  }
+}
+
+void Reducer::Impl::start_complete_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+    start_bucket(buckets_[next_bucket_], next_bucket_);
+    ++next_bucket_;
+  }
+}
+
+void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
+  bucket.started = true;
+  if (!comm_hook_) {
+    bucket.work = backend_.start_mean(bucket.buffer);
+    return;
+  }
+  std::vector<torch::Tensor> parameters;
+  std::vector<torch::Tensor> gradients;
+  for (const std::size_t member : bucket.members) {
+    parameters.push_back(entries_[member].parameter);
+    gradients.push_back(entries_[member].view);
+  }
+  bucket.for_hook.emplace(index, index + 1 == buckets_.size(), bucket.buffer, std::move(parameters),
+                          std::move(gradients));
+  bucket.finish = comm_hook_->run(*bucket.for_hook);
+}
+
+void Reducer::Impl::finish_pass(bool shadow) {
+  in_pass_ = false;
+  const bool first = !built_;
+  if (first) {
+    build_buckets();
+  } else if (options_.static_graph && !shadow) {
+    check_static_graph();
+  }
+  for (Entry& entry : entries_) {
+    // In the first pass all of them, later those that no gradient reached: with what they have, or as zeros.
+    if (!entry.info.sparse && (first || shadow || !entry.ready)) place(entry, shadow);
+  }
+  for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
+  const torch::Tensor used = used_.to(backend_.device());
+  const auto work = backend_.start_mean(used);
+  finish_buckets();
+  work->wait();
+  take_over_gradients(used.cpu());
+  for (Entry& entry : entries_) {
+    if (entry.info.sparse) reduce_sparse(entry, shadow);
+  }
+  buffers_.finish();
+  if (placement_learner_) placement_learner_->end();
+  placed_ = placed_now_;
+  gradients_ = entries_.size();
+}
+
+void Reducer::Impl::finish_buckets() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
+    if (!bucket.for_hook) continue;
+    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
+    if (bucket.for_hook->buffer().const_data_ptr() != bucket.buffer.const_data_ptr()) {
+      const torch::NoGradGuard no_grad;
+      bucket.buffer.copy_(bucket.for_hook->buffer());  // the hook left its result in a tensor of its own
+    }
+    bucket.for_hook.reset();
+  }
+}
+
+void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
+  const auto* anywhere = used.const_data_ptr<float>();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (entry.info.sparse || anywhere[i] == 0) continue;
+    torch::Tensor& gradient = entry.parameter.mutable_grad();
+    if (options_.gradient_as_bucket_view) {
+      if (!gradient.defined()) gradient = entry.view;
+      continue;
+    }
+    const torch::NoGradGuard no_grad;
+    if (gradient.defined()) {
+      gradient.copy_(entry.view);
+    } else {
+      gradient = entry.view.clone();
+    }
+  }
+}
+
+void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& gradient = entry.parameter.mutable_grad();
+  const torch::Tensor& parameter = entry.parameter;
+  torch::Tensor own = gradient;
+  if (!own.defined() || shadow) {
+    own = torch::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(torch::kSparse));
+  } else if (!own.is_sparse()) {
+    own = own.to_sparse(1);
+  }
+  own = own.coalesce();
+  const std::int64_t sparse_dims = 1;  // an embedding's rows
+  TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
+              ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
+              " sparse dimensions; only gradients that are sparse in rows are reduced");
+  const auto indices =
+      backend_.all_gather_uneven(own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, torch::kInt64));
+  const auto values =
+      backend_.all_gather_uneven(own._nnz() > 0 ? own.values().flatten() : torch::empty({0}, parameter.options()));
+  std::vector<std::int64_t> row = parameter.sizes().slice(1).vec();
+  row.insert(row.begin(), -1);
+  gradient = torch::sparse_coo_tensor(torch::cat(indices).view({sparse_dims, -1}), torch::cat(values).view(row),
+                                      parameter.sizes())
+                 .coalesce()
+                 .div_(backend_.world_size());
+}
+
+void Reducer::Impl::check_static_graph() const {
+  std::string different;
+  for (const Entry& entry : entries_) {
+    if (entry.ready == entry.in_first) continue;
+    different += fmt::format("{}'{}' ({})", different.empty() ? "" : ", ", entry.name,
+                             entry.ready ? "used now, not in the first pass" : "used in the first pass, not now");
+  }
+  TORCH_CHECK(different.empty(), "rank ", backend_.rank(),
+              ": static_graph is set, but this backward pass used other parameters than the first one: ", different,
+              ". Leave static_graph off for models whose graph changes");
+}
+
+std::size_t Reducer::Impl::bucket_bytes() const {
+  std::size_t sum = 0;
+  for (const Bucket& bucket : buckets_) sum += bucket.buffer.nbytes();
+  return sum;
+}
+
+Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+                 const ReducerOptions& options)
+    : impl_(std::make_shared<Impl>(std::move(parameters), std::move(buffers), std::move(group), options)) {
+  impl_->attach_hooks();
+}
+
+Reducer::~Reducer() {
+  impl_->detach_hooks();
+}
+void Reducer::before_forward(bool synchronise) {
+  impl_->before_forward(synchronise);
+}
+void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
+  impl_->set_comm_hook(std::move(hook));
+}
+void Reducer::shadow_pass() {
+  impl_->shadow_pass();
+}
+void Reducer::set_buffer_source(int rank) {
+  impl_->set_buffer_source(rank);
+}
+std::size_t Reducer::bucket_bytes() const {
+  return impl_->bucket_bytes();
+}
+Reducer::PlacementStats Reducer::placement() const {
+  return impl_->placement();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+// The building of the buckets, once, at the end of the first pass.
+#include <numeric>
+
+#include "reducer_impl.h"
+
+namespace lockstep {
+namespace {
+
+std::size_t mebibytes(double amount) {
+  return static_cast<std::size_t>(amount * 1024 * 1024);
+}
+
+// The strides that autograd wants a gradient to have: the parameter's, when they leave no holes.
+std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  return torch::empty(parameter.sizes(), torch::TensorOptions().device(torch::kMeta)).strides().vec();
+}
+
+}  // namespace
+
+// Rank 0's order, for all; what it has not seen comes last, in reverse order of registration (roughly that of the
+// backward pass). Each number also says whether the gradient is sparse.
+std::vector<std::size_t> Reducer::Impl::agree_on_order() {
+  std::vector<std::int64_t> mine;
+  for (const std::size_t index : ready_order_) mine.push_back(static_cast<std::int64_t>(index));
+  for (std::size_t i = entries_.size(); i-- > 0;) {
+    if (!entries_[i].ready) mine.push_back(static_cast<std::int64_t>(i));
+  }
+  for (std::int64_t& value : mine) value = 2 * value + (entries_[value].info.sparse ? 1 : 0);
+  torch::Tensor order = torch::tensor(mine, torch::kInt64).to(backend_.device());
+  backend_.broadcast(order, 0);
+  order = order.cpu();
+  std::vector<std::size_t> result;
+  for (std::int64_t i = 0; i < order.numel(); ++i) {
+    const std::int64_t value = order.const_data_ptr<std::int64_t>()[i];
+    entries_[value / 2].info.sparse = value % 2 != 0;
+    result.push_back(static_cast<std::size_t>(value / 2));
+  }
+  return result;
+}
+
+void Reducer::Impl::build_buckets() {
+  const std::vector<std::size_t> order = agree_on_order();
+  std::vector<nn_detail::GradientInfo> infos;
+  for (Entry& entry : entries_) {
+    entry.in_first = entry.ready;
+    infos.push_back(entry.info);
+  }
+  for (const auto& members : nn_detail::assign_buckets(infos, order, mebibytes(options_.first_bucket_mb),
+                                                       mebibytes(options_.bucket_cap_mb))) {
+    build_bucket(members);
+  }
+  const auto count = static_cast<std::int64_t>(entries_.size());
+  used_ = backend_.device().is_cpu() ? backend_.allocate(count, torch::kFloat32) : torch::zeros({count});
+  ready_order_.clear();
+  built_ = true;
+}
+
+void Reducer::Impl::build_bucket(const std::vector<std::size_t>& members) {
+  std::size_t elements = 0;
+  for (const std::size_t member : members) elements += nn_detail::padded_elements(entries_[member].info);
+  Bucket bucket;
+  bucket.members = members;
+  bucket.pending = members.size();
+  bucket.buffer = backend_.allocate(static_cast<std::int64_t>(elements), entries_[members.front()].info.dtype);
+  for (const std::size_t member : members) entries_[member].bucket = buckets_.size();
+  assign_views(bucket);
+  buckets_.push_back(std::move(bucket));
+}
+
+void Reducer::Impl::assign_views(Bucket& bucket) {
+  std::size_t offset = 0;
+  for (const std::size_t member : bucket.members) {
+    Entry& entry = entries_[member];
+    entry.view = bucket.buffer.as_strided(entry.parameter.sizes(), gradient_strides(entry.parameter),
+                                          static_cast<std::int64_t>(offset));
+    offset += nn_detail::padded_elements(entry.info);
+    if (!placement_learner_) continue;
+    entry.slot = std::make_shared<nn_detail::Slot>();
+    entry.slot->data = entry.view.data_ptr();
+    entry.slot->bytes = entry.view.nbytes();
+    entry.slot->keep = bucket.buffer;
+    entry.slot->parameter = entry.parameter;
+    placement_learner_->set_slot(member, entry.slot);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+// What stands behind a Reducer. See include/lockstep/nn/reducer.h for the idea.
+#pragma once
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "buckets.h"
+#include "gradient_placement.h"
+#include "lockstep/nn/reducer.h"
+#include "packed_buffers.h"
+
+namespace lockstep {
+
+class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
+ public:
+  Impl(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+       const ReducerOptions& options);
+
+  void attach_hooks();
+  void detach_hooks();
+  void before_forward(bool synchronise);
+  void set_comm_hook(std::shared_ptr<CommHook> hook) { comm_hook_ = std::move(hook); }
+  void set_buffer_source(int rank) { buffer_source_ = rank; }
+  void shadow_pass();
+  std::size_t bucket_bytes() const;
+  PlacementStats placement() const { return {placed_, gradients_}; }
+
+ private:
+  using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
+
+  struct Entry {  // one parameter
+    std::string name;
+    torch::Tensor parameter;
+    AccumulatorPtr accumulator;
+    std::uintptr_t hook = 0;
+    nn_detail::GradientInfo info;
+    std::size_t bucket = 0;
+    torch::Tensor view;  // its place in the bucket
+    std::shared_ptr<nn_detail::Slot> slot;
+    bool ready = false;     // in this pass
+    bool in_first = false;  // was ready in the first pass
+  };
+
+  struct Bucket {
+    torch::Tensor buffer;
+    std::vector<std::size_t> members;
+    std::size_t pending = 0;
+    bool started = false;
+    std::optional<GradBucket> for_hook;
+    std::function<void()> finish;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+
+  // The backward pass.
+  void on_gradient(std::size_t index);
+  void start_pass();
+  void finish_pass(bool shadow);
+  void record_ready(std::size_t index);
+  void place(Entry& entry, bool shadow);
+  void relocate(Bucket& bucket);
+  void start_bucket(Bucket& bucket, std::size_t index);
+  void start_complete_buckets();
+  void finish_buckets();
+  void take_over_gradients(const torch::Tensor& used);
+  void reduce_sparse(Entry& entry, bool shadow);
+  void check_static_graph() const;
+
+  // The buckets.
+  void build_buckets();
+  std::vector<std::size_t> agree_on_order();
+  void build_bucket(const std::vector<std::size_t>& members);
+  void assign_views(Bucket& bucket);
+
+  const ReducerOptions options_;
+  const nn_detail::Backend backend_;
+  std::vector<Entry> entries_;
+  nn_detail::PackedBuffers buffers_;
+  std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
+  std::shared_ptr<CommHook> comm_hook_;
+  int buffer_source_ = 0;
+
+  std::mutex mutex_;  // hooks may run in several autograd threads (one per device)
+  bool synchronise_ = true;
+  bool in_pass_ = false;
+  bool built_ = false;
+  std::vector<std::size_t> ready_order_;
+  std::vector<Bucket> buckets_;
+  std::size_t next_bucket_ = 0;
+  torch::Tensor used_;  // [parameters] on the CPU, 1 where this rank has a gradient; then the mean over ranks
+  std::size_t placed_ = 0;
+  std::size_t gradients_ = 0;
+  std::size_t placed_now_ = 0;
+};
+
+}  // namespace lockstep
