@@ -86,7 +86,8 @@ Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& c
   for (;; ++job.restart_count) {
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupEnd end, run_generation(options, job, consoles, signals));
     Console& err = consoles.err();
-    if (end.failure) err.line(nullptr, "", format_failure(*end.failure));
+    // A terminal that the worker wrote to itself may stand in the middle of a line.
+    if (end.failure) err.line(nullptr, end.failure->stderr_seen ? "" : "\n", format_failure(*end.failure));
     if (end.signal != 0) return 128 + end.signal;
     if (!end.failure) return 0;
     if (job.restart_count >= options.max_restarts) return exit_code_of(end.failure->exit);

@@ -40,8 +40,8 @@ struct JobOptions {
 // reported on stderr; an error Status means that the job could not be run.
 //
 // Meant to be what a process does: it takes SIGTERM, SIGINT and SIGHUP for itself while it runs, ignores SIGPIPE, reads
-// and writes the standard streams, and ends every child of this process when the job could not be run to its end. Whatever the workers started is gone when it returns and when this process
-// dies.
+// and writes the standard streams, and ends every child of this process when the job could not be run to its end.
+// Whatever the workers started is gone when it returns and when this process dies.
 Result<int> run_job(const JobOptions& options);
 
 }  // namespace lockstep::launch
