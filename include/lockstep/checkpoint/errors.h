@@ -1,0 +1,22 @@
+// The exception of the checkpoint layer. Codes: kNotFound; kIo and kPermission (the system refused; errno's text);
+// kCorrupt (the file is not what it claims to be); kMismatch (a good file for another model or optimizer);
+// kUnsupported (a newer format, another optimizer); kInvalidArgument. The text names the file.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::checkpoint {
+
+class CheckpointError : public std::runtime_error {
+ public:
+  CheckpointError(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace lockstep::checkpoint

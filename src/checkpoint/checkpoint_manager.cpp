@@ -1,0 +1,193 @@
+#include "lockstep/checkpoint/checkpoint_manager.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "atomic_file.h"
+#include "lockstep/base/log.h"
+#include "number_text.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kSuffix = ".ckpt";
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  const auto step = number_from_text<std::int64_t>(name);
+  return step && *step >= 0 ? step : std::nullopt;
+}
+
+}  // namespace
+
+CheckpointManager::CheckpointManager(fs::path folder, CheckpointManagerOptions options)
+    : folder_(std::move(folder)), options_(options) {
+  if (options_.keep_last < 1) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          fmt::format("keep_last must be at least 1, got {}", options_.keep_last));
+  }
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error || !fs::is_directory(folder_)) {
+    throw CheckpointError(ErrorCode::kIo, fmt::format("cannot make the checkpoint folder {}: {}", folder_.native(),
+                                                      error ? error.message() : "a file has that name"));
+  }
+  if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
+    throw CheckpointError(ErrorCode::kPermission, fmt::format("cannot write to the checkpoint folder {}: {}",
+                                                              folder_.native(), std::strerror(errno)));
+  }
+}
+
+CheckpointManager::~CheckpointManager() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log::error(fmt::format("the last checkpoint was not saved: {}", error.what()));
+  }
+}
+
+void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
+  if (step < 0) throw CheckpointError(ErrorCode::kInvalidArgument, fmt::format("step must be >= 0, got {}", step));
+  wait();
+  Checkpoint state = options_.asynchronous ? checkpoint.clone() : checkpoint;
+  state.file_.metadata["step"] = text_of(step);
+  state.file_.metadata.erase("metric");
+  if (metric) state.file_.metadata["metric"] = text_of(*metric);
+  if (!options_.asynchronous) return write(step, state);
+  saving_ = std::async(std::launch::async, [this, step, state = std::move(state)] { write(step, state); });
+}
+
+void CheckpointManager::wait() {
+  if (saving_.valid()) saving_.get();
+}
+
+void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
+  remove_abandoned();
+  checkpoint.save(path_of(step));
+  metrics_[step] = checkpoint.metric();
+  remove_unneeded(step);
+}
+
+// Temporary files of writers that were killed.
+void CheckpointManager::remove_abandoned() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == kTemporarySuffix && step_of(path.stem().native())) fs::remove(path, ignored);
+  }
+}
+
+void CheckpointManager::remove_unneeded(std::int64_t just_saved) {
+  const std::vector<std::int64_t> all = steps();
+  std::set<std::int64_t> keep = {just_saved};
+  const auto last = static_cast<std::size_t>(options_.keep_last);
+  keep.insert(all.size() > last ? all.end() - options_.keep_last : all.begin(), all.end());
+  if (const auto best = steps_by_metric(); !best.empty()) keep.insert(best.front());
+  for (const std::int64_t step : all) {
+    if (keep.contains(step)) continue;
+    std::error_code error;
+    fs::remove(path_of(step), error);
+    if (error)
+      log::warning(fmt::format("cannot remove the old checkpoint {}: {}", path_of(step).native(), error.message()));
+    metrics_.erase(step);
+  }
+}
+
+std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
+  const auto known = metrics_.find(step);
+  if (known != metrics_.end()) return known->second;
+  try {
+    const auto metadata = read_tensor_file_metadata(path_of(step));
+    const auto found = metadata.find("metric");
+    metrics_[step] = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
+  } catch (const CheckpointError&) {
+    return std::nullopt;  // damaged: load_latest says so when it matters
+  }
+  return metrics_[step];
+}
+
+// The best first, the later of equals first; without those that have no metric.
+std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
+  if (options_.best == Best::kNotKept) return {};
+  const double sign = options_.best == Best::kHighestMetric ? 1.0 : -1.0;
+  std::vector<std::pair<double, std::int64_t>> ranked;
+  for (const std::int64_t step : steps()) {
+    const auto metric = metric_of(step);
+    if (metric && !std::isnan(*metric)) ranked.emplace_back(sign * *metric, step);
+  }
+  std::sort(ranked.rbegin(), ranked.rend());
+  std::vector<std::int64_t> result;
+  for (const auto& [metric, step] : ranked) result.push_back(step);
+  return result;
+}
+
+std::optional<Checkpoint> CheckpointManager::load_latest() {
+  wait();
+  std::vector<std::int64_t> candidates = steps();
+  std::reverse(candidates.begin(), candidates.end());
+  return load_first_good(candidates);
+}
+
+std::optional<Checkpoint> CheckpointManager::load_best() {
+  wait();
+  return load_first_good(steps_by_metric());
+}
+
+std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<std::int64_t>& candidates) {
+  std::vector<std::string> damaged;
+  for (const std::int64_t step : candidates) {
+    try {
+      Checkpoint checkpoint = load(step);
+      if (!damaged.empty()) {
+        log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
+      }
+      return checkpoint;
+    } catch (const CheckpointError& error) {
+      if (error.code() == ErrorCode::kNotFound) continue;  // its writer has just removed it
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      log::warning(fmt::format("passing over a checkpoint: {}", error.what()));
+      damaged.emplace_back(error.what());
+    }
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        fmt::format("no good checkpoint in {}: {}", folder_.native(), fmt::join(damaged, "; ")));
+}
+
+Checkpoint CheckpointManager::load(std::int64_t step) {
+  wait();
+  return Checkpoint::load(path_of(step));
+}
+
+std::vector<std::int64_t> CheckpointManager::steps() const {
+  std::vector<std::int64_t> result;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    const auto step = step_of(entry->path().filename().native());
+    if (step && path_of(*step) == entry->path()) result.push_back(*step);
+  }
+  if (error) {
+    throw CheckpointError(ErrorCode::kIo,
+                          fmt::format("cannot list the checkpoint folder {}: {}", folder_.native(), error.message()));
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+fs::path CheckpointManager::path_of(std::int64_t step) const {
+  return folder_ / fmt::format("{}{:09}{}", kPrefix, step, kSuffix);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,45 @@
+// SHA-256, from OpenSSL.
+#pragma once
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lockstep::checkpoint {
+
+inline constexpr std::size_t kSha256Digits = 64;
+
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) fail();
+  }
+  void update(const void* bytes, std::size_t count) {
+    if (EVP_DigestUpdate(context_.get(), bytes, count) != 1) fail();
+  }
+  void update(std::string_view bytes) { update(bytes.data(), bytes.size()); }
+
+  // Lower-case hexadecimal digits; ends the calculation.
+  std::string digits() {
+    std::array<unsigned char, kSha256Digits / 2> digest{};
+    if (EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr) != 1) fail();
+    std::string text;
+    for (const unsigned char byte : digest) {
+      text += "0123456789abcdef"[byte >> 4];
+      text += "0123456789abcdef"[byte & 15];
+    }
+    return text;
+  }
+
+ private:
+  [[noreturn]] static void fail() { throw std::runtime_error("OpenSSL cannot calculate SHA-256"); }
+
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+}  // namespace lockstep::checkpoint

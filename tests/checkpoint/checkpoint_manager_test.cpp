@@ -1,0 +1,258 @@
+#include "lockstep/checkpoint/checkpoint_manager.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Steps = std::vector<std::int64_t>;
+
+Checkpoint state_of(double value, std::int64_t elements = 1000) {
+  torch::nn::Linear layer(1, elements);
+  const torch::NoGradGuard no_grad;
+  layer->weight.fill_(value);
+  Checkpoint state;
+  state.add_model(*layer);
+  state.set("value", value);
+  return state;
+}
+
+double weight_of(const Checkpoint& state, std::int64_t elements = 1000) {
+  torch::nn::Linear layer(1, elements);
+  state.restore_model(*layer);
+  EXPECT_TRUE(layer->weight.eq(layer->weight[0]).all().item<bool>());
+  return layer->weight[0].item<double>();
+}
+
+std::size_t files_in(const std::filesystem::path& folder) {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+}
+
+void damage(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-5, std::ios::end);
+  file.put('\x7f');
+}
+
+class CheckpointFolders : public testing::Test {
+ protected:
+  ErrorCode code_of(const std::function<void()>& action) {
+    try {
+      action();
+      return ErrorCode::kOk;
+    } catch (const CheckpointError& error) {
+      message_ = error.what();
+      return error.code();
+    }
+  }
+
+  test::ScratchFolder scratch_;
+  std::filesystem::path folder_ = scratch_.path() / "runs" / "a";
+  std::string message_;
+};
+
+TEST_F(CheckpointFolders, KeepTheLastAndTheBest) {
+  CheckpointManager manager(folder_, {.keep_last = 2});
+  EXPECT_FALSE(manager.load_latest());
+  EXPECT_FALSE(manager.load_best());
+  const std::vector<double> accuracy = {0.1, 0.7, 0.3, 0.7, 0.2, 0.4};
+  for (std::int64_t step = 0; step < 6; ++step) {
+    manager.save(step, state_of(static_cast<double>(step)), accuracy[static_cast<std::size_t>(step)]);
+  }
+  EXPECT_EQ(manager.steps(), (Steps{3, 4, 5}));  // of equals the later
+  EXPECT_EQ(files_in(folder_), 3U);
+  EXPECT_EQ(weight_of(*manager.load_latest()), 5.0);
+  EXPECT_EQ(manager.load_latest()->metric(), 0.4);
+  EXPECT_EQ(manager.load_best()->step(), 3);
+  EXPECT_EQ(weight_of(manager.load(4)), 4.0);
+
+  // Another program, later.
+  CheckpointManager other(folder_, {.keep_last = 1});
+  other.save(6, state_of(6), 0.0);
+  EXPECT_EQ(other.steps(), (Steps{3, 6}));
+  CheckpointManager losses(folder_, {.keep_last = 1, .best = CheckpointManagerOptions::Best::kLowestMetric});
+  losses.save(7, state_of(7), 0.5);
+  EXPECT_EQ(losses.steps(), (Steps{6, 7}));
+  CheckpointManager none(folder_, {.keep_last = 1, .best = CheckpointManagerOptions::Best::kNotKept});
+  none.save(8, state_of(8));
+  EXPECT_EQ(none.steps(), (Steps{8}));
+}
+
+TEST_F(CheckpointFolders, DamagedFilesAreNamedAndPassedOver) {
+  CheckpointManager manager(folder_);
+  for (std::int64_t step = 1; step <= 3; ++step) manager.save(step, state_of(static_cast<double>(step)));
+  damage(manager.path_of(3));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(manager.load_latest()->step(), 2);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("step-000000003.ckpt: damaged"), std::string::npos) << log;
+  EXPECT_NE(log.find("going back to the good checkpoint"), std::string::npos) << log;
+  std::filesystem::resize_file(manager.path_of(2), 100);
+  damage(manager.path_of(1));
+  EXPECT_EQ(code_of([&] { manager.load_latest(); }), ErrorCode::kCorrupt);
+  for (const char* name : {"step-000000001", "step-000000002", "step-000000003"}) {
+    EXPECT_NE(message_.find(name), std::string::npos) << message_;
+  }
+}
+
+TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
+  CheckpointManager manager(folder_, {.keep_last = 10, .asynchronous = true});
+  torch::nn::Linear layer(1, 100000);
+  const torch::NoGradGuard no_grad;
+  for (std::int64_t step = 0; step < 5; ++step) {
+    layer->weight.fill_(static_cast<double>(step));
+    Checkpoint state;
+    state.add_model(*layer);
+    manager.save(step, state);
+    layer->weight.fill_(-1.0);
+  }
+  manager.wait();
+  for (std::int64_t step = 0; step < 5; ++step) {
+    EXPECT_EQ(weight_of(manager.load(step), 100000), static_cast<double>(step));
+  }
+}
+
+// The destructor finishes it.
+TEST_F(CheckpointFolders, NoAsynchronousSaveIsLost) {
+  { CheckpointManager(folder_, {.asynchronous = true}).save(1, state_of(1)); }
+  EXPECT_EQ(CheckpointManager(folder_).load_latest()->step(), 1);
+}
+
+// A limit on the size of files stands for a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limited{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_;
+};
+
+TEST_F(CheckpointFolders, AFullDiskCostsNothingThatWasThere) {
+  for (const bool asynchronous : {false, true}) {
+    CheckpointManager manager(folder_, {.asynchronous = asynchronous});
+    manager.save(1, state_of(1));
+    manager.wait();
+    {
+      const FileSizeLimit limit(10000);
+      const Checkpoint large = state_of(2, 100000);
+      EXPECT_EQ(code_of([&] {
+                  manager.save(2, large);
+                  manager.wait();
+                }),
+                ErrorCode::kIo);
+      EXPECT_NE(message_.find("step-000000002.ckpt.tmp: cannot write"), std::string::npos) << message_;
+      EXPECT_NE(message_.find("File too large"), std::string::npos) << message_;
+    }
+    EXPECT_EQ(files_in(folder_), 1U);
+    EXPECT_EQ(weight_of(*manager.load_latest()), 1.0);
+    manager.save(3, state_of(3));  // the error has been told once
+    manager.wait();
+    std::filesystem::remove(manager.path_of(3));
+  }
+}
+
+TEST_F(CheckpointFolders, AFolderThatCannotBeIsKnownAtOnce) {
+  scratch_.write("file", "");
+  EXPECT_EQ(code_of([&] { CheckpointManager(scratch_.path() / "file"); }), ErrorCode::kIo);
+  EXPECT_NE(message_.find((scratch_.path() / "file").native()), std::string::npos) << message_;
+  EXPECT_EQ(code_of([&] { CheckpointManager(scratch_.path() / "file" / "below"); }), ErrorCode::kIo);
+  EXPECT_NE(code_of([&] { CheckpointManager("/proc/checkpoints"); }), ErrorCode::kOk);
+  EXPECT_EQ(code_of([&] { CheckpointManager(folder_, {.keep_last = 0}); }), ErrorCode::kInvalidArgument);
+  CheckpointManager manager(folder_);
+  EXPECT_EQ(code_of([&] { manager.save(-1, state_of(1)); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { manager.load(7); }), ErrorCode::kNotFound);
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(code_of([&] { manager.save(1, state_of(1)); }), ErrorCode::kNotFound);
+}
+
+TEST_F(CheckpointFolders, OtherFilesAreLeftAlone) {
+  CheckpointManager manager(folder_, {.keep_last = 1});
+  const std::vector<std::string> others = {"notes.txt", "step-x.ckpt", "step-5.ckpt", "other.tmp",
+                                           "step-99999999999999999999.ckpt"};
+  for (const std::string& name : others) std::ofstream(folder_ / name) << "x";
+  std::ofstream(folder_ / "step-000000009.ckpt.tmp") << "of a writer that was killed";
+  for (std::int64_t step = 1; step <= 3; ++step) manager.save(step, state_of(1));
+  EXPECT_EQ(manager.steps(), (Steps{3}));
+  EXPECT_EQ(files_in(folder_), others.size() + 1);
+}
+
+constexpr const char* kWriterFolder = "LOCKSTEP_TEST_WRITER_FOLDER";
+constexpr std::int64_t kElements = 200000;
+
+// Not a test by itself: the process that CheckpointWriterFault kills. Without its variable it has nothing to do.
+TEST(CheckpointWriterProcess, SavesUntilItIsKilled) {
+  const char* folder = std::getenv(kWriterFolder);
+  if (folder == nullptr) return;
+  CheckpointManager manager(folder, {.keep_last = 2});
+  const auto latest = manager.load_latest();
+  for (std::int64_t step = latest ? latest->step() + 1 : 0;; ++step) {
+    manager.save(step, state_of(static_cast<double>(step), kElements));
+  }
+}
+
+pid_t start_writer(const std::filesystem::path& folder) {
+  const std::string variable = std::string(kWriterFolder) + "=" + folder.native();
+  std::vector<char*> environment = {const_cast<char*>(variable.c_str())};
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  environment.push_back(nullptr);
+  const char* arguments[] = {"checkpoint_tests", "--gtest_filter=CheckpointWriterProcess.*", "--gtest_brief=1",
+                             nullptr};
+  pid_t pid = -1;
+  EXPECT_EQ(::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char**>(arguments), environment.data()),
+            0);
+  return pid;
+}
+
+TEST(CheckpointWriterFault, ThereIsAlwaysAGoodCheckpointHoweverOftenTheWriterIsKilled) {
+  const test::ScratchFolder scratch;
+  CheckpointManager reader(scratch.path());
+  std::mt19937 random(7);
+  std::int64_t last = -1;
+  for (int round = 0; round < 12; ++round) {
+    const pid_t writer = start_writer(scratch.path());
+    ASSERT_GT(writer, 0);
+    // It has begun when it has saved something; where in the next save it then is, is chance.
+    const auto started = [&] {
+      const Steps steps = reader.steps();
+      return !steps.empty() && steps.back() > last;
+    };
+    while (!started() && ::waitpid(writer, nullptr, WNOHANG) == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    ASSERT_EQ(::kill(writer, SIGKILL), 0);
+    ASSERT_EQ(::waitpid(writer, nullptr, 0), writer);
+    testing::internal::CaptureStderr();
+    const auto latest = reader.load_latest();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not one damaged file
+    ASSERT_TRUE(latest);
+    EXPECT_GT(latest->step(), last);
+    last = latest->step();
+    EXPECT_EQ(weight_of(*latest, kElements), static_cast<double>(last));
+    EXPECT_LE(files_in(scratch.path()), 4U);  // the last two, one not yet removed, one temporary
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

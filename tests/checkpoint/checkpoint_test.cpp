@@ -1,0 +1,252 @@
+#include "lockstep/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace optim = torch::optim;
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(std::int64_t width = 8) {
+    fc1 = register_module("fc1", torch::nn::Linear(4, width));
+    bn = register_module("bn", torch::nn::BatchNorm1d(width));
+    fc2 = register_module("fc2", torch::nn::Linear(torch::nn::LinearOptions(width, 1).bias(false)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return fc2->forward(torch::dropout(bn->forward(fc1->forward(x)), 0.5, is_training()));
+  }
+  torch::nn::Linear fc1{nullptr};
+  torch::nn::BatchNorm1d bn{nullptr};
+  torch::nn::Linear fc2{nullptr};
+};
+TORCH_MODULE(Net);
+
+// What DataParallel wrappers do to names.
+struct WrapperImpl : torch::nn::Module {
+  explicit WrapperImpl(const Net& net) { register_module("module", net); }
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const Net&)>;
+
+const std::map<std::string, MakeOptimizer>& optimizers() {
+  static const std::map<std::string, MakeOptimizer> kAll = {
+      {"SGD",
+       [](const Net& net) {
+         return std::make_unique<optim::SGD>(net->parameters(), optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
+       }},
+      {"PlainSGD",
+       [](const Net& net) { return std::make_unique<optim::SGD>(net->parameters(), optim::SGDOptions(0.1)); }},
+      {"Adam",
+       [](const Net& net) {
+         return std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions(0.01).amsgrad(true));
+       }},
+      {"AdamW",
+       [](const Net& net) { return std::make_unique<optim::AdamW>(net->parameters(), optim::AdamWOptions(0.01)); }},
+      {"RMSprop",
+       [](const Net& net) {
+         return std::make_unique<optim::RMSprop>(net->parameters(),
+                                                 optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+       }},
+      {"Adagrad",
+       [](const Net& net) {
+         return std::make_unique<optim::Adagrad>(net->parameters(), optim::AdagradOptions(0.01).lr_decay(0.1));
+       }},
+  };
+  return kAll;
+}
+
+void train(Net& net, optim::Optimizer& optimizer, int first_step, int last_step) {
+  for (int step = first_step; step < last_step; ++step) {
+    const torch::Tensor x = torch::arange(24.0F).view({6, 4}).sin() + static_cast<double>(step);
+    optimizer.zero_grad();
+    net->forward(x).square().mean().backward();
+    optimizer.step();
+  }
+}
+
+std::string message_of(const std::function<void()>& action, ErrorCode code) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+void expect_equal(const Net& a, const Net& b) {
+  const auto other = b->named_parameters();
+  for (const auto& entry : a->named_parameters())
+    EXPECT_TRUE(torch::equal(entry.value(), other[entry.key()])) << entry.key();
+  const auto buffers = b->named_buffers();
+  for (const auto& entry : a->named_buffers())
+    EXPECT_TRUE(torch::equal(entry.value(), buffers[entry.key()])) << entry.key();
+}
+
+class OptimizerCheckpoints : public testing::TestWithParam<std::string> {
+ protected:
+  test::ScratchFolder folder_;
+};
+
+// Six steps are the same as three, a new process's three after loading; dropout included.
+TEST_P(OptimizerCheckpoints, TrainingGoesOnWithTheSameBits) {
+  const MakeOptimizer& make = optimizers().at(GetParam());
+  const auto path = folder_.path() / "state";
+  torch::manual_seed(1);
+  Net whole;
+  const auto optimizer = make(whole);
+  train(whole, *optimizer, 0, 3);
+  Checkpoint saved;
+  saved.add_model(*whole);
+  saved.add_optimizer(*optimizer);
+  saved.add_generator();
+  saved.save(path);
+  train(whole, *optimizer, 3, 6);
+
+  torch::manual_seed(99);
+  Net resumed;
+  const auto other = make(resumed);
+  train(resumed, *other, 0, 1);  // state that must be replaced
+  other->param_groups()[0].options().set_lr(7.0);
+  const Checkpoint loaded = Checkpoint::load(path);
+  loaded.restore_model(*resumed);
+  loaded.restore_optimizer(*other);
+  loaded.restore_generator();
+  train(resumed, *other, 3, 6);
+  expect_equal(whole, resumed);
+}
+
+TEST_P(OptimizerCheckpoints, TrainingDoesNotChangeWhatWasLoadedOrCloned) {
+  const MakeOptimizer& make = optimizers().at(GetParam());
+  torch::manual_seed(1);
+  Net net;
+  const auto optimizer = make(net);
+  train(net, *optimizer, 0, 2);
+  Checkpoint state;
+  state.add_model(*net);
+  state.add_optimizer(*optimizer);
+  state.add_generator();
+  const Checkpoint copy = state.clone();
+  train(net, *optimizer, 2, 4);
+  Net first;
+  Net second;
+  for (Net* target : {&first, &second}) {
+    const auto fresh = make(*target);
+    copy.restore_model(**target);
+    copy.restore_optimizer(*fresh);
+    copy.restore_generator();
+    train(*target, *fresh, 2, 4);
+    expect_equal(net, *target);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerCheckpoints,
+                         testing::Values("SGD", "PlainSGD", "Adam", "AdamW", "RMSprop", "Adagrad"),
+                         [](const auto& info) { return info.param; });
+
+TEST(Checkpoint, AnotherModelIsNamedInFullAndLeftAlone) {
+  Net net;
+  Checkpoint state;
+  state.add_model(*net);
+  Net wider(9);
+  const torch::Tensor before = wider->bn->weight.clone();
+  std::string message = message_of([&] { state.restore_model(*wider); }, ErrorCode::kMismatch);
+  EXPECT_NE(message.find("fc1.weight is [8, 4] in the file and [9, 4] in the model"), std::string::npos) << message;
+  EXPECT_TRUE(torch::equal(wider->bn->weight, before));
+  torch::nn::Sequential other(torch::nn::Linear(1, 2));
+  message = message_of([&] { state.restore_model(*other); }, ErrorCode::kMismatch);
+  EXPECT_NE(message.find("missing in the file: 0.bias, 0.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("unexpected in the file: bn.bias"), std::string::npos) << message;
+}
+
+TEST(Checkpoint, ModulePrefixIsNeverWrittenAndStrippedWhenRead) {
+  Net net;
+  WrapperImpl wrapper(net);
+  Checkpoint state;
+  state.add_model(wrapper);
+  Net other;
+  state.restore_model(*other);
+  expect_equal(net, other);
+  Net third;
+  WrapperImpl third_wrapper(third);
+  state.restore_model(third_wrapper);
+  expect_equal(net, third);
+
+  // A file with the prefix.
+  const test::ScratchFolder folder;
+  TensorFile file;
+  for (const auto& entry : net->named_parameters())
+    file.tensors["model.module." + entry.key()] = entry.value().detach();
+  for (const auto& entry : net->named_buffers()) file.tensors["model.module." + entry.key()] = entry.value();
+  write_tensor_file(folder.path() / "a", file);
+  Net fourth;
+  Checkpoint::load(folder.path() / "a").restore_model(*fourth);
+  expect_equal(net, fourth);
+}
+
+TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
+  Net net;
+  optim::SGD sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  train(net, sgd, 0, 1);
+  Checkpoint state;
+  EXPECT_NE(message_of([&] { state.restore_optimizer(sgd); }, ErrorCode::kMismatch).find("no optimizer"),
+            std::string::npos);
+  state.add_optimizer(sgd);
+  optim::Adam adam(net->parameters());
+  EXPECT_NE(
+      message_of([&] { state.restore_optimizer(adam); }, ErrorCode::kMismatch).find("type SGD, the program's has Adam"),
+      std::string::npos);
+  optim::SGD fewer(net->fc1->parameters(), optim::SGDOptions(0.1));
+  message_of([&] { state.restore_optimizer(fewer); }, ErrorCode::kMismatch);
+  Net wider(9);
+  optim::SGD other(wider->parameters(), optim::SGDOptions(0.5));
+  message_of([&] { state.restore_optimizer(other); }, ErrorCode::kMismatch);
+  EXPECT_EQ(other.param_groups()[0].options().get_lr(), 0.5);
+  EXPECT_TRUE(other.state().empty());
+  optim::LBFGS lbfgs(net->parameters());
+  message_of([&] { state.add_optimizer(lbfgs); }, ErrorCode::kUnsupported);
+}
+
+TEST(Checkpoint, ValuesComeBackExactly) {
+  const test::ScratchFolder folder;
+  Checkpoint state;
+  state.set("epoch", 3);
+  state.set("big", std::numeric_limits<std::int64_t>::min());
+  state.set("best", 0.1);
+  state.set("tiny", 5e-324);
+  state.set("nothing", std::numeric_limits<double>::infinity());
+  state.set("text", "size=3 epoch=1");
+  state.save(folder.path() / "a");
+  const Checkpoint loaded = Checkpoint::load(folder.path() / "a");
+  EXPECT_EQ(loaded.get_int("epoch"), 3);
+  EXPECT_EQ(loaded.get_int("big"), std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(loaded.get_double("best"), 0.1);
+  EXPECT_EQ(loaded.get_double("tiny"), 5e-324);
+  EXPECT_TRUE(std::isinf(loaded.get_double("nothing")));
+  EXPECT_EQ(loaded.get_text("text"), "size=3 epoch=1");
+  EXPECT_FALSE(loaded.has("epochs"));
+  const std::string message = message_of([&] { loaded.get_int("epochs"); }, ErrorCode::kNotFound);
+  EXPECT_NE(message.find((folder.path() / "a").native()), std::string::npos);
+  message_of([&] { loaded.get_int("text"); }, ErrorCode::kCorrupt);
+  message_of([&] { loaded.restore_generator(); }, ErrorCode::kNotFound);
+}
+
+TEST(Checkpoint, InvalidGeneratorStateIsAnError) {
+  const test::ScratchFolder folder;
+  write_tensor_file(folder.path() / "a", {{{"generator.cpu", torch::zeros({5056}, torch::kUInt8)}}, {}});
+  const Checkpoint wrong = Checkpoint::load(folder.path() / "a");
+  message_of([&] { wrong.restore_generator(); }, ErrorCode::kCorrupt);
+  write_tensor_file(folder.path() / "a", {{{"generator.cpu", torch::zeros({7})}}, {}});
+  message_of([&] { Checkpoint::load(folder.path() / "a").restore_generator(); }, ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,139 @@
+#include "lockstep/checkpoint/tensor_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "lockstep/checkpoint/errors.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+class TensorFiles : public testing::Test {
+ protected:
+  std::filesystem::path path() const { return folder_.path() / "a.ckpt"; }
+  std::string bytes() const {
+    std::ifstream file(path(), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void put(const std::string& bytes) { folder_.write("a.ckpt", bytes); }
+  // A file with this header and so many bytes of data.
+  void put_header(const std::string& json, std::size_t data = 0) {
+    std::string length(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i));
+    put(length + json + std::string(data, 'x'));
+  }
+  ErrorCode code_of_reading(Checksum checksum = Checksum::kIfPresent) {
+    try {
+      read_tensor_file(path(), checksum);
+      return ErrorCode::kOk;
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(std::string(error.what()).find(path().native()), std::string::npos) << error.what();
+      return error.code();
+    }
+  }
+
+  test::ScratchFolder folder_;
+};
+
+TEST_F(TensorFiles, GiveBackEveryDtypeShapeAndText) {
+  TensorFile file;
+  for (const auto dtype :
+       {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64, torch::kHalf,
+        torch::kBFloat16, torch::kFloat, torch::kDouble, torch::kComplexFloat, torch::kUInt16, torch::kFloat8_e4m3fn}) {
+    file.tensors[c10::toString(dtype)] = torch::arange(1, 7).to(dtype).view({2, 3});
+  }
+  file.tensors["scalar"] = torch::tensor(1.5);
+  file.tensors["empty"] = torch::empty({3, 0, 2});
+  file.tensors["transposed"] = torch::arange(6.0F).view({2, 3}).t();
+  file.metadata = {
+      {"text", "gr\xc3\xbc\xc3\x9f \"quoted\" \n"}, {"empty", ""}, {"lookalike", "\"lockstep.sha256\":\"00"}};
+  write_tensor_file(path(), file);
+  const TensorFile read = read_tensor_file(path());
+  EXPECT_EQ(read.metadata, file.metadata);
+  ASSERT_EQ(read.tensors.size(), file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors) {
+    const torch::Tensor& other = read.tensors.at(name);
+    EXPECT_EQ(other.scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_EQ(other.sizes(), tensor.sizes()) << name;
+    EXPECT_TRUE(torch::equal(other.to(torch::kComplexDouble), tensor.to(torch::kComplexDouble))) << name;
+  }
+  EXPECT_EQ(read_tensor_file_metadata(path()).at("text"), file.metadata.at("text"));
+}
+
+TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
+  EXPECT_THROW(write_tensor_file(path(), {{{"a", torch::zeros(1, torch::kComplexDouble)}}, {}}), CheckpointError);
+  EXPECT_THROW(write_tensor_file(path(), {{{"__metadata__", torch::zeros(1)}}, {}}), CheckpointError);
+  EXPECT_THROW(write_tensor_file(path(), {{}, {{"a", "\xff"}}}), CheckpointError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+// Every byte, and every length.
+TEST_F(TensorFiles, EveryDamageIsNoticed) {
+  write_tensor_file(path(), {{{"a", torch::arange(5)}, {"b", torch::ones({2, 2})}}, {{"step", "3"}}});
+  const std::string good = bytes();
+  std::mt19937 random(1);
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string flipped = good;
+    flipped[i] = static_cast<char>(flipped[i] ^ (1 << random() % 8));
+    put(flipped);
+    const ErrorCode code = code_of_reading(Checksum::kRequired);
+    EXPECT_TRUE(code == ErrorCode::kCorrupt || code == ErrorCode::kUnsupported) << "byte " << i;
+  }
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    put(good.substr(0, length));
+    EXPECT_EQ(code_of_reading(Checksum::kRequired), ErrorCode::kCorrupt) << length << " bytes";
+  }
+  put(good + "x");
+  EXPECT_EQ(code_of_reading(Checksum::kRequired), ErrorCode::kCorrupt);
+}
+
+TEST_F(TensorFiles, HostileHeadersAreErrors) {
+  put(std::string(8, '\xff'));
+  EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt);
+  for (
+      const char* header : {
+          "",
+          "null",
+          "[]",
+          "{",
+          "{\"a\":1}",
+          "{\"a\":{}}",
+          "{\"__metadata__\":[]}",
+          "{\"__metadata__\":{\"a\":1}}",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,5]}})",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",
+          R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"F32","shape":1,"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"X","shape":[1],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":7,"shape":[1],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})",
+          R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})",
+          R"({"a":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}})",
+          R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"__metadata__":{"lockstep.sha256":"00"}})",
+      }) {
+    put_header(header, 4);
+    EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt) << header;
+  }
+  put_header(std::string(200000, '['), 0);
+  EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt);
+  put_header(R"({"__metadata__":{"lockstep.format":"2"}})");
+  EXPECT_EQ(code_of_reading(), ErrorCode::kUnsupported);
+}
+
+TEST_F(TensorFiles, FilesOfOthersHaveNoChecksum) {
+  put_header(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4);
+  EXPECT_EQ(code_of_reading(Checksum::kIfPresent), ErrorCode::kOk);
+  EXPECT_EQ(code_of_reading(Checksum::kRequired), ErrorCode::kCorrupt);
+  std::filesystem::remove(path());
+  EXPECT_EQ(code_of_reading(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
