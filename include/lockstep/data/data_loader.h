@@ -1,0 +1,140 @@
+// Batches of a dataset, this rank's share of each epoch, made in threads ahead of the consumer when asked.
+//
+//   DataLoader loader(Mnist("data", /*train=*/true), {.batch_size = 64, .shuffle = true});
+//   for (int epoch = 0; epoch < 10; ++epoch) {
+//     for (auto& [images, labels] : loader) { ... }  // another order in each epoch
+//   }
+//
+// The batches are the same, in the same order, for any number of workers. A loop may be left at any moment; the next
+// one starts the next epoch. The loader belongs to one consumer thread; one loop at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/distributed_sampler.h"
+
+namespace lockstep::data {
+
+// A rank's part of the work.
+struct Share {
+  std::int64_t rank = 0;
+  std::int64_t world_size = 1;
+};
+
+// From what started this process: launcher variables, Slurm or MPI; the whole (0 of 1) when nothing did. The same rules
+// as init_process_group's (launch/world.h). Throws DataError when the variables contradict each other.
+Share share_from(const Environment& environment);
+
+struct DataLoaderOptions {
+  // Samples a batch, on each rank (as in PyTorch): the global batch is world_size times as large.
+  std::int64_t batch_size = 1;
+
+  // A new order in each epoch, equal on all ranks and decided by `seed` and the epoch. False: the dataset's order.
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+
+  // When ranks or batches do not divide the samples: by default some samples are repeated so that all ranks have
+  // equally many, and the last batch is smaller. drop_last leaves out the surplus and the smaller batch; exact (for
+  // evaluation) gives each sample to one rank once, so that ranks may have a batch more or less.
+  bool drop_last = false;
+  bool exact = false;
+
+  // Threads that make batches. 0: the consumer makes each when it asks for it; best for data in memory, such as Mnist,
+  // whose batches take less time than handing them over, and on machines whose cores are all training already. Use some
+  // when samples are decoded or read from disk.
+  int num_workers = 0;
+  // Finished batches that wait per worker, at most; workers then pause. Memory: num_workers * prefetch batches.
+  int prefetch = 2;
+
+  // Puts batches into page-locked memory, from which copies to a GPU are faster and may be asynchronous. Without a GPU
+  // it does nothing.
+  bool pin_memory = false;
+
+  // -1: from the environment, see share_from. Say both or neither.
+  std::int64_t rank = -1;
+  std::int64_t world_size = -1;
+
+  // Makes the batch from its samples; called by workers in parallel. Empty: the dataset's get_batch.
+  std::function<Example(std::vector<Example>)> collate = {};
+};
+
+class BatchWorkers;
+
+class DataLoader {
+ public:
+  class Iterator;
+
+  // Takes the dataset over (or shares it). Starts the workers. Throws DataError (kInvalidArgument).
+  explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
+  template <std::derived_from<Dataset> D>
+  explicit DataLoader(D dataset, DataLoaderOptions options = {})
+      : DataLoader(std::make_shared<const D>(std::move(dataset)), std::move(options)) {}
+  // Joins the workers; waits for the samples they are at.
+  ~DataLoader();
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch.
+  // Advancing the iterator blocks until the next batch is there, and throws what a worker threw for it: SampleError
+  // with the sample's index for a dataset's error, DataError otherwise, each with the original exception nested.
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+  // Batches of this rank in a whole epoch.
+  std::int64_t size() const;
+  const Dataset& dataset() const { return *dataset_; }
+
+  // The epoch of the next begin(), for programs that count epochs themselves. Keeps a cursor set by load_state when it
+  // is the same epoch.
+  void set_epoch(std::int64_t epoch);
+  // The epoch of the current or, before the first begin(), of the next loop.
+  std::int64_t epoch() const { return sampler_.epoch(); }
+
+  // The cursor behind the batches that the consumer has got, including the one that its loop body has at hand. After
+  // the last batch it is the start of the next epoch. Valid at any number of workers and ranks.
+  SamplerState state() const;
+  // The next begin() goes on from there. See DistributedSampler::load_state.
+  void load_state(const SamplerState& state);
+
+ private:
+  bool next(Example& batch);
+  Example make_batch(std::span<const std::int64_t> indices) const;
+
+  std::shared_ptr<const Dataset> dataset_;
+  DataLoaderOptions options_;
+  DistributedSampler sampler_;
+  bool started_ = false;               // the sampler's epoch has been begun
+  std::vector<std::int64_t> indices_;  // of the loop at hand
+  std::int64_t next_batch_ = 0;
+  std::int64_t batches_ = 0;               // of the loop at hand
+  std::unique_ptr<BatchWorkers> workers_;  // null without workers; last, so that threads end before what they use
+};
+
+// Of the kind that range-for needs: one pass, dereferenced to the batch at hand, which the consumer may change or move
+// from.
+class DataLoader::Iterator {
+ public:
+  explicit Iterator(DataLoader& loader) : loader_(&loader) { ++*this; }
+
+  Example& operator*() { return batch_; }
+  Example* operator->() { return &batch_; }
+  Iterator& operator++() {
+    more_ = loader_->next(batch_);
+    return *this;
+  }
+  bool operator==(std::default_sentinel_t) const { return !more_; }
+
+ private:
+  DataLoader* loader_;
+  Example batch_;
+  bool more_ = false;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,33 @@
+// The exception of the data layer: files that cannot be read or are not what they claim to be, wrong arguments, samples
+// that could not be made. Its text says where (path and byte, or sample index), what was expected and what was found.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::data {
+
+class DataError : public std::runtime_error {
+ public:
+  DataError(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// A dataset threw while it made a sample. The dataset's own exception is nested (std::rethrow_if_nested).
+class SampleError : public DataError {
+ public:
+  SampleError(std::int64_t index, const std::string& reason)
+      : DataError(ErrorCode::kCorrupt, "sample " + std::to_string(index) + ": " + reason), index_(index) {}
+  std::int64_t index() const noexcept { return index_; }
+
+ private:
+  std::int64_t index_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,60 @@
+#include "lockstep/data/dataset.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+void require_equal(const torch::Tensor& first, const torch::Tensor& other, std::size_t position,
+                   std::string_view part) {
+  if (!first.defined() || !other.defined()) {
+    throw DataError(ErrorCode::kMismatch, fmt::format("{} of the example at position {} in the batch is not defined",
+                                                      part, first.defined() ? position : 0));
+  }
+  if (first.sizes() == other.sizes() && first.scalar_type() == other.scalar_type()) return;
+  throw DataError(
+      ErrorCode::kMismatch,
+      fmt::format("{} at position {} in the batch is {} [{}], at position 0 it is {} [{}]: a batch needs equal "
+                  "shapes and types; resize, pad or give the loader a collate function",
+                  part, position, c10::toString(other.scalar_type()), fmt::join(other.sizes(), ", "),
+                  c10::toString(first.scalar_type()), fmt::join(first.sizes(), ", ")));
+}
+
+}  // namespace
+
+Example stack(const std::vector<Example>& examples) {
+  if (examples.empty()) throw DataError(ErrorCode::kInvalidArgument, "cannot stack a batch of no examples");
+  std::vector<torch::Tensor> data;
+  std::vector<torch::Tensor> targets;
+  data.reserve(examples.size());
+  targets.reserve(examples.size());
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    require_equal(examples[0].data, examples[i].data, i, "data");
+    require_equal(examples[0].target, examples[i].target, i, "target");
+    data.push_back(examples[i].data);
+    targets.push_back(examples[i].target);
+  }
+  return {torch::stack(data), torch::stack(targets)};
+}
+
+Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
+  std::vector<Example> examples;
+  examples.reserve(indices.size());
+  for (const std::int64_t index : indices) {
+    try {
+      examples.push_back(get(index));
+    } catch (const SampleError&) {
+      throw;
+    } catch (const std::exception& error) {
+      std::throw_with_nested(SampleError(index, error.what()));
+    }
+  }
+  return stack(examples);
+}
+
+}  // namespace lockstep::data

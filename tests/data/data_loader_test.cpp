@@ -1,0 +1,221 @@
+#include "lockstep/data/data_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+using Batches = std::vector<std::vector<std::int64_t>>;
+
+// Sample i is i and -i; `bad` throws. Counts its calls.
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t size, std::int64_t bad = -1) : size_(size), bad_(bad) {}
+  std::int64_t size() const override { return size_; }
+  Example get(std::int64_t index) const override {
+    ++*calls_;
+    if (index == bad_) throw std::runtime_error("the disk is on fire");
+    return {torch::tensor(index), torch::tensor(-index)};
+  }
+  std::int64_t calls() const { return *calls_; }
+
+ private:
+  std::int64_t size_;
+  std::int64_t bad_;
+  std::shared_ptr<std::atomic<std::int64_t>> calls_ = std::make_shared<std::atomic<std::int64_t>>(0);
+};
+
+std::vector<std::int64_t> values_of(const torch::Tensor& data) {
+  return {data.const_data_ptr<std::int64_t>(), data.const_data_ptr<std::int64_t>() + data.numel()};
+}
+
+Batches one_epoch(DataLoader& loader) {
+  Batches batches;
+  for (auto& [data, target] : loader) {
+    EXPECT_TRUE(torch::equal(data, -target));
+    batches.push_back(values_of(data));
+  }
+  return batches;
+}
+
+// The loader as a program of its own would have it: the test's environment must not matter.
+DataLoaderOptions alone(DataLoaderOptions options) {
+  options.rank = 0;
+  options.world_size = 1;
+  return options;
+}
+
+TEST(DataLoader, GivesBatchesInOrderAndASmallerLast) {
+  DataLoader loader(Numbers(7), alone({.batch_size = 3}));
+  EXPECT_EQ(one_epoch(loader), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(loader.size(), 3);
+  DataLoader dropping(Numbers(7), alone({.batch_size = 3, .drop_last = true}));
+  EXPECT_EQ(one_epoch(dropping), (Batches{{0, 1, 2}, {3, 4, 5}}));
+  DataLoader empty(Numbers(0), alone({.batch_size = 3}));
+  EXPECT_TRUE(one_epoch(empty).empty());
+}
+
+TEST(DataLoader, BatchesAreTheSameForAnyNumberOfWorkers) {
+  DataLoader plain(Numbers(101), alone({.batch_size = 8, .shuffle = true, .seed = 5}));
+  DataLoader threaded(Numbers(101),
+                      alone({.batch_size = 8, .shuffle = true, .seed = 5, .num_workers = 3, .prefetch = 1}));
+  Batches first;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    const Batches expected = one_epoch(plain);
+    EXPECT_EQ(one_epoch(threaded), expected);
+    EXPECT_NE(expected, first);  // each epoch is shuffled anew without being told
+    first = expected;
+    EXPECT_EQ(threaded.epoch(), epoch);
+  }
+}
+
+TEST(DataLoader, RanksShareTheEpoch) {
+  std::multiset<std::int64_t> seen;
+  for (const std::int64_t rank : {0, 1, 2}) {
+    DataLoader loader(Numbers(10), {.batch_size = 2, .shuffle = true, .exact = true, .rank = rank, .world_size = 3});
+    for (const auto& batch : one_epoch(loader)) seen.insert(batch.begin(), batch.end());
+  }
+  EXPECT_EQ(seen, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(DataLoader, LeavingALoopStartsTheNextEpochAndSetEpochGoesBack) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Numbers(64), alone({.batch_size = 4, .shuffle = true, .num_workers = workers}));
+    const Batches first = one_epoch(loader);
+    for (auto& batch : loader) {
+      EXPECT_EQ(batch.data.numel(), 4);
+      break;
+    }
+    EXPECT_EQ(loader.epoch(), 1);
+    loader.set_epoch(0);
+    EXPECT_EQ(one_epoch(loader), first);
+  }
+}
+
+TEST(DataLoader, WorkersPauseWhenNobodyTakesTheBatches) {
+  const Numbers numbers(1000);
+  DataLoader loader(numbers, alone({.batch_size = 1, .num_workers = 2, .prefetch = 3}));
+  auto batch = loader.begin();
+  for (int taken = 2; taken <= 20; ++taken) {
+    ++batch;
+    EXPECT_LE(numbers.calls(), taken + 2 * 3);
+  }
+}
+
+TEST(DataLoader, GoesOnMidEpochWithOtherWorkers) {
+  DataLoader loader(Numbers(50), alone({.batch_size = 4, .shuffle = true, .num_workers = 2}));
+  one_epoch(loader);
+  SamplerState state;
+  Batches rest;
+  for (auto& [data, target] : loader) {
+    if (state.consumed != 0) rest.push_back(values_of(data));
+    if (loader.state().consumed == 12) state = loader.state();
+  }
+  EXPECT_EQ(loader.state(), (SamplerState{50, 2, 0, 0, true}));  // after the last batch: the next epoch
+  const Batches next_epoch = one_epoch(loader);
+
+  DataLoader resumed(Numbers(50), alone({.batch_size = 4, .shuffle = true}));
+  resumed.load_state(state);
+  resumed.set_epoch(1);  // a program that counts epochs itself says where it is
+  EXPECT_EQ(resumed.state(), state);
+  EXPECT_EQ(one_epoch(resumed), rest);
+  EXPECT_EQ(one_epoch(resumed), next_epoch);
+}
+
+TEST(DataLoader, ErrorsNameTheSample) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Numbers(20, /*bad=*/13), alone({.batch_size = 4, .num_workers = workers}));
+    int batches = 0;
+    try {
+      for (auto& batch : loader) batches += batch.data.numel() == 4 ? 1 : 0;
+      FAIL() << "no error with " << workers << " workers";
+    } catch (const SampleError& error) {
+      EXPECT_EQ(error.index(), 13);
+      EXPECT_STREQ(error.what(), "sample 13: the disk is on fire");
+      EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
+    }
+    EXPECT_EQ(batches, 3);  // those before it came
+    EXPECT_EQ(loader.state().consumed, 12);
+  }
+}
+
+TEST(DataLoader, UnequalSamplesCannotBeABatch) {
+  class Growing : public Dataset {
+    std::int64_t size() const override { return 4; }
+    Example get(std::int64_t index) const override { return {torch::zeros({index + 1}), torch::tensor(0)}; }
+  };
+  DataLoader loader(Growing(), alone({.batch_size = 4}));
+  try {
+    loader.begin();
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("data at position 1 in the batch is Float [2], at position 0 it is Float [1]"),
+        std::string::npos)
+        << error.what();
+  }
+  DataLoader padded(Growing(), alone({.batch_size = 4, .num_workers = 1, .collate = [](std::vector<Example> examples) {
+                                        return Example(examples.back().data, torch::tensor(1));
+                                      }}));
+  EXPECT_EQ(padded.begin()->data.numel(), 4);
+}
+
+TEST(DataLoader, NothingIsLeftOfItsThreads) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  { DataLoader warm(Numbers(8), alone({.batch_size = 2, .num_workers = 1})); }
+  const auto before = threads();
+  for (int i = 0; i < 20; ++i) {
+    DataLoader loader(Numbers(1000), alone({.batch_size = 2, .num_workers = 3}));
+    auto batch = loader.begin();
+    for (int taken = 0; taken < i; ++taken) ++batch;
+  }
+  // A joined thread leaves the table a moment after it has been joined.
+  while (threads() > before) std::this_thread::yield();
+}
+
+TEST(DataLoader, GradientsAreOffInEveryThread) {
+  class Probe : public Dataset {
+    std::int64_t size() const override { return 2; }
+    Example get(std::int64_t) const override {
+      return {torch::tensor(torch::GradMode::is_enabled()), torch::tensor(0)};
+    }
+  };
+  for (const int workers : {0, 1}) {
+    DataLoader loader(Probe(), alone({.num_workers = workers}));
+    for (auto& batch : loader) EXPECT_FALSE(batch.data.item<bool>());
+  }
+  EXPECT_TRUE(torch::GradMode::is_enabled());
+}
+
+TEST(DataLoader, ShareComesFromTheEnvironment) {
+  EXPECT_EQ(share_from(Environment()).world_size, 1);
+  const Share share = share_from(Environment({{"RANK", "2"}, {"WORLD_SIZE", "3"}}));
+  EXPECT_EQ(share.rank, 2);
+  EXPECT_EQ(share.world_size, 3);
+  for (const Environment::Variables& wrong :
+       std::vector<Environment::Variables>{{{"RANK", "1"}},
+                                           {{"WORLD_SIZE", "2"}},
+                                           {{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+                                           {{"RANK", "x"}, {"WORLD_SIZE", "2"}}}) {
+    EXPECT_THROW(share_from(Environment(wrong)), DataError);
+  }
+}
+
+TEST(DataLoader, RefusesWrongOptions) {
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.batch_size = 0})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.num_workers = -1})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), {.rank = 0}), DataError);
+  EXPECT_THROW(DataLoader(std::shared_ptr<const Dataset>()), DataError);
+}
+
+}  // namespace
+}  // namespace lockstep::data
