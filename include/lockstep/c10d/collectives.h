@@ -105,8 +105,8 @@ Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const Colle
 
 // The same with tensors cut along their first dimension, into equal parts or as the splits (rows per group rank) say.
 struct AllToAllSingleOptions {
-  std::vector<std::int64_t> output_splits;
-  std::vector<std::int64_t> input_splits;
+  std::vector<std::int64_t> output_splits = {};
+  std::vector<std::int64_t> input_splits = {};
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;
 };

@@ -35,16 +35,16 @@ struct InitOptions {
   //   "env://"            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   "tcp://host:port"   rank 0 listens there
   //   "file:///path"      a file that all ranks reach
-  std::string init_method;
+  std::string init_method = {};
   // -1: from the environment.
   int rank = -1;
   int world_size = -1;
   // For joining, and for each operation unless it has its own. A shorter one finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Shown in errors; "" is "world".
-  std::string group_name;
+  std::string group_name = {};
   // Instead of init_method; needs rank and world_size.
-  std::shared_ptr<comm::Store> store;
+  std::shared_ptr<comm::Store> store = {};
 };
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists who came and who did
@@ -83,7 +83,7 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
   std::chrono::milliseconds timeout{-1};  // negative: that of the world
-  std::string name;                       // shown in errors; "": made from the members, as "group{0,1}"
+  std::string name = {};                  // shown in errors; "": made from the members, as "group{0,1}"
 };
 
 // A group of `ranks` (sorted; no duplicates). Collective over its members; blocks until they are there. Other ranks may
