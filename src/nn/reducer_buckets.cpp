@@ -69,11 +69,14 @@ void Reducer::Impl::build_bucket(const std::vector<std::size_t>& members) {
 }
 
 void Reducer::Impl::assign_views(Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
   std::size_t offset = 0;
   for (const std::size_t member : bucket.members) {
     Entry& entry = entries_[member];
-    entry.view = bucket.buffer.as_strided(entry.parameter.sizes(), gradient_strides(entry.parameter),
-                                          static_cast<std::int64_t>(offset));
+    // Shares the memory without being a view for autograd: optimizers detach gradients in place, which views refuse.
+    entry.view = torch::empty({0}, bucket.buffer.options());
+    entry.view.set_(bucket.buffer.storage(), static_cast<std::int64_t>(offset), entry.parameter.sizes(),
+                    gradient_strides(entry.parameter));
     offset += nn_detail::padded_elements(entry.info);
     if (!placement_learner_) continue;
     entry.slot = std::make_shared<nn_detail::Slot>();
