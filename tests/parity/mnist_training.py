@@ -1,0 +1,90 @@
+"""The small CNN on Fashion-MNIST with torch.nn.parallel.DistributedDataParallel, as train.cpp does it with Lockstep.
+
+mnist_training.py WORLD STEPS DATA OUT: trains STEPS steps on WORLD processes and saves the parameters as safetensors.
+With 0 steps these are the initial ones.
+"""
+import gzip
+import json
+import os
+import struct
+import sys
+import tempfile
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+SEED = 1234
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 10, kernel_size=5)
+        self.conv2 = nn.Conv2d(10, 20, kernel_size=5)
+        self.conv2_drop = nn.Dropout2d()
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2))
+        x = x.view(-1, 320)
+        x = F.relu(self.fc1(x))
+        x = F.dropout(x, training=self.training)
+        x = self.fc2(x)
+        return F.log_softmax(x, dim=1)
+
+
+def read_idx(path, offset):
+    with gzip.open(path, "rb") as file:
+        return torch.from_numpy(numpy.frombuffer(file.read(), numpy.uint8, offset=offset).copy())
+
+
+def dataset(folder):
+    images = read_idx(f"{folder}/train-images-idx3-ubyte.gz", 16).view(-1, 1, 28, 28)
+    labels = read_idx(f"{folder}/train-labels-idx1-ubyte.gz", 8)
+    return TensorDataset(images.float().div(255).sub(0.1307).div(0.3081), labels.long())
+
+
+def save(model, path):
+    header, data = {}, b""
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def train(rank, world, steps, folder, out, store):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    torch.manual_seed(SEED)
+    model = Net()
+    if steps > 0:
+        ddp = nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.5)
+        data = dataset(folder)
+        sampler = DistributedSampler(data, world, rank, shuffle=True, seed=SEED)
+        torch.manual_seed(SEED + rank)
+        # The loader's own generator, so that it draws nothing from the one that dropout uses.
+        loader = DataLoader(data, batch_size=64, sampler=sampler, generator=torch.Generator())
+        for _, (images, labels) in zip(range(steps), loader):
+            optimizer.zero_grad()
+            F.nll_loss(ddp(images), labels).backward()
+            optimizer.step()
+    if rank == 0:
+        save(model, out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    world, steps = int(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = (world, steps, sys.argv[3], sys.argv[4], os.path.join(scratch, "store"))
+        torch.multiprocessing.spawn(train, args=arguments, nprocs=world)

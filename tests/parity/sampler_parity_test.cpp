@@ -1,0 +1,34 @@
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "lockstep/data/distributed_sampler.h"
+#include "parity/python.h"
+
+namespace lockstep::data {
+namespace {
+
+TEST(DistributedSamplerParity, GivesPyTorchsIndices) {
+  std::istringstream lines(test::run_python("sampler_order.py"));
+  std::string line;
+  int compared = 0;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::int64_t size = 0;
+    std::int64_t epoch = 0;
+    DistributedSamplerOptions options;
+    fields >> size >> options.num_replicas >> options.rank >> options.shuffle >> options.seed >> epoch >>
+        options.drop_last;
+    ASSERT_TRUE(fields) << line;
+    const std::vector<std::int64_t> expected{std::istream_iterator<std::int64_t>(fields), {}};
+    DistributedSampler sampler(size, options);
+    sampler.set_epoch(epoch);
+    ASSERT_EQ(sampler.indices(), expected) << line;
+    ASSERT_EQ(sampler.samples_per_epoch(), static_cast<std::int64_t>(expected.size())) << line;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 7 * (1 + 2 + 3 + 4 + 7 + 16) * 2 * 5);
+}
+
+}  // namespace
+}  // namespace lockstep::data
