@@ -69,7 +69,7 @@ def table(results: list[Result]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--procs", default="1,2", help="numbers of processes, for example 1,2,4")
     options = parser.parse_args()
     try:
