@@ -11,11 +11,12 @@ std::size_t align_up(std::size_t value, std::size_t alignment) {
 
 }  // namespace
 
-RangeAllocator::RangeAllocator(std::size_t capacity) {
-  insert_free(0, capacity);
+RangeAllocator::RangeAllocator(std::size_t capacity) : capacity_(capacity) {
+  if (capacity > 0) insert_free(0, capacity);
 }
 
 std::optional<std::size_t> RangeAllocator::allocate(std::size_t bytes, std::size_t alignment) {
+  if (bytes > capacity_) return std::nullopt;  // and align_up cannot overflow
   bytes = align_up(bytes == 0 ? 1 : bytes, alignment);
   for (auto candidate = free_by_size_.lower_bound({bytes, 0}); candidate != free_by_size_.end(); ++candidate) {
     const auto [range_bytes, range_offset] = *candidate;

@@ -46,7 +46,8 @@ Result<Fd> listen_unix(const std::string& name, int backlog) {
 
 Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   for (;;) {
-    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    // Not blocking, so that a full backlog of a frozen rank 0 cannot outlast the deadline.
+    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
     sockaddr_un address;
     const socklen_t length = fill_address(name, address);
@@ -61,13 +62,19 @@ Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   }
 }
 
-Result<Fd> accept_unix(int listener, Deadline deadline) {
-  for (;;) {
-    LOCKSTEP_RETURN_IF_ERROR(wait_ready(listener, POLLIN, deadline, "waiting for ranks of this machine to connect"));
-    Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (fd.valid()) return fd;
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return Status::from_errno("accept", errno);
-  }
+Result<Fd> accept_unix(int listener) {
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (fd.valid() || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return fd;
+  return Status::from_errno("accept", errno);
+}
+
+Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chrono::nanoseconds at_most) {
+  std::vector<pollfd> entries{{listener, POLLIN, 0}};
+  for (const Fd& socket : sockets) entries.push_back({socket.get(), POLLIN, 0});
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(at_most);
+  const int ready = poll(entries.data(), entries.size(), static_cast<int>(milliseconds.count()));
+  if (ready >= 0 || errno == EINTR) return ready > 0;
+  return Status::from_errno("waiting for ranks of this machine to connect", errno);
 }
 
 bool same_user(int socket) {
@@ -94,6 +101,10 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline, "sending shared memory to a rank"));
     if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == ETOOMANYREFS && !deadline.expired()) {  // many descriptors on their way at once: some arrive soon
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     if (errno != EAGAIN && errno != EINTR) return Status::from_errno("sending shared memory to a rank", errno);
   }
 }

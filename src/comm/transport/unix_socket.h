@@ -1,6 +1,7 @@
 // Unix sockets for the hand-over: whole messages with descriptors attached, each call bounded by a deadline.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,10 @@ namespace lockstep::comm {
 // `name` is abstract (kept by the kernel only while the socket is open).
 Result<Fd> listen_unix(const std::string& name, int backlog);
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);
-Result<Fd> accept_unix(int listener, Deadline deadline);
+// Does not wait: an invalid Fd when nobody has connected.
+Result<Fd> accept_unix(int listener);
+// Waits until the listener or one of the sockets has something to read; false after `at_most`.
+Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chrono::nanoseconds at_most);
 // Whether the process at the other end belongs to the same user.
 bool same_user(int socket);
 

@@ -27,6 +27,7 @@ class RangeAllocator {
   std::map<std::size_t, std::size_t> free_by_offset_;
   std::set<std::pair<std::size_t, std::size_t>> free_by_size_;  // (bytes, offset)
   std::map<std::size_t, std::size_t> used_;
+  std::size_t capacity_;
   std::size_t allocated_ = 0;
 };
 
