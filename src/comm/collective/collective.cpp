@@ -1,5 +1,7 @@
 #include "collective.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -61,15 +63,14 @@ Status Collective::post(std::uint64_t sequence) {
   post.root = request_.root;
   post.count = request_.count;
   post.factor = request_.factor;
-  const Status published = publish(post);
-  // Even a rank that could not stage shows up, so that the others learn of it by the abort that follows, not by a
-  // timeout.
-  const bool ready = (post.flags & kUnstaged) == 0;
   memory_.state(memory_.rank())
       .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  // Half a post must not be seen: the others learn of a failure by the abort that follows.
+  LOCKSTEP_RETURN_IF_ERROR(publish(post));
+  const bool ready = (post.flags & kUnstaged) == 0;
   post.state.store(2 * sequence + (ready ? 1 : 0), std::memory_order_seq_cst);
   waiting_.notify(true);
-  return published;
+  return {};
 }
 
 void Collective::adopt_small(std::uint64_t sequence) {
@@ -166,10 +167,11 @@ Status Collective::publish_outputs(Post& post) {
   const std::size_t total = padded_total(request_.output, request_.outputs);
   bool direct = in_arena(request_.output.data, request_.output.bytes);
   for (const Piece& piece : request_.outputs) direct = direct && in_arena(piece.data, piece.bytes);
-  // A reduction that every rank does for itself never lets others write its output.
-  const bool own_work = Plan::is_one_shot(request_.kind, request_.input.bytes);
-  // Who stays in the call, or gets little, fetches it himself; others must be able to go on without us.
-  private_output_ = own_work || (!direct && (blocking_ || total <= Communicator::kInlineBytes));
+  // What every rank does for itself never lets others write its output.
+  const bool own_work =
+      Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
+  // Who stays in the call fetches it himself; else others, whose inputs it needs, must be able to go on without us.
+  private_output_ = own_work || (!direct && blocking_);
   const bool staged = !private_output_ && !direct;
   if (private_output_) post.flags |= kPrivateOutput;
   if (!private_output_ && total > 0) needs_all_ = true;
@@ -240,6 +242,8 @@ bool Collective::advance(bool help, Scratch& scratch) {
     phase_ = unstaged && all_blocking ? Phase::kStream : Phase::kStaging;
     if (phase_ == Phase::kStaging) {
       if (Status staged = stage_late(); !staged.ok()) {
+        staged = staged.with_context(
+            fmt::format("rank {} cannot take part in {} #{}", memory_.rank(), to_string(request_.kind), sequence_));
         waiting_.abort(staged.code(), staged.message());
         finish(std::move(staged));
         return true;
@@ -321,7 +325,6 @@ void Collective::finish(Status status) {
 }
 
 void Collective::quiesce() const {
-  if (phase_ != Phase::kRunning) return;
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
   while (!deadline.expired()) {
     std::uint64_t claimed = 0;

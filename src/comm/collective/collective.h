@@ -61,7 +61,7 @@ class Collective {
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
-  // Waits, briefly, until no rank is inside a ticket of this operation any more. After an abort.
+  // Waits, briefly, until no rank is inside a ticket of this operation any more. After an abort; needs no lock.
   void quiesce() const;
 
   bool over() const { return phase_ == Phase::kOver; }

@@ -91,7 +91,6 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> current;    // sequence << 8 | Kind of the last collective that it started
   std::atomic<std::uint32_t> left;       // it has said goodbye
   std::atomic<std::uint32_t> pid;
-  std::atomic<Address> stream;  // its two staging pieces
   // Written by whoever wakes it.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> waiting;
@@ -102,10 +101,18 @@ struct alignas(kLine) RankState {
 
 struct alignas(kLine) Header {
   std::atomic<std::uint32_t> sleepers;
-  alignas(kLine) std::atomic<std::uint32_t> abort_state;  // 0 none, 1 being written, 2 readable
-  std::atomic<std::uint32_t> abort_code;
-  char abort_message[1024];
+  alignas(kLine) std::atomic<std::uint32_t> aborted_by;  // rank + 1 of who broke the group first; 0: nobody
 };
+
+// Why a rank broke the group; each writes its own before it sets Header::aborted_by, so whoever dies in between harms
+// nobody.
+struct alignas(kLine) AbortReason {
+  std::uint32_t code;
+  char message[1020];
+};
+
+// Bytes of one of the two staging pieces of each rank (stream.h), a multiple of the page size.
+std::size_t stream_piece_bytes(int world);
 
 // Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
 inline constexpr int kChannelEntries = 8;
@@ -128,11 +135,17 @@ class ControlLayout {
         pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes))),
         rank_bytes_(align(pieces_ + kRing * world * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
-        ranks_(align(states_ + world * sizeof(RankState))),
-        channels_(ranks_ + world * rank_bytes_) {}
+        reasons_(align(states_ + world * sizeof(RankState))),
+        ranks_(align(reasons_ + world * sizeof(AbortReason))),
+        channels_(ranks_ + world * rank_bytes_),
+        stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
+        stream_bytes_(stream_piece_bytes(world)) {}
 
-  std::size_t total() const { return channels_ + std::size_t(world_) * world_ * kChannelEntries * sizeof(Message); }
+  // Address space; pages exist once they are touched.
+  std::size_t total() const { return stream_ + 2 * world_ * stream_bytes_; }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
+  std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
+  std::size_t stream(int rank, int piece) const { return stream_ + (2 * rank + piece) * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
   std::size_t done(int rank, int slot) const { return claim(rank, kRing) + slot * sizeof(Counter); }
@@ -151,8 +164,11 @@ class ControlLayout {
   std::size_t pieces_;
   std::size_t rank_bytes_;
   std::size_t states_;
+  std::size_t reasons_;
   std::size_t ranks_;
   std::size_t channels_;
+  std::size_t stream_;
+  std::size_t stream_bytes_;
 };
 
 }  // namespace lockstep::comm

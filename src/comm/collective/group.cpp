@@ -1,14 +1,23 @@
 #include "group.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <thread>
 
 #include "lockstep/comm/collective/reduce.h"
 #include "plan.h"
 
 namespace lockstep::comm {
+namespace {
+
+// How long a rank that leaves lets others finish what they have begun.
+constexpr auto kFarewell = std::chrono::milliseconds(200);
+
+}  // namespace
 
 Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver parts)
     : memory_(rank, options.world_size, options.name, options.arena, std::move(parts)),
@@ -61,8 +70,9 @@ Status Communicator::Impl::post(Collective& collective, Deadline deadline) {
     MutexLock lock(mutex_);
     if (!admitted()) continue;  // another thread took the place
     pending_.push_back(&collective);
-    const Status posted = collective.post(next_sequence());
+    Status posted = collective.post(next_sequence());
     if (!posted.ok()) {
+      posted = posted.with_context(fmt::format("rank {} cannot take part in {}", memory_.rank(), describe(collective)));
       waiting_.abort(posted.code(), posted.message());
       std::erase(pending_, &collective);
     }
@@ -85,9 +95,10 @@ void Communicator::Impl::reap() {
   }
   const std::uint64_t completed = pending_.empty() ? sequence() : pending_.front()->sequence() - 1;
   std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
-  if (mine.load(std::memory_order_relaxed) != completed) {
+  if (const std::uint64_t before = mine.load(std::memory_order_relaxed); before != completed) {
     mine.store(completed, std::memory_order_seq_cst);
-    if (completed % (kRing / 2) == 0) waiting_.notify(false);  // somebody may wait for a free slot
+    // Somebody may wait for a free slot.
+    if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
   std::erase_if(started_, [](const std::shared_ptr<Operation::State>& state) {
     const bool over = state->collective ? state->collective->over() : state->transfer.over;
@@ -158,11 +169,11 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
 Status Communicator::Impl::run_small(const AllReduce& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(validate(make_request(args), memory_.rank(), memory_.world()));
   LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
-  std::uint64_t sequence = 0;
+  std::optional<Collective> collective;
   {
     MutexLock lock(mutex_);
     if (admitted() && pending_.empty()) {
-      sequence = next_sequence();
+      const std::uint64_t sequence = next_sequence();
       post_small(memory_, waiting_, args, sequence);
       const int world = memory_.world();
       scratch_.inputs.resize(world);
@@ -187,24 +198,19 @@ Status Communicator::Impl::run_small(const AllReduce& args, Deadline deadline) {
         reap();
         return {};
       }
+      // Still under the lock: nobody may take the number for completed.
+      collective.emplace(memory_, waiting_, make_request(args), /*blocking=*/true);
+      collective->adopt_small(sequence);
+      pending_.push_back(&*collective);
     }
   }
-  if (sequence == 0) return run(make_request(args), deadline);
-  Collective collective(memory_, waiting_, make_request(args), /*blocking=*/true);
-  {
-    MutexLock lock(mutex_);
-    collective.adopt_small(sequence);
-    pending_.insert(
-        std::upper_bound(pending_.begin(), pending_.end(), sequence,
-                         [](std::uint64_t value, const Collective* other) { return value < other->sequence(); }),
-        &collective);
-  }
-  const Status status = finish_waiting(collective, deadline);
+  if (!collective) return run(make_request(args), deadline);
+  const Status status = finish_waiting(*collective, deadline);
   if (!status.ok()) {
-    forget(collective);
+    forget(*collective);
     return status;
   }
-  return collective.status();
+  return collective->status();
 }
 
 Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive) {
@@ -271,7 +277,10 @@ Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
                                   : check(state.transfer, expired);
         });
   }
-  return status.ok() ? state.status : status;
+  if (status.ok()) return state.status;
+  // The caller may now free its buffers.
+  if (state.collective) state.collective->quiesce();
+  return status;
 }
 
 bool Communicator::Impl::poll(Operation::State& state) {
@@ -286,25 +295,48 @@ void Communicator::Impl::poke() {
   if (!pending_.empty() || !mailbox_.idle()) drive(/*help=*/false);
 }
 
-// Operations that are still under way end with an error; their buffers stay alive until the group's memory goes.
+// An operation that this rank leaves behind.
+void Communicator::Impl::end_orphan(Operation::State& state) {
+  const bool used = state.collective != nullptr || mailbox_in_use(state.transfer);
+  if (used && !waiting_.aborted()) {
+    const std::string what = state.collective ? describe(*state.collective) : describe(state.transfer);
+    waiting_.abort(ErrorCode::kPeerFailed,
+                   fmt::format("rank {} (pid {}) left the group with {} under way", memory_.rank(), getpid(), what));
+  }
+  if (state.collective) {
+    forget(*state.collective);
+  } else {
+    MutexLock lock(mutex_);
+    mailbox_.withdraw(state.transfer);
+  }
+  state.status = {ErrorCode::kAborted, "group '" + memory_.name() + "' was destroyed before this operation was over"};
+  state.over.store(true, std::memory_order_release);
+}
+
+bool Communicator::Impl::mailbox_in_use(const Transfer& transfer) {
+  MutexLock lock(mutex_);
+  return mailbox_.in_flight(transfer);
+}
+
+// What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
+// more, so whoever still could is told: the group breaks.
 void Communicator::Impl::close() {
+  const Deadline moment = Deadline::after(kFarewell);
   std::vector<std::shared_ptr<Operation::State>> orphans;
-  {
+  for (;;) {
     MutexLock lock(mutex_);
     drive(/*help=*/true);
+    const bool wait = std::any_of(pending_.begin(), pending_.end(),
+                                  [](const Collective* collective) { return collective->missing() < 0; });
+    if (wait && !waiting_.aborted() && !moment.expired()) {
+      std::this_thread::yield();
+      continue;
+    }
     closed_ = true;
     orphans.swap(started_);
-    for (const auto& state : orphans) {
-      if (state->collective) {
-        std::erase(pending_, state->collective.get());
-      } else {
-        mailbox_.withdraw(state->transfer);
-      }
-      state->status = {ErrorCode::kAborted,
-                       "group '" + memory_.name() + "' was destroyed before this operation was over"};
-      state->over.store(true, std::memory_order_release);
-    }
+    break;
   }
+  for (const auto& state : orphans) end_orphan(*state);
   memory_.state(memory_.rank()).left.store(1, std::memory_order_seq_cst);
   waiting_.notify(true);
 }

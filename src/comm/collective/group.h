@@ -60,13 +60,16 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void drive(bool help) LOCKSTEP_REQUIRES(mutex_);
   void reap() LOCKSTEP_REQUIRES(mutex_);
   void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+  void end_orphan(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
+  bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 
   // For waits: why this one cannot succeed any more, after breaking the group; ok while it may.
   Status check(const Collective& collective, bool expired, std::uint64_t& progress,
                std::chrono::steady_clock::time_point& progressed);
-  Status check(const Transfer& transfer, bool expired);
+  Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
   Status check_admission(bool expired);
   std::string describe(const Collective& collective) const;
+  std::string describe(const Transfer& transfer) const;
   std::string last_call(int rank) const;
 
   const GroupMemory memory_;

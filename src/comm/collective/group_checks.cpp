@@ -17,6 +17,12 @@ std::string Communicator::Impl::describe(const Collective& collective) const {
                      memory_.name());
 }
 
+std::string Communicator::Impl::describe(const Transfer& transfer) const {
+  return fmt::format(
+      "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
+      transfer.peer == kAnySource ? "any rank" : fmt::format("rank {}", transfer.peer), transfer.tag, memory_.name());
+}
+
 std::string Communicator::Impl::last_call(int rank) const {
   const std::uint64_t current = memory_.state(rank).current.load(std::memory_order_relaxed);
   if (current == 0) return "no call yet";
@@ -33,13 +39,15 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, std
   std::string missing;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank()) continue;
+    // In this order: what a rank posted before it went is visible once it is seen to be gone.
+    const bool gone = waiting_.process_gone(rank);
+    const bool left = waiting_.left(rank);
     const bool posted =
         memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
     if (!posted) missing += fmt::format("{}{} ({})", missing.empty() ? "" : ", ", rank, last_call(rank));
-    const bool gone = waiting_.process_gone(rank);
-    const bool left = waiting_.left(rank);
     if (!gone && !left) continue;
-    if (posted && now - progressed < kDeadTicket) continue;
+    // Who has posted and then left has done its part.
+    if (posted && (left || now - progressed < kDeadTicket)) continue;
     const char* how = left ? "left the group" : "died";
     waiting_.abort(ErrorCode::kPeerFailed,
                    fmt::format("rank {} (pid {}) {} {} {} ({}); first seen by rank {}", rank, memory_.peer(rank).pid,
@@ -56,9 +64,7 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, std
 }
 
 Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
-  const std::string what = fmt::format(
-      "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
-      transfer.peer == kAnySource ? "any rank" : fmt::format("rank {}", transfer.peer), transfer.tag, memory_.name());
+  const std::string what = describe(transfer);
   int alive = 0;
   std::string gone_ranks;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -72,6 +78,10 @@ Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
   }
   const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
   if (alive == 0 || only_self_left) {
+    // It may have sent before it went.
+    MutexLock lock(mutex_);
+    mailbox_.pump();
+    if (transfer.over) return {};
     waiting_.abort(ErrorCode::kPeerFailed, fmt::format("rank(s) {} died or left before {} of rank {} was done",
                                                        gone_ranks, what, memory_.rank()));
     return waiting_.abort_status();
@@ -83,8 +93,10 @@ Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
 }
 
 Status Communicator::Impl::check_admission(bool expired) {
+  const std::uint64_t next = sequence() + 1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
+    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next) continue;  // not in the way
     waiting_.abort(ErrorCode::kPeerFailed,
                    fmt::format("rank {} (pid {}) died or left ({}) while rank {} had {} operations under way "
                                "in group '{}'",

@@ -18,7 +18,9 @@ class GroupMemory {
         name_(std::move(name)),
         layout_(world),
         arena_(std::move(arena)),
-        parts_(std::move(parts)) {}
+        parts_(std::move(parts)) {
+    for (int i = 0; i < world; ++i) bases_.push_back(i == rank ? arena_->base() : parts_.peers[i].arena->base());
+  }
 
   int rank() const { return rank_; }
   int world() const { return world_; }
@@ -29,6 +31,10 @@ class GroupMemory {
 
   Header& header() const { return at<Header>(0); }
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
+  AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
+  std::byte* stream_piece(int rank, std::uint64_t index) const {
+    return &at<std::byte>(layout_.stream(rank, static_cast<int>(index % 2)));
+  }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
   Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
@@ -45,7 +51,7 @@ class GroupMemory {
   // An address that `rank` published, as a pointer of this process.
   std::byte* resolve(int rank, Address address) const {
     if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
-    return parts_.peers[rank].arena->base() + (address - 1);
+    return bases_[rank] + (address - 1);
   }
   Address address_in_arena(const void* pointer) const { return arena_->offset_of(pointer) + 1; }
   Address address_in_control(const std::byte* pointer) const {
@@ -65,6 +71,7 @@ class GroupMemory {
   ControlLayout layout_;
   std::shared_ptr<SharedArena> arena_;
   HandOver parts_;
+  std::vector<std::byte*> bases_;  // of every rank's arena, as this process maps it
 };
 
 }  // namespace lockstep::comm

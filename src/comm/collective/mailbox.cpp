@@ -44,6 +44,11 @@ void Mailbox::withdraw(Transfer& transfer) {
   }
 }
 
+bool Mailbox::in_flight(const Transfer& transfer) const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(),
+                     [&](const Outgoing& outgoing) { return outgoing.transfer == &transfer; });
+}
+
 void Mailbox::pump() {
   std::vector<bool> blocked(memory_.world());
   for (auto send = sends_.begin(); send != sends_.end();) {
@@ -149,6 +154,8 @@ void Mailbox::deliver(Transfer& receive, const Letter& letter) {
   } else if (letter.bytes > 0) {
     const void* data = letter.data != nullptr ? static_cast<const void*>(letter.data) : letter.eager.data();
     copy_cached(receive.target.data, data, letter.bytes);
+    // The sender may have taken its memory back meanwhile; it breaks the group before it does.
+    if (letter.data != nullptr && waiting_.aborted()) receive.status = waiting_.abort_status();
   }
   if (letter.consumed != nullptr) {
     letter.consumed->store(1, std::memory_order_seq_cst);

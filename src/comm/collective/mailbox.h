@@ -37,6 +37,8 @@ class Mailbox {
   // `transfer` must live until it is over or withdrawn.
   void start(Transfer& transfer);
   void withdraw(Transfer& transfer);
+  // Whether another rank may still read the memory of this send.
+  bool in_flight(const Transfer& transfer) const;
   // Moves what can be moved without waiting.
   void pump();
   bool idle() const { return sends_.empty() && receives_.empty() && in_flight_.empty(); }

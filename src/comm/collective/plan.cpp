@@ -41,14 +41,14 @@ const char* to_string(Kind kind) {
 
 std::string Plan::describe(const Post& post) {
   const std::string name = to_string(post.kind);
+  const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
+                                                         : std::string(to_string(post.op));
   switch (post.kind) {
-    case Kind::kAllReduce:
-      return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), to_string(post.op));
+    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
     case Kind::kReduce:
-      return fmt::format("{} of {} {} ({}) to rank {}", name, post.count, to_string(post.type), to_string(post.op),
-                         post.root);
+      return fmt::format("{} of {} {} ({}) to rank {}", name, post.count, to_string(post.type), op, post.root);
     case Kind::kBroadcast: return fmt::format("{} of {} bytes from rank {}", name, post.count, post.root);
-    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), to_string(post.op));
+    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
     case Kind::kGather: return fmt::format("{} to rank {}", name, post.root);
     case Kind::kScatter: return fmt::format("{} from rank {}", name, post.root);
     default: return name;
@@ -145,8 +145,9 @@ Plan::Part Plan::wanted_at(int to, int from, const PrivateOutputs& outputs) cons
   return part;
 }
 
+// A whole number of cache lines, and so of elements.
 std::size_t Plan::ticket_bytes() const {
-  return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes);
+  return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
 }
 
 bool Plan::shared(int owner) const {

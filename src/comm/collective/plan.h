@@ -28,6 +28,13 @@ class Plan {
     return (kind == Kind::kAllReduce || kind == Kind::kReduce) && bytes <= Communicator::kInlineBytes;
   }
 
+  // The results of `total` bytes come out of inputs that all ranks have inlined: each rank fetches its own, and waits
+  // for nobody's work.
+  static bool is_fetched(Kind kind, std::size_t total) {
+    const bool follows = kind == Kind::kBroadcast || kind == Kind::kAllGather || kind == Kind::kGather;
+    return follows && total <= Communicator::kInlineBytes;
+  }
+
   std::uint64_t tickets(int owner) const;
   // Whether ranks other than `owner` may do its tickets.
   bool shared(int owner) const;

@@ -118,6 +118,10 @@ Status validate(const Request& request, int rank, int world) {
   }
   const Kind kind = request.kind;
   const bool root = rank == request.root;
+  if (kind == Kind::kReduceScatter && request.output.bytes % size_of(request.type) != 0) {
+    return {ErrorCode::kInvalidArgument, fmt::format("{}: the output has {} bytes, which is no whole number of {}",
+                                                     name, request.output.bytes, to_string(request.type))};
+  }
   if (kind == Kind::kAllToAll || kind == Kind::kReduceScatter || (kind == Kind::kScatter && root)) {
     LOCKSTEP_RETURN_IF_ERROR(check_list(request, "input", request.inputs.size(), world));
   }

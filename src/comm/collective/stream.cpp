@@ -16,24 +16,12 @@ constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
 
 }  // namespace
 
+std::size_t stream_piece_bytes(int world) {
+  return world > 2 ? kPieceBytesManyRanks : kPieceBytes;
+}
+
 Stream::Stream(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), piece_bytes_(memory.world() > 2 ? kPieceBytesManyRanks : kPieceBytes) {}
-
-Stream::~Stream() {
-  if (staging_ != nullptr) memory_.arena().deallocate(staging_);
-}
-
-std::byte* Stream::piece(int rank, std::uint64_t index) const {
-  const Address address = memory_.state(rank).stream.load(std::memory_order_relaxed);
-  return memory_.resolve(rank, address) + (index % 2) * piece_bytes_;
-}
-
-Status Stream::prepare() {
-  if (staging_ != nullptr) return {};
-  LOCKSTEP_ASSIGN_OR_RETURN(staging_, memory_.arena().allocate(2 * piece_bytes_));
-  memory_.state(memory_.rank()).stream.store(memory_.address_in_arena(staging_), std::memory_order_release);
-  return {};
-}
+    : memory_(memory), waiting_(waiting), piece_bytes_(stream_piece_bytes(memory.world())) {}
 
 Status Stream::everyone(std::atomic<std::uint64_t> RankState::*counter, std::uint64_t value,
                         const WaitFor& wait_for) const {
@@ -45,14 +33,13 @@ Status Stream::everyone(std::atomic<std::uint64_t> RankState::*counter, std::uin
 }
 
 Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
-  LOCKSTEP_RETURN_IF_ERROR(prepare());
   const std::size_t element = size_of(request.type);
   const std::size_t step = piece_bytes_ / element;
   RankState& mine = memory_.state(memory_.rank());
   for (std::size_t begin = 0; begin < request.count; begin += step) {
     const std::size_t count = std::min(step, request.count - begin);
     const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
-    copy_cached(piece(memory_.rank(), pieces_), input, count * element);
+    copy_cached(memory_.stream_piece(memory_.rank(), pieces_), input, count * element);
     mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
     LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
@@ -75,7 +62,8 @@ void Stream::reduce_whole(const Request& request, std::size_t begin, std::size_t
   std::vector<const std::byte*> inputs;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     const bool mine = rank == memory_.rank();
-    inputs.push_back(mine ? static_cast<const std::byte*>(request.input.data) + offset : piece(rank, pieces_));
+    inputs.push_back(mine ? static_cast<const std::byte*>(request.input.data) + offset
+                          : memory_.stream_piece(rank, pieces_));
   }
   std::byte* const output = static_cast<std::byte*>(request.output.data) + offset;
   reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), count);
@@ -93,8 +81,9 @@ void Stream::reduce_slice(const Request& request, std::size_t count) {
   const std::size_t end = slice_begin(count, element, memory_.rank() + 1);
   if (begin == end) return;
   std::vector<const std::byte*> inputs;
-  for (int rank = 0; rank < memory_.world(); ++rank) inputs.push_back(piece(rank, pieces_) + begin * element);
-  std::byte* const output = piece(memory_.rank(), pieces_) + begin * element;
+  for (int rank = 0; rank < memory_.world(); ++rank)
+    inputs.push_back(memory_.stream_piece(rank, pieces_) + begin * element);
+  std::byte* const output = memory_.stream_piece(memory_.rank(), pieces_) + begin * element;
   reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), end - begin);
 }
 
@@ -104,7 +93,7 @@ void Stream::collect_slices(const Request& request, std::size_t begin, std::size
   for (int rank = 0; rank < memory_.world(); ++rank) {
     const std::size_t from = slice_begin(count, element, rank) * element;
     const std::size_t to = slice_begin(count, element, rank + 1) * element;
-    copy_cached(output + from, piece(rank, pieces_) + from, to - from);
+    copy_cached(output + from, memory_.stream_piece(rank, pieces_) + from, to - from);
   }
 }
 

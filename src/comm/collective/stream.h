@@ -20,7 +20,6 @@ namespace lockstep::comm {
 class Stream {
  public:
   Stream(const GroupMemory& memory, const Waiting& waiting);
-  ~Stream();
 
   // `wait_for(awaited, step)` waits as the Communicator does: deadline, abort and deaths included.
   using Step = std::function<bool()>;
@@ -28,8 +27,6 @@ class Stream {
   Status all_reduce(const Request& request, const WaitFor& wait_for);
 
  private:
-  std::byte* piece(int rank, std::uint64_t index) const;
-  Status prepare();
   Status everyone(std::atomic<std::uint64_t> RankState::*counter, std::uint64_t value, const WaitFor& wait_for) const;
   void reduce_whole(const Request& request, std::size_t begin, std::size_t count);
   void reduce_slice(const Request& request, std::size_t count);
@@ -39,7 +36,6 @@ class Stream {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   std::size_t piece_bytes_;
-  std::byte* staging_ = nullptr;
   std::uint64_t pieces_ = 0;  // laid out by every rank so far, over all operations
 };
 

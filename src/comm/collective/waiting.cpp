@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -37,7 +38,7 @@ Waiting::Waiting(const GroupMemory& memory) : memory_(memory) {
   yield_for_ = crowded ? kYieldForOversubscribed : kYieldFor;
 }
 
-void Waiting::pause(std::chrono::steady_clock::time_point started, int awaited,
+void Waiting::pause(std::chrono::steady_clock::time_point started, const std::function<int()>& awaited,
                     const std::function<bool()>& done) const {
   if (std::chrono::steady_clock::now() - started < yield_for_) {
     sched_yield();
@@ -45,9 +46,10 @@ void Waiting::pause(std::chrono::steady_clock::time_point started, int awaited,
   }
   RankState& mine = memory_.state(memory_.rank());
   const std::uint32_t bell = mine.bell.load(std::memory_order_seq_cst);
-  mine.waiting.store(kWaitingForAny + static_cast<std::uint32_t>(awaited + 1), std::memory_order_seq_cst);
+  const int rank = awaited();
+  mine.waiting.store(kWaitingForAny + static_cast<std::uint32_t>(rank + 1), std::memory_order_seq_cst);
   memory_.header().sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (!done() && !aborted()) futex_wait(mine.bell, bell, kCheckEvery);
+  if (!done() && awaited() == rank && !aborted()) futex_wait(mine.bell, bell, kCheckEvery);
   memory_.header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
   mine.waiting.store(kNotWaiting, std::memory_order_relaxed);
 }
@@ -66,12 +68,17 @@ void Waiting::wake(bool posted) const {
 }
 
 void Waiting::abort(ErrorCode code, const std::string& message) const {
-  Header& header = memory_.header();
-  std::uint32_t none = 0;
-  if (header.abort_state.compare_exchange_strong(none, 1)) {
-    header.abort_code.store(static_cast<std::uint32_t>(code));
-    std::strncpy(header.abort_message, message.c_str(), sizeof(header.abort_message) - 1);
-    header.abort_state.store(2, std::memory_order_seq_cst);
+  {
+    MutexLock lock(abort_mutex_);
+    if (aborted()) return;
+    AbortReason& mine = memory_.abort_reason(memory_.rank());
+    mine.code = static_cast<std::uint32_t>(code);
+    const std::size_t length = std::min(message.size(), sizeof(mine.message) - 1);
+    std::memcpy(mine.message, message.data(), length);
+    mine.message[length] = 0;
+    std::uint32_t none = 0;
+    memory_.header().aborted_by.compare_exchange_strong(none, static_cast<std::uint32_t>(memory_.rank() + 1),
+                                                        std::memory_order_seq_cst);
   }
   for (int rank = 0; rank < memory_.world(); ++rank) {
     memory_.state(rank).bell.fetch_add(1, std::memory_order_seq_cst);
@@ -80,8 +87,9 @@ void Waiting::abort(ErrorCode code, const std::string& message) const {
 }
 
 Status Waiting::abort_status() const {
-  const Header& header = memory_.header();
-  return {static_cast<ErrorCode>(header.abort_code.load()), header.abort_message};
+  const int rank = static_cast<int>(memory_.header().aborted_by.load(std::memory_order_acquire)) - 1;
+  const AbortReason& reason = memory_.abort_reason(rank);
+  return {static_cast<ErrorCode>(reason.code), reason.message};
 }
 
 bool Waiting::process_gone(int rank) const {

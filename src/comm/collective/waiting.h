@@ -12,6 +12,7 @@
 
 #include "group_memory.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
 #if defined(__x86_64__)
@@ -42,12 +43,13 @@ class Waiting {
   }
 
   // The next step of a wait that has lasted since `started`: yields or sleeps. `awaited`: rank whose post is missing,
-  // or -1. `done` is asked once more after this rank has announced that it sleeps.
-  void pause(std::chrono::steady_clock::time_point started, int awaited, const std::function<bool()>& done) const;
+  // or -1, as `done` may change it. `done` is asked once more after this rank has announced that it sleeps.
+  void pause(std::chrono::steady_clock::time_point started, const std::function<int()>& awaited,
+             const std::function<bool()>& done) const;
 
   // Breaks the group; the first caller's reason stays.
   void abort(ErrorCode code, const std::string& message) const;
-  bool aborted() const { return memory_.header().abort_state.load(std::memory_order_acquire) == 2; }
+  bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
   Status abort_status() const;
 
   bool process_gone(int rank) const;
@@ -57,6 +59,7 @@ class Waiting {
   void wake(bool posted) const;
 
   const GroupMemory& memory_;
+  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason
   int spins_;
   std::chrono::microseconds yield_for_;
 };
@@ -86,7 +89,7 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
       Status status = on_check(true);
       if (!status.ok()) return step() ? Status() : status;
     }
-    waiting.pause(started, awaited(), done);
+    waiting.pause(started, awaited, done);
   }
 }
 

@@ -160,7 +160,9 @@ class Communicator {
   static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store,
                                                       const CommunicatorOptions& options);
 
-  // Tells the others that this rank leaves; whoever still waits for it gets an error. Does not block.
+  // Tells the others that this rank leaves; whoever still waits for it gets an error. Operations that are under way end
+  // with kAborted, after at most 0.2 s in which others may finish what they have begun; if some of their buffers could
+  // still be used by others then, the group breaks for all. No call may be in progress on this object.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
