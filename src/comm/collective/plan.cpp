@@ -156,20 +156,29 @@ bool Plan::shared(int owner) const {
   return (post(writer).flags & kPrivateOutput) == 0;
 }
 
-// Equal shares, cut at cache lines; the last ones may be shorter or empty. A private result is its owner's work alone.
-Plan::Range Plan::slice(int owner) const {
-  const std::size_t count = own().count;
-  if (one_shot()) return kind_ == Kind::kAllReduce || owner == own().root ? Range{0, count} : Range{0, 0};
-  if (!shared(owner)) return owner == own().root ? Range{0, count} : Range{0, 0};
-  const std::size_t step = std::max<std::size_t>(1, kLine / size_of(own().type));
-  const std::size_t share = ceil_divide(ceil_divide(count, memory_.world()), step) * step;
-  return {std::min(count, owner * share), std::min(count, (owner + 1) * share)};
+// A private result is its owner's work alone.
+int Plan::workers(int& first) const {
+  first = kind_ == Kind::kReduce ? own().root : memory_.rank();
+  if (one_shot() || !shared(first)) return 1;
+  first = 0;
+  return memory_.world();
+}
+
+// Tickets of equal size, as many for each worker, whole cache lines.
+std::size_t Plan::ticket_elements(int workers) const {
+  const std::size_t element = size_of(own().type);
+  const std::size_t each = std::max<std::size_t>(1, ceil_divide(total_bytes(), workers * ticket_bytes()));
+  const std::size_t line = std::max<std::size_t>(1, kLine / element);
+  return std::max(line, ceil_divide(ceil_divide(own().count, workers * each), line) * line);
 }
 
 std::uint64_t Plan::tickets(int owner) const {
   if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce) {
-    const Range range = slice(owner);
-    return ceil_divide((range.end - range.begin) * size_of(own().type), ticket_bytes());
+    int first = 0;
+    const int count = workers(first);
+    if (count == 1 && kind_ == Kind::kReduce && owner != first) return 0;
+    const std::uint64_t all = ceil_divide(own().count, ticket_elements(count));
+    return count == 1 ? all : (all + count - 1 - owner) / count;
   }
   if (kind_ == Kind::kReduceScatter) return ceil_divide(post(owner).output_bytes, ticket_bytes());
   std::uint64_t sum = 0;
@@ -180,10 +189,14 @@ std::uint64_t Plan::tickets(int owner) const {
 void Plan::execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const {
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
-  const Range range = slice(owner);
-  const std::size_t step = ticket_bytes() / size_of(own().type);
-  const std::size_t begin = range.begin + ticket * step;
-  execute_reduce({begin, std::min(range.end, begin + step)}, outputs, scratch);
+  // From the end, in turns: what was written last, on every rank, is still in cache and would otherwise be pushed out
+  // by the reading of what was written first.
+  int first = 0;
+  const int count = workers(first);
+  const std::size_t step = ticket_elements(count);
+  const std::uint64_t from_end = count == 1 ? ticket : ticket * count + owner;
+  const std::size_t begin = (ceil_divide(own().count, step) - 1 - from_end) * step;
+  execute_reduce({begin, std::min<std::size_t>(own().count, begin + step)}, outputs, scratch);
 }
 
 void Plan::execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const {

@@ -1,8 +1,9 @@
 // Plan: how the work of a collective is cut into tickets, seen the same way by every rank.
 //
-// A slice per rank: of a reduction, an equal share of the elements; of a movement, what that rank receives. A ticket is
-// at most kTicketBytes of a slice. Any rank may do any ticket whose output is shared; a private output can only be
-// filled by its owner. Pure functions of the posts; nothing here waits or writes control memory.
+// Every ticket has an owner. Of a reduction, the tickets are dealt out to the ranks in turn; of a movement, a rank owns
+// those of what it receives. A ticket is at most kTicketBytes. Any rank may do any ticket whose output is shared; a
+// private output can only be filled by its owner. Pure functions of the posts; nothing here waits or writes control
+// memory.
 #pragma once
 
 #include "collective.h"
@@ -63,7 +64,9 @@ class Plan {
   Part sent(int from, int to) const;
   Part wanted(int to, int from) const;
   Part wanted_at(int to, int from, const PrivateOutputs& outputs) const;
-  Range slice(int owner) const;  // elements of kAllReduce and kReduce
+  // Of kAllReduce and kReduce: among how many ranks the elements are shared out, and which is the first of them.
+  int workers(int& first) const;
+  std::size_t ticket_elements(int workers) const;
   Status check_sizes() const;
 
   void execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const;
