@@ -1,11 +1,14 @@
-// Runs ranks as threads of this process, over a store in memory: the quickest way to see many ranks, and what a debugger and TSan
-// follow best. What depends on processes (death, exit, other address spaces) is tested with process_ranks.h instead.
+// Runs ranks as threads of this process, over a store in memory: the quickest way to see many ranks, and what a
+// debugger and TSan follow best. What depends on processes (death, exit, other address spaces) is tested with
+// process_ranks.h instead.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -14,22 +17,47 @@
 
 namespace lockstep::test {
 
+// Joins a group; a failure of the current test and null when that fails.
+inline std::unique_ptr<comm::Communicator> join(const std::shared_ptr<comm::Store>& store, int rank, int world,
+                                                std::shared_ptr<comm::SharedArena> arena = nullptr,
+                                                const std::string& name = "world",
+                                                std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
+  comm::CommunicatorOptions options;
+  options.rank = rank;
+  options.world_size = world;
+  options.name = name;
+  options.timeout = timeout;
+  options.arena = std::move(arena);
+  auto communicator = comm::Communicator::create(store, options);
+  EXPECT_TRUE(communicator.ok()) << communicator.status().message();
+  return communicator.ok() ? std::move(communicator).value() : nullptr;
+}
+
+// fn(0) to fn(count - 1), each on a thread of its own.
+inline void run_each(int count, const std::function<void(int)>& fn) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&fn, i] { fn(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 inline void run_threads(int world, const std::function<void(comm::Communicator&)>& fn,
                         std::chrono::seconds timeout = std::chrono::seconds(30)) {
   auto store = std::make_shared<comm::HashStore>();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      comm::CommunicatorOptions options;
-      options.rank = rank;
-      options.world_size = world;
-      options.timeout = timeout;
-      auto communicator = comm::Communicator::create(store, options);
-      ASSERT_TRUE(communicator.ok()) << communicator.status().message();
-      fn(**communicator);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_each(world, [&](int rank) {
+    const auto communicator = join(store, rank, world, nullptr, "world", timeout);
+    if (communicator) fn(*communicator);
+  });
 }
+
+// A door that one thread opens and others wait at.
+class Meeting {
+ public:
+  void open() { opened_.set_value(); }
+  void wait() const { open_.wait(); }
+
+ private:
+  std::promise<void> opened_;
+  std::shared_future<void> open_ = opened_.get_future().share();
+};
 
 }  // namespace lockstep::test
