@@ -1,0 +1,42 @@
+// The group of a rank that launch::spawn has started, over the store that its environment names.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+
+#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/comm/store/rendezvous.h"
+
+namespace lockstep::test {
+
+class ProcessGroup {
+ public:
+  ProcessGroup() {
+    auto met = comm::rendezvous(comm::RendezvousOptions());
+    if (!met.ok()) throw std::runtime_error(met.status().message());
+    rendezvous_ = std::move(met).value();
+    comm::CommunicatorOptions options;
+    options.rank = rendezvous_.rank;
+    options.world_size = rendezvous_.world_size;
+    auto made = comm::Communicator::create(rendezvous_.store, options);
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    group_ = std::move(made).value();
+  }
+  ~ProcessGroup() {
+    group_.reset();
+    (void)rendezvous_.release(std::chrono::seconds(2));
+  }
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  comm::Communicator* operator->() const { return group_.get(); }
+  comm::Communicator& operator*() const { return *group_; }
+  // For the test's own signals between ranks.
+  comm::Store& store() const { return *rendezvous_.store; }
+
+ private:
+  comm::Rendezvous rendezvous_;
+  std::unique_ptr<comm::Communicator> group_;
+};
+
+}  // namespace lockstep::test
