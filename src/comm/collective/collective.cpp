@@ -90,7 +90,7 @@ void post_small(const GroupMemory& memory, const Waiting& waiting, const AllRedu
   post.count = args.count;
   post.factor = args.factor;
   std::byte* place = bytes <= Post::kTinyBytes ? post.tiny() : memory.payload(me, sequence);
-  copy(place, args.input, bytes);
+  copy_to_readers(place, args.input, bytes);
   post.input = memory.address_in_control(place);
   post.output = kNowhere;
   memory.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(Kind::kAllReduce),
@@ -149,7 +149,7 @@ Status Collective::publish_inputs(Post& post) {
     if (piece.bytes == 0) return kNowhere;
     if (direct) return memory_.address_in_arena(piece.data);
     std::byte* at = place;
-    copy(at, piece.data, piece.bytes);
+    copy_to_readers(at, piece.data, piece.bytes);
     place += padded(piece.bytes);
     return inlined ? memory_.address_in_control(at) : memory_.address_in_arena(at);
   };

@@ -39,7 +39,7 @@ Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
   for (std::size_t begin = 0; begin < request.count; begin += step) {
     const std::size_t count = std::min(step, request.count - begin);
     const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
-    copy_cached(memory_.stream_piece(memory_.rank(), pieces_), input, count * element);
+    copy_to_readers(memory_.stream_piece(memory_.rank(), pieces_), input, count * element);
     mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
     LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
