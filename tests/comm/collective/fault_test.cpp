@@ -1,0 +1,212 @@
+// Ranks that are killed or frozen on purpose. The test is the parent; it starts itself once per rank.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "comm/collective/calls.h"
+#include "comm/collective/process_group.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "support/process.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Place;
+using test::ProcessGroup;
+
+constexpr const char* kRole = "LOCKSTEP_TEST_FAULTY_RANK";
+
+bool is_rank() {
+  return std::getenv(kRole) != nullptr;
+}
+
+[[noreturn]] void wait_for_ever() {
+  for (;;) pause();
+}
+
+void say_ready() {
+  std::puts("ready");
+  std::fflush(stdout);
+}
+
+// The ranks of the current test as processes, over a store of the parent's.
+class FaultyJob {
+ public:
+  explicit FaultyJob(int world) : before_(test::Leftovers::now()) {
+    TcpStoreServerOptions options;
+    options.job_key = "secret of the test";
+    server_ = TcpStoreServer::start(std::move(options)).value();
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    for (int rank = 0; rank < world; ++rank) {
+      test::Process::Settings settings;
+      settings.environment = {
+          std::string(kRole) + "=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world),
+          "LOCKSTEP_STORE=127.0.0.1:" + std::to_string(server_->port()), "LOCKSTEP_JOB_KEY=secret of the test"};
+      const std::string filter = std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+      ranks_.push_back(std::make_unique<test::Process>(std::vector<std::string>{"/proc/self/exe", filter}, settings));
+    }
+  }
+  ~FaultyJob() {
+    ranks_.clear();
+    server_.reset();
+    test::expect_nothing_left(before_);
+  }
+  FaultyJob(const FaultyJob&) = delete;
+  FaultyJob& operator=(const FaultyJob&) = delete;
+
+  bool all_ready() const {
+    return test::wait_for([&] {
+      return std::all_of(ranks_.begin(), ranks_.end(),
+                         [](const auto& rank) { return rank->out_so_far().find("ready\n") != std::string::npos; });
+    });
+  }
+  pid_t pid(int rank) const { return ranks_[rank]->pid(); }
+  void send_signal(int rank, int signal) const { kill(pid(rank), signal); }
+  // Bounded by far more than a survivor needs, and far less than the operations' own deadlines.
+  void expect_survivors_end(int victim) {
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      if (rank == victim) continue;
+      const test::Finished end = ranks_[rank]->finish(20s);
+      EXPECT_EQ(end.exit_code, 0) << "rank " << rank << ":\n" << end.out << end.err;
+    }
+  }
+  void expect_victim_killed(int victim) { EXPECT_EQ(ranks_[victim]->finish(20s).exit_code, 128 + SIGKILL); }
+
+ private:
+  test::Leftovers before_;
+  std::unique_ptr<TcpStoreServer> server_;
+  std::vector<std::unique_ptr<test::Process>> ranks_;
+};
+
+void expect_names(const Status& status, ErrorCode code, const std::string& text) {
+  EXPECT_EQ(status.code(), code) << status.message();
+  EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
+}
+
+void kill_when_ready(int world, int victim) {
+  FaultyJob job(world);
+  ASSERT_TRUE(job.all_ready());
+  job.send_signal(victim, SIGKILL);
+  job.expect_survivors_end(victim);
+  job.expect_victim_killed(victim);
+}
+
+TEST(CommunicatorFault, KilledBeforeItPosts) {
+  if (!is_rank()) return kill_when_ready(3, 1);
+  const ProcessGroup group;
+  EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+  say_ready();
+  if (group->rank() == 1) wait_for_ever();
+  float value = 1;
+  const Status status = group->run(AllReduce{&value, &value, 1}, Deadline::never());
+  expect_names(status, ErrorCode::kPeerFailed, "rank 1 (pid ");
+  expect_names(status, ErrorCode::kPeerFailed, "died before all_reduce #2 of group 'world' (last call barrier #1)");
+  EXPECT_EQ(group->run(Barrier{}, Deadline::never()).message(), status.message());
+}
+
+// All-reduces without end: the rank dies inside one of them, or between two.
+void reduce_until_it_fails(Place place, bool blocking) {
+  const ProcessGroup group;
+  test::Spec spec;
+  spec.kind = Kind::kAllReduce;
+  spec.count = 3'000'000;
+  test::Call call(*group, spec, {place, place, true, blocking});
+  Status status;
+  for (int round = 0; status.ok(); ++round) {
+    if (round == 2) say_ready();
+    if (blocking) {
+      status = call.run(Deadline::never());
+    } else {
+      auto operation = call.start();
+      status = operation.ok() ? operation->wait(Deadline::never()) : operation.status();
+    }
+  }
+  expect_names(status, ErrorCode::kPeerFailed, "rank 2 (pid ");
+  expect_names(status, ErrorCode::kPeerFailed, "died ");
+}
+
+TEST(CommunicatorFault, KilledWithinALargeSharedAllReduce) {
+  if (!is_rank()) return kill_when_ready(3, 2);
+  reduce_until_it_fails(Place::kArena, true);
+}
+
+TEST(CommunicatorFault, KilledWithinALargeStreamedAllReduce) {
+  if (!is_rank()) return kill_when_ready(3, 2);
+  reduce_until_it_fails(Place::kPrivate, true);
+}
+
+TEST(CommunicatorFault, KilledWithinALargeAsyncAllReduce) {
+  if (!is_rank()) return kill_when_ready(4, 2);
+  reduce_until_it_fails(Place::kPrivate, false);
+}
+
+TEST(CommunicatorFault, KilledWhileOthersSleepInDifferentCalls) {
+  if (!is_rank()) return kill_when_ready(4, 1);
+  const ProcessGroup group;
+  say_ready();
+  if (group->rank() == 1) wait_for_ever();
+  std::vector<std::byte> data(100'000);
+  Status status;
+  if (group->rank() == 0) status = group->run(Receive{{data.data(), 4}, 1, 0}, Deadline::never());
+  if (group->rank() == 2) status = group->run(Barrier{}, Deadline::never());
+  if (group->rank() == 3) {
+    auto operation = group->start(Broadcast{data.data(), data.size(), 1});
+    status = operation.ok() ? operation->wait(Deadline::never()) : operation.status();
+  }
+  EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << status.message();
+  EXPECT_NE(status.message().find("died"), std::string::npos) << status.message();
+  EXPECT_EQ(status.message(), group->health().message());
+}
+
+TEST(CommunicatorFault, RankZeroIsNoMoreThanAnother) {
+  if (!is_rank()) return kill_when_ready(2, 0);
+  const ProcessGroup group;
+  say_ready();
+  if (group->rank() == 0) wait_for_ever();
+  expect_names(group->run(Barrier{}, Deadline::never()), ErrorCode::kPeerFailed, "rank 0 (pid ");
+}
+
+TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
+  if (is_rank()) {
+    const ProcessGroup group;
+    EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+    say_ready();
+    if (group->rank() == 1) wait_for_ever();
+    const Status status = group->run(Barrier{}, Deadline::after(500ms));
+    expect_names(status, ErrorCode::kTimeout, "barrier #2 of group 'world' timed out on rank");
+    expect_names(status, ErrorCode::kTimeout, "rank(s) 1 (last call barrier #1) never called it");
+    return;
+  }
+  FaultyJob job(3);
+  ASSERT_TRUE(job.all_ready());
+  job.send_signal(1, SIGSTOP);
+  job.expect_survivors_end(1);
+  job.send_signal(1, SIGKILL);
+  job.expect_victim_killed(1);
+}
+
+TEST(CommunicatorFault, DeathWhileJoiningIsNoHang) {
+  if (is_rank()) {
+    auto met = rendezvous(RendezvousOptions()).value();
+    say_ready();
+    if (met.rank == 1) wait_for_ever();
+    CommunicatorOptions options;
+    options.rank = met.rank;
+    options.world_size = met.world_size;
+    options.timeout = 1s;
+    const Status status = Communicator::create(met.store, options).status();
+    expect_names(status, ErrorCode::kTimeout, "group 'world': rank(s) 1 did not join");
+    (void)met.release(1s);
+    return;
+  }
+  kill_when_ready(3, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::comm
