@@ -71,6 +71,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   std::string describe(const Collective& collective) const;
   std::string describe(const Transfer& transfer) const;
   std::string last_call(int rank) const;
+  std::string behind_in_stream() const;
 
   const GroupMemory memory_;
   const Waiting waiting_;

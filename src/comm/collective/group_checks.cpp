@@ -29,6 +29,17 @@ std::string Communicator::Impl::last_call(int rank) const {
   return fmt::format("last call {} #{}", to_string(static_cast<Kind>(current & 0xff)), current >> 8);
 }
 
+std::string Communicator::Impl::behind_in_stream() const {
+  const RankState& mine = memory_.state(memory_.rank());
+  std::string ranks;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const RankState& other = memory_.state(rank);
+    if (other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load())
+      ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  return ranks.empty() ? "somebody" : fmt::format("rank(s) {}", ranks);
+}
+
 Status Communicator::Impl::check(const Collective& collective, bool expired, std::uint64_t& progress,
                                  std::chrono::steady_clock::time_point& progressed) {
   const auto now = std::chrono::steady_clock::now();
@@ -55,9 +66,11 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, std
     return waiting_.abort_status();
   }
   if (!expired) return {};
-  const std::string why = missing.empty()
-                              ? "every rank called it, but somebody stopped in the middle (frozen or without a core?)"
-                              : fmt::format("rank(s) {} never called it", missing);
+  const std::string behind = collective.wants_stream() ? behind_in_stream() : "somebody";
+  const std::string why =
+      missing.empty()
+          ? fmt::format("every rank called it, but {} stopped in the middle (frozen or without a core?)", behind)
+          : fmt::format("rank(s) {} never called it", missing);
   waiting_.abort(ErrorCode::kTimeout,
                  fmt::format("{} timed out on rank {}: {}", describe(collective), memory_.rank(), why));
   return waiting_.abort_status();

@@ -191,6 +191,31 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
   job.expect_victim_killed(1);
 }
 
+// Frozen inside the operation, or before it: named either way.
+TEST(CommunicatorFault, FrozenRankIsNamedWithinAStream) {
+  if (is_rank()) {
+    const ProcessGroup group;
+    test::Spec spec;
+    spec.kind = Kind::kAllReduce;
+    spec.count = 3'000'000;
+    test::Call call(*group, spec, {Place::kPrivate, Place::kPrivate, true, true});
+    Status status;
+    for (int round = 0; status.ok(); ++round) {
+      if (round == 2) say_ready();
+      status = call.run(Deadline::after(2s));
+    }
+    EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
+    EXPECT_NE(status.message().find("rank(s) 2 "), std::string::npos) << status.message();
+    return;
+  }
+  FaultyJob job(3);
+  ASSERT_TRUE(job.all_ready());
+  job.send_signal(2, SIGSTOP);
+  job.expect_survivors_end(2);
+  job.send_signal(2, SIGKILL);
+  job.expect_victim_killed(2);
+}
+
 TEST(CommunicatorFault, DeathWhileJoiningIsNoHang) {
   if (is_rank()) {
     auto met = rendezvous(RendezvousOptions()).value();
