@@ -181,7 +181,10 @@ Work do_barrier(const CollectiveOptions& options, Mode mode) {
 }  // namespace
 
 c10d::ReduceOp premul_sum(double factor) {
-  return {c10d::ReduceOp::PREMUL_SUM, c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(factor)};
+  c10d::ReduceOp op;
+  op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(factor);
+  return op;
 }
 
 void all_reduce(const at::Tensor& tensor, const ReductionOptions& options) {

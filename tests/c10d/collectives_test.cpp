@@ -1,0 +1,262 @@
+// Every collective against torch's own arithmetic, in worlds of 1 to 5 processes.
+#include "lockstep/c10d/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "c10d/cases.h"
+#include "c10d/ranks.h"
+#include "c10d/tensor_rules.h"
+
+namespace lockstep::test {
+namespace {
+
+// Calls `op` or its asynchronous form, as the case says.
+#define RUN(c, op, ...)                \
+  do {                                 \
+    if ((c).async) {                   \
+      op##_async(__VA_ARGS__)->wait(); \
+    } else {                           \
+      op(__VA_ARGS__);                 \
+    }                                  \
+  } while (false)
+
+int last_rank(const Case& c) {
+  return c.world - 1;
+}
+
+void check_all_reduce(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor tensor = make_like(c, inputs[c.rank]);
+  RUN(c, all_reduce, tensor);
+  expect_equal(tensor, reduce_locally(inputs, c10d::ReduceOp::SUM), "all_reduce " + c.text());
+}
+
+void check_all_reduce_coalesced(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor first = make_like(c, inputs[c.rank]);
+  const torch::Tensor second = torch::full({7}, c.rank + 1, torch::kInt);
+  RUN(c, all_reduce_coalesced, {first, second});
+  expect_equal(first, reduce_locally(inputs, c10d::ReduceOp::SUM), "all_reduce_coalesced " + c.text());
+  expect_equal(second, torch::full({7}, c.world * (c.world + 1) / 2, torch::kInt), "all_reduce_coalesced " + c.text());
+}
+
+void check_reduce(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor tensor = make_like(c, inputs[c.rank]);
+  RUN(c, reduce, tensor, last_rank(c));
+  expect_equal(tensor, c.rank == last_rank(c) ? reduce_locally(inputs, c10d::ReduceOp::SUM) : inputs[c.rank],
+               "reduce " + c.text());
+}
+
+void check_broadcast(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor tensor = make_like(c, inputs[c.rank]);
+  RUN(c, broadcast, tensor, last_rank(c));
+  expect_equal(tensor, inputs.back(), "broadcast " + c.text());
+}
+
+// Rank r contributes size + r elements.
+void check_all_gather_uneven(const Case& c) {
+  std::vector<torch::Tensor> outputs;
+  for (int rank = 0; rank < c.world; ++rank) outputs.push_back(make_zeros(c, c.size + rank));
+  RUN(c, all_gather, outputs, make_like(c, values_of(c.dtype, c.size + c.rank, c.rank)));
+  for (int rank = 0; rank < c.world; ++rank) {
+    expect_equal(outputs[rank], values_of(c.dtype, c.size + rank, rank), "all_gather " + c.text());
+  }
+}
+
+void check_all_gather_into_tensor(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor output = make_zeros(c, c.size * c.world);
+  RUN(c, all_gather_into_tensor, output, make_like(c, inputs[c.rank]));
+  expect_equal(output, torch::cat(inputs), "all_gather_into_tensor " + c.text());
+  // In place: the input is this rank's part of the output.
+  output.zero_();
+  const torch::Tensor part = output.narrow(0, c.rank * c.size, c.size).copy_(inputs[c.rank]);
+  RUN(c, all_gather_into_tensor, output, part);
+  expect_equal(output, torch::cat(inputs), "all_gather_into_tensor in place " + c.text());
+}
+
+void check_gather(const Case& c) {
+  const auto inputs = values_of_all(c);
+  std::vector<torch::Tensor> outputs;
+  if (c.rank == last_rank(c)) {
+    for (int rank = 0; rank < c.world; ++rank) outputs.push_back(make_zeros(c, c.size));
+  }
+  RUN(c, gather, make_like(c, inputs[c.rank]), outputs, last_rank(c));
+  for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], inputs[i], "gather " + c.text());
+}
+
+void check_scatter(const Case& c) {
+  const auto all = values_of_all(c);
+  std::vector<torch::Tensor> inputs;
+  if (c.rank == last_rank(c)) {
+    for (const torch::Tensor& values : all) inputs.push_back(make_like(c, values));
+  }
+  const torch::Tensor output = make_zeros(c, c.size);
+  RUN(c, scatter, output, inputs, last_rank(c));
+  expect_equal(output, all[c.rank], "scatter " + c.text());
+}
+
+// Rank r's share for rank s is values_of(r + s).
+void check_reduce_scatter(const Case& c) {
+  std::vector<torch::Tensor> mine;
+  std::vector<torch::Tensor> for_me;
+  for (int rank = 0; rank < c.world; ++rank) {
+    mine.push_back(make_like(c, values_of(c.dtype, c.size, c.rank + rank)));
+    for_me.push_back(values_of(c.dtype, c.size, rank + c.rank));
+  }
+  const torch::Tensor expected = reduce_locally(for_me, c10d::ReduceOp::SUM);
+  const torch::Tensor output = make_zeros(c, c.size);
+  RUN(c, reduce_scatter, output, mine);
+  expect_equal(output, expected, "reduce_scatter " + c.text());
+  output.zero_();
+  RUN(c, reduce_scatter_tensor, output, make_like(c, torch::cat(mine)));
+  expect_equal(output, expected, "reduce_scatter_tensor " + c.text());
+}
+
+// Rank r sends r + s elements more than c.size to rank s.
+void check_all_to_all(const Case& c) {
+  std::vector<torch::Tensor> inputs;
+  std::vector<torch::Tensor> outputs;
+  std::vector<torch::Tensor> expected;
+  AllToAllSingleOptions splits;
+  for (int rank = 0; rank < c.world; ++rank) {
+    const std::int64_t size = c.size + c.rank + rank;
+    inputs.push_back(make_like(c, values_of(c.dtype, size, 10 * c.rank + rank)));
+    outputs.push_back(make_zeros(c, size));
+    expected.push_back(values_of(c.dtype, size, 10 * rank + c.rank));
+    splits.input_splits.push_back(size);
+    splits.output_splits.push_back(size);
+  }
+  RUN(c, all_to_all, outputs, inputs);
+  for (int rank = 0; rank < c.world; ++rank) expect_equal(outputs[rank], expected[rank], "all_to_all " + c.text());
+
+  const torch::Tensor input = make_like(c, torch::cat(inputs));
+  const torch::Tensor output = make_zeros(c, input.numel());
+  RUN(c, all_to_all_single, output, input, splits);
+  expect_equal(output, torch::cat(expected), "all_to_all_single " + c.text());
+}
+
+void check_even_all_to_all(int rank, int world) {
+  const torch::Tensor input = torch::full({2 * world, 3}, rank, torch::kInt);
+  const torch::Tensor output = torch::empty_like(input);
+  all_to_all_single(output, input);
+  expect_equal(output, torch::arange(world, torch::kInt).repeat_interleave(2).unsqueeze(1).repeat({1, 3}),
+               "even all_to_all_single");
+}
+
+// A ring, then everybody to the last rank, which does not know from whom.
+void check_point_to_point(const Case& c) {
+  if (c.world == 1) return;
+  const int next = (c.rank + 1) % c.world;
+  const int previous = (c.rank + c.world - 1) % c.world;
+  const torch::Tensor mine = make_like(c, values_of(c.dtype, c.size, c.rank));
+  const torch::Tensor received = make_zeros(c, c.size);
+  const Work sent = isend(mine, next, {.tag = 3});
+  if (c.async) {
+    irecv(received, previous, {.tag = 3})->wait();
+  } else {
+    EXPECT_EQ(recv(received, previous, {.tag = 3}), previous);
+  }
+  sent->wait();
+  expect_equal(received, values_of(c.dtype, c.size, previous), "ring " + c.text());
+
+  if (c.rank != last_rank(c)) {
+    send(mine, last_rank(c), {.tag = 4});
+    return;
+  }
+  std::set<int> senders;
+  for (int i = 0; i < c.world - 1; ++i) {
+    int sender = -1;
+    if (c.async) {
+      const Work work = irecv(received, kAnySource, {.tag = 4});
+      work->wait();
+      sender = work->sourceRank();
+    } else {
+      sender = recv(received, kAnySource, {.tag = 4});
+    }
+    senders.insert(sender);
+    expect_equal(received, values_of(c.dtype, c.size, sender), "from any " + c.text());
+  }
+  EXPECT_EQ(static_cast<int>(senders.size()), c.world - 1);
+}
+
+// Every dtype with every reduction: the right result, or an error that names both.
+void check_reductions(int rank, int world) {
+  using Op = c10d::ReduceOp;
+  const auto dtypes = {torch::kByte,     torch::kChar,   torch::kShort,  torch::kInt,          torch::kLong,
+                       torch::kHalf,     torch::kFloat,  torch::kDouble, torch::kComplexFloat, torch::kComplexDouble,
+                       torch::kBFloat16, torch::kUInt16, torch::kUInt32, torch::kUInt64,       torch::kBool};
+  for (const auto dtype : dtypes) {
+    for (const auto op : {Op::SUM, Op::AVG, Op::PRODUCT, Op::MIN, Op::MAX, Op::BAND, Op::BOR, Op::BXOR}) {
+      Case c{dtype, 100, Memory::kPlain, false, rank, world};
+      const auto inputs = values_of_all(c);
+      const torch::Tensor tensor = inputs[rank].clone();
+      const std::string what = c10::str("reduction ", static_cast<int>(op), " of ", c10::toString(dtype));
+      if (comm::is_supported(data_type(dtype), static_cast<comm::ReduceOp>(op))) {
+        all_reduce(tensor, {.op = op});
+        const torch::Tensor expected = reduce_locally(inputs, op);
+        EXPECT_TRUE(op == Op::AVG ? torch::allclose(tensor, expected, 1e-2) : torch::equal(tensor, expected)) << what;
+      } else {
+        expect_error(ErrorCode::kInvalidArgument, {"all_reduce", "is not defined for", c10::toString(dtype)},
+                     [&] { all_reduce(tensor, {.op = op}); });
+        expect_equal(tensor, inputs[rank], what);
+      }
+    }
+  }
+  Case c{torch::kDouble, 100, Memory::kPlain, false, rank, world};
+  const auto inputs = values_of_all(c);
+  const torch::Tensor tensor = inputs[rank].clone();
+  all_reduce(tensor, {.op = premul_sum(0.5)});
+  expect_equal(tensor, reduce_locally(inputs, Op::PREMUL_SUM, 0.5), "premul_sum");
+}
+
+// Strides and conjugation may differ between ranks: elements meet by index.
+void check_mixed_layouts(int rank, int world) {
+  const torch::Tensor values = torch::arange(24, torch::kFloat).reshape({4, 6});
+  const torch::Tensor tensor = rank % 2 == 0 ? values.clone() : values.t().contiguous().t();
+  all_reduce(tensor);
+  expect_equal(tensor, values * world, "rows and columns");
+
+  const torch::Tensor complex_values = torch::complex(values, values + 1);
+  const torch::Tensor conjugated = complex_values.clone().conj();
+  all_reduce(conjugated);
+  expect_equal(conjugated.resolve_conj(), complex_values.conj().resolve_conj() * world, "conjugated");
+
+  // Moved as bytes: dtypes without arithmetic.
+  const torch::Tensor eighths = (values + rank).to(at::kFloat8_e4m3fn);
+  broadcast(eighths, world - 1);
+  expect_equal(eighths.view(torch::kByte), (values + (world - 1)).to(at::kFloat8_e4m3fn).view(torch::kByte), "float8");
+}
+
+class CollectivesMulti : public testing::TestWithParam<int> {};
+
+TEST_P(CollectivesMulti, AgreeWithTorch) {
+  const int world = GetParam();
+  run_world(world, [world](int rank) {
+    torch::set_num_threads(1);
+    EXPECT_EQ(get_world_size(), world);
+    EXPECT_EQ(get_rank(), rank);
+    for_each_case(rank, world, [](const Case& c) {
+      for (const auto check : {check_all_reduce, check_all_reduce_coalesced, check_reduce, check_broadcast,
+                               check_all_gather_uneven, check_all_gather_into_tensor, check_gather, check_scatter,
+                               check_reduce_scatter, check_all_to_all, check_point_to_point}) {
+        check(c);
+      }
+    });
+    check_even_all_to_all(rank, world);
+    check_reductions(rank, world);
+    check_mixed_layouts(rank, world);
+    barrier();
+    barrier_async()->wait();
+    monitored_barrier({.timeout = std::chrono::seconds(30)});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, CollectivesMulti, testing::Values(1, 2, 3, 4, 5));
+
+}  // namespace
+}  // namespace lockstep::test

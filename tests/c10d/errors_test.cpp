@@ -1,0 +1,134 @@
+// Wrong calls: an error on every rank that says what is wrong, and a group that works on.
+#include "lockstep/c10d/errors.h"
+
+#include <gtest/gtest.h>
+
+#include "c10d/ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+void expect_usable(int world) {
+  const torch::Tensor tensor = torch::ones({100});
+  all_reduce(tensor);
+  EXPECT_EQ(tensor[99].item<float>(), static_cast<float>(world));
+}
+
+// What ranks only see together.
+void check_disagreement(int rank, int world) {
+  expect_error(ErrorCode::kMismatch, {c10::str("rank ", rank, ", group 'world', all_reduce"), "rank(s) 0", "rank(s) 1"},
+               [&] { all_reduce(torch::ones({10 + rank})); });
+  expect_usable(world);
+  expect_error(ErrorCode::kMismatch, {"all_reduce", "float32", "int32"},
+               [&] { all_reduce(torch::ones({10}, rank == 1 ? torch::kInt : torch::kFloat)); });
+  expect_usable(world);
+  expect_error(ErrorCode::kMismatch, {"all_reduce"},
+               [&] { all_reduce(torch::ones({5000}), {.op = rank == 1 ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM}); });
+  expect_usable(world);
+  expect_error(ErrorCode::kMismatch, {"broadcast"}, [&] { broadcast(torch::ones({10}), rank); });
+  expect_usable(world);
+  expect_error(ErrorCode::kMismatch, {"rank"}, [&] {
+    const torch::Tensor tensor = torch::ones({10});
+    rank == 0 ? broadcast(tensor, 0) : all_reduce(tensor);
+  });
+  expect_usable(world);
+  const Work work = all_reduce_async(torch::ones({10 + rank}));
+  expect_error(ErrorCode::kMismatch, {"all_reduce #"}, [&] { work->wait(); });
+  EXPECT_TRUE(work->isCompleted());
+  EXPECT_FALSE(work->isSuccess());
+  EXPECT_TRUE(work->getFuture()->hasError());
+  expect_usable(world);
+}
+
+// What one rank sees alone: nothing has moved.
+void check_arguments(int rank, int world) {
+  const torch::Tensor tensor = torch::ones({4, 4});
+  const auto expect_rejected = [](std::initializer_list<std::string> pieces, const std::function<void()>& action) {
+    expect_error(ErrorCode::kInvalidArgument, pieces, action);
+  };
+  expect_error(ErrorCode::kUnsupported, {"all_reduce", "meta"}, [&] { all_reduce(tensor.to(torch::kMeta)); });
+  expect_rejected({"all_reduce", "undefined"}, [] { all_reduce(torch::Tensor()); });
+  expect_rejected({"all_reduce", "`tensor`", "dense", "Sparse"}, [&] { all_reduce(tensor.to_sparse()); });
+  expect_rejected({"all_reduce", "share memory", "clone"}, [] { all_reduce(torch::ones({1}).expand({3})); });
+  expect_rejected({"all_reduce", "is not defined for", "Float8_e4m3fn"},
+                  [&] { all_reduce(tensor.to(at::kFloat8_e4m3fn)); });
+  expect_rejected({"broadcast", "the root", "0 to 1", "7"}, [&] { broadcast(tensor, 7); });
+  expect_rejected({"all_gather", "`outputs` must have 2", "found 1"}, [&] { all_gather({tensor}, tensor); });
+  expect_rejected({"all_gather", "dtype", "Float", "Long"}, [&] {
+    all_gather({tensor, tensor.to(torch::kLong)}, tensor);
+  });
+  expect_rejected({"all_gather_into_tensor", "`output` must have 32 elements", "found 16"},
+                  [&] { all_gather_into_tensor(tensor.clone(), tensor); });
+  expect_rejected({"reduce_scatter_tensor", "`input`", "32"}, [&] { reduce_scatter_tensor(tensor, tensor.clone()); });
+  expect_rejected({"all_to_all_single", "splits", "add up"}, [&] {
+    all_to_all_single(tensor.clone(), tensor, {.output_splits = {1, 1}, .input_splits = {2, 2}});
+  });
+  expect_rejected({"all_to_all_single", "divide"}, [&] { all_to_all_single(torch::ones({3}), torch::ones({3})); });
+  expect_rejected({"send", "tag"}, [&] { send(tensor, 1 - rank, {.tag = -1}); });
+  if (rank == 1) expect_rejected({"gather", "`outputs` is for the root"}, [&] { gather(tensor, {tensor}, 0); });
+  expect_usable(world);
+}
+
+TEST(ErrorsMulti, OnEveryRankAndTheGroupStaysUsable) {
+  run_world(2, [](int rank) {
+    check_disagreement(rank, 2);
+    check_arguments(rank, 2);
+  });
+}
+
+TEST(ErrorsMulti, LateRankIsNamedAndTheGroupBroken) {
+  run_world(3, [](int rank) {
+    const ProcessGroup group = new_group({0, 1, 2}, {.timeout = std::chrono::milliseconds(300)});
+    if (rank != 2) {
+      expect_error(ErrorCode::kTimeout, {"all_reduce", "2"}, [&] { all_reduce(torch::ones({3}), {.group = group}); });
+      expect_error(ErrorCode::kTimeout, {"barrier", "2"}, [&] { barrier({.group = group}); });
+    }
+    const ProcessGroup second = new_group({0, 1, 2});
+    if (rank != 2) {
+      expect_error(ErrorCode::kTimeout, {"monitored_barrier", "2"},
+                   [&] { monitored_barrier({.group = second, .timeout = std::chrono::milliseconds(300)}); });
+    }
+    barrier();  // the world is another group
+  });
+}
+
+TEST(ErrorsMulti, LeavingAndAbortingWakeThoseWhoWait) {
+  run_world(2, [](int rank) {
+    const ProcessGroup left = new_group({0, 1});
+    if (rank == 0) {
+      destroy_process_group(left);
+    } else {
+      expect_error(ErrorCode::kPeerFailed, {"all_reduce", "rank 0"},
+                   [&] { all_reduce(torch::ones({3}), {.group = left}); });
+    }
+    barrier();
+    const ProcessGroup aborted = new_group({0, 1});
+    if (rank == 0) {
+      abort_process_group("the disk is full", aborted);
+    } else {
+      expect_error(ErrorCode::kAborted, {"barrier", "the disk is full"}, [&] { barrier({.group = aborted}); });
+    }
+    expect_error(ErrorCode::kAborted, {"all_reduce", "the disk is full"},
+                 [&] { all_reduce(torch::ones({3}), {.group = aborted}); });
+    barrier();
+  });
+}
+
+TEST(ErrorsMulti, AnExceptionInOneRankIsKnownToTheOthers) {
+  run_processes(2, [](int rank) {
+    const auto train = [rank] {
+      ProcessGroupGuard group;
+      if (rank == 0) throw std::runtime_error("no such file");
+      all_reduce(torch::ones({3}));
+    };
+    if (rank == 0) {
+      EXPECT_THROW(train(), std::runtime_error);
+    } else {
+      expect_error(ErrorCode::kAborted, {"rank 0", "exception"}, train);
+    }
+    EXPECT_FALSE(is_initialized());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

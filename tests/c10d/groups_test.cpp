@@ -1,0 +1,122 @@
+// Groups of some of the ranks.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "c10d/ranks.h"
+#include "lockstep/c10d/process_group_lockstep.h"
+
+namespace lockstep::test {
+namespace {
+
+// Open descriptors of this process, and its mappings of shared memory.
+std::pair<std::ptrdiff_t, std::ptrdiff_t> resources() {
+  const std::ptrdiff_t descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  std::ptrdiff_t mappings = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd") != std::string::npos) ++mappings;
+  }
+  return {descriptors, mappings};
+}
+
+void check_half_of_the_world(int rank) {
+  const ProcessGroup half = new_group({1, 0});
+  const torch::Tensor ones = torch::ones({3});
+  if (rank < 2) {
+    all_reduce(ones, {.group = half});
+    EXPECT_EQ(get_rank(half), rank);
+    EXPECT_EQ(half->getGroupName(), "group{0,1}");
+    destroy_process_group(half);
+    expect_error(ErrorCode::kAborted, {"all_reduce", "left"}, [&] { all_reduce(ones, {.group = half}); });
+    ones.fill_(2);
+  } else {
+    EXPECT_EQ(get_rank(half), -1);
+    EXPECT_EQ(get_world_size(half), 2);
+    expect_error(ErrorCode::kInvalidArgument, {"all_reduce", c10::str("rank ", rank), "no member", "group{0,1}"},
+                 [&] { all_reduce(ones, {.group = half}); });
+  }
+  expect_equal(ones, torch::full({3}, rank < 2 ? 2 : 1, torch::kFloat), "half of the world");
+  barrier();
+}
+
+void check_rank_translation(int rank) {
+  if (rank == 0) return;
+  const ProcessGroup group = new_group({3, 1, 2}, {.name = "three"});
+  EXPECT_EQ(get_process_group_ranks(group), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(get_rank(group), rank - 1);
+  EXPECT_EQ(get_group_rank(group, 3), 2);
+  EXPECT_EQ(get_global_rank(group, 2), 3);
+  expect_error(ErrorCode::kInvalidArgument, {"rank 0", "three", "1-3"}, [&] { get_group_rank(group, 0); });
+  expect_error(ErrorCode::kInvalidArgument, {"group rank 3"}, [&] { get_global_rank(group, 3); });
+
+  // src and the sender are ranks of the world.
+  const torch::Tensor tensor = torch::full({2}, rank);
+  broadcast(tensor, 3, {.group = group});
+  EXPECT_EQ(tensor[0].item<int>(), 3);
+  if (rank == 1) {
+    const torch::Tensor received = torch::zeros({1});
+    EXPECT_EQ(recv(received, kAnySource, {.group = group}), 2);
+  } else if (rank == 2) {
+    send(torch::ones({1}), 1, {.group = group});
+  }
+}
+
+void check_split(int rank) {
+  // Odd and even ranks, highest first.
+  const ProcessGroup parity = split_group(rank % 2, -rank);
+  EXPECT_EQ(get_world_size(parity), 2);
+  EXPECT_EQ(get_rank(parity), rank < 2 ? 1 : 0);
+  const torch::Tensor tensor = torch::full({1}, rank);
+  all_reduce(tensor, {.group = parity});
+  EXPECT_EQ(tensor.item<int>(), rank % 2 == 0 ? 2 : 4);
+
+  const ProcessGroup some = split_group(rank == 3 ? -1 : 0);
+  EXPECT_EQ(get_rank(some), rank == 3 ? -1 : rank);
+
+  const ProcessGroup pair = new_subgroups(2);
+  EXPECT_EQ(get_process_group_ranks(pair), (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
+  expect_error(ErrorCode::kInvalidArgument, {"new_subgroups", "3"}, [] { new_subgroups(3); });
+
+  // The backend's own split, as LibTorch calls it.
+  auto* engine = dynamic_cast<ProcessGroupLockstep*>(default_group()->getBackend(torch::kCPU).get());
+  ASSERT_NE(engine, nullptr);
+  const std::vector<int> sides = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+  const auto side = engine->split(nullptr, sides, engine->getBackendOptions());
+  EXPECT_EQ(side->getRank(), rank % 2);
+}
+
+void check_bad_groups() {
+  expect_error(ErrorCode::kInvalidArgument, {"no ranks"}, [] { new_group(std::span<const int>()); });
+  expect_error(ErrorCode::kInvalidArgument, {"rank 4", "0 to 3"}, [] { new_group({0, 4}); });
+  expect_error(ErrorCode::kInvalidArgument, {"rank 1 is there twice"}, [] { new_group({1, 1}); });
+}
+
+void check_many_groups(int rank) {
+  const auto make_one = [rank] {
+    const ProcessGroup group = new_group({0, 1, 2, 3});
+    const torch::Tensor tensor = torch::full({10}, rank);
+    all_reduce(tensor, {.group = group});
+    EXPECT_EQ(tensor[9].item<int>(), 6);
+    destroy_process_group(group);
+  };
+  make_one();
+  const auto before = resources();
+  for (int i = 0; i < 200; ++i) make_one();
+  EXPECT_EQ(resources(), before) << "descriptors, mappings";
+}
+
+TEST(GroupsMulti, OfFourRanks) {
+  run_world(4, [](int rank) {
+    check_half_of_the_world(rank);
+    check_rank_translation(rank);
+    check_split(rank);
+    check_bad_groups();
+    check_many_groups(rank);
+    barrier();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

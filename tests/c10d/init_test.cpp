@@ -1,0 +1,130 @@
+// Making the world, and all that can be wrong with it.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+
+#include "c10d/ranks.h"
+#include "lockstep/comm/store/hash_store.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(Init, WorldOfOneNeedsNothing) {
+  EXPECT_TRUE(is_available());
+  EXPECT_FALSE(is_initialized());
+  {
+    const ProcessGroupGuard group;
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(group.rank(), 0);
+    EXPECT_EQ(group.world_size(), 1);
+    EXPECT_EQ(get_local_rank(), 0);
+    EXPECT_EQ(get_backend(), "lockstep");
+    EXPECT_TRUE(local_device().is_cpu());
+    const torch::Tensor tensor = torch::ones({3});
+    all_reduce(tensor);
+    expect_equal(tensor, torch::ones({3}), "world of one");
+  }
+  EXPECT_FALSE(is_initialized());
+}
+
+TEST(Init, UseBeforeAndAfterSaysWhatToCall) {
+  const auto expect_refused = [] {
+    const std::string advice = "call init_process_group first";
+    const torch::Tensor tensor = torch::ones({3});
+    expect_error(ErrorCode::kInvalidArgument, {"all_reduce", advice}, [&] { all_reduce(tensor); });
+    expect_error(ErrorCode::kInvalidArgument, {"barrier", advice}, [] { barrier(); });
+    expect_error(ErrorCode::kInvalidArgument, {"send", advice}, [&] { send(tensor, 0); });
+    expect_error(ErrorCode::kInvalidArgument, {"get_rank", advice}, [] { get_rank(); });
+    expect_error(ErrorCode::kInvalidArgument, {"new_group", advice}, [] { new_group({0}); });
+    expect_error(ErrorCode::kInvalidArgument, {"get_local_rank", advice}, [] { get_local_rank(); });
+  };
+  expect_refused();
+  init_process_group();
+  const ProcessGroup kept = default_group();
+  destroy_process_group();
+  destroy_process_group();
+  expect_refused();
+  expect_error(ErrorCode::kInvalidArgument, {"call init_process_group first"},
+               [&] { all_reduce(torch::ones({3}), {.group = kept}); });
+}
+
+TEST(Init, BackendNames) {
+  for (const char* name : {"lockstep", "gloo", "cpu:lockstep", "cpu:gloo"}) {
+    const ProcessGroupGuard group(name);
+    EXPECT_EQ(get_backend(), "lockstep") << name;
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"unknown backend 'smoke'", "lockstep", "gloo"},
+               [] { init_process_group("smoke"); });
+  expect_error(ErrorCode::kUnsupported, {"nccl", "not part of this build"},
+               [] { init_process_group("cpu:lockstep,cuda:nccl"); });
+  expect_error(ErrorCode::kUnsupported, {"mpi", "not part of this build"}, [] { init_process_group("mpi"); });
+  expect_error(ErrorCode::kUnsupported, {"CPU tensors", "cuda"}, [] { init_process_group("cuda:gloo"); });
+  EXPECT_FALSE(is_initialized());
+}
+
+TEST(Init, WrongOptions) {
+  expect_error(ErrorCode::kInvalidArgument, {"timeout"}, [] { init_process_group("", {.timeout = milliseconds(0)}); });
+  const auto store = std::make_shared<comm::HashStore>();
+  expect_error(ErrorCode::kInvalidArgument, {"rank and world_size"}, [&] { init_process_group("", {.store = store}); });
+  expect_error(ErrorCode::kInvalidArgument, {"not both"},
+               [&] { init_process_group("", {.init_method = "env://", .rank = 0, .world_size = 1, .store = store}); });
+  expect_error(ErrorCode::kInvalidArgument, {"gopher"},
+               [] { init_process_group("", {.init_method = "gopher://x", .rank = 0, .world_size = 2}); });
+  const ProcessGroupGuard group("", {.rank = 0, .world_size = 1, .store = store});
+  expect_error(ErrorCode::kInvalidArgument, {"already", "destroy_process_group"}, [] { init_process_group(); });
+  EXPECT_TRUE(is_initialized());
+}
+
+TEST(InitMulti, MissingRankIsNamedWithThoseWhoCame) {
+  run_processes(2, [](int rank) {
+    if (rank == 1) return;
+    // Three were announced, one comes.
+    setenv("WORLD_SIZE", "3", 1);
+    expect_error(ErrorCode::kTimeout, {"init_process_group", "rank", "1", "2"},
+                 [] { init_process_group("", {.timeout = milliseconds(500)}); });
+    EXPECT_FALSE(is_initialized());
+  });
+}
+
+TEST(InitMulti, RankTwiceIsAnErrorOnEveryRank) {
+  run_processes(3, [](int rank) {
+    if (rank == 2) setenv("RANK", "1", 1);
+    expect_error(ErrorCode::kMismatch, {"init_process_group", "rank 1"},
+                 [] { init_process_group("", {.timeout = seconds(20)}); });
+  });
+}
+
+TEST(InitMulti, AgainAndAgain) {
+  run_processes(2, [](int rank) {
+    for (int i = 0; i < 5; ++i) {
+      const ProcessGroupGuard group("gloo", {.timeout = seconds(30)});
+      const torch::Tensor tensor = torch::full({1}, rank);
+      all_reduce(tensor);
+      EXPECT_EQ(tensor.item<int>(), 1);
+      EXPECT_EQ(get_local_rank(), rank);
+    }
+  });
+}
+
+// Two pairs of the same ranks at the same time, each with a file of its own.
+TEST(InitMulti, TwoJobsAtOnce) {
+  run_processes(4, [](int rank) {
+    const int job = rank / 2;
+    const std::string path = c10::str(std::filesystem::temp_directory_path().native(), "/lockstep-init-test-",
+                                      getenv("MASTER_PORT"), "-", job);
+    InitOptions options{.init_method = "file://" + path, .rank = rank % 2, .world_size = 2};
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) unsetenv(name);
+    const ProcessGroupGuard group("", options);
+    const torch::Tensor tensor = torch::full({1000}, job + 1);
+    for (int i = 0; i < 100; ++i) all_reduce(tensor.fill_(job + 1));
+    EXPECT_EQ(tensor[999].item<int>(), 2 * (job + 1));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
