@@ -1,11 +1,13 @@
 // All of Lockstep that a training program needs.
 #pragma once
 
-#include "lockstep/c10d/distributed.h"  // IWYU pragma: export
+#include "lockstep/c10d/distributed.h"               // IWYU pragma: export
+#include "lockstep/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"  // IWYU pragma: export
-#include "lockstep/data/data_loader.h"  // IWYU pragma: export
-#include "lockstep/data/distributed_sampler.h"  // IWYU pragma: export
-#include "lockstep/data/mnist.h"  // IWYU pragma: export
-#include "lockstep/nn/comm_hook.h"  // IWYU pragma: export
-#include "lockstep/nn/distributed_data_parallel.h"  // IWYU pragma: export
-#include "lockstep/nn/metrics.h"  // IWYU pragma: export
+#include "lockstep/data/data_loader.h"               // IWYU pragma: export
+#include "lockstep/data/distributed_sampler.h"       // IWYU pragma: export
+#include "lockstep/data/mnist.h"                     // IWYU pragma: export
+#include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
+#include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
+#include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
+#include "lockstep/nn/metrics.h"                     // IWYU pragma: export
