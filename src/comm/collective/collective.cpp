@@ -275,6 +275,11 @@ void Collective::start_running() {
 }
 
 void Collective::run_tickets(bool help, Scratch& scratch) {
+  if (!all_claimed_) work(help, scratch);
+  if (!needs_all_ || progress() == total_tickets_) finish({});
+}
+
+void Collective::work(bool help, Scratch& scratch) {
   const Plan plan(memory_, sequence_);
   const int me = memory_.rank();
   const PrivateOutputs outputs{private_output_ ? &request_ : nullptr};
@@ -305,9 +310,9 @@ void Collective::run_tickets(bool help, Scratch& scratch) {
       if (plan.shared(owner)) run(owner);
     }
     if (my_done_ != own) publish_done();
+    all_claimed_ = !waiting_.aborted();
   }
   if (my_done_ != before) waiting_.notify(false);
-  if (!needs_all_ || progress() == total_tickets_) finish({});
 }
 
 std::uint64_t Collective::progress() const {

@@ -93,6 +93,7 @@ class Collective {
   Status stage_late();
   void start_running();
   void run_tickets(bool help, Scratch& scratch);
+  void work(bool help, Scratch& scratch);
 
   const GroupMemory& memory_;
   const Waiting& waiting_;
@@ -112,6 +113,7 @@ class Collective {
   std::uint64_t total_tickets_ = 0;
   std::uint64_t my_done_ = 0;
   std::uint64_t next_private_ = 0;
+  bool all_claimed_ = false;  // there is nothing left to do but to wait for those who claimed
 };
 
 // The short way for an all-reduce of at most kInlineBytes: the same post without a Collective around it.

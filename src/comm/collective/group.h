@@ -54,6 +54,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   bool admitted() LOCKSTEP_REQUIRES(mutex_);
   std::uint64_t next_sequence() LOCKSTEP_REQUIRES(mutex_);
   Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  bool finish_at_once(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   // Drives everything that is under way; with `help` also what other ranks would do later.

@@ -153,7 +153,7 @@ class Communicator {
   class Impl;
   static constexpr int kMaxPending = 32;
   // Inputs up to this size travel inside the control memory, in one step.
-  static constexpr std::size_t kInlineBytes = 8192;
+  static constexpr std::size_t kInlineBytes = 1024;
 
   // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is
   // there.
