@@ -34,7 +34,9 @@ class Buffer {
   float* data_;
 };
 
-float value_of(int rank, std::size_t i, int round) { return static_cast<float>((rank + 1) * 0.5 + i % 97 + round); }
+float value_of(int rank, std::size_t i, int round) {
+  return static_cast<float>((rank + 1) * 0.5 + i % 97 + round);
+}
 
 float expected_sum(int world, std::size_t i, int round) {
   float sum = value_of(0, i, round);
@@ -56,7 +58,8 @@ void check_sums(Communicator& group, Place place, bool blocking, std::size_t cou
       const Status status = operation->wait(Deadline::after(std::chrono::seconds(30)));
       ASSERT_TRUE(status.ok()) << status.message();
     }
-    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], expected_sum(group.world_size(), i, round)) << i << " of " << count;
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_EQ(data[i], expected_sum(group.world_size(), i, round)) << i << " of " << count;
   }
 }
 

@@ -80,7 +80,7 @@ std::vector<Disagreement> disagreements() {
   };
 }
 
-TEST(Errors, DisagreementIsToldAlikeAndTheGroupGoesOn) {
+TEST(ErrorsMulti, DisagreementIsToldAlikeAndTheGroupGoesOn) {
   for (const Disagreement& disagreement : disagreements()) {
     SCOPED_TRACE(disagreement.name);
     Status told[2];
@@ -98,7 +98,7 @@ TEST(Errors, DisagreementIsToldAlikeAndTheGroupGoesOn) {
   }
 }
 
-TEST(Errors, WhatIsWrongByItselfIsRefusedOnTheSpot) {
+TEST(ErrorsMulti, WhatIsWrongByItselfIsRefusedOnTheSpot) {
   test::run_threads(2, [](Communicator& group) {
     float value = 0;
     const ConstPiece in{&value, 4};
@@ -120,7 +120,7 @@ TEST(Errors, WhatIsWrongByItselfIsRefusedOnTheSpot) {
   });
 }
 
-TEST(Errors, RanksOutsideTheirWorldAreRefused) {
+TEST(ErrorsMulti, RanksOutsideTheirWorldAreRefused) {
   auto store = std::make_shared<HashStore>();
   for (const auto& [rank, world] : {std::pair{-1, 2}, std::pair{2, 2}, std::pair{0, 0}}) {
     CommunicatorOptions options;
@@ -130,7 +130,7 @@ TEST(Errors, RanksOutsideTheirWorldAreRefused) {
   }
 }
 
-TEST(Errors, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
+TEST(ErrorsMulti, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
   test::run_threads(4, [](Communicator& group) {
     ASSERT_TRUE(group.run(Barrier{}, soon()).ok());
     Status status;
@@ -151,7 +151,7 @@ TEST(Errors, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
   });
 }
 
-TEST(Errors, TimeoutOfAMessageNamesIt) {
+TEST(ErrorsMulti, TimeoutOfAMessageNamesIt) {
   test::run_threads(2, [](Communicator& group) {
     if (group.rank() == 1) return;
     int value = 0;
@@ -161,7 +161,7 @@ TEST(Errors, TimeoutOfAMessageNamesIt) {
   });
 }
 
-TEST(Errors, AbortWakesSleepersAndIsRemembered) {
+TEST(ErrorsMulti, AbortWakesSleepersAndIsRemembered) {
   test::Meeting asleep;
   test::run_threads(3, [&](Communicator& group) {
     std::vector<float> data(100'000);
@@ -188,7 +188,7 @@ TEST(Errors, AbortWakesSleepersAndIsRemembered) {
   });
 }
 
-TEST(Errors, ManyAbortsAtOnceGiveOneReason) {
+TEST(ErrorsMulti, ManyAbortsAtOnceGiveOneReason) {
   for (int round = 0; round < 50; ++round) {
     std::vector<std::string> reasons(4);
     test::run_threads(4, [&](Communicator& group) {
@@ -203,14 +203,14 @@ TEST(Errors, ManyAbortsAtOnceGiveOneReason) {
   }
 }
 
-TEST(Errors, LongReasonsAreCut) {
+TEST(ErrorsMulti, LongReasonsAreCut) {
   test::run_threads(1, [](Communicator& group) {
     group.abort(std::string(5000, 'x'));
     EXPECT_EQ(group.health().message(), std::string(1019, 'x'));
   });
 }
 
-TEST(Errors, WhoWaitsForARankThatLeftIsToldItsName) {
+TEST(ErrorsMulti, WhoWaitsForARankThatLeftIsToldItsName) {
   auto store = std::make_shared<HashStore>();
   for (const bool async : {false, true}) {
     const std::string name = async ? "async" : "blocking";
@@ -233,7 +233,7 @@ TEST(Errors, WhoWaitsForARankThatLeftIsToldItsName) {
 }
 
 // Its buffers are gone, so nobody may go on with what it has started.
-TEST(Errors, LeavingWithAnOperationUnderWayBreaksTheGroup) {
+TEST(ErrorsMulti, LeavingWithAnOperationUnderWayBreaksTheGroup) {
   auto store = std::make_shared<HashStore>();
   test::Meeting gone;
   test::run_each(2, [&](int rank) {
@@ -254,7 +254,7 @@ TEST(Errors, LeavingWithAnOperationUnderWayBreaksTheGroup) {
   });
 }
 
-TEST(Errors, ExhaustedArenaIsToldToAll) {
+TEST(ErrorsMulti, ExhaustedArenaIsToldToAll) {
   auto store = std::make_shared<HashStore>();
   for (const std::size_t count : {std::size_t{500'000}, std::size_t{3000}}) {
     test::run_each(3, [&](int rank) {
@@ -278,7 +278,7 @@ TEST(Errors, ExhaustedArenaIsToldToAll) {
   }
 }
 
-TEST(Errors, AnOperationThatNeverStartedSaysSo) {
+TEST(ErrorsMulti, AnOperationThatNeverStartedSaysSo) {
   Operation none;
   EXPECT_EQ(none.wait(soon()).code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(none.is_completed());

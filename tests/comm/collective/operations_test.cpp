@@ -46,13 +46,13 @@ void make_calls(Communicator& group, Spec spec, int shift) {
   }
 }
 
-class OperationsTest : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, OperationsTest, testing::Values(1, 2, 3, 4, 7));
+class OperationsMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OperationsMulti, testing::Values(1, 2, 3, 4, 7));
 
-TEST_P(OperationsTest, EveryKindSizePlaceAndWay) {
+TEST_P(OperationsMulti, EveryKindSizePlaceAndWay) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const Kind kind : kKinds) {
-      for (const std::size_t bytes : {0, 4, 16, 20, 1000, 8188, 8192, 8196, 70'000, 300'004}) {
+      for (const std::size_t bytes : {0, 4, 16, 20, 8188, 8192, 8196, 100'004}) {
         for (const bool even : {true, false}) {
           const bool list = kind >= Kind::kAllGather && kind <= Kind::kAllToAll;
           if (!even && !list) continue;
@@ -69,14 +69,14 @@ TEST_P(OperationsTest, EveryKindSizePlaceAndWay) {
 }
 
 // Pieces of the stream and tickets end in the middle of everything here.
-TEST_P(OperationsTest, ManyTicketsAndStreamPiecesWithTails) {
+TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
   test::run_threads(GetParam(), [](Communicator& group) {
-    for (const DataType type : {DataType::kUInt8, DataType::kFloat32, DataType::kComplex128}) {
+    for (const DataType type : {DataType::kFloat32, DataType::kComplex128}) {
       for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
         Spec spec;
         spec.kind = kind;
         spec.type = type;
-        spec.count = (kind == Kind::kReduceScatter ? 600'000 : 2'500'000) / size_of(type) + 13;
+        spec.count = (kind == Kind::kReduceScatter ? 300'000 : 2'500'000) / size_of(type) + 13;
         for (const bool blocking : {true, false}) {
           for (const Place place : {Place::kArena, Place::kPrivate}) {
             ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{place, place, kind == Kind::kAllReduce, blocking}));
@@ -87,7 +87,7 @@ TEST_P(OperationsTest, ManyTicketsAndStreamPiecesWithTails) {
   });
 }
 
-TEST_P(OperationsTest, RandomSequences) {
+TEST_P(OperationsMulti, RandomSequences) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const std::uint64_t seed : {1, 2, 3, 4}) {
       ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, seed, 120, /*max_count=*/30'000)) << seed;
@@ -96,7 +96,7 @@ TEST_P(OperationsTest, RandomSequences) {
   });
 }
 
-TEST(Operations, EveryTypeAndReduction) {
+TEST(ReductionsMulti, EveryTypeAndReduction) {
   test::run_threads(3, [](Communicator& group) {
     for (int type = 0; type < kNumDataTypes; ++type) {
       for (int op = 0; op < kNumReduceOps; ++op) {
@@ -116,7 +116,7 @@ TEST(Operations, EveryTypeAndReduction) {
 }
 
 // Not by the library's own kernels: added one after the other, as written here.
-TEST(Operations, FloatSumsAreTheRankOrderSums) {
+TEST(ReductionsMulti, FloatSumsAreTheRankOrderSums) {
   test::run_threads(4, [](Communicator& group) {
     for (const std::size_t count : {3, 2000, 2049, 100'003, 700'001}) {
       Spec spec;

@@ -32,7 +32,7 @@ void expect_ok(const Status& status) {
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-TEST(PointToPoint, EverySizeAndPlaceInBothDirections) {
+TEST(PointToPointMulti, EverySizeAndPlaceInBothDirections) {
   test::run_threads(2, [](Communicator& group) {
     for (const std::size_t bytes : kSizes) {
       for (int mode = 0; mode < 4; ++mode) {
@@ -53,7 +53,7 @@ TEST(PointToPoint, EverySizeAndPlaceInBothDirections) {
   });
 }
 
-TEST(PointToPoint, TagsAreReceivedInAnyOrder) {
+TEST(PointToPointMulti, TagsAreReceivedInAnyOrder) {
   test::run_threads(2, [](Communicator& group) {
     constexpr int kMessages = 40;  // more than the ring between two ranks holds
     if (group.rank() == 0) {
@@ -70,7 +70,7 @@ TEST(PointToPoint, TagsAreReceivedInAnyOrder) {
   });
 }
 
-TEST(PointToPoint, EqualTagsKeepTheirOrder) {
+TEST(PointToPointMulti, EqualTagsKeepTheirOrder) {
   test::run_threads(2, [](Communicator& group) {
     std::vector<int> large(5000);
     for (int i = 0; i < 50; ++i) {
@@ -86,7 +86,7 @@ TEST(PointToPoint, EqualTagsKeepTheirOrder) {
   });
 }
 
-TEST(PointToPoint, AnySourceTellsWhoItWas) {
+TEST(PointToPointMulti, AnySourceTellsWhoItWas) {
   test::run_threads(4, [](Communicator& group) {
     if (group.rank() != 0) {
       const int value = group.rank() * 11;
@@ -106,7 +106,7 @@ TEST(PointToPoint, AnySourceTellsWhoItWas) {
   });
 }
 
-TEST(PointToPoint, ARankMaySendToItself) {
+TEST(PointToPointMulti, ARankMaySendToItself) {
   test::run_threads(2, [](Communicator& group) {
     for (const std::size_t bytes : kSizes) {
       for (const Place place : {Place::kArena, Place::kPrivate}) {
@@ -122,7 +122,7 @@ TEST(PointToPoint, ARankMaySendToItself) {
   });
 }
 
-TEST(PointToPoint, WrongSizeIsTheReceiversErrorAlone) {
+TEST(PointToPointMulti, WrongSizeIsTheReceiversErrorAlone) {
   test::run_threads(2, [](Communicator& group) {
     for (const std::size_t bytes : {std::size_t{100}, std::size_t{10'000}}) {
       std::vector<std::byte> data(bytes);
@@ -141,7 +141,7 @@ TEST(PointToPoint, WrongSizeIsTheReceiversErrorAlone) {
   });
 }
 
-TEST(PointToPoint, BadPeersAndTagsAreRefused) {
+TEST(PointToPointMulti, BadPeersAndTagsAreRefused) {
   test::run_threads(1, [](Communicator& group) {
     EXPECT_EQ(group.run(Send{{}, 1, 0}, soon()).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(group.run(Send{{}, kAnySource, 0}, soon()).code(), ErrorCode::kInvalidArgument);
@@ -151,7 +151,7 @@ TEST(PointToPoint, BadPeersAndTagsAreRefused) {
   });
 }
 
-TEST(PointToPoint, StormInRandomOrder) {
+TEST(PointToPointMulti, StormInRandomOrder) {
   test::run_threads(4, [](Communicator& group) {
     constexpr int kMessages = 30;  // to each rank
     const int world = group.world_size();
@@ -182,7 +182,7 @@ TEST(PointToPoint, StormInRandomOrder) {
   });
 }
 
-TEST(PointToPoint, MessagesOutliveTheSendersGroup) {
+TEST(PointToPointMulti, MessagesOutliveTheSendersGroup) {
   auto store = std::make_shared<HashStore>();
   test::Meeting sender_gone;
   const auto run = [&](int rank) {
@@ -212,7 +212,7 @@ TEST(PointToPoint, MessagesOutliveTheSendersGroup) {
 }
 
 // The buffer stays the sender's, so it cannot go while the receiver may still read it.
-TEST(PointToPoint, LeavingWithASharedBufferOnItsWayBreaksTheGroup) {
+TEST(PointToPointMulti, LeavingWithASharedBufferOnItsWayBreaksTheGroup) {
   auto store = std::make_shared<HashStore>();
   test::Meeting sender_gone;
   test::run_each(2, [&](int rank) {
