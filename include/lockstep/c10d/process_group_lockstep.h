@@ -12,6 +12,7 @@
 // moment at which completion is seen), but no two of their elements may share memory. Empty tensors work. Everything
 // that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); what can only be seen
 // together (kinds, counts, types, roots) fails on every rank with lockstep::BackendError, and the group stays usable.
+// Operations that only move data compare sizes in bytes: ranks with different dtypes of one size are not told apart.
 //
 // Progress: there is no progress thread. An asynchronous operation moves on inside calls of any rank; Work::wait and
 // Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, kept until
