@@ -51,8 +51,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, OperationsMulti, testing::Values(1, 2, 3, 4, 7)
 
 TEST_P(OperationsMulti, EveryKindSizePlaceAndWay) {
   test::run_threads(GetParam(), [](Communicator& group) {
+    constexpr std::size_t kEdge = Communicator::kInlineBytes;
     for (const Kind kind : kKinds) {
-      for (const std::size_t bytes : {0, 4, 16, 20, 8188, 8192, 8196, 100'004}) {
+      for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, std::size_t{16}, std::size_t{20}, kEdge - 4,
+                                      kEdge, kEdge + 4, std::size_t{9000}, std::size_t{100'004}}) {
         for (const bool even : {true, false}) {
           const bool list = kind >= Kind::kAllGather && kind <= Kind::kAllToAll;
           if (!even && !list) continue;
