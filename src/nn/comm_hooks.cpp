@@ -12,6 +12,10 @@ class CompressHook final : public CommHook {
 
   std::function<void()> run(GradBucket& bucket) override {
     const nn_detail::Backend backend(group_, bucket.buffer().device());
+    const torch::Dtype from = bucket.buffer().scalar_type();
+    if (!c10::isFloatingType(from) || c10::elementSize(from) <= c10::elementSize(dtype_)) {
+      return [work = backend.start_mean(bucket.buffer())] { work->wait(); };  // nothing to gain
+    }
     torch::Tensor& compressed = compressed_[bucket.index()];
     if (!compressed.defined() || compressed.numel() != bucket.buffer().numel()) {
       compressed = backend.allocate(bucket.buffer().numel(), dtype_);

@@ -1,14 +1,20 @@
 #include "gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <unordered_map>
 
 namespace lockstep::nn_detail {
 namespace {
 
-thread_local std::weak_ptr<GradientPlacement> active;
+// The flag outlives the pointer: memory is still allocated and freed while a thread's objects are destroyed.
 thread_local bool any_active = false;
+struct Active {
+  std::weak_ptr<GradientPlacement> placement;
+  ~Active() { any_active = false; }
+};
+thread_local Active active;
 
 // Memory of slots that tensors own now, for the deleter, which gets nothing but the address.
 class Occupied {
@@ -45,8 +51,10 @@ class PlacingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     if (!any_active || bytes < GradientPlacement::kMinBytes) return base_->allocate(bytes);
-    const auto placement = active.lock();
-    if (!placement) return base_->allocate(bytes);
+    // Gradients come from backward passes; activations, which live long, must not land in a slot.
+    if (torch::autograd::get_current_graph_task_id() < 0) return base_->allocate(bytes);
+    const auto placement = active.placement.lock();
+    if (!placement || !placement->is_active_here()) return base_->allocate(bytes);
     if (auto slot = placement->take(bytes)) {
       void* data = slot->data;
       occupied().add(std::move(slot));
@@ -84,16 +92,27 @@ void GradientPlacement::begin() {
   install_once();
   {
     const std::lock_guard lock(mutex_);
+    thread_ = std::this_thread::get_id();
     counts_.clear();
     seen_.clear();
   }
-  active = weak_from_this();
+  active.placement = weak_from_this();
   any_active = true;
 }
 
 void GradientPlacement::end() {
-  active.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    thread_ = {};
+  }
+  if (active.placement.lock().get() != this) return;  // another model has begun since
+  active.placement.reset();
   any_active = false;
+}
+
+bool GradientPlacement::is_active_here() {
+  const std::lock_guard lock(mutex_);
+  return thread_ == std::this_thread::get_id();
 }
 
 void GradientPlacement::learn(std::size_t index, const void* data, std::size_t bytes) {
@@ -102,7 +121,10 @@ void GradientPlacement::learn(std::size_t index, const void* data, std::size_t b
   if (seen == seen_.end() || seen->second.bytes != bytes) return;
   const Allocation now = seen->second;
   std::optional<Allocation>& known = expected_[index];
-  if (known) parameter_of_.erase({known->bytes, known->nth});
+  if (known) {
+    const auto place = parameter_of_.find({known->bytes, known->nth});
+    if (place != parameter_of_.end() && place->second == index) parameter_of_.erase(place);
+  }
   known = now;
   parameter_of_[{now.bytes, now.nth}] = index;
 }
@@ -118,7 +140,7 @@ std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
   if (found == parameter_of_.end()) return nullptr;
   const std::shared_ptr<Slot>& slot = slots_[found->second];
   // A gradient that exists is added to in place: its memory must not be handed out.
-  if (!slot || slot->bytes != bytes || slot->parameter.grad().defined()) return nullptr;
+  if (!slot || slot->bytes != bytes || parameters_[found->second].grad().defined()) return nullptr;
   if (slot->busy.exchange(true, std::memory_order_acq_rel)) return nullptr;
   seen_[slot->data] = {bytes, counts_[bytes]++};
   return slot;

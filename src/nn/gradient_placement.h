@@ -15,6 +15,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace lockstep::nn_detail {
@@ -24,7 +26,6 @@ struct Slot {
   void* data = nullptr;
   std::size_t bytes = 0;
   torch::Tensor keep;  // the bucket's buffer
-  torch::Tensor parameter;
   std::atomic<bool> busy{false};
 };
 
@@ -33,11 +34,15 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
   // Smaller gradients are cheaper to copy than to foresee.
   static constexpr std::size_t kMinBytes = std::size_t{32} << 10;
 
-  explicit GradientPlacement(std::size_t parameters) : slots_(parameters), expected_(parameters) {}
+  explicit GradientPlacement(std::vector<torch::Tensor> parameters)
+      : parameters_(std::move(parameters)), slots_(parameters_.size()), expected_(parameters_.size()) {}
 
-  // From here on allocations of this thread count, until end(). A new begin() starts over.
+  // From here on allocations that this thread makes in backward passes count, until end(), which any thread may call. A
+  // new begin() starts over.
   void begin();
   void end();
+  // Whether the calling thread is the one that counts.
+  bool is_active_here();
 
   // Parameter `index` got its gradient at `data`: remembers which allocation that was.
   void learn(std::size_t index, const void* data, std::size_t bytes);
@@ -55,7 +60,9 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
     std::size_t nth;  // among those of its size
   };
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards all below
+  std::thread::id thread_;
+  const std::vector<torch::Tensor> parameters_;
   std::vector<std::shared_ptr<Slot>> slots_;
   std::vector<std::optional<Allocation>> expected_;
   std::map<std::pair<std::size_t, std::size_t>, std::size_t> parameter_of_;  // (bytes, nth) -> parameter

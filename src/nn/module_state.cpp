@@ -16,6 +16,8 @@ constexpr std::size_t kBlockBytes = std::size_t{32} << 20;
 std::string shape_of(const torch::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.scalar_type() << ' ' << tensor.sizes();
+  // Gradients are added up element by element in memory: channels-last models do not go with others.
+  if (!tensor.is_contiguous()) text << " strides " << tensor.strides();
   return text.str();
 }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "reducer_impl.h"
@@ -19,6 +20,14 @@ torch::Device device_of(const std::vector<NamedParameter>& parameters) {
       false,
       "this model has no parameter that requires a gradient, so there is nothing to synchronise; use it without "
       "DistributedDataParallel, or set requires_grad before wrapping it");
+}
+
+// Whether both lay out their elements alike; the strides of dimensions of size 1 do not matter.
+bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
+  for (std::int64_t i = 0; i < a.dim(); ++i) {
+    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -38,14 +47,17 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<torch::T
     entries_.push_back(std::move(entry));
   }
   if (options_.gradient_as_bucket_view && backend_.device().is_cpu() && backend_.world_size() > 1) {
-    placement_learner_ = std::make_shared<nn_detail::GradientPlacement>(entries_.size());
+    std::vector<torch::Tensor> tensors;
+    for (const Entry& entry : entries_) tensors.push_back(entry.parameter);
+    placement_learner_ = std::make_shared<nn_detail::GradientPlacement>(std::move(tensors));
   }
 }
 
 void Reducer::Impl::attach_hooks() {
-  if (backend_.world_size() == 1) return;  // the gradients are their own mean
+  if (backend_.world_size() == 1 && !comm_hook_) return;  // the gradients are their own mean
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
+    if (entry.accumulator) continue;
     entry.accumulator = torch::autograd::impl::grad_accumulator(entry.parameter);
     entry.hook = entry.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
@@ -63,10 +75,16 @@ void Reducer::Impl::detach_hooks() {
   if (placement_learner_) placement_learner_->end();
 }
 
+void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
+  comm_hook_ = std::move(hook);
+  attach_hooks();
+}
+
 void Reducer::Impl::before_forward(bool synchronise) {
   const std::lock_guard lock(mutex_);
+  if (pass_is_running()) return;  // part of a backward pass: a checkpointed segment is computed again
+  abandon_pass();
   synchronise_ = synchronise;
-  in_pass_ = false;  // whatever an exception left behind
   if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
 }
 
@@ -74,8 +92,9 @@ void Reducer::Impl::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   record_ready(index);
   if (!synchronise_) return;
-  if (!in_pass_) start_pass();
+  if (!pass_is_running()) start_pass();
   Entry& entry = entries_[index];
+  ++entry.arrivals;
   if (!built_) {
     if (!entry.ready) ready_order_.push_back(index);
     entry.info.sparse = entry.info.sparse || entry.parameter.grad().is_sparse();
@@ -87,46 +106,68 @@ void Reducer::Impl::on_gradient(std::size_t index) {
     return;
   }
   Bucket& bucket = buckets_[entry.bucket];
-  TORCH_CHECK(
-      !bucket.started, "rank ", backend_.rank(), ": parameter '", entry.name,
-      "' received a second gradient in one backward pass, after its bucket was already being reduced. Its first pass "
-      "had one gradient only. If parts of the model run backward several times in a pass (reentrant checkpointing), "
-      "make the first pass do the same, or use no_sync() for all but the last");
+  TORCH_CHECK(!bucket.started, "rank ", backend_.rank(), ": parameter '", entry.name, "' received ", entry.arrivals,
+              " gradients in one backward pass, the last after its bucket was already being "
+              "reduced; earlier passes had at most ",
+              entry.expected,
+              ". If parts of the model run backward several times in a "
+              "pass (reentrant checkpointing), make the first pass do the same, or use no_sync() for all but the last");
   place(entry, /*shadow=*/false);
-  if (!entry.ready) --bucket.pending;
+  if (entry.arrivals == entry.expected) --bucket.pending;
   entry.ready = true;
   start_complete_buckets();
 }
 
 void Reducer::Impl::record_ready(std::size_t index) {
   if (!placement_learner_) return;
+  if (!placement_learner_->is_active_here()) return placement_learner_->end();  // forward ran in another thread
   const torch::Tensor& gradient = entries_[index].parameter.grad();
   if (!gradient.defined() || gradient.is_sparse() || gradient.nbytes() < nn_detail::GradientPlacement::kMinBytes)
     return;
   placement_learner_->learn(index, gradient.const_data_ptr(), gradient.nbytes());
 }
 
+// What an exception in the middle of a backward pass left behind. Other ranks may still be reducing in our buckets.
+void Reducer::Impl::abandon_pass() {
+  in_pass_ = false;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
+    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
+    bucket.for_hook.reset();
+  }
+}
+
 void Reducer::Impl::start_pass() {
+  abandon_pass();
   in_pass_ = true;
   placed_now_ = 0;
   next_bucket_ = 0;
-  for (Entry& entry : entries_) entry.ready = false;
+  ready_order_.clear();
+  for (Entry& entry : entries_) {
+    entry.ready = false;
+    entry.arrivals = 0;
+  }
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.members.size();
     bucket.started = false;
   }
-  torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
+  const auto end_of_pass = std::make_shared<const char>();
+  end_of_pass_ = end_of_pass;
+  torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this(), end_of_pass] {
     if (const auto impl = self.lock()) {
       const std::lock_guard lock(impl->mutex_);
       impl->finish_pass(/*shadow=*/false);
     }
   });
+  if (before_pass_) before_pass_();
   buffers_.start(buffer_source_);
 }
 
 void Reducer::Impl::shadow_pass() {
   const std::lock_guard lock(mutex_);
+  abandon_pass();
   next_bucket_ = 0;
+  ready_order_.clear();
   for (Entry& entry : entries_) entry.ready = false;
   for (Bucket& bucket : buckets_) bucket.started = false;
   buffers_.start(buffer_source_);
@@ -136,10 +177,11 @@ void Reducer::Impl::shadow_pass() {
 // Brings the gradient to its place in the bucket, where it usually is already.
 void Reducer::Impl::place(Entry& entry, bool shadow) {
   torch::Tensor& gradient = entry.parameter.mutable_grad();
+  if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();  // no rank's was in the first pass
   const bool used = gradient.defined() && !shadow;
   used_.mutable_data_ptr<float>()[&entry - entries_.data()] = used ? 1.0F : 0.0F;
   const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
-  if (used && in_place && gradient.strides() == entry.view.strides()) {
+  if (used && in_place && same_layout(gradient, entry.view)) {
     ++placed_now_;
   } else {
     // Another tensor lives where this gradient belongs: autograd's allocations differed from those of earlier passes.
@@ -149,16 +191,20 @@ void Reducer::Impl::place(Entry& entry, bool shadow) {
       entry.view.zero_();
       return;
     }
-    TORCH_CHECK(!gradient.is_sparse(), "rank ", backend_.rank(), ": the gradient of parameter '", entry.name,
-                "' is sparse here but was dense on rank 0 in the first pass");
-    if (gradient.is_cpu() && gradient.scalar_type() == entry.view.scalar_type() &&
-        gradient.strides() == entry.view.strides()) {
-      std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
-    } else {
-      entry.view.copy_(gradient);
-    }
+    copy_to_view(entry);
   }
   if (options_.gradient_as_bucket_view) gradient = entry.view;
+}
+
+void Reducer::Impl::copy_to_view(Entry& entry) {
+  const torch::Tensor& gradient = entry.parameter.grad();
+  if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
+    entry.view.copy_(gradient.clone());  // there already, in another order of elements
+  } else if (gradient.is_cpu() && same_layout(gradient, entry.view)) {
+    std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
+  } else {
+    entry.view.copy_(gradient);
+  }
 }
 
 // A fresh buffer for the bucket; the old one lives on with the tensors in it.
@@ -204,29 +250,34 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
 
 void Reducer::Impl::finish_pass(bool shadow) {
   in_pass_ = false;
+  // From here on buckets are being reduced whose parameters may have no gradient yet: nothing may be put there.
+  if (placement_learner_) placement_learner_->end();
   const bool first = !built_;
-  if (first) {
-    build_buckets();
-  } else if (options_.static_graph && !shadow) {
-    check_static_graph();
-  }
-  for (Entry& entry : entries_) {
-    // In the first pass all of them, later those that no gradient reached: with what they have, or as zeros.
-    if (!entry.info.sparse && (first || shadow || !entry.ready)) place(entry, shadow);
+  if (first) build_buckets();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (!shadow) entry.expected = std::max(entry.expected, entry.arrivals);
+    if (entry.info.sparse) {
+      used_.mutable_data_ptr<float>()[i] = entry.parameter.grad().defined() && !shadow ? 1.0F : 0.0F;
+    } else if (first || shadow || !entry.ready) {
+      place(entry, shadow);  // in the first pass all, later those that no gradient reached: what they have, or zeros
+    }
   }
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
   const torch::Tensor used = used_.to(backend_.device());
   const auto work = backend_.start_mean(used);
   finish_buckets();
   work->wait();
-  take_over_gradients(used.cpu());
-  for (Entry& entry : entries_) {
-    if (entry.info.sparse) reduce_sparse(entry, shadow);
+  const torch::Tensor anywhere = used.cpu();
+  take_over_gradients(anywhere);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].info.sparse && anywhere.const_data_ptr<float>()[i] != 0) reduce_sparse(entries_[i], shadow);
   }
   buffers_.finish();
-  if (placement_learner_) placement_learner_->end();
   placed_ = placed_now_;
   gradients_ = entries_.size();
+  // Last, so that the other ranks are not left waiting.
+  if (options_.static_graph && !first && !shadow) check_static_graph();
 }
 
 void Reducer::Impl::finish_buckets() {
@@ -326,6 +377,9 @@ void Reducer::shadow_pass() {
 }
 void Reducer::set_buffer_source(int rank) {
   impl_->set_buffer_source(rank);
+}
+void Reducer::set_before_pass(std::function<void()> callback) {
+  impl_->set_before_pass(std::move(callback));
 }
 std::size_t Reducer::bucket_bytes() const {
   return impl_->bucket_bytes();

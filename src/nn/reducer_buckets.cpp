@@ -19,22 +19,26 @@ std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
 }  // namespace
 
 // Rank 0's order, for all; what it has not seen comes last, in reverse order of registration (roughly that of the
-// backward pass). Each number also says whether the gradient is sparse.
+// backward pass). Gradients that were sparse on any rank count as sparse.
 std::vector<std::size_t> Reducer::Impl::agree_on_order() {
   std::vector<std::int64_t> mine;
   for (const std::size_t index : ready_order_) mine.push_back(static_cast<std::int64_t>(index));
   for (std::size_t i = entries_.size(); i-- > 0;) {
     if (!entries_[i].ready) mine.push_back(static_cast<std::int64_t>(i));
   }
-  for (std::int64_t& value : mine) value = 2 * value + (entries_[value].info.sparse ? 1 : 0);
+  std::vector<std::int64_t> sparse;
+  for (const Entry& entry : entries_) sparse.push_back(entry.info.sparse ? 1 : 0);
+  const torch::Tensor any_sparse =
+      std::get<0>(backend_.all_gather(torch::tensor(sparse, torch::kInt64).to(backend_.device())).max(0)).cpu();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].info.sparse = any_sparse.const_data_ptr<std::int64_t>()[i] != 0;
+  }
   torch::Tensor order = torch::tensor(mine, torch::kInt64).to(backend_.device());
   backend_.broadcast(order, 0);
   order = order.cpu();
   std::vector<std::size_t> result;
   for (std::int64_t i = 0; i < order.numel(); ++i) {
-    const std::int64_t value = order.const_data_ptr<std::int64_t>()[i];
-    entries_[value / 2].info.sparse = value % 2 != 0;
-    result.push_back(static_cast<std::size_t>(value / 2));
+    result.push_back(static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i]));
   }
   return result;
 }
@@ -83,7 +87,6 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
     entry.slot->data = entry.view.data_ptr();
     entry.slot->bytes = entry.view.nbytes();
     entry.slot->keep = bucket.buffer;
-    entry.slot->parameter = entry.parameter;
     placement_learner_->set_slot(member, entry.slot);
   }
 }

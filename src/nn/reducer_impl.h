@@ -27,8 +27,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void attach_hooks();
   void detach_hooks();
   void before_forward(bool synchronise);
-  void set_comm_hook(std::shared_ptr<CommHook> hook) { comm_hook_ = std::move(hook); }
+  void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
+  void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
   void shadow_pass();
   std::size_t bucket_bytes() const;
   PlacementStats placement() const { return {placed_, gradients_}; }
@@ -46,6 +47,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     torch::Tensor view;  // its place in the bucket
     std::shared_ptr<nn_detail::Slot> slot;
     bool ready = false;     // in this pass
+    int arrivals = 0;       // how often in this pass: several with reentrant backward passes
+    int expected = 1;       // arrivals of the pass that had most
     bool in_first = false;  // was ready in the first pass
   };
 
@@ -62,9 +65,12 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // The backward pass.
   void on_gradient(std::size_t index);
   void start_pass();
+  bool pass_is_running() const { return in_pass_ && !end_of_pass_.expired(); }
+  void abandon_pass();
   void finish_pass(bool shadow);
   void record_ready(std::size_t index);
   void place(Entry& entry, bool shadow);
+  void copy_to_view(Entry& entry);
   void relocate(Bucket& bucket);
   void start_bucket(Bucket& bucket, std::size_t index);
   void start_complete_buckets();
@@ -86,10 +92,12 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
   int buffer_source_ = 0;
+  std::function<void()> before_pass_;
 
   std::mutex mutex_;  // hooks may run in several autograd threads (one per device)
   bool synchronise_ = true;
   bool in_pass_ = false;
+  std::weak_ptr<const char> end_of_pass_;  // lives as long as the engine will call finish_pass
   bool built_ = false;
   std::vector<std::size_t> ready_order_;
   std::vector<Bucket> buckets_;

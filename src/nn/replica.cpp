@@ -1,15 +1,20 @@
 #include "lockstep/nn/replica.h"
 
+#include <unordered_set>
+
 #include "backend.h"
 #include "module_state.h"
 
 namespace lockstep {
 namespace {
 
+// Shared parameters once, under their first name.
 std::vector<NamedParameter> trainable(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
+  std::unordered_set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
-    if (item.value().requires_grad()) result.push_back({item.key(), item.value()});
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    result.push_back({item.key(), item.value()});
   }
   return result;
 }
@@ -59,6 +64,8 @@ void Replica::synchronise_state(int source) {
 
 void Replica::build_reducer() {
   known_ = trainable(*module_);
+  known_options_.clear();
+  for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
   ReducerOptions options;
   options.bucket_cap_mb = options_.bucket_cap_mb;
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
@@ -68,13 +75,29 @@ void Replica::build_reducer() {
       std::make_unique<Reducer>(known_, options_.broadcast_buffers ? module_->buffers() : std::vector<torch::Tensor>(),
                                 options_.process_group, options);
   reducer_->set_comm_hook(comm_hook_);
+  // Ranks that have finished meet every pass of the others; this tells them that there is one.
+  reducer_->set_before_pass([this] {
+    if (!joining_) return;
+    exchange_activity(/*active=*/true);
+    reducer_->set_buffer_source(last_active_);
+  });
+}
+
+std::vector<torch::Tensor> Replica::parameters() const {
+  std::vector<torch::Tensor> result;
+  std::unordered_set<const void*> seen;
+  for (const torch::Tensor& parameter : module_->parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) result.push_back(parameter);
+  }
+  return result;
 }
 
 bool Replica::parameters_changed() const {
   std::size_t next = 0;
-  for (const torch::Tensor& parameter : module_->parameters()) {
+  for (const torch::Tensor& parameter : parameters()) {
     if (!parameter.requires_grad()) continue;
     if (next == known_.size() || !known_[next].tensor.is_same(parameter)) return true;
+    if (!known_options_[next].type_equal(parameter.options())) return true;
     ++next;
   }
   return next != known_.size();
@@ -82,10 +105,6 @@ bool Replica::parameters_changed() const {
 
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
-  if (joining_ && synchronise_) {
-    exchange_activity(/*active=*/true);
-    reducer_->set_buffer_source(last_active_);
-  }
   if (parameters_changed()) {
     synchronise_state(/*source=*/0);
     build_reducer();
@@ -122,6 +141,11 @@ void Replica::finish_join() {
   reducer_->set_buffer_source(0);
   // Ranks that had finished took no more steps; the last active one took all.
   nn_detail::broadcast_state(*module_, backend_for(*module_, options_), last_active_);
+}
+
+void Replica::cancel_join() {
+  joining_ = false;
+  reducer_->set_buffer_source(0);
 }
 
 void Replica::register_comm_hook(std::shared_ptr<CommHook> hook) {

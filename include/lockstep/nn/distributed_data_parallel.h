@@ -11,13 +11,16 @@
 // `ddp->` reaches every method of the module, so the training step need not be called forward. Semantics are those of
 // torch.nn.parallel.DistributedDataParallel, with these differences:
 //   - Parameters that a pass does not use are handled in every mode (PyTorch: an error unless find_unused_parameters is
-//   set): where
-//     some rank used them the others count as zero, where none did the gradient stays as it was.
+//     set): where some rank used them the others count as zero, where none did the gradient stays as it was.
 //   - Every backward pass synchronises, also several after one forward pass.
+//   - Activation checkpointing by a backward pass inside the backward pass works, also for parameters of several
+//     segments.
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
-//   step
-//     they are equal on all ranks.
+//     step they are equal on all ranks.
 //   - No prefix is added to parameter names.
+//
+// An exception that leaves backward() on all ranks alike does no harm: the next pass starts anew. On some ranks only,
+// the ranks no longer make the same calls, and the group is lost.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
 // them once. A reference to a gradient that is kept over a step sees the next step's values.
@@ -69,6 +72,10 @@ class DistributedDataParallel {
   // buffers across ranks, then sends rank 0's to all.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
       : net_(std::move(net)), module_(pointer(net_)), replica_(module_, options) {}
+  // Hooks and guards refer to it: it stays where it is made. Put it into a std::optional or std::unique_ptr to hand it
+  // on.
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // The module's own forward, whatever it takes and returns.
   template <typename... Args>
@@ -90,18 +97,25 @@ class DistributedDataParallel {
   // The module itself, with its own type: for evaluation, saving, everything but training steps.
   Net& module() { return net_; }
   const Net& module() const { return net_; }
-  std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+  // For the optimizer: each parameter once, also those that are shared between layers.
+  std::vector<torch::Tensor> parameters() const { return replica_.parameters(); }
 
   // While the guard lives, backward passes add up gradients on this rank without communication; the first pass after it
   // sends the sum. The forward pass belongs inside as well.
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
-  // until all have, and then gets the final parameters and buffers of the last one. Collective.
+  // until all have, and then gets the final parameters and buffers of the last one. Collective: the loop must not leave
+  // by an exception on some ranks only.
   template <typename Loop>
   void join(Loop&& loop) {
     replica_.begin_join();
-    std::forward<Loop>(loop)();
+    try {
+      std::forward<Loop>(loop)();
+    } catch (...) {
+      replica_.cancel_join();
+      throw;
+    }
     replica_.finish_join();
   }
 

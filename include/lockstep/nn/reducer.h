@@ -16,6 +16,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,9 @@ class Reducer {
   // rank whose buffers all get.
   void shadow_pass();
   void set_buffer_source(int rank);
+  // Called at the start of every pass that synchronises, in the thread of the backward pass, before its first
+  // collective. It must not call this reducer, except set_buffer_source.
+  void set_before_pass(std::function<void()> callback);
 
   // Bytes of the buckets of this rank.
   std::size_t bucket_bytes() const;

@@ -31,12 +31,17 @@ struct DistributedDataParallelOptions {
 class Replica {
  public:
   Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
 
+  // Each of them once, also those that are registered under several names.
+  std::vector<torch::Tensor> parameters() const;
   void before_forward();
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
   bool synchronises() const { return synchronise_; }
   void begin_join();
   void finish_join();
+  void cancel_join();
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   const Reducer& reducer() const { return *reducer_; }
 
@@ -51,7 +56,8 @@ class Replica {
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
-  std::vector<NamedParameter> known_;  // those that require a gradient, when the reducer was built
+  std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
+  std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   bool synchronise_ = true;

@@ -1,0 +1,34 @@
+// Data-parallel training by hand, for teaching and tests: the loop that DistributedDataParallel replaces.
+//
+//   loss.backward();
+//   lockstep::average_gradients(net);   // gradients are now the mean over all ranks
+//   optimizer.step();
+//
+// Gives the same gradients, bit for bit, as DistributedDataParallel; slower, since nothing overlaps with the backward
+// pass and every gradient is copied twice. Parameters are not made equal first: broadcast them, or seed every rank
+// alike.
+//
+// Collective over the group; blocks. All ranks pass the same parameters in the same order. A parameter without a
+// gradient on some ranks counts as zero there; one without on all ranks stays so. Dense gradients only.
+// Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+void average_gradients(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group = nullptr);
+void average_gradients(const torch::nn::Module& module, const ProcessGroup& group = nullptr);
+
+template <typename Contained>
+void average_gradients(const torch::nn::ModuleHolder<Contained>& module, const ProcessGroup& group = nullptr) {
+  average_gradients(static_cast<const torch::nn::Module&>(*module.ptr()), group);
+}
+
+}  // namespace lockstep
