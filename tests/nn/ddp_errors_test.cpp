@@ -1,0 +1,187 @@
+// Wrong models, wrong use, and ranks that die.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "lockstep/launch/spawn.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using Net = torch::nn::Sequential;
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+void expect_in(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in: " << text;
+}
+
+std::string error_of_wrapping(Net net, const DistributedDataParallelOptions& options = {}) {
+  return error_of([&] { DistributedDataParallel<Net>(net, options); });
+}
+
+TEST(DdpErrors, WithoutAWorld) {
+  expect_in(error_of_wrapping(Net(torch::nn::Linear(2, 2))), {"init_process_group"});
+}
+
+TEST(DdpErrorsMulti, DifferentModelsAreNamedOnEveryRank) {
+  run_processes(3, [](int rank) {
+    const Rank group;
+    const auto linear = [](int in, int out) { return Net(torch::nn::Linear(in, out)); };
+    expect_in(
+        error_of_wrapping(rank == 1 ? linear(4, 6) : linear(4, 5)),
+        {"parameter '0.weight'", "[5, 4]", "on rank(s) 0, 2", "[6, 4]", "on rank(s) 1", fmt::format("rank {}", rank)});
+
+    Net doubled = linear(4, 5);
+    if (rank == 2) doubled->to(torch::kDouble);
+    expect_in(error_of_wrapping(doubled), {"'0.weight'", "Float", "on rank(s) 0, 1", "Double", "on rank(s) 2"});
+
+    Net longer = linear(4, 5);
+    if (rank == 0) longer->push_back(torch::nn::Linear(5, 7));
+    expect_in(error_of_wrapping(longer), {"parameter '1.weight'", "[7, 5]", "on rank(s) 0", "nothing more", "1, 2"});
+
+    Net renamed;
+    renamed->push_back(rank == 1 ? "body" : "head", torch::nn::Linear(4, 5));
+    expect_in(error_of_wrapping(renamed), {"'body.weight'", "on rank(s) 1", "'head.weight'", "on rank(s) 0, 2"});
+
+    Net frozen = linear(4, 5);
+    if (rank == 1) frozen->parameters()[1].requires_grad_(false);
+    expect_in(error_of_wrapping(frozen), {"'0.bias'", "frozen", "on rank(s) 1"});
+
+    Net turned(torch::nn::Conv2d(4, 5, 3));
+    if (rank == 0) {
+      torch::Tensor weight = turned->parameters()[0];
+      weight.set_data(weight.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+    }
+    expect_in(error_of_wrapping(turned), {"'0.weight'", "strides [36, 1, 12, 4]", "on rank(s) 0"});
+
+    Net normed(torch::nn::Linear(4, 5));
+    if (rank == 2) normed->push_back(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(5).affine(false)));
+    expect_in(error_of_wrapping(normed), {"buffer '1.running_mean'", "on rank(s) 2", "nothing more", "0, 1"});
+
+    // The group has survived all that.
+    DistributedDataParallel<Net> ddp(linear(4, 5));
+    ddp.forward(torch::ones({2, 4})).sum().backward();
+    expect_equal_on_all_ranks({ddp.parameters()[0].grad()}, "gradient");
+  });
+}
+
+struct ForkedImpl : torch::nn::Module {
+  ForkedImpl() {
+    left = register_module("left", torch::nn::Linear(4, 4));
+    right = register_module("right", torch::nn::Linear(4, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool go_left) { return (go_left ? left(x) : right(x)).sum(); }
+  torch::nn::Linear left{nullptr}, right{nullptr};
+};
+TORCH_MODULE(Forked);
+
+TEST(DdpErrorsMulti, WrongOptionsAndBrokenPromises) {
+  run_processes(2, [](int rank) {
+    const Rank group;
+    Net net(torch::nn::Linear(4, 5));
+    expect_in(error_of_wrapping(net, {.bucket_cap_mb = 0}), {"bucket_cap_mb must be positive, got 0"});
+    expect_in(error_of_wrapping(net, {.bucket_cap_mb = -1}), {"bucket_cap_mb must be positive, got -1"});
+    expect_in(error_of_wrapping(net, {.device_ids = {torch::Device("cuda:0")}}),
+              {"device_ids", "the module is on cpu, got cuda:0", "module->to(device)"});
+    expect_in(error_of_wrapping(net, {.device_ids = {torch::kCPU, torch::kCPU}}), {"at most one device", "got 2"});
+    expect_in(error_of_wrapping(net, {.output_device = torch::Device("cuda:0")}), {"output_device", "cpu", "cuda:0"});
+    EXPECT_EQ(error_of_wrapping(net, {.device_ids = {torch::kCPU}, .output_device = torch::kCPU}), "no error");
+
+    Net frozen(torch::nn::Linear(4, 5));
+    for (torch::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    expect_in(error_of_wrapping(frozen), {"no parameter that requires a gradient"});
+    expect_in(error_of_wrapping(Net()), {"no parameter that requires a gradient"});
+
+    DistributedDataParallel<Forked> promised(Forked(), {.static_graph = true});
+    const auto step = [&](bool left) { promised->forward(torch::ones({2, 4}), left).backward(); };
+    step(true);
+    step(true);
+    expect_in(error_of([&] { step(false); }),
+              {fmt::format("rank {}", rank), "static_graph", "'left.weight' (used in the first pass, not now)",
+               "'right.bias' (used now, not in the first pass)"});
+    // Only one rank breaks it: that one is told, the other is not left waiting.
+    const std::string error = error_of([&] { step(rank == 0); });
+    if (rank == 0) {
+      EXPECT_EQ(error, "no error");
+    } else {
+      expect_in(error, {"rank 1", "static_graph"});
+    }
+    step(true);
+  });
+}
+
+// Trains until an error comes; dies in the middle of a backward pass if asked to; then writes down the error and the
+// weights.
+void train_until_error(bool die, const std::filesystem::path& report) {
+  const Rank group;
+  torch::manual_seed(1);
+  Net net(torch::nn::Linear(100, 200), torch::nn::Linear(200, 200), torch::nn::Linear(200, 10));
+  DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.01});
+  torch::optim::SGD optimizer(ddp.parameters(), 0.01);
+  std::string text = "no error";
+  for (int step = 0; step < 100000; ++step) {
+    try {
+      optimizer.zero_grad();
+      ddp->is_training();
+      const torch::Tensor x = net->ptr<torch::nn::LinearImpl>(0)->forward(random_input({4, 100}, step));
+      if (die && step == 5) x.register_hook([](const torch::Tensor&) { raise(SIGKILL); });
+      const torch::Tensor y = net->ptr<torch::nn::LinearImpl>(1)->forward(x);
+      const torch::Tensor loss = net->ptr<torch::nn::LinearImpl>(2)->forward(y).square().mean();
+      loss.backward();
+      optimizer.step();
+    } catch (const std::exception& error) {
+      text = fmt::format("step {}: {}: {}", step, to_string(error_code(error)), error.what());
+      break;
+    }
+  }
+  torch::save(net->parameters(), report.native() + ".pt");
+  std::ofstream(report) << text;
+}
+
+TEST(DdpFault, AKilledRankIsNamedByBackwardAndParametersCanBeSaved) {
+  const char* shared = getenv("LOCKSTEP_TEST_REPORTS");
+  const ScratchFolder folder;
+  const std::filesystem::path reports = shared == nullptr ? folder.path() : std::filesystem::path(shared);
+  launch::SpawnOptions options;
+  options.nprocs = 3;
+  options.timeout = std::chrono::seconds(60);
+  options.grace = std::chrono::seconds(20);
+  options.call_number = 1;
+  options.argv = {testing::internal::GetArgvs().front(),
+                  "--gtest_filter=DdpFault.AKilledRankIsNamedByBackwardAndParametersCanBeSaved", "--gtest_brief=1"};
+  options.environment = {{"LOCKSTEP_TEST_REPORTS", reports.native()}};
+  const Status status = launch::spawn(
+      [&](int rank) {
+        if (rank != 1) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
+        train_until_error(/*die=*/rank == 1, reports / std::to_string(rank));
+      },
+      options);
+  expect_in(status.message(), {"SIGKILL", "rank 1"});
+  std::vector<torch::Tensor> saved[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::filesystem::path report = reports / std::to_string(2 * i);
+    std::ifstream file(report);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    expect_in(text, {"step 5", "rank 1", std::string(to_string(ErrorCode::kPeerFailed))});
+    torch::load(saved[i], report.native() + ".pt");
+  }
+  ASSERT_EQ(saved[0].size(), 6U);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(torch::equal(saved[0][i], saved[1][i])) << "weights of step 5 differ";
+}
+
+}  // namespace
+}  // namespace lockstep::test

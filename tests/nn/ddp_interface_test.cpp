@@ -1,0 +1,233 @@
+// What the wrapper takes and gives: modules in every form, any method as entry, communication hooks, checkpointed
+// segments.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+class DdpInterfaceMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpInterfaceMulti, testing::Values(1, 2, 3));
+
+struct SmallImpl : torch::nn::Module {
+  SmallImpl() {
+    first = register_module("first", torch::nn::Linear(20, 500));
+    last = register_module("last", torch::nn::Linear(500, 5));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last(torch::relu(first(x))).square().mean(); }
+  std::pair<torch::Tensor, int> training_step(const torch::Tensor& x, int batch) { return {forward(x), batch + 1}; }
+  const std::string& name_of(std::unique_ptr<std::string> name) { return kept = *name; }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  std::string kept;
+};
+TORCH_MODULE(Small);
+
+static_assert(!std::is_copy_constructible_v<DistributedDataParallel<Small>>);
+static_assert(!std::is_move_constructible_v<DistributedDataParallel<Small>>);
+
+template <typename Net>
+DistributedDataParallel<Net> wrap(Net net) {
+  return DistributedDataParallel<Net>(std::move(net));
+}
+
+TEST_P(DdpInterfaceMulti, TakesModulesInEveryForm) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    torch::manual_seed(number);
+    auto by_holder = wrap(Small());
+    auto by_pointer = wrap(std::make_shared<SmallImpl>());
+    auto by_value = wrap(SmallImpl());
+    DistributedDataParallel deduced(Small(), {.bucket_cap_mb = 1});
+    static_assert(std::is_same_v<decltype(deduced)::Module, SmallImpl>);
+    static_assert(std::is_same_v<decltype(by_pointer)::Module, SmallImpl>);
+    static_assert(std::is_same_v<decltype(by_value)::Module, SmallImpl>);
+    static_assert(std::is_same_v<decltype(by_value.module()), SmallImpl&>);
+    static_assert(std::is_same_v<decltype(by_holder.module()), Small&>);
+
+    const torch::Tensor x = random_input({4, 20}, 0);
+    const auto check = [&](auto& ddp, const char* what) {
+      for (int pass = 0; pass < 3; ++pass) {
+        for (torch::Tensor& parameter : ddp.parameters()) parameter.mutable_grad() = torch::Tensor();
+        if (pass == 0) ddp.forward(x).backward();
+        if (pass == 1) ddp(x).backward();
+        if (pass == 2) {
+          auto [loss, next] = ddp->training_step(x, 7);
+          EXPECT_EQ(next, 8);
+          loss.backward();
+        }
+        std::vector<torch::Tensor> gradients;
+        for (const torch::Tensor& parameter : ddp.parameters()) gradients.push_back(parameter.grad());
+        expect_equal_on_all_ranks(gradients, what);
+      }
+      expect_equal_on_all_ranks(ddp.parameters(), what);
+      const std::string& name = ddp->name_of(std::make_unique<std::string>("moved and returned by reference"));
+      EXPECT_EQ(&name, &ddp->kept);
+    };
+    check(by_holder, "holder");
+    check(by_pointer, "shared_ptr");
+    check(by_value, "value");
+    check(deduced, "deduced");
+    EXPECT_EQ(by_value.module().named_parameters().keys().front(), "first.weight") << "no prefix";
+  });
+}
+
+// As in the comment of comm_hook.h.
+struct ScaledHook final : CommHook {
+  std::function<void()> run(GradBucket& bucket) override {
+    auto work = all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
+    return [work, &bucket] {
+      work->wait();
+      bucket.buffer().mul_(0.5);
+    };
+  }
+};
+
+// Leaves its result in a tensor of its own, of another dtype; looks at all that a bucket shows.
+struct ReplacingHook final : CommHook {
+  std::function<void()> run(GradBucket& bucket) override {
+    EXPECT_EQ(bucket.index(), next++);
+    if (bucket.is_last()) next = 0;
+    EXPECT_EQ(bucket.parameters().size(), bucket.gradients().size());
+    for (std::size_t i = 0; i < bucket.parameters().size(); ++i) {
+      EXPECT_EQ(bucket.parameters()[i].sizes(), bucket.gradients()[i].sizes());
+      EXPECT_EQ(bucket.gradients()[i].storage().data(), bucket.buffer().storage().data());
+    }
+    bucket.buffer() = bucket.buffer().to(torch::kDouble);
+    all_reduce(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
+    return nullptr;
+  }
+  std::size_t next = 0;
+};
+
+TEST_P(DdpInterfaceMulti, RunsCommunicationHooks) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const auto train = [](std::shared_ptr<CommHook> hook, double factor, const Closeness& closeness, const char* what) {
+      Twins<Small> twins([] { return Small(); }, {.bucket_cap_mb = 0.02});
+      twins.ddp.register_comm_hook(std::move(hook));
+      for (int step = 0; step < 4; ++step) {
+        const torch::Tensor x = random_input({4, 20}, step);
+        twins.model->zero_grad();
+        twins.twin->zero_grad();
+        twins.ddp->forward(x).backward();
+        (twins.twin->forward(x) * factor).backward();
+        average_gradients(twins.twin);
+        expect_same_gradients(*twins.model, *twins.twin, fmt::format("{}, step {}", what, step), closeness);
+      }
+    };
+    train(std::make_shared<ScaledHook>(), 0.5, {1e-5, 1e-7}, "scaled");
+    train(std::make_shared<ReplacingHook>(), 1, {1e-5, 1e-7}, "replacing");
+    train(make_compress_hook(torch::kBFloat16), 1, {2e-2, 1e-3}, "bfloat16");
+    train(make_compress_hook(torch::kHalf), 1, {3e-3, 1e-4}, "half");
+    train(nullptr, 1, {}, "default");
+    EXPECT_THROW(make_compress_hook(torch::kFloat), c10::ValueError);
+
+    Twins<Small> twins([] { return Small(); });
+    twins.ddp.register_comm_hook(make_noop_hook());
+    for (int step = 0; step < 3; ++step) {
+      const torch::Tensor x = random_input({4, 20}, step);
+      twins.model->zero_grad();
+      twins.twin->zero_grad();
+      twins.ddp->forward(x).backward();
+      twins.twin->forward(x).backward();
+      expect_same_gradients(*twins.model, *twins.twin, "every rank keeps its own");
+    }
+    twins.ddp.register_comm_hook(nullptr);
+    twins.step([x = random_input({4, 20}, 9)](Small& net) { return net->forward(x); }, "back to the mean");
+  });
+}
+
+// A segment whose activations are computed again in the backward pass, by a backward pass inside it.
+using Segment = std::function<torch::Tensor(const torch::Tensor&)>;
+
+struct Checkpointed : torch::autograd::Function<Checkpointed> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const Segment* segment) {
+    context->save_for_backward({x});
+    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
+    return (*segment)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const auto& segment = *reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt());
+    torch::Tensor y;
+    {
+      const torch::AutoGradMode with_gradients(true);
+      y = segment(x);
+    }
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+// `shared` is used in both checkpointed segments; the head is not checkpointed, if used at all.
+struct SegmentsImpl : torch::nn::Module {
+  SegmentsImpl() {
+    shared = register_module("shared", torch::nn::Linear(200, 200));
+    one = register_module("one", torch::nn::Linear(200, 200));
+    two = register_module("two", torch::nn::Linear(200, 200));
+    head = register_module("head", torch::nn::Linear(200, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& input, bool with_head) {
+    const torch::Tensor x = input.clone().requires_grad_();
+    const torch::Tensor y = Checkpointed::apply(Checkpointed::apply(x, &first), &second);
+    return with_head ? head(y).square().mean() : y.square().mean();
+  }
+  torch::nn::Linear shared{nullptr}, one{nullptr}, two{nullptr}, head{nullptr};
+  std::function<void()> before_segment = [] {};
+  Segment first = [this](const torch::Tensor& x) {
+    before_segment();
+    return torch::tanh(one(torch::tanh(shared(x))));
+  };
+  Segment second = [this](const torch::Tensor& x) {
+    before_segment();
+    return torch::tanh(shared(torch::tanh(two(x))));
+  };
+};
+TORCH_MODULE(Segments);
+
+TEST_P(DdpInterfaceMulti, CheckpointsSegments) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool with_head : {true, false}) {
+      Twins<Segments> twins([] { return Segments(); }, {.bucket_cap_mb = 0.1});
+      // The segments may well be entered through the wrapper.
+      twins.model->before_segment = [&] { twins.ddp->is_training(); };
+      for (int step = 0; step < 5; ++step) {
+        const torch::Tensor x = random_input({4, 200}, step);
+        // Without the head each segment's backward pass synchronises on its own, so that roundings differ.
+        twins.step([&](Segments& net) { return net->forward(x, with_head); },
+                   fmt::format("with head {}, step {}", with_head, step),
+                   with_head ? Closeness{} : Closeness{1e-4, 1e-7});
+        twins.descend();
+      }
+      expect_equal_on_all_ranks(twins.model->parameters(), "parameter");
+    }
+  });
+}
+
+TEST_P(DdpInterfaceMulti, AveragesGradientsByHand) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    const torch::Tensor used = torch::zeros({3, 2}, torch::requires_grad());
+    const torch::Tensor by_rank_0 = torch::zeros({4}, torch::dtype(torch::kDouble).requires_grad(true));
+    const torch::Tensor by_none = torch::zeros({4}, torch::requires_grad());
+    const torch::Tensor frozen = torch::zeros({4});
+    used.mutable_grad() = torch::full({2, 3}, number + 1.0F).t();
+    if (number == 0) by_rank_0.mutable_grad() = torch::ones({4}, torch::kDouble);
+    average_gradients({used, by_rank_0, used, by_none, frozen});
+    EXPECT_TRUE(torch::allclose(used.grad(), torch::full({3, 2}, (world + 1) / 2.0)));
+    EXPECT_TRUE(torch::allclose(by_rank_0.grad(), torch::full({4}, 1.0 / world, torch::kDouble)));
+    EXPECT_FALSE(by_none.grad().defined());
+    EXPECT_FALSE(frozen.grad().defined());
+    average_gradients(std::vector<torch::Tensor>{});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
