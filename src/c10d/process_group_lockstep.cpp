@@ -6,6 +6,7 @@
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
 #include "lockstep/c10d/errors.h"
+#include "lockstep/comm/store/prefix_store.h"
 
 namespace lockstep {
 namespace {
@@ -117,14 +118,15 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(const c10::intrusi
                                                                  core_->who(), fmt::join(ranks, ",")));
   }
   options.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
-  options.name = opts == nullptr || opts->group_name.empty()
-                     ? fmt::format("{}/split{{{}}}", options_.name, fmt::join(ranks, ","))
-                     : opts->group_name;
+  // The members meet under what only they have in common: LibTorch hands every part of a split the same options.
+  std::string members = fmt::format("{}/split{{{}}}", options_.name, fmt::join(ranks, ","));
+  options.name =
+      opts == nullptr || opts->group_name.empty() || opts->group_name == options_.name ? members : opts->group_name;
   {
     MutexLock lock(mutex_);
-    if (const int number = ++splits_[options.name]; number > 1) options.name += fmt::format("#{}", number);
+    members += fmt::format("#{}", ++splits_[members]);
   }
-  return create(store_, options);
+  return create(std::make_shared<comm::PrefixStore>(members, store_), options);
 }
 
 void ProcessGroupLockstep::abort() {
