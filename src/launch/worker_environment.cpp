@@ -46,6 +46,12 @@ std::vector<std::string> merge_environment(std::span<const std::string> inherite
   return merged;
 }
 
+void keep_freed_memory(std::vector<std::string>& environment) {
+  for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
+    if (find_variable(environment, name) == nullptr) environment.push_back(std::string(name) + "=536870912");
+  }
+}
+
 std::vector<std::string> current_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);

@@ -52,6 +52,7 @@ Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
     command.environment = merge_environment(inherited, worker_variables(job_, local_rank));
+    keep_freed_memory(command.environment);
     command.cpus = shares[static_cast<std::size_t>(local_rank)];
     if (local_rank > 0) command.stdin_fd = null_fd;
     LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
