@@ -33,11 +33,12 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // The variables that are set for one worker, by name, without the inherited ones.
 Variables worker_variables(const JobFacts& job, int local_rank);
 
-// `inherited` ("NAME=value" entries) with `variables` added; where both have a name, `variables` wins. Order is kept.
-// Has glibc's allocator keep up to 512 MiB of freed memory, unless the user has set its variables. A training step frees and
-// allocates the same tensors again; giving the pages back in between can cost a quarter of a small model's step.
+// Has glibc's allocator keep up to 512 MiB of freed memory, unless the user has set its variables. A training step
+// frees and allocates the same tensors again; giving the pages back in between can cost a quarter of a small model's
+// step.
 void keep_freed_memory(std::vector<std::string>& environment);
 
+// `inherited` ("NAME=value" entries) with `variables` added; where both have a name, `variables` wins. Order is kept.
 std::vector<std::string> merge_environment(std::span<const std::string> inherited, const Variables& variables);
 
 // This process's environment as entries.
