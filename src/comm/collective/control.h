@@ -94,9 +94,10 @@ struct alignas(kLine) RankState {
   // Written by whoever wakes it.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> waiting;
-  // Streaming: how many pieces it has laid out, and (with more than two ranks) how many of its slices are reduced.
+  // Streaming: how many pieces it has laid out, and how many of its slices are reduced.
   alignas(kLine) std::atomic<std::uint64_t> laid_out;
   std::atomic<std::uint64_t> reduced;
+  std::atomic<std::uint32_t> copy_way;  // of rank 0: how all write their staging, a CopyWay
 };
 
 struct alignas(kLine) Header {
@@ -111,7 +112,8 @@ struct alignas(kLine) AbortReason {
   char message[1020];
 };
 
-// Bytes of one of the two staging pieces of each rank (stream.h), a multiple of the page size.
+// Each rank's staging holds so many pieces of at most so many bytes (a multiple of the page size), see stream.h.
+inline constexpr std::size_t kStreamPieces = 3;
 std::size_t stream_piece_bytes(int world);
 
 // Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
@@ -139,13 +141,13 @@ class ControlLayout {
         ranks_(align(reasons_ + world * sizeof(AbortReason))),
         channels_(ranks_ + world * rank_bytes_),
         stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
-        stream_bytes_(stream_piece_bytes(world)) {}
+        stream_bytes_(kStreamPieces * stream_piece_bytes(world)) {}
 
   // Address space; pages exist once they are touched.
-  std::size_t total() const { return stream_ + 2 * world_ * stream_bytes_; }
+  std::size_t total() const { return stream_ + world_ * stream_bytes_; }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
-  std::size_t stream(int rank, int piece) const { return stream_ + (2 * rank + piece) * stream_bytes_; }
+  std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
   std::size_t done(int rank, int slot) const { return claim(rank, kRing) + slot * sizeof(Counter); }

@@ -32,9 +32,7 @@ class GroupMemory {
   Header& header() const { return at<Header>(0); }
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
   AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
-  std::byte* stream_piece(int rank, std::uint64_t index) const {
-    return &at<std::byte>(layout_.stream(rank, static_cast<int>(index % 2)));
-  }
+  std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
   Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }

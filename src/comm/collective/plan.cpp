@@ -178,7 +178,9 @@ std::uint64_t Plan::tickets(int owner) const {
     const int count = workers(first);
     if (count == 1 && kind_ == Kind::kReduce && owner != first) return 0;
     const std::uint64_t all = ceil_divide(own().count, ticket_elements(count));
-    return count == 1 ? all : (all + count - 1 - owner) / count;
+    if (count == 1) return all;
+    const std::uint64_t each = ceil_divide(all, count);
+    return std::min(each, all - std::min(all, owner * each));
   }
   if (kind_ == Kind::kReduceScatter) return ceil_divide(post(owner).output_bytes, ticket_bytes());
   std::uint64_t sum = 0;
@@ -189,13 +191,14 @@ std::uint64_t Plan::tickets(int owner) const {
 void Plan::execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const {
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
-  // From the end, in turns: what was written last, on every rank, is still in cache and would otherwise be pushed out
-  // by the reading of what was written first.
+  // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines
+  // that it fetches from what another core is about to write cost both of them (half the bandwidth, dealt out in
+  // turns).
   int first = 0;
   const int count = workers(first);
   const std::size_t step = ticket_elements(count);
-  const std::uint64_t from_end = count == 1 ? ticket : ticket * count + owner;
-  const std::size_t begin = (ceil_divide(own().count, step) - 1 - from_end) * step;
+  const std::uint64_t each = ceil_divide(ceil_divide(own().count, step), count);
+  const std::size_t begin = (count == 1 ? ticket : owner * each + ticket) * step;
   execute_reduce({begin, std::min<std::size_t>(own().count, begin + step)}, outputs, scratch);
 }
 

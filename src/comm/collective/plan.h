@@ -1,6 +1,6 @@
 // Plan: how the work of a collective is cut into tickets, seen the same way by every rank.
 //
-// Every ticket has an owner. Of a reduction, the tickets are dealt out to the ranks in turn; of a movement, a rank owns
+// Every ticket has an owner. Of a reduction, each rank owns a contiguous slice; of a movement, a rank owns
 // those of what it receives. A ticket is at most kTicketBytes. Any rank may do any ticket whose output is shared; a
 // private output can only be filled by its owner. Pure functions of the posts; nothing here waits or writes control
 // memory.

@@ -1,8 +1,10 @@
 #include "stream.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstring>
-#include <vector>
+#include <array>
+#include <chrono>
 
 #include "copy.h"
 #include "lockstep/comm/collective/reduce.h"
@@ -10,9 +12,27 @@
 namespace lockstep::comm {
 namespace {
 
-// Two pieces per rank stay in the second-level cache; with many ranks a piece is larger, since each costs two meetings.
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+// Together the staging of a rank is larger than its second-level cache, as it must be (see stream.h). With more than
+// two ranks a piece is larger, since each costs two meetings.
+constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
 constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
+
+// Up to here a second meeting costs more than reducing everything twice.
+constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 10;
+
+// The time between start (or construction) and stop, added up.
+class Stopwatch {
+ public:
+  void start() { start_ = Clock::now(); }
+  void stop() { total_ += Clock::now() - start_; }
+  double nanoseconds() const { return std::chrono::duration<double, std::nano>(total_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+  Clock::duration total_{};
+};
 
 }  // namespace
 
@@ -35,38 +55,88 @@ Status Stream::everyone(std::atomic<std::uint64_t> RankState::*counter, std::uin
 Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
   const std::size_t step = piece_bytes_ / element;
-  RankState& mine = memory_.state(memory_.rank());
-  for (std::size_t begin = 0; begin < request.count; begin += step) {
-    const std::size_t count = std::min(step, request.count - begin);
-    const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
-    copy_to_readers(memory_.stream_piece(memory_.rank(), pieces_), input, count * element);
-    mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
-    waiting_.notify(true);
-    LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
-    if (memory_.world() <= 2) {
-      reduce_whole(request, begin, count);
-    } else {
-      reduce_slice(request, count);
-      mine.reduced.store(pieces_ + 1, std::memory_order_seq_cst);
-      waiting_.notify(true);
-      LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::reduced, pieces_ + 1, wait_for));
-      collect_slices(request, begin, count);
-    }
+  if (!touched_) touch_staging();
+  for (std::size_t end = request.count; end > 0;) {
+    const std::size_t count = std::min(step, end);
+    end -= count;
+    place_ = place_of(count * element);
+    const bool small = memory_.world() <= 2 && count * element <= kSmallPieceBytes;
+    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
+                                   : pass_piece(request, end, count, wait_for));
     ++pieces_;
   }
   return {};
 }
 
-void Stream::reduce_whole(const Request& request, std::size_t begin, std::size_t count) {
-  const std::size_t offset = begin * size_of(request.type);
-  std::vector<const std::byte*> inputs;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
-    const bool mine = rank == memory_.rank();
-    inputs.push_back(mine ? static_cast<const std::byte*>(request.input.data) + offset
-                          : memory_.stream_piece(rank, pieces_));
+Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+  RankState& mine = memory_.state(memory_.rank());
+  const std::size_t element = size_of(request.type);
+  copy_to_readers(staging(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
+                  count * element);
+  mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
+  mine.reduced.store(pieces_ + 1, std::memory_order_relaxed);  // nobody waits for that
+  waiting_.notify(true);
+  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
+  gather_inputs(request, begin, 0);
+  std::byte* const result = static_cast<std::byte*>(request.output.data) + begin * element;
+  reduce({request.type, request.op, request.factor}, inputs_, std::span(&result, 1), count);
+  return {};
+}
+
+Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+  RankState& mine = memory_.state(memory_.rank());
+  // Ranks may see a change one piece apart, which harms nobody.
+  way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
+  Stopwatch watch;
+  lay_out(request, begin, count);
+  mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
+  watch.stop();
+  waiting_.notify(true);
+  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
+  watch.start();
+  reduce_slice(request, begin, count);
+  mine.reduced.store(pieces_ + 1, std::memory_order_seq_cst);
+  watch.stop();
+  waiting_.notify(true);
+  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::reduced, pieces_ + 1, wait_for));
+  watch.start();
+  collect_slices(request, begin, count);
+  watch.stop();
+  if (memory_.rank() == 0) {
+    choice_.record(watch.nanoseconds() / static_cast<double>(count * size_of(request.type)));
+    mine.copy_way.store(static_cast<std::uint32_t>(choice_.way()), std::memory_order_relaxed);
   }
-  std::byte* const output = static_cast<std::byte*>(request.output.data) + offset;
-  reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), count);
+  return {};
+}
+
+// All pages in one call, at the group's first use, instead of by a fault for each later. Failure costs those faults.
+void Stream::touch_staging() {
+  touched_ = true;
+#ifdef MADV_POPULATE_WRITE
+  madvise(memory_.stream(0), memory_.world() * kStreamPieces * piece_bytes_, MADV_POPULATE_WRITE);
+#endif
+}
+
+// Never where the piece before lies, whatever their sizes: that one begins at most a piece before `next_place_`, and at
+// the start only the last third can be left.
+std::size_t Stream::place_of(std::size_t bytes) {
+  const std::size_t place = next_place_ + bytes > kStreamPieces * piece_bytes_ ? 0 : next_place_;
+  next_place_ = (place + bytes + kLine - 1) / kLine * kLine;
+  return place;
+}
+
+void Stream::lay_out(const Request& request, std::size_t begin, std::size_t count) {
+  const std::size_t element = size_of(request.type);
+  const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
+  const std::size_t from = slice_begin(count, element, memory_.rank()) * element;
+  const std::size_t to = slice_begin(count, element, memory_.rank() + 1) * element;
+  std::byte* const place = staging(memory_.rank());
+  stage(place, input, from);
+  stage(place + to, input + to, count * element - to);
+}
+
+void Stream::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  way_ == CopyWay::kPlain ? copy_cached(to, from, bytes) : copy_to_readers(to, from, bytes);
 }
 
 std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank) const {
@@ -75,25 +145,44 @@ std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank
   return std::min(count, rank * share);
 }
 
-void Stream::reduce_slice(const Request& request, std::size_t count) {
+// Element `from` of the piece that begins at `begin`: this rank's in its buffer, the others' in their staging.
+void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
   const std::size_t element = size_of(request.type);
-  const std::size_t begin = slice_begin(count, element, memory_.rank());
+  inputs_.clear();
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    inputs_.push_back(rank == memory_.rank()
+                          ? static_cast<const std::byte*>(request.input.data) + (begin + from) * element
+                          : staging(rank) + from * element);
+  }
+}
+
+// The result also goes to staging. Streaming does so in blocks, which are in the first-level cache when they are
+// copied.
+void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
+  const std::size_t element = size_of(request.type);
+  const Reduction reduction{request.type, request.op, request.factor};
   const std::size_t end = slice_begin(count, element, memory_.rank() + 1);
-  if (begin == end) return;
-  std::vector<const std::byte*> inputs;
-  for (int rank = 0; rank < memory_.world(); ++rank)
-    inputs.push_back(memory_.stream_piece(rank, pieces_) + begin * element);
-  std::byte* const output = memory_.stream_piece(memory_.rank(), pieces_) + begin * element;
-  reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), end - begin);
+  const std::size_t step = way_ == CopyWay::kPlain ? count : kBlockBytes / element;
+  for (std::size_t from = slice_begin(count, element, memory_.rank()); from < end; from += step) {
+    const std::size_t elements = std::min(step, end - from);
+    gather_inputs(request, begin, from);
+    std::byte* const result = static_cast<std::byte*>(request.output.data) + (begin + from) * element;
+    std::byte* const place = staging(memory_.rank()) + from * element;
+    const std::array outputs{result, place};
+    const bool at_once = way_ == CopyWay::kPlain;
+    reduce(reduction, inputs_, std::span(outputs).first(at_once ? 2 : 1), elements);
+    if (!at_once) stage(place, result, elements * element);
+  }
 }
 
 void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   auto* output = static_cast<std::byte*>(request.output.data) + begin * element;
   for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank()) continue;
     const std::size_t from = slice_begin(count, element, rank) * element;
     const std::size_t to = slice_begin(count, element, rank + 1) * element;
-    copy_cached(output + from, memory_.stream_piece(rank, pieces_) + from, to - from);
+    copy_cached(output + from, staging(rank) + from, to - from);
   }
 }
 

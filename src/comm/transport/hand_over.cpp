@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lockstep/base/mutex.h"
+#include "map_shared.h"
 #include "unix_socket.h"
 
 namespace lockstep::comm {
@@ -359,10 +360,8 @@ class Exchange {
 }  // namespace
 
 Result<std::shared_ptr<Mapping>> Mapping::map(int fd, std::size_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (base == MAP_FAILED) return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
-  madvise(base, bytes, MADV_HUGEPAGE);
-  return std::shared_ptr<Mapping>(new Mapping(static_cast<std::byte*>(base), bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const base, map_shared(fd, bytes));
+  return std::shared_ptr<Mapping>(new Mapping(base, bytes));
 }
 
 Mapping::~Mapping() {

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "map_shared.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -32,16 +34,9 @@ Result<std::shared_ptr<SharedArena>> SharedArena::create(const SharedArenaOption
     return Status::from_errno(
         fmt::format("cannot reserve {} bytes of shared memory; is a file size limit set (ulimit -f)?", reserve), errno);
   }
-  void* base = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
-  if (base == MAP_FAILED) {
-    return Status::from_errno(
-        fmt::format("cannot map {} bytes of shared memory; is an address space limit set (ulimit -v)?", reserve),
-        errno);
-  }
-  // Only a wish: it matters where the administrator allows huge pages for shared memory ("advise").
-  madvise(base, reserve, MADV_HUGEPAGE);
-  return std::shared_ptr<SharedArena>(
-      new SharedArena(std::move(fd), static_cast<std::byte*>(base), reserve, options.retain));
+  auto base = map_shared(fd.get(), reserve);
+  if (!base.ok()) return base.status().with_context("is an address space limit set (ulimit -v)?");
+  return std::shared_ptr<SharedArena>(new SharedArena(std::move(fd), base.value(), reserve, options.retain));
 }
 
 SharedArena::SharedArena(Fd fd, std::byte* base, std::size_t reserve, std::size_t retain)

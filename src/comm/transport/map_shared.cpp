@@ -1,0 +1,45 @@
+#include "map_shared.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kPeriod = std::size_t{256} << 20;
+constexpr std::size_t kStep = std::size_t{34} << 20;  // 128 steps until a distance comes again
+
+std::size_t next_place() {
+  static std::atomic<std::size_t> mappings = 0;
+  return mappings.fetch_add(1, std::memory_order_relaxed) * kStep % kPeriod;
+}
+
+}  // namespace
+
+Result<std::byte*> map_shared(int fd, std::size_t bytes) {
+  const auto failed = [&] {
+    return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
+  };
+  // Address space for every place; what is not needed is given back.
+  void* space = mmap(nullptr, bytes + kPeriod, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return failed();
+  const auto begin = reinterpret_cast<std::uintptr_t>(space);
+  const std::size_t before = (next_place() + kPeriod - begin % kPeriod) % kPeriod;
+  auto* const base = static_cast<std::byte*>(space) + before;
+  if (before > 0) munmap(space, before);
+  if (before < kPeriod) munmap(base + bytes, kPeriod - before);
+  if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    const Status status = failed();
+    munmap(base, bytes);
+    return status;
+  }
+  // Only a wish: it matters where the administrator allows huge pages for shared memory ("advise").
+  madvise(base, bytes, MADV_HUGEPAGE);
+  return base;
+}
+
+}  // namespace lockstep::comm
