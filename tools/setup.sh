@@ -3,7 +3,8 @@
 
 readonly DEFAULT_TORCH=2.15.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-venv
-  dataset-fashion-mnist libcli11-dev libfmt-dev libgtest-dev libspdlog-dev libssl-dev nlohmann-json3-dev zlib1g-dev)
+  dataset-fashion-mnist libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev libssl-dev libwebp-dev
+  nlohmann-json3-dev zlib1g-dev)
 readonly CHECK_PACKAGES=(clang-14 clang-format-14 clang-tidy-14)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 

@@ -42,7 +42,7 @@ Example stack(const std::vector<Example>& examples) {
   return {torch::stack(data), torch::stack(targets)};
 }
 
-Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
+Example Dataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& /*context*/) const {
   std::vector<Example> examples;
   examples.reserve(indices.size());
   for (const std::int64_t index : indices) {

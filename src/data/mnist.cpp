@@ -87,7 +87,7 @@ Example Mnist::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-Example Mnist::get_batch(std::span<const std::int64_t> indices) const {
+Example Mnist::get_batch(std::span<const std::int64_t> indices, const SampleContext& /*context*/) const {
   const auto count = static_cast<std::int64_t>(indices.size());
   Example batch(torch::empty({count, 1, kSide, kSide}, torch::kFloat), torch::empty({count}, torch::kLong));
   float* out = batch.data.mutable_data_ptr<float>();

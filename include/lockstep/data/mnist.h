@@ -38,7 +38,7 @@ class Mnist : public Dataset {
   // Float [1, 28, 28] and int64 [].
   Example get(std::int64_t index) const override;
   // Float [n, 1, 28, 28] and int64 [n], written in one pass.
-  Example get_batch(std::span<const std::int64_t> indices) const override;
+  Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
 
   const torch::Tensor& images() const { return images_; }  // uint8 [size, 28, 28], as in the file
   const torch::Tensor& labels() const { return labels_; }  // uint8 [size]

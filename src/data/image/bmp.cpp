@@ -1,0 +1,245 @@
+// Windows bitmaps: 1, 4, 8 bits with a palette (plain or run-length encoded), 16, 24 and 32 bits, bottom-up or
+// top-down.
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "data/image/decoders.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t kFileHeader = 14;
+enum Compression : std::uint32_t { kPlain = 0, kRle8 = 1, kRle4 = 2, kBitFields = 3 };
+
+struct Header {
+  std::int64_t width = 0;
+  std::int64_t height = 0;
+  bool top_down = false;
+  std::uint32_t bits = 0;
+  std::uint32_t compression = kPlain;
+  std::size_t pixels_at = 0;
+  std::array<std::uint32_t, 3> masks{};  // of R, G, B in 16 and 32 bits
+  std::array<std::array<std::uint8_t, 4>, 256> palette{};
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  std::uint32_t number(std::size_t at, std::size_t count) const {
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < count; ++i) value |= std::uint32_t{bytes_[at + i]} << (8 * i);
+    return value;
+  }
+  bool has(std::size_t end) const { return bytes_.size() >= end; }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+Status cut_short(std::size_t needed, std::size_t size) {
+  return {ErrorCode::kCorrupt, fmt::format("the file is cut short: expected {} bytes, found {}", needed, size)};
+}
+
+Status read_masks(const Reader& in, Header& header) {
+  if (header.bits == 16) header.masks = {0x7c00, 0x3e0, 0x1f};
+  if (header.bits == 32) header.masks = {0xff0000, 0xff00, 0xff};
+  if (header.compression != kBitFields) return {};
+  const std::size_t at = kFileHeader + 40;
+  if (!in.has(at + 12)) return {ErrorCode::kCorrupt, "the file is cut short in its header"};
+  std::array<std::uint32_t, 3> masks{};
+  for (std::size_t i = 0; i < 3; ++i) masks[i] = in.number(at + 4 * i, 4);
+  const bool none = masks == std::array<std::uint32_t, 3>{};
+  for (const std::uint32_t mask : masks) {
+    const int ones = std::popcount(mask);
+    if (none || (header.bits == 32 && ones == 8 && mask % 255 == 0) || (header.bits == 16 && (ones == 5 || ones == 6)))
+      continue;
+    return {ErrorCode::kUnsupported, fmt::format("expected colour masks of 5, 6 or 8 bits, found {:#x}", mask)};
+  }
+  if (!none) header.masks = masks;
+  return {};
+}
+
+Status read_palette(const Reader& in, std::size_t header_size, Header& header) {
+  if (header.bits > 8) return {};
+  const std::size_t entry = header_size == 12 ? 3 : 4;
+  std::uint32_t colors = header_size == 12 ? 0 : in.number(kFileHeader + 32, 4);
+  if (colors == 0) colors = 1U << header.bits;
+  if (colors > 65536) return {ErrorCode::kCorrupt, fmt::format("expected at most 256 colours, found {}", colors)};
+  const std::size_t at = kFileHeader + header_size;
+  for (std::size_t i = 0; i < std::min<std::size_t>(colors, 256) && in.has(at + (i + 1) * entry); ++i) {
+    for (std::size_t c = 0; c < 3; ++c)
+      header.palette[i][c] = static_cast<std::uint8_t>(in.number(at + i * entry + 2 - c, 1));
+    header.palette[i][3] = 255;
+  }
+  if (header.pixels_at == 0) header.pixels_at = at + colors * entry;
+  return {};
+}
+
+Result<Header> read_header(std::span<const std::uint8_t> bytes) {
+  const Reader in(bytes);
+  if (!in.has(kFileHeader + 12)) return cut_short(kFileHeader + 40, bytes.size());
+  const std::size_t size = in.number(kFileHeader, 4);
+  if (size != 12 && size != 40 && size != 52 && size != 56 && size != 64 && size != 108 && size != 124) {
+    return Status(ErrorCode::kUnsupported,
+                  fmt::format("expected a header of 12, 40, 52, 56, 64, 108 or 124 bytes, found {}", size));
+  }
+  if (!in.has(kFileHeader + size)) return cut_short(kFileHeader + size, bytes.size());
+  Header header;
+  header.pixels_at = in.number(10, 4);
+  if (size == 12) {
+    header.width = in.number(18, 2);
+    header.height = in.number(20, 2);
+    header.bits = in.number(24, 2);
+  } else {
+    header.width = static_cast<std::int32_t>(in.number(18, 4));
+    header.height = static_cast<std::int32_t>(in.number(22, 4));
+    header.bits = in.number(28, 2);
+    header.compression = in.number(30, 4);
+  }
+  header.top_down = header.height < 0;
+  header.height = std::abs(header.height);
+  const std::uint32_t bits = header.bits;
+  if (bits != 1 && bits != 4 && bits != 8 && bits != 16 && bits != 24 && bits != 32) {
+    return Status(ErrorCode::kUnsupported, fmt::format("expected 1, 4, 8, 16, 24 or 32 bits a pixel, found {}", bits));
+  }
+  const bool fits = header.compression == kPlain || (header.compression == kRle8 && bits == 8) ||
+                    (header.compression == kRle4 && bits == 4) || (header.compression == kBitFields && bits >= 16);
+  if (!fits) {
+    return Status(ErrorCode::kUnsupported,
+                  fmt::format("expected compression 0 to 3, found {} with {} bits a pixel", header.compression, bits));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(read_masks(in, header));
+  LOCKSTEP_RETURN_IF_ERROR(read_palette(in, size, header));
+  if (header.pixels_at == 0)
+    header.pixels_at = kFileHeader + size + (header.compression == kBitFields && size == 40 ? 12 : 0);
+  return header;
+}
+
+// The bits of `mask`, spread to 0..255 (rounded down, as PIL does).
+std::uint8_t channel(std::uint32_t value, std::uint32_t mask) {
+  const std::uint32_t most = mask >> std::countr_zero(mask);
+  return static_cast<std::uint8_t>(((value & mask) >> std::countr_zero(mask)) * 255 / most);
+}
+
+void unpack_row(const Header& header, const std::uint8_t* from, std::uint8_t* to, int width) {
+  const Reader in({from, (static_cast<std::size_t>(width) * header.bits + 7) / 8});
+  for (int x = 0; x < width; ++x, to += Image::kBytesPerPixel) {
+    const auto at = static_cast<std::size_t>(x) * header.bits;
+    if (header.bits <= 8) {
+      const std::uint32_t index = (in.number(at / 8, 1) >> (8 - header.bits - at % 8)) & ((1U << header.bits) - 1);
+      std::memcpy(to, header.palette[index].data(), 4);
+      continue;
+    }
+    const std::uint32_t value = in.number(at / 8, header.bits / 8);
+    for (std::size_t c = 0; c < 3; ++c) {
+      to[c] = header.bits == 24 ? static_cast<std::uint8_t>(value >> (16 - 8 * c)) : channel(value, header.masks[c]);
+    }
+    to[3] = 255;
+  }
+}
+
+Status unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Image& image) {
+  const std::size_t row = (static_cast<std::size_t>(header.width) * header.bits + 31) / 32 * 4;
+  const std::size_t needed = header.pixels_at + row * static_cast<std::size_t>(header.height);
+  if (bytes.size() < needed) return cut_short(needed, bytes.size());
+  for (int y = 0; y < image.height(); ++y) {
+    const int from = header.top_down ? y : image.height() - 1 - y;
+    unpack_row(header, bytes.data() + header.pixels_at + row * static_cast<std::size_t>(from), image.row(y),
+               image.width());
+  }
+  return {};
+}
+
+// Pairs of bytes: (n, v) repeats v; (0, 0) ends the row, (0, 1) the picture, (0, 2, dx, dy) moves, (0, n) copies n.
+class RunLength {
+ public:
+  RunLength(std::span<const std::uint8_t> in, const Header& header, Image& image)
+      : in_(in), header_(header), image_(image) {}
+
+  Status unpack() {
+    for (int y = 0; y < image_.height(); ++y) fill(y);
+    while (at_ + 1 < in_.size()) {
+      const int count = in_[at_];
+      const int value = in_[at_ + 1];
+      at_ += 2;
+      if (count > 0) {
+        for (int i = 0; i < count; ++i) put(index_in(value, i));
+      } else if (value == 0) {
+        x_ = 0;
+        ++y_;
+      } else if (value == 1) {
+        return {};
+      } else if (value == 2) {
+        if (!move()) break;
+      } else if (!copy(value)) {
+        break;
+      }
+      if (y_ >= image_.height()) return {};
+    }
+    return {ErrorCode::kCorrupt, fmt::format("the file is cut short at row {} of {}", y_, image_.height())};
+  }
+
+ private:
+  void fill(int y) {
+    for (int x = 0; x < image_.width(); ++x)
+      std::memcpy(image_.row(y) + 4 * static_cast<std::size_t>(x), header_.palette[0].data(), 4);
+  }
+  int index_in(int value, int i) const {
+    if (header_.compression == kRle8) return value;
+    return i % 2 == 0 ? value >> 4 : value & 15;
+  }
+  void put(int index) {
+    if (x_ >= image_.width() || y_ >= image_.height()) return;
+    const int row = header_.top_down ? y_ : image_.height() - 1 - y_;
+    std::memcpy(image_.row(row) + 4 * static_cast<std::size_t>(x_++),
+                header_.palette[static_cast<std::size_t>(index)].data(), 4);
+  }
+  bool move() {
+    if (at_ + 2 > in_.size()) return false;
+    x_ += in_[at_];
+    y_ += in_[at_ + 1];
+    at_ += 2;
+    return true;
+  }
+  bool copy(int count) {
+    const bool half = header_.compression == kRle4;
+    const auto size = static_cast<std::size_t>(half ? (count + 1) / 2 : count);
+    if (at_ + size > in_.size()) return false;
+    for (int i = 0; i < count; ++i) put(index_in(in_[at_ + static_cast<std::size_t>(half ? i / 2 : i)], i));
+    at_ += size + size % 2;
+    return true;
+  }
+
+  std::span<const std::uint8_t> in_;
+  const Header& header_;
+  Image& image_;
+  std::size_t at_ = 0;
+  int x_ = 0;
+  int y_ = 0;
+};
+
+}  // namespace
+
+Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
+  const Result<Header> found = read_header(bytes);
+  if (!found.ok()) return found.status();
+  const Header& header = found.value();
+  LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
+  if (header.pixels_at > bytes.size()) return cut_short(header.pixels_at, bytes.size());
+  image.reset(static_cast<int>(header.width), static_cast<int>(header.height));
+  if (header.compression == kRle8 || header.compression == kRle4) {
+    return RunLength(bytes.subspan(header.pixels_at), header, image).unpack();
+  }
+  return unpack_plain(bytes, header, image);
+}
+
+Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes) {
+  const Result<Header> header = read_header(bytes);
+  if (!header.ok()) return header.status().with_context("BMP");
+  return ImageSize{static_cast<int>(header.value().width), static_cast<int>(header.value().height)};
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,161 @@
+#include "lockstep/data/decode.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "data/image/decoders.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::data {
+namespace {
+
+bool starts_with(std::span<const std::uint8_t> bytes, std::string_view text, std::size_t at = 0) {
+  return bytes.size() >= at + text.size() && std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
+}
+
+Status unknown_format(std::span<const std::uint8_t> bytes) {
+  if (bytes.empty()) return {ErrorCode::kCorrupt, "the file is empty; expected a JPEG, PNG, BMP or WebP picture"};
+  std::string found;
+  for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) found += fmt::format(" {:02x}", bytes[i]);
+  return {
+      ErrorCode::kUnsupported,
+      fmt::format("expected a JPEG, PNG, BMP or WebP picture, found {} bytes that begin with{}", bytes.size(), found)};
+}
+
+Status open_error(int error_number) {
+  const Status status = Status::from_errno("cannot open the file", error_number);
+  if (error_number == ENOENT || error_number == ENOTDIR) return {ErrorCode::kNotFound, status.message()};
+  if (error_number == EACCES || error_number == EPERM) return {ErrorCode::kPermission, status.message()};
+  return status;
+}
+
+Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes) {
+  const std::optional<ImageFormat> format = image_format(bytes);
+  if (!format) return unknown_format(bytes);
+  switch (*format) {
+    case ImageFormat::kJpeg: return jpeg_size(bytes);
+    case ImageFormat::kPng: return png_size(bytes);
+    case ImageFormat::kBmp: return bmp_size(bytes);
+    case ImageFormat::kWebp: return webp_size(bytes);
+  }
+  return unknown_format(bytes);
+}
+
+}  // namespace
+
+std::string_view to_string(ImageFormat format) {
+  switch (format) {
+    case ImageFormat::kJpeg: return "JPEG";
+    case ImageFormat::kPng: return "PNG";
+    case ImageFormat::kBmp: return "BMP";
+    case ImageFormat::kWebp: return "WebP";
+  }
+  return "?";
+}
+
+std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes) {
+  if (starts_with(bytes, "\xff\xd8\xff")) return ImageFormat::kJpeg;
+  if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return ImageFormat::kPng;
+  if (starts_with(bytes, "BM")) return ImageFormat::kBmp;
+  if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return ImageFormat::kWebp;
+  return std::nullopt;
+}
+
+Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options) {
+  constexpr std::int64_t kLargestSide = 1 << 20;
+  if (width < 1 || height < 1 || width > kLargestSide || height > kLargestSide) {
+    return {ErrorCode::kCorrupt,
+            fmt::format("its header says {} x {} pixels; expected 1 to {} each", width, height, kLargestSide)};
+  }
+  if (width * height > options.max_pixels) {
+    return {ErrorCode::kCorrupt,
+            fmt::format("its header says {} x {} pixels, more than max_pixels {}: a damaged or hostile file, or raise "
+                        "DecodeOptions::max_pixels",
+                        width, height, options.max_pixels)};
+  }
+  return {};
+}
+
+Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image) {
+  const std::optional<ImageFormat> format = image_format(bytes);
+  if (!format) return unknown_format(bytes);
+  if (*format == ImageFormat::kJpeg) return decode_jpeg(bytes, request, image);
+  Status status;
+  if (*format == ImageFormat::kPng) status = decode_png(bytes, request.options, image);
+  if (*format == ImageFormat::kBmp) status = decode_bmp(bytes, request.options, image);
+  if (*format == ImageFormat::kWebp) status = decode_webp(bytes, request.options, image);
+  if (!status.ok()) return status.with_context(to_string(*format));
+  const Box whole{0, 0, image.width(), image.height()};
+  const Box box = request.region.empty() ? whole : request.region;
+  if (box.right() > whole.width || box.bottom() > whole.height) {
+    return Status(ErrorCode::kCorrupt, "its pixels do not fill the size of its header");
+  }
+  return DecodedRegion{View(image).part(box), box, image.size(), 1};
+}
+
+Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  Image image;
+  const Result<DecodedRegion> decoded = decode_region(bytes, {.options = options}, image);
+  if (!decoded.ok()) return decoded.status();
+  if (options.apply_orientation) apply_orientation(jpeg_orientation(bytes), image);
+  return image;
+}
+
+Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options) {
+  std::vector<std::uint8_t> bytes;
+  Status status = read_file(path, bytes);
+  if (!status.ok()) return status;
+  Result<Image> image = decode_image(bytes, options);
+  if (!image.ok()) return image.status().with_context(path.native());
+  return image;
+}
+
+Result<ImageSize> image_size(std::span<const std::uint8_t> bytes) {
+  return size_of_picture(bytes);
+}
+
+Result<ImageSize> image_size(const std::filesystem::path& path) {
+  // Metadata in front of a JPEG's size (previews, colour profiles) can be long; then all of the file is looked at.
+  std::vector<std::uint8_t> bytes;
+  for (const std::size_t most : {std::size_t{64} << 10, static_cast<std::size_t>(-1)}) {
+    Status status = read_file(path, bytes, most);
+    if (!status.ok()) return status;
+    Result<ImageSize> size = size_of_picture(bytes);
+    if (size.ok()) return size;
+    if (bytes.size() < most) return size.status().with_context(path.native());
+  }
+  return Status(ErrorCode::kInternal, "not reached");
+}
+
+Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes, std::size_t most_bytes) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return open_error(errno).with_context(path.native());
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0)
+    return Status::from_errno("cannot look at the file", errno).with_context(path.native());
+  if (!S_ISREG(info.st_mode)) {
+    return {ErrorCode::kCorrupt, path.native() + ": expected a regular file, found a folder, pipe or device"};
+  }
+  if (info.st_size == 0) {
+    return {ErrorCode::kCorrupt, path.native() + ": the file is empty; expected a JPEG, PNG, BMP or WebP picture"};
+  }
+  bytes.resize(std::min(static_cast<std::size_t>(info.st_size), most_bytes));
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status::from_errno("cannot read the file", errno).with_context(path.native());
+    if (got == 0) break;  // it became shorter meanwhile; the decoder says that it is cut short
+    done += static_cast<std::size_t>(got);
+  }
+  bytes.resize(done);
+  return {};
+}
+
+}  // namespace lockstep::data

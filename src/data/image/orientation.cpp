@@ -1,0 +1,81 @@
+// EXIF's orientation tag, and turning a picture as it asks.
+#include <cstring>
+#include <span>
+
+#include "data/image/decoders.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::uint16_t kOrientationTag = 0x0112;
+
+// A TIFF structure: "II" or "MM", 42, offset of a list of entries of 12 bytes.
+class Tiff {
+ public:
+  explicit Tiff(std::span<const std::uint8_t> bytes) : bytes_(bytes), little_(bytes.size() > 8 && bytes[0] == 'I') {}
+
+  int orientation() const {
+    if (bytes_.size() < 8 || number(2, 2) != 42) return 1;
+    const std::size_t list = number(4, 4);
+    const std::size_t entries = number(list, 2);
+    for (std::size_t i = 0; i < entries; ++i) {
+      const std::size_t entry = list + 2 + 12 * i;
+      if (entry + 12 > bytes_.size()) return 1;
+      if (number(entry, 2) != kOrientationTag) continue;
+      const std::uint32_t value = number(entry + 8, 2);
+      return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+    }
+    return 1;
+  }
+
+ private:
+  // 0 outside of the bytes.
+  std::uint32_t number(std::size_t at, std::size_t count) const {
+    if (at > bytes_.size() || bytes_.size() - at < count) return 0;
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < count; ++i) value = value << 8 | bytes_[at + (little_ ? count - 1 - i : i)];
+    return value;
+  }
+
+  std::span<const std::uint8_t> bytes_;
+  bool little_;
+};
+
+}  // namespace
+
+int jpeg_orientation(std::span<const std::uint8_t> bytes) {
+  constexpr std::uint8_t kExifMarker = 0xe1;
+  constexpr std::uint8_t kScanMarker = 0xda;
+  // Segments: ff, marker, 2 bytes of length (which counts itself).
+  for (std::size_t at = 2; at + 4 <= bytes.size() && bytes[at] == 0xff && bytes[at + 1] != kScanMarker;) {
+    const std::size_t length = std::size_t{bytes[at + 2]} << 8 | bytes[at + 3];
+    if (length < 2 || at + 2 + length > bytes.size()) return 1;
+    if (bytes[at + 1] == kExifMarker && length >= 8 && std::memcmp(bytes.data() + at + 4, "Exif\0\0", 6) == 0) {
+      return Tiff(bytes.subspan(at + 10, length - 8)).orientation();
+    }
+    at += 2 + length;
+  }
+  return 1;
+}
+
+void apply_orientation(int orientation, Image& image) {
+  if (orientation <= 1 || orientation > 8) return;
+  // 5 to 8 exchange rows and columns; which ends are which, each value says anew.
+  const bool transposed = orientation >= 5;
+  const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+  const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+  Image turned(transposed ? image.height() : image.width(), transposed ? image.width() : image.height(),
+               image.channels());
+  for (int y = 0; y < turned.height(); ++y) {
+    for (int x = 0; x < turned.width(); ++x) {
+      int from_x = transposed ? y : x;
+      int from_y = transposed ? x : y;
+      if (from_right) from_x = image.width() - 1 - from_x;
+      if (from_bottom) from_y = image.height() - 1 - from_y;
+      std::memcpy(turned.row(y) + 4 * static_cast<std::size_t>(x), image.pixel(from_x, from_y).data(), 4);
+    }
+  }
+  image = std::move(turned);
+}
+
+}  // namespace lockstep::data

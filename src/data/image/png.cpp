@@ -1,0 +1,133 @@
+// PNG by libpng, to 8 bits as PIL does: 16-bit colour keeps its high byte; 16-bit grey is cut off at 255, which is what
+// PIL's conversion of such pictures to RGB does. Gamma and colour profiles are left alone.
+#include <fmt/format.h>
+#include <png.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstring>
+
+#include "data/image/decoders.h"
+
+namespace lockstep::data {
+namespace {
+
+// Errors jump into decode(); nothing with a destructor may live between the two.
+class PngDecoder {
+ public:
+  PngDecoder(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image)
+      : bytes_(bytes), options_(options), image_(image) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, warn);
+    if (png_ != nullptr) info_ = png_create_info_struct(png_);
+  }
+  ~PngDecoder() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+
+  Status decode() {
+    if (info_ == nullptr) return {ErrorCode::kInternal, "libpng could not be set up"};
+    if (setjmp(jump_) != 0)
+      return {ErrorCode::kCorrupt, fmt::format("{} (at about byte {} of {})", text_, position_, bytes_.size())};
+    png_set_read_fn(png_, this, read);
+    // Text and profiles are of no use here, and may unpack to gigabytes.
+    png_set_chunk_malloc_max(png_, 8 << 20);
+    png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+    png_read_info(png_, info_);
+    const auto width = static_cast<int>(png_get_image_width(png_, info_));
+    const auto height = static_cast<int>(png_get_image_height(png_, info_));
+    if (status_ = check_size(width, height, options_); !status_.ok()) return status_;
+    convert();
+    image_.reset(width, height, (png_get_color_type(png_, info_) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1);
+    if (png_get_rowbytes(png_, info_) > row_limit()) png_error(png_, "rows are longer than expected");
+    wide_ ? read_wide_grey() : read_rows();
+    png_read_end(png_, nullptr);
+    return {};
+  }
+
+ private:
+  [[noreturn]] static void fail(png_structp png, png_const_charp message) {
+    auto* self = static_cast<PngDecoder*>(png_get_error_ptr(png));
+    std::snprintf(self->text_, sizeof(self->text_), "%s", message);
+    std::longjmp(self->jump_, 1);
+  }
+  static void warn(png_structp /*png*/, png_const_charp /*message*/) {}
+  static void read(png_structp png, png_bytep out, std::size_t count) {
+    auto* self = static_cast<PngDecoder*>(png_get_io_ptr(png));
+    if (count > self->bytes_.size() - self->position_) png_error(png, "the file is cut short");
+    std::memcpy(out, self->bytes_.data() + self->position_, count);
+    self->position_ += count;
+  }
+
+  void convert() {
+    const int depth = png_get_bit_depth(png_, info_);
+    const int type = png_get_color_type(png_, info_);
+    wide_ = depth == 16 && type == PNG_COLOR_TYPE_GRAY;
+    passes_ = png_set_interlace_handling(png_);
+    if (!wide_) {
+      if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+      if (type == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png_);
+      if (depth == 16) png_set_strip_16(png_);
+      if ((type & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
+      // An alpha channel is overwritten by the byte without meaning; where there is none, one is added.
+      if ((type & PNG_COLOR_MASK_ALPHA) == 0 && !(type == PNG_COLOR_TYPE_PALETTE && has_transparency())) {
+        png_set_filler(png_, 0xff, PNG_FILLER_AFTER);
+      }
+    }
+    png_read_update_info(png_, info_);
+  }
+
+  bool has_transparency() const { return png_get_valid(png_, info_, PNG_INFO_tRNS) != 0; }
+  std::size_t row_limit() const { return image_.row_bytes(); }
+
+  void read_rows() {
+    for (int pass = 0; pass < passes_; ++pass) {
+      for (int y = 0; y < image_.height(); ++y) png_read_row(png_, image_.row(y), nullptr);
+    }
+  }
+
+  // 2 bytes a pixel, spread to 4 from the right end.
+  void read_wide_grey() {
+    read_rows();
+    for (int y = 0; y < image_.height(); ++y) {
+      std::uint8_t* row = image_.row(y);
+      for (int x = image_.width() - 1; x >= 0; --x) {
+        const std::uint8_t value = row[2 * x] != 0 ? 255 : row[2 * x + 1];
+        std::memset(row + std::size_t{4} * static_cast<std::size_t>(x), value, 4);
+      }
+    }
+  }
+
+  std::span<const std::uint8_t> bytes_;
+  const DecodeOptions& options_;
+  Image& image_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  std::jmp_buf jump_;
+  char text_[256] = "";
+  std::size_t position_ = 0;
+  Status status_;
+  bool wide_ = false;
+  int passes_ = 1;
+};
+
+}  // namespace
+
+Status decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
+  return PngDecoder(bytes, options, image).decode();
+}
+
+Result<ImageSize> png_size(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t kHeader = 24;  // signature, length, "IHDR", width, height
+  if (bytes.size() < kHeader || std::memcmp(bytes.data() + 12, "IHDR", 4) != 0) {
+    return Status(ErrorCode::kCorrupt,
+                  fmt::format("PNG: expected a header of {} bytes, found none in {} bytes", kHeader, bytes.size()));
+  }
+  const auto number = [&](std::size_t at) {
+    return static_cast<int>((bytes[at] & 0x7fU) << 24 | unsigned{bytes[at + 1]} << 16 | unsigned{bytes[at + 2]} << 8 |
+                            bytes[at + 3]);
+  };
+  return ImageSize{number(16), number(20)};
+}
+
+}  // namespace lockstep::data

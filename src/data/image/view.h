@@ -1,0 +1,51 @@
+// Rectangles, and pictures that are parts of others.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/data/image.h"
+
+namespace lockstep::data {
+
+struct Box {
+  int left = 0;
+  int top = 0;
+  int width = 0;
+  int height = 0;
+
+  bool empty() const { return width <= 0 || height <= 0; }
+  int right() const { return left + width; }
+  int bottom() const { return top + height; }
+  bool operator==(const Box&) const = default;
+};
+
+// Pixels of R, G, B, x that someone else owns.
+struct View {
+  const std::uint8_t* pixels = nullptr;
+  std::size_t stride = 0;  // bytes from a row to the next
+  int width = 0;
+  int height = 0;
+  int channels = 3;
+
+  View() = default;
+  View(const Image& image)  // NOLINT(google-explicit-constructor)
+      : pixels(image.empty() ? nullptr : image.row(0)),
+        stride(image.row_bytes()),
+        width(image.width()),
+        height(image.height()),
+        channels(image.channels()) {}
+
+  const std::uint8_t* row(int y) const { return pixels + static_cast<std::size_t>(y) * stride; }
+  // `box` has to lie inside.
+  View part(const Box& box) const {
+    View view = *this;
+    view.pixels = row(box.top) + std::size_t{Image::kBytesPerPixel} * static_cast<std::size_t>(box.left);
+    view.width = box.width;
+    view.height = box.height;
+    return view;
+  }
+};
+
+}  // namespace lockstep::data
