@@ -2,12 +2,10 @@
 
 #include <c10/util/ParallelGuard.h>
 
-#include <algorithm>
-
 namespace lockstep::data {
 
-BatchWorkers::BatchWorkers(int threads, std::int64_t window, std::int64_t batch_size, MakeBatch make)
-    : window_(window), batch_size_(batch_size), make_(std::move(make)), slots_(static_cast<std::size_t>(window)) {
+BatchWorkers::BatchWorkers(int threads, std::int64_t window, MakeBatch make)
+    : window_(window), make_(std::move(make)), slots_(static_cast<std::size_t>(window)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -20,11 +18,11 @@ BatchWorkers::~BatchWorkers() {
   threads_.clear();  // joins
 }
 
-void BatchWorkers::start(std::vector<std::int64_t> indices, std::int64_t batches) {
+void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan, std::int64_t batches) {
   std::vector<std::optional<Slot>> dropped(static_cast<std::size_t>(window_));  // destroyed after the lock is given up
   MutexLock lock(mutex_);
   dropped.swap(slots_);
-  indices_ = std::make_shared<const std::vector<std::int64_t>>(std::move(indices));
+  plan_ = std::move(plan);
   ++epoch_;
   batches_ = batches;
   claimed_ = 0;
@@ -56,15 +54,13 @@ std::optional<BatchWorkers::Claim> BatchWorkers::claim() {
   MutexLock lock(mutex_);
   while (!stopping_ && (claimed_ == batches_ || claimed_ == delivered_ + window_)) work_there_.wait(mutex_);
   if (stopping_) return std::nullopt;
-  return Claim{epoch_, claimed_++, indices_};
+  return Claim{epoch_, claimed_++, plan_};
 }
 
 BatchWorkers::Slot BatchWorkers::make(const Claim& claim) const {
-  const auto first = static_cast<std::size_t>(claim.batch * batch_size_);
-  const std::span<const std::int64_t> all(*claim.indices);
   Slot slot;
   try {
-    slot.batch = make_(all.subspan(first, std::min(static_cast<std::size_t>(batch_size_), all.size() - first)));
+    slot.batch = make_(*claim.plan, claim.batch);
   } catch (...) {
     slot.error = std::current_exception();
   }

@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -20,18 +19,24 @@
 
 namespace lockstep::data {
 
+// What one loop goes through.
+struct EpochPlan {
+  std::int64_t epoch = 0;
+  std::vector<std::int64_t> indices = {};  // of this rank's samples, in order
+};
+
 class BatchWorkers {
  public:
-  // Makes a batch from the dataset indices of its samples; called by all workers at once.
-  using MakeBatch = std::function<Example(std::span<const std::int64_t> indices)>;
+  // Makes a batch of the plan; called by all workers at once.
+  using MakeBatch = std::function<Example(const EpochPlan& plan, std::int64_t batch)>;
 
-  BatchWorkers(int threads, std::int64_t window, std::int64_t batch_size, MakeBatch make);
+  BatchWorkers(int threads, std::int64_t window, MakeBatch make);
   ~BatchWorkers();
   BatchWorkers(const BatchWorkers&) = delete;
   BatchWorkers& operator=(const BatchWorkers&) = delete;
 
   // Begins an epoch of `batches` batches; what is left of an earlier one is dropped.
-  void start(std::vector<std::int64_t> indices, std::int64_t batches) LOCKSTEP_EXCLUDES(mutex_);
+  void start(std::shared_ptr<const EpochPlan> plan, std::int64_t batches) LOCKSTEP_EXCLUDES(mutex_);
   // The next batch of the epoch; blocks. Throws what making it threw; the batch after it can still be had.
   Example next() LOCKSTEP_EXCLUDES(mutex_);
 
@@ -43,7 +48,7 @@ class BatchWorkers {
   struct Claim {
     std::int64_t epoch;
     std::int64_t batch;
-    std::shared_ptr<const std::vector<std::int64_t>> indices;
+    std::shared_ptr<const EpochPlan> plan;
   };
 
   void work() LOCKSTEP_EXCLUDES(mutex_);
@@ -52,13 +57,12 @@ class BatchWorkers {
   Slot make(const Claim& claim) const;
 
   const std::int64_t window_;
-  const std::int64_t batch_size_;
   const MakeBatch make_;
 
   Mutex mutex_;
   CondVar work_there_;   // a batch may be claimed, or it is time to stop
   CondVar batch_there_;  // a slot was filled
-  std::shared_ptr<const std::vector<std::int64_t>> indices_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::shared_ptr<const EpochPlan> plan_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::optional<Slot>> slots_ LOCKSTEP_GUARDED_BY(mutex_);
   std::int64_t epoch_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::int64_t batches_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -40,15 +40,18 @@ std::int64_t batches_of(std::int64_t samples, const DataLoaderOptions& options) 
   return options.drop_last ? samples / options.batch_size : (samples + options.batch_size - 1) / options.batch_size;
 }
 
-Example collate_samples(const Dataset& dataset, std::span<const std::int64_t> indices,
+Example collate_samples(const Dataset& dataset, std::span<const std::int64_t> indices, const SampleContext& context,
                         const DataLoaderOptions& options) {
   std::vector<Example> examples;
   examples.reserve(indices.size());
-  for (const std::int64_t index : indices) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
     try {
-      examples.push_back(dataset.get(index));
+      const Example sample = dataset.get_batch(indices.subspan(i, 1), context.only(i));
+      examples.emplace_back(sample.data[0], sample.target[0]);
+    } catch (const SampleError&) {
+      throw;
     } catch (const std::exception& error) {
-      std::throw_with_nested(SampleError(index, error.what()));
+      std::throw_with_nested(SampleError(indices[i], error.what()));
     }
   }
   return options.collate(std::move(examples));
@@ -73,8 +76,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   options_.pin_memory = options_.pin_memory && torch::cuda::is_available();
   if (options_.num_workers == 0) return;
   workers_ = std::make_unique<BatchWorkers>(
-      options_.num_workers, std::int64_t{options_.num_workers} * options_.prefetch, options_.batch_size,
-      [this](std::span<const std::int64_t> indices) { return make_batch(indices); });
+      options_.num_workers, std::int64_t{options_.num_workers} * options_.prefetch,
+      [this](const EpochPlan& plan, std::int64_t batch) { return make_batch(plan, batch); });
 }
 
 DataLoader::~DataLoader() = default;
@@ -84,30 +87,30 @@ DataLoader::Iterator DataLoader::begin() {
   started_ = true;
   next_batch_ = 0;
   batches_ = batches_of(sampler_.remaining(), options_);
-  indices_ = sampler_.indices();
-  if (workers_) workers_->start(std::exchange(indices_, {}), batches_);
+  plan_ = std::make_shared<const EpochPlan>(EpochPlan{sampler_.epoch(), sampler_.indices()});
+  if (workers_) workers_->start(plan_, batches_);
   return Iterator(*this);
 }
 
 bool DataLoader::next(Example& batch) {
   if (next_batch_ == batches_) return false;
   const std::int64_t samples = std::min(options_.batch_size, sampler_.remaining());
-  if (workers_) {
-    batch = workers_->next();
-  } else {
-    const std::span<const std::int64_t> all(indices_);
-    batch = make_batch(
-        all.subspan(static_cast<std::size_t>(next_batch_ * options_.batch_size), static_cast<std::size_t>(samples)));
-  }
+  batch = workers_ ? workers_->next() : make_batch(*plan_, next_batch_);
   ++next_batch_;
   sampler_.advance(samples);
   return true;
 }
 
-Example DataLoader::make_batch(std::span<const std::int64_t> indices) const {
+Example DataLoader::make_batch(const EpochPlan& plan, std::int64_t batch_number) const {
   const torch::NoGradGuard no_grad;
+  const auto size = static_cast<std::size_t>(options_.batch_size);
+  const std::size_t first = static_cast<std::size_t>(batch_number) * size;
+  const std::span<const std::int64_t> indices =
+      std::span(plan.indices).subspan(first, std::min(size, plan.indices.size() - first));
+  const SampleContext context{options_.seed, plan.epoch};
   try {
-    Example batch = options_.collate ? collate_samples(*dataset_, indices, options_) : dataset_->get_batch(indices);
+    Example batch = options_.collate ? collate_samples(*dataset_, indices, context, options_)
+                                     : dataset_->get_batch(indices, context);
     return options_.pin_memory ? pinned(std::move(batch)) : batch;
   } catch (const DataError&) {
     throw;

@@ -25,9 +25,19 @@ void require_equal(const torch::Tensor& first, const torch::Tensor& other, std::
                   c10::toString(first.scalar_type()), fmt::join(first.sizes(), ", ")));
 }
 
+// As torch::stack, but into memory from the context.
+torch::Tensor stack_into(const std::vector<torch::Tensor>& parts, const SampleContext& context) {
+  const bool plain = parts[0].is_cpu() && parts[0].layout() == torch::kStrided;
+  if (context.memory == nullptr || !plain) return torch::stack(parts);
+  std::vector<std::int64_t> sizes{static_cast<std::int64_t>(parts.size())};
+  sizes.insert(sizes.end(), parts[0].sizes().begin(), parts[0].sizes().end());
+  torch::Tensor whole = context.empty(sizes, parts[0].scalar_type());
+  return torch::stack_out(whole, parts);
+}
+
 }  // namespace
 
-Example stack(const std::vector<Example>& examples) {
+Example stack(const std::vector<Example>& examples, const SampleContext& context) {
   if (examples.empty()) throw DataError(ErrorCode::kInvalidArgument, "cannot stack a batch of no examples");
   std::vector<torch::Tensor> data;
   std::vector<torch::Tensor> targets;
@@ -39,10 +49,10 @@ Example stack(const std::vector<Example>& examples) {
     data.push_back(examples[i].data);
     targets.push_back(examples[i].target);
   }
-  return {torch::stack(data), torch::stack(targets)};
+  return {stack_into(data, context), stack_into(targets, context)};
 }
 
-Example Dataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& /*context*/) const {
+Example Dataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   std::vector<Example> examples;
   examples.reserve(indices.size());
   for (const std::int64_t index : indices) {
@@ -54,7 +64,7 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices, const SampleCo
       std::throw_with_nested(SampleError(index, error.what()));
     }
   }
-  return stack(examples);
+  return stack(examples, context);
 }
 
 }  // namespace lockstep::data

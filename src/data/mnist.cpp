@@ -87,9 +87,9 @@ Example Mnist::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-Example Mnist::get_batch(std::span<const std::int64_t> indices, const SampleContext& /*context*/) const {
+Example Mnist::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   const auto count = static_cast<std::int64_t>(indices.size());
-  Example batch(torch::empty({count, 1, kSide, kSide}, torch::kFloat), torch::empty({count}, torch::kLong));
+  Example batch(context.empty({count, 1, kSide, kSide}, torch::kFloat), context.empty({count}, torch::kLong));
   float* out = batch.data.mutable_data_ptr<float>();
   std::int64_t* target = batch.target.mutable_data_ptr<std::int64_t>();
   const float* value_of_pixel = value_of_pixel_.const_data_ptr<float>();

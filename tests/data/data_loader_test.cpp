@@ -196,6 +196,37 @@ TEST(DataLoader, GradientsAreOffInEveryThread) {
   EXPECT_TRUE(torch::GradMode::is_enabled());
 }
 
+TEST(DataLoader, TellsTheDatasetForWhichSeedAndEpoch) {
+  class Keys : public Dataset {
+    std::int64_t size() const override { return 6; }
+    Example get(std::int64_t) const override { throw std::logic_error("only batches have a context"); }
+    Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override {
+      const auto count = static_cast<std::int64_t>(indices.size());
+      Example batch(torch::empty({count, 2}, torch::kLong), torch::empty({count}, torch::kLong));
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t index = indices[static_cast<std::size_t>(i)];
+        batch.data[i][0] = static_cast<std::int64_t>(context.seed);
+        batch.data[i][1] = context.epoch;
+        batch.target[i] = context.key(static_cast<std::size_t>(i), index) - index;
+      }
+      return batch;
+    }
+  };
+  for (const int workers : {0, 2}) {
+    for (const bool collate : {false, true}) {
+      DataLoaderOptions options = alone({.batch_size = 2, .shuffle = true, .seed = 9, .num_workers = workers});
+      if (collate) options.collate = [](const std::vector<Example>& examples) { return stack(examples); };
+      DataLoader loader(Keys(), options);
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        for (auto& [data, target] : loader) {
+          EXPECT_TRUE(torch::equal(data, torch::tensor({{9, epoch}, {9, epoch}})));
+          EXPECT_EQ(target.abs().sum().item<std::int64_t>(), 0);
+        }
+      }
+    }
+  }
+}
+
 TEST(DataLoader, ShareComesFromTheEnvironment) {
   EXPECT_EQ(share_from(Environment()).world_size, 1);
   const Share share = share_from(Environment({{"RANK", "2"}, {"WORLD_SIZE", "3"}}));

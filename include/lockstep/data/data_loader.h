@@ -66,6 +66,7 @@ struct DataLoaderOptions {
 };
 
 class BatchWorkers;
+struct EpochPlan;
 
 class DataLoader {
  public:
@@ -105,13 +106,13 @@ class DataLoader {
 
  private:
   bool next(Example& batch);
-  Example make_batch(std::span<const std::int64_t> indices) const;
+  Example make_batch(const EpochPlan& plan, std::int64_t batch_number) const;
 
   std::shared_ptr<const Dataset> dataset_;
   DataLoaderOptions options_;
   DistributedSampler sampler_;
-  bool started_ = false;               // the sampler's epoch has been begun
-  std::vector<std::int64_t> indices_;  // of the loop at hand
+  bool started_ = false;                   // the sampler's epoch has been begun
+  std::shared_ptr<const EpochPlan> plan_;  // of the loop at hand
   std::int64_t next_batch_ = 0;
   std::int64_t batches_ = 0;               // of the loop at hand
   std::unique_ptr<BatchWorkers> workers_;  // null without workers; last, so that threads end before what they use
