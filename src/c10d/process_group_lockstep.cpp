@@ -50,8 +50,9 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   const std::string who = describe_member(options);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who);
-  return c10::intrusive_ptr<ProcessGroupLockstep>::reclaim(
-      new ProcessGroupLockstep(std::move(store), std::move(core), options));
+  // Not reclaim(), which expects an object that is counted already.
+  return c10::intrusive_ptr<ProcessGroupLockstep>(
+      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(store), std::move(core), options)));
 }
 
 ProcessGroupLockstep::ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,

@@ -6,6 +6,7 @@
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/comm/store/hash_store.h"
 
 namespace lockstep::test {
 namespace {
@@ -19,6 +20,17 @@ std::pair<std::ptrdiff_t, std::ptrdiff_t> resources() {
     if (line.find("memfd") != std::string::npos) ++mappings;
   }
   return {descriptors, mappings};
+}
+
+TEST(ProcessGroupLockstepTest, GoesWithItsLastOwner) {
+  auto group = ProcessGroupLockstep::create(std::make_shared<comm::HashStore>(), {});
+  const c10::weak_intrusive_ptr<ProcessGroupLockstep> observer(group);
+  EXPECT_EQ(group.use_count(), 1U);
+  c10::intrusive_ptr<c10d::Backend> other = group;
+  group.reset();
+  EXPECT_FALSE(observer.expired());
+  other.reset();
+  EXPECT_TRUE(observer.expired());
 }
 
 void check_half_of_the_world(int rank) {
