@@ -39,7 +39,8 @@ std::vector<torch::Tensor> values_of_all(const Case& c);
 // The reduction of `inputs`, worked out by torch.
 torch::Tensor reduce_locally(const std::vector<torch::Tensor>& inputs, c10d::ReduceOp::RedOpType op, double factor = 1);
 
-// Every combination of some dtypes, sizes (0, 1, 3, 1000, 70000), kinds of memory, blocking and not.
+// Every combination of some dtypes, sizes (0, 1, 3, 1000, 70000), kinds of memory, blocking and not; in an
+// instrumented build every fifth of them.
 void for_each_case(int rank, int world, const std::function<void(const Case&)>& check);
 
 }  // namespace lockstep::test

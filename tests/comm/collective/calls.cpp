@@ -101,11 +101,14 @@ std::vector<std::byte> contribution(const Spec& spec, int from, int to, std::siz
   const std::size_t word = std::min<std::size_t>(8, size_of(spec.type));
   std::vector<std::byte> bytes(count * size_of(spec.type));
   std::uint64_t state = mix(spec.seed + 1000 * from + to);
-  for (std::size_t i = 0; i < bytes.size(); i += word) {
+  // Over the bytes of the one before, so that the copy has a fixed size: compilers make one instruction of it.
+  bytes.resize(bytes.size() + sizeof(state));
+  for (std::size_t i = 0; i + sizeof(state) < bytes.size(); i += word) {
     state += 0x9e3779b97f4a7c15;
     const std::uint64_t bits = element_bits(spec.type, mix(state));
-    std::memcpy(bytes.data() + i, &bits, word);
+    std::memcpy(bytes.data() + i, &bits, sizeof(bits));
   }
+  bytes.resize(bytes.size() - sizeof(state));
   return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/collective/calls.h"
+#include "support/effort.h"
 #include "support/thread_ranks.h"
 
 namespace lockstep::comm {
@@ -92,9 +93,10 @@ TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
 TEST_P(OperationsMulti, RandomSequences) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const std::uint64_t seed : {1, 2, 3, 4}) {
-      ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, seed, 120, /*max_count=*/30'000)) << seed;
+      ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, seed, test::repetitions(120), /*max_count=*/30'000))
+          << seed;
     }
-    ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, 5, 12, /*max_count=*/400'000));
+    ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, 5, test::repetitions(12), /*max_count=*/400'000));
   });
 }
 

@@ -1,0 +1,19 @@
+// How often a test repeats what it repeats only to meet many cases.
+#pragma once
+
+#include <algorithm>
+
+namespace lockstep::test {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSlowdown = 5;
+#else
+inline constexpr int kSlowdown = 1;
+#endif
+
+// `full`, or a part of it in an instrumented build, where each repetition takes many times as long and sees more.
+constexpr int repetitions(int full) {
+  return std::max(1, full / kSlowdown);
+}
+
+}  // namespace lockstep::test
