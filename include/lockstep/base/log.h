@@ -1,7 +1,7 @@
 // One-line messages for people, on stderr: "[lockstep rank 1 host] warning: ...".
 //
-// Level from LOCKSTEP_LOG_LEVEL (debug, info, warning, error, off; default warning). Thread-safe; each message is written
-// whole. Libraries log what a user should know and cannot see otherwise; errors go back as Status, not to the log.
+// Level from LOCKSTEP_LOG_LEVEL (debug, info, warning, error, off; default warning). Thread-safe; messages are written
+// whole. Libraries log what a user should know and cannot see otherwise; errors go back as Status, not here.
 #pragma once
 
 #include <string_view>

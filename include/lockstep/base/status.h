@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What a caller may do about an error; the message says what happened. docs/errors.md says what state remains after each.
+// What a caller may do about an error; the message says what happened, docs/errors.md what state remains after each.
 enum class ErrorCode {
   kOk = 0,
   kInvalidArgument,  // the call itself is wrong: fix the arguments
@@ -60,8 +60,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {         // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     if (status_.ok()) status_ = Status(ErrorCode::kInternal, "a Result was made from a successful Status");
   }
 
@@ -87,8 +87,8 @@ class [[nodiscard]] Result {
 }  // namespace lockstep
 
 // Hands an error on to the caller.
-#define LOCKSTEP_RETURN_IF_ERROR(expression)                         \
-  do {                                                               \
+#define LOCKSTEP_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                            \
     if (::lockstep::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

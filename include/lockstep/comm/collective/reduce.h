@@ -1,8 +1,8 @@
 // Reduction kernels: n inputs in, the same result to m outputs, one pass.
 //
 // Every element is combined in the order of `inputs`, so a result depends on nothing but the inputs and their order.
-// The widest instruction set that the machine offers is chosen once (AVX-512, AVX2, portable); LOCKSTEP_ISA=portable|avx2|avx512
-// chooses a narrower one, for tests.
+// The widest instruction set that the machine offers is chosen once (AVX-512, AVX2, portable); for tests,
+// LOCKSTEP_ISA=portable|avx2|avx512 chooses a narrower one.
 #pragma once
 
 #include <cstddef>
