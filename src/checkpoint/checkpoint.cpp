@@ -10,6 +10,7 @@
 
 #include "number_text.h"
 #include "optimizer_state.h"
+#include "scheduler_state.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -94,12 +95,31 @@ void Checkpoint::add_optimizer(const torch::optim::Optimizer& optimizer) {
   checkpoint::add_optimizer(file_, optimizer);
 }
 
-void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
+template <typename Restore>
+void Checkpoint::restore(Restore&& run) const {
   try {
-    checkpoint::restore_optimizer(file_, optimizer);
+    run();
   } catch (const CheckpointError& error) {
     throw CheckpointError(error.code(), fmt::format("{}: {}", origin_, error.what()));
   }
+}
+
+void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
+  restore([&] { checkpoint::restore_optimizer(file_, optimizer); });
+}
+
+void Checkpoint::add_scheduler(const torch::optim::LRScheduler& scheduler) {
+  checkpoint::add_scheduler(file_, scheduler);
+}
+void Checkpoint::add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler) {
+  checkpoint::add_scheduler(file_, scheduler);
+}
+
+void Checkpoint::restore_scheduler(torch::optim::LRScheduler& scheduler) const {
+  restore([&] { checkpoint::restore_scheduler(file_, scheduler); });
+}
+void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const {
+  restore([&] { checkpoint::restore_scheduler(file_, scheduler); });
 }
 
 void Checkpoint::add_generator() {

@@ -1,8 +1,10 @@
-// The state of a training run: model, optimizer, random generator, and values of your own (epoch, sampler cursor, ...).
+// The state of a training run: model, optimizer, learning rate scheduler, random generator, and values of your own
+// (epoch, sampler cursor, ...).
 //
 //   Checkpoint state;
 //   state.add_model(*net);
 //   state.add_optimizer(optimizer);
+//   state.add_scheduler(scheduler);
 //   state.add_generator();
 //   state.set("epoch", epoch);
 //   state.set("sampler", to_string(loader.state()));
@@ -13,6 +15,7 @@
 //   if (auto state = manager.load_latest()) {
 //     state->restore_model(*net);
 //     state->restore_optimizer(optimizer);
+//     state->restore_scheduler(scheduler);
 //     state->restore_generator();
 //     epoch = state->get_int("epoch") + 1;
 //   }
@@ -51,6 +54,15 @@ class Checkpoint {
   // Into an optimizer of the same kind with as many parameters of the same shapes.
   void restore_optimizer(torch::optim::Optimizer& optimizer) const;
 
+  // StepLR, any other scheduler derived from LRScheduler whose rates follow from its step count and the optimizer's
+  // present rates, or ReduceLROnPlateauScheduler; its state now. Arguments of the constructor are not saved, and the
+  // rates are the optimizer's: restore that as well.
+  void add_scheduler(const torch::optim::LRScheduler& scheduler);
+  void add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler);
+  // Into a scheduler of the same type.
+  void restore_scheduler(torch::optim::LRScheduler& scheduler) const;
+  void restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const;
+
   // LibTorch's global CPU generator, which dropout and initialisation draw from; its state now.
   void add_generator();
   void restore_generator() const;
@@ -80,6 +92,10 @@ class Checkpoint {
 
  private:
   friend class CheckpointManager;
+
+  // Runs it, with this checkpoint's name in front of its errors.
+  template <typename Restore>
+  void restore(Restore&& run) const;
 
   TensorFile file_;
   std::string origin_ = "this checkpoint";  // for messages: the file it came from
