@@ -67,7 +67,20 @@ void Reducer::Impl::attach_hooks() {
   }
 }
 
+// The memory of buckets that are still being reduced (a pass ended with an exception) stays with the operation until it
+// is over. Gradients in it are dropped: nobody could tell what they hold, nor when they change.
+void Reducer::Impl::drop_unfinished_gradients() {
+  for (const Bucket& bucket : buckets_) {
+    if (!bucket.work && !bucket.finish) continue;
+    for (const std::size_t member : bucket.members) {
+      torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
+      if (gradient.defined() && !gradient.is_sparse() && gradient.is_alias_of(bucket.buffer)) gradient.reset();
+    }
+  }
+}
+
 void Reducer::Impl::detach_hooks() {
+  drop_unfinished_gradients();
   for (Entry& entry : entries_) {
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
     if (entry.slot) placement_learner_->set_slot(&entry - entries_.data(), nullptr);

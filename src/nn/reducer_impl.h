@@ -67,6 +67,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void start_pass();
   bool pass_is_running() const { return in_pass_ && !end_of_pass_.expired(); }
   void abandon_pass();
+  void drop_unfinished_gradients();
   void finish_pass(bool shadow);
   void record_ready(std::size_t index);
   void place(Entry& entry, bool shadow);

@@ -13,6 +13,8 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+// In a claim word: nobody may claim any more. No operation has that many tickets.
+constexpr std::uint64_t kClosed = std::uint64_t{1} << (kTicketBits - 1);
 constexpr std::size_t kPieceAlignment = 16;
 
 std::size_t padded(std::size_t bytes) {
@@ -42,6 +44,18 @@ bool claim(Counter& counter, std::uint64_t sequence, std::uint64_t tickets, std:
     if (ticket >= tickets) return false;
     if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | (ticket + 1), std::memory_order_acq_rel))
       return true;
+  }
+}
+
+// Ends the claiming. How many tickets have been claimed.
+std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
+  std::uint64_t word = counter.word.load(std::memory_order_acquire);
+  for (;;) {
+    if ((word >> kTicketBits) > sequence) return 0;  // long over
+    const std::uint64_t count = (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+    if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | count | kClosed,
+                                           std::memory_order_acq_rel))
+      return count & ~kClosed;
   }
 }
 
@@ -329,14 +343,23 @@ void Collective::finish(Status status) {
   phase_ = Phase::kOver;
 }
 
-void Collective::quiesce() const {
+void Collective::leak() {
+  input_staging_.leak();
+  output_staging_.leak();
+}
+
+// A rank that has just looked for an abort, in vain, may claim a ticket only after that: the tickets have to be closed.
+bool Collective::quiesce() const {
+  std::uint64_t claimed = 0;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
+  }
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
-  while (!deadline.expired()) {
-    std::uint64_t claimed = 0;
-    for (int rank = 0; rank < memory_.world(); ++rank) claimed += count_of(memory_.claim(rank, sequence_), sequence_);
-    if (progress() >= claimed) return;
+  while (progress() < claimed) {
+    if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  return true;
 }
 
 }  // namespace lockstep::comm

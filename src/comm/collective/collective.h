@@ -30,7 +30,7 @@ class Staging {
   }
   Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes);
   std::byte* data() const { return data_; }
-  // Never gives the memory back: somebody may still read it.
+  // Never gives the memory back: somebody may still use it.
   void leak() { data_ = nullptr; }
 
  private:
@@ -61,8 +61,11 @@ class Collective {
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
-  // Waits, briefly, until no rank is inside a ticket of this operation any more. After an abort; needs no lock.
-  void quiesce() const;
+  // After an abort, so that buffers can be freed: waits, briefly, until no rank is inside a ticket of this operation,
+  // nor will be. False: some rank is stuck in one, and may still read and write there. Needs no lock.
+  bool quiesce() const;
+  // Never gives the operation's staging back: somebody may still use it.
+  void leak();
 
   bool over() const { return phase_ == Phase::kOver; }
   const Status& status() const { return status_; }

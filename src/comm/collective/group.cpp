@@ -17,12 +17,16 @@ namespace {
 // How long a rank that leaves lets others finish what they have begun.
 constexpr auto kFarewell = std::chrono::milliseconds(200);
 
-}  // namespace
-
-namespace {
-
 // A rank that has seen everyone arrive leaves the others' tickets to them for a moment: they are just about to begin.
 constexpr int kSpinsBeforeHelp = 30;
+
+// Buffers that a stuck rank may still write to, should it go on: their memory must not become anything else.
+void keep_for_ever(Communicator::KeepAlive buffers) {
+  static auto& mutex = *new Mutex;
+  static auto& kept = *new std::vector<Communicator::KeepAlive>;
+  MutexLock lock(mutex);
+  kept.push_back(std::move(buffers));
+}
 
 }  // namespace
 
@@ -117,10 +121,13 @@ void Communicator::Impl::reap() {
   });
 }
 
-void Communicator::Impl::forget(Collective& collective) {
-  collective.quiesce();
+// False: its buffers may still be used by a rank that is stuck.
+bool Communicator::Impl::forget(Collective& collective) {
+  const bool quiet = collective.quiesce();
+  if (!quiet) collective.leak();
   MutexLock lock(mutex_);
   std::erase(pending_, &collective);
+  return quiet;
 }
 
 Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadline) {
@@ -327,7 +334,7 @@ void Communicator::Impl::end_orphan(Operation::State& state) {
                    fmt::format("rank {} (pid {}) left the group with {} under way", memory_.rank(), getpid(), what));
   }
   if (state.collective) {
-    forget(*state.collective);
+    if (!forget(*state.collective)) keep_for_ever(std::move(state.keep_alive));
   } else {
     MutexLock lock(mutex_);
     mailbox_.withdraw(state.transfer);

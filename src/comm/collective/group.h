@@ -60,7 +60,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   // Drives everything that is under way; with `help` also what other ranks would do later.
   void drive(bool help) LOCKSTEP_REQUIRES(mutex_);
   void reap() LOCKSTEP_REQUIRES(mutex_);
-  void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+  bool forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   void end_orphan(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
   bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 

@@ -1,0 +1,156 @@
+// Models that are destroyed while their gradients are still being reduced, because a backward pass ended with an
+// exception.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr std::int64_t kWidth = 520;  // a layer fills the first bucket of 1 MiB
+const DistributedDataParallelOptions kOneLayerABucket{.bucket_cap_mb = 1};
+
+struct ChainImpl : torch::nn::Cloneable<ChainImpl> {
+  ChainImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
+    middle = register_module("middle", torch::nn::Linear(kWidth, kWidth));
+    last = register_module("last", torch::nn::Linear(kWidth, kWidth));
+  }
+  using Hook = std::function<void()>;
+  // `before` and `between` are called in the backward pass: before the gradients of `last`, before those of `first`.
+  torch::Tensor forward(const torch::Tensor& x, const Hook& before = nullptr, const Hook& between = nullptr) {
+    const auto watch = [](const torch::Tensor& tensor, const Hook& hook) {
+      if (hook) tensor.register_hook([hook](const torch::Tensor&) { hook(); });
+    };
+    const torch::Tensor y = first(x);
+    watch(y, between);
+    const torch::Tensor z = last(torch::relu(middle(torch::relu(y))));
+    watch(z, before);
+    return z.square().mean();
+  }
+  torch::nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Chain);
+
+void fail() {
+  throw std::runtime_error("the user's own");
+}
+
+torch::Tensor input(int step) {
+  return random_input({4, kWidth}, step);
+}
+
+// Builds the buckets in the first pass and uses them in the second; the third ends with an exception after those of
+// `last` and `middle` have been started.
+void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
+  DistributedDataParallelOptions options = kOneLayerABucket;
+  options.process_group = group;
+  DistributedDataParallel<Chain> ddp(model, options);
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    ddp->forward(input(step)).backward();
+  }
+  model->zero_grad();
+  EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
+  EXPECT_TRUE(model->last->weight.grad().defined());
+}
+
+void expect_no_gradients_in_flight(const Chain& model) {
+  EXPECT_FALSE(model->last->weight.grad().defined());
+  EXPECT_FALSE(model->middle->weight.grad().defined());
+}
+
+void expect_training_works(Chain& model, const ProcessGroup& group = nullptr) {
+  DistributedDataParallelOptions options = kOneLayerABucket;
+  options.process_group = group;
+  Twins<Chain> twins([&] { return model; }, options);
+  // Twins makes its models by calling that twice: the twin needs parameters of its own.
+  twins.twin = Chain(std::dynamic_pointer_cast<ChainImpl>(model->clone()));
+  for (int step = 10; step < 13; ++step) {
+    twins.step([x = input(step)](Chain& net) { return net->forward(x); }, fmt::format("step {}", step));
+    twins.descend();
+  }
+}
+
+class DdpExceptionsMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpExceptionsMulti, testing::Values(1, 2, 3));
+
+TEST_P(DdpExceptionsMulti, OnAllRanksThenANewModelInTheSameGroup) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Chain model;
+    for (int round = 0; round < 3; ++round) {
+      fail_in_third_pass(model);
+      if (get_world_size() > 1) expect_no_gradients_in_flight(model);
+      expect_training_works(model);
+    }
+  });
+}
+
+// Memory of the group's arena, of the size of the buckets that were destroyed.
+std::vector<torch::Tensor> fill_arena() {
+  const auto backend = default_group()->getBackend(torch::kCPU);
+  std::vector<torch::Tensor> tensors;
+  for (int i = 0; i < 8; ++i) {
+    tensors.push_back(backend->allocateTensor(kWidth * kWidth + kWidth, torch::kFloat));
+    tensors.back().fill_(i + 1);
+  }
+  return tensors;
+}
+
+void expect_untouched(const std::vector<torch::Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    EXPECT_TRUE(tensors[i].eq(static_cast<double>(i) + 1).all().item<bool>());
+}
+
+TEST(DdpExceptionsFault, OnOneRankTheOthersWriteIntoNothingButItsOldBuckets) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Chain model;
+    const ProcessGroup group = new_group({0, 1}, {.name = "lost"});
+    if (number == 0) {
+      fail_in_third_pass(model, group);
+      expect_no_gradients_in_flight(model);
+      const std::vector<torch::Tensor> others = fill_arena();
+      barrier();  // now rank 1 starts its third pass
+      barrier();  // now it has done its share of what this rank had started
+      expect_untouched(others);
+      destroy_process_group(group);
+      barrier();
+      expect_untouched(others);
+    } else {
+      DistributedDataParallel<Chain> ddp(model, [&] {
+        DistributedDataParallelOptions options = kOneLayerABucket;
+        options.process_group = group;
+        return options;
+      }());
+      for (int step = 0; step < 2; ++step) {
+        model->zero_grad();
+        ddp->forward(input(step)).backward();
+      }
+      model->zero_grad();
+      try {
+        ddp->forward(
+               input(2), [] { barrier(); }, [] { barrier(); })
+            .backward();
+        ADD_FAILURE() << "no exception";
+      } catch (const std::exception& error) {
+        EXPECT_EQ(error_code(error), ErrorCode::kPeerFailed) << error.what();
+        EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos) << error.what();
+      }
+      barrier();
+    }
+    destroy_process_group(group);
+    expect_training_works(model, new_group({0, 1}, {.name = "second"}));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
