@@ -98,24 +98,21 @@ void report(const Options& options, int epoch, const EpochResult& result) {
 
 void run(const Options& options) {
   lockstep::ProcessGroupGuard group;
-  torch::manual_seed(options.seed);
-  MnistNet net;
-  Ddp ddp(net);
-  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
+  // What can be wrong with files comes first, so that each process names it before it waits for the others.
   DataLoader train_loader(Mnist(options.data, /*train=*/true),
                           {.batch_size = options.batch_size, .shuffle = true, .seed = options.seed});
   DataLoader test_loader(Mnist(options.data, /*train=*/false), {.batch_size = 1000, .exact = true});
-
   std::unique_ptr<CheckpointManager> checkpoints;
   if (!options.checkpoint_dir.empty()) checkpoints = std::make_unique<CheckpointManager>(options.checkpoint_dir);
-  int epoch = 0;
-  if (options.resume) {
-    if (const auto saved = checkpoints->load_latest()) {
-      saved->restore_model(*net);
-      saved->restore_optimizer(optimizer);
-      epoch = static_cast<int>(saved->get_int("epoch")) + 1;
-    }
-  }
+  const auto saved = options.resume ? checkpoints->load_latest() : std::nullopt;
+
+  torch::manual_seed(options.seed);
+  MnistNet net;
+  if (saved) saved->restore_model(*net);
+  Ddp ddp(net);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
+  if (saved) saved->restore_optimizer(optimizer);
+  int epoch = saved ? static_cast<int>(saved->get_int("epoch")) + 1 : 0;
   for (; epoch < options.epochs; ++epoch) {
     // Dropout differs by rank and epoch, and a resumed run draws what it would have drawn.
     torch::manual_seed(options.seed + static_cast<std::uint64_t>(epoch * group.world_size() + group.rank()));

@@ -1,0 +1,191 @@
+// The Fashion-MNIST trainer, started as its users start it, on a few made-up images.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "support/process.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+std::string word(std::uint32_t value) {
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+          static_cast<char>(value)};
+}
+
+std::string images(std::uint32_t count) {
+  std::string bytes = word(0x803) + word(count) + word(28) + word(28);
+  std::uint32_t state = 1;
+  for (std::uint32_t i = 0; i < count * 784; ++i)
+    bytes += static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
+  return bytes;
+}
+
+std::string labels(std::uint32_t count) {
+  std::string bytes = word(0x801) + word(count);
+  for (std::uint32_t i = 0; i < count; ++i) bytes += static_cast<char>(i * 7 % 10);
+  return bytes;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+void expect_in(const std::string& text, const Words& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in: " << text;
+}
+
+class Trainer : public testing::Test {
+ protected:
+  Trainer() {
+    constexpr std::uint32_t kTrain = 203;  // no multiple of batch size and ranks
+    constexpr std::uint32_t kTest = 41;
+    folder_.write("data/train-images-idx3-ubyte", images(kTrain));
+    folder_.write("data/train-labels-idx1-ubyte", labels(kTrain));
+    folder_.write("data/t10k-images-idx3-ubyte", images(kTest));
+    folder_.write("data/t10k-labels-idx1-ubyte", labels(kTest));
+  }
+
+  std::string path(const std::string& name) const { return (folder_.path() / name).native(); }
+
+  Words alone(const Words& options) const {
+    Words words{LOCKSTEP_TRAINER, "--batch-size", "32"};
+    if (std::find(options.begin(), options.end(), "--data") == options.end()) {
+      words.insert(words.end(), {"--data", path("data")});
+    }
+    words.insert(words.end(), options.begin(), options.end());
+    return words;
+  }
+
+  // Under `lockstep run`, whose SIGTERM after the first failure the ranks ignore, so that each says its own error.
+  Finished train(int ranks, const Words& options) const {
+    Words words{LOCKSTEP_PROGRAM,
+                "run",
+                "--nproc-per-node",
+                std::to_string(ranks),
+                "--grace",
+                "30",
+                "sh",
+                "-c",
+                "trap '' TERM; exec \"$@\"",
+                "sh"};
+    const Words trainer = alone(options);
+    words.insert(words.end(), trainer.begin(), trainer.end());
+    return Process(words).finish(std::chrono::seconds(60));
+  }
+
+  void expect_error_on_both_ranks(const Words& options, const Words& parts) const {
+    const Finished end = train(2, options);
+    EXPECT_EQ(end.exit_code, 1) << end.err;
+    for (const char* rank : {"[rank 0]: ", "[rank 1]: "}) {
+      const std::size_t start = end.err.find(std::string(rank) + "fashion_mnist: ");
+      ASSERT_NE(start, std::string::npos) << rank << "said nothing in: " << end.err;
+      expect_in(end.err.substr(start, end.err.find('\n', start) - start), parts);
+    }
+    expect_in(end.err, {"failed first: exit code 1"});
+  }
+
+  const ScratchFolder folder_;
+};
+
+class TrainerMulti : public Trainer, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, TrainerMulti, testing::Values(1, 2));
+
+TEST_P(TrainerMulti, ResumedRunHasTheSameBitsAsAnUninterruptedOne) {
+  const Finished whole = train(GetParam(), {"--epochs", "3", "--checkpoint-dir", path("whole")});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(count_of(whole.out, " s, train loss "), 3U) << whole.out;
+  expect_in(whole.out, {"epoch 1/3: ", "epoch 3/3: ", ", test accuracy "});
+  EXPECT_EQ(count_of(whole.out, "\r"), 0U) << "a progress bar, where there is no terminal";
+
+  const Finished first = train(GetParam(), {"--epochs", "1", "--checkpoint-dir", path("parts")});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Finished rest = train(GetParam(), {"--epochs", "3", "--checkpoint-dir", path("parts"), "--resume"});
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(count_of(rest.out, " s, train loss "), 2U) << rest.out;
+  for (const char* file : {"step-000000000.ckpt", "step-000000001.ckpt", "step-000000002.ckpt"}) {
+    const std::string bytes = read_file(folder_.path() / "whole" / file);
+    EXPECT_FALSE(bytes.empty()) << file;
+    EXPECT_TRUE(bytes == read_file(folder_.path() / "parts" / file)) << file << " differs";
+  }
+}
+
+TEST_F(Trainer, ShowsAProgressBarOnATerminal) {
+  const Fd terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal.valid() && grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
+  const Fd other_end(open(ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(other_end.valid());
+  Process::Settings settings;
+  settings.stdout_fd = other_end.get();
+  const Finished end = Process(alone({"--epochs", "1"}), settings).finish(std::chrono::seconds(60));
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  char buffer[4096];
+  const ssize_t size = read(terminal.get(), buffer, sizeof buffer);
+  ASSERT_GT(size, 0);
+  expect_in(std::string(buffer, static_cast<std::size_t>(size)), {"\repoch 1/1 [#", "] 1/7", "epoch 1/1: "});
+}
+
+TEST_F(Trainer, WrongArgumentsAreNamed) {
+  const Finished unknown = run_program(alone({"--epoch", "3"}));
+  EXPECT_NE(unknown.exit_code, 0);
+  expect_in(unknown.err, {"--epoch"});
+  const Finished nowhere = run_program(alone({"--resume"}));
+  EXPECT_NE(nowhere.exit_code, 0);
+  expect_in(nowhere.err, {"--resume", "--checkpoint-dir"});
+}
+
+class TrainerFault : public Trainer {};
+
+TEST_F(TrainerFault, MissingDataIsNamedOnEveryRank) {
+  expect_error_on_both_ranks({"--data", path("nowhere")},
+                             {"train-images-idx3-ubyte", path("nowhere"), "Put the MNIST"});
+}
+
+TEST_F(TrainerFault, TruncatedDataIsNamedOnEveryRank) {
+  const std::string whole = images(203);
+  folder_.write("data/train-images-idx3-ubyte", whole.substr(0, whole.size() / 2));
+  expect_error_on_both_ranks({}, {path("data/train-images-idx3-ubyte"), "truncated", "203 x 28 x 28"});
+}
+
+TEST_F(TrainerFault, DataOfAnotherKindIsNamedOnEveryRank) {
+  folder_.write("data/t10k-images-idx3-ubyte", labels(41));
+  expect_error_on_both_ranks({}, {path("data/t10k-images-idx3-ubyte"), "wrong magic number", "expected 00 00 08 03"});
+}
+
+TEST_F(TrainerFault, UnwritableCheckpointFolderIsNamedOnEveryRank) {
+  folder_.write("file", "in the way");
+  expect_error_on_both_ranks({"--checkpoint-dir", path("file/folder")}, {"checkpoint folder", path("file/folder")});
+}
+
+TEST_F(TrainerFault, DamagedCheckpointsAreNamedOnEveryRank) {
+  folder_.write("saved/step-000000003.ckpt", "no checkpoint at all");
+  expect_error_on_both_ranks({"--checkpoint-dir", path("saved"), "--resume"}, {path("saved")});
+}
+
+// Rank 0 alone writes; its failure reaches the other.
+TEST_F(TrainerFault, FailureOfOneRankReachesTheOther) {
+  const Finished end = train(2, {"--epochs", "3", "--report", path("nowhere/report")});
+  EXPECT_EQ(end.exit_code, 1);
+  expect_in(end.err, {"[rank 0]: fashion_mnist: cannot write the report " + path("nowhere/report"),
+                      "[rank 1]: fashion_mnist: ", "rank 0 failed first: exit code 1"});
+}
+
+}  // namespace
+}  // namespace lockstep::test
