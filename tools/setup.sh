@@ -5,6 +5,9 @@ readonly DEFAULT_TORCH=2.15.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-venv
   dataset-fashion-mnist libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev libssl-dev libwebp-dev
   nlohmann-json3-dev zlib1g-dev)
+# For the tests with other launchers: Open MPI, and the libraries that Slurm's programs load.
+readonly TEST_PACKAGES=(openmpi-bin libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
+  libyaml-0-2)
 readonly CHECK_PACKAGES=(clang-14 clang-format-14 clang-tidy-14)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 
@@ -61,6 +64,21 @@ need_torch() {
   make_venv ".deps/torch-$1" "torch $1 torchvision numpy" fill_torch_venv "$1"
   TORCH_DIR=$(echo "$TORCH_VENV"/lib/python3*/site-packages/torch)
   [[ -e $TORCH_DIR/version.py ]] || fail "$TORCH_VENV holds no torch; remove that folder and run the same command again"
+}
+
+# Slurm, for the tests with schedulers: unpacked, not installed, because its packages start services.
+need_slurm() {
+  [[ -e .deps/slurm/.ready ]] && return
+  say "unpacking Slurm into .deps/slurm"
+  local packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins) work=$PWD/.deps/slurm.new file
+  rm -rf .deps/slurm "$work"
+  mkdir -p "$work/packages"
+  (cd "$work/packages" && apt-get -q download "${packages[@]}" >&2) ||
+    fail "apt-get could not download: ${packages[*]} (its reason is above; apt-get update may help)"
+  for file in "$work"/packages/*.deb; do dpkg -x "$file" "$work"; done
+  rm -r "$work/packages"
+  touch "$work/.ready"
+  mv "$work" .deps/slurm
 }
 
 fill_peer_venv() {

@@ -61,7 +61,9 @@ Place find_place(const InitOptions& options) {
   place.rendezvous.rank = world->rank;
   place.rendezvous.world_size = world->world_size;
   place.rendezvous.master_addr = world->master_addr;
-  place.rendezvous.master_port = world->master_port > 0 ? world->master_port : -1;
+  // A port in the environment is not handed on: the rendezvous reads it there, and knows when torchrun's agent has it.
+  const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
+  if (found_out) place.rendezvous.master_port = world->master_port;
   place.local_rank = world->local_rank;
   return place;
 }
