@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/status.h"
 #include "lockstep/data/image.h"
@@ -47,5 +48,12 @@ Result<Image> decode_image(const std::filesystem::path& path, const DecodeOption
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
 // Reads the beginning of the file, as far as needed.
 Result<ImageSize> image_size(const std::filesystem::path& path);
+
+// The size after apply_orientation of a picture whose header says `size`.
+ImageSize upright_size(std::span<const std::uint8_t> bytes, ImageSize size);
+
+// The whole file, in memory that is reused. kNotFound, kPermission, kIo; kCorrupt for an empty file. Messages begin
+// with the path.
+Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes);
 
 }  // namespace lockstep::data

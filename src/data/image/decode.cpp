@@ -133,6 +133,10 @@ Result<ImageSize> image_size(const std::filesystem::path& path) {
   return Status(ErrorCode::kInternal, "not reached");
 }
 
+Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes) {
+  return read_file(path, bytes);
+}
+
 Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes, std::size_t most_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return open_error(errno).with_context(path.native());

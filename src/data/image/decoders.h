@@ -21,7 +21,7 @@ enum class DecodePrecision {
 };
 
 struct DecodeRequest {
-  DecodeOptions options;
+  DecodeOptions options = {};
   // The part that is wanted, in pixels of the whole picture; empty: all of it.
   Box region = {};
   DecodePrecision precision = DecodePrecision::kExact;

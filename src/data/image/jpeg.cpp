@@ -92,7 +92,7 @@ class JpegDecoder {
     if (status_ = check(); !status_.ok()) return status_;
     start();
     // Image::reset may throw, but not through libjpeg's frames.
-    image_.reset(static_cast<int>(info_.output_width), rows_of_buffer(), info_.num_components == 1 ? 1 : 3);
+    image_.reset(static_cast<int>(info_.output_width), wanted_.height, info_.num_components == 1 ? 1 : 3);
     read_rows();
     return {};
   }
@@ -181,8 +181,6 @@ class JpegDecoder {
     first_column_ = static_cast<int>(column) * static_cast<int>(columns < static_cast<JDIMENSION>(width));
     first_row_ = wanted_.top;
   }
-
-  int rows_of_buffer() const { return wanted_.height; }
 
   void read_rows() {
     if (first_row_ > 0) jpeg_skip_scanlines(&info_, static_cast<JDIMENSION>(first_row_));

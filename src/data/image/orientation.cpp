@@ -58,6 +58,10 @@ int jpeg_orientation(std::span<const std::uint8_t> bytes) {
   return 1;
 }
 
+ImageSize upright_size(std::span<const std::uint8_t> bytes, ImageSize size) {
+  return jpeg_orientation(bytes) >= 5 ? ImageSize{size.height, size.width} : size;
+}
+
 void apply_orientation(int orientation, Image& image) {
   if (orientation <= 1 || orientation > 8) return;
   // 5 to 8 exchange rows and columns; which ends are which, each value says anew.

@@ -1,0 +1,45 @@
+// Random numbers that depend on what they are for and on nothing else: a function (Philox4x32-10) of a key and a
+// counter. The same sample gets the same numbers whichever thread, worker or rank draws them, and in whatever order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lockstep::data {
+
+// Which sample, in which pass over the data.
+struct SampleKey {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::int64_t index = 0;
+  bool operator==(const SampleKey&) const = default;
+};
+
+// Philox4x32-10 of Salmon, Moraes, Dror and Shaw (2011).
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+// The numbers of one sample and one purpose (`stream`: the place of a transform in its list). A value; not thread-safe.
+class CounterRandom {
+ public:
+  CounterRandom(const SampleKey& key, std::uint16_t stream);
+
+  std::uint32_t bits();
+  // In [0, 1), with 53 random bits.
+  double uniform();
+  // In [low, high), or low when they are equal.
+  double uniform(double low, double high);
+  // Each of 0..count-1 alike; count from 1 to 2^32.
+  std::int64_t below(std::int64_t count);
+  // True with probability p.
+  bool chance(double p) { return uniform() < p; }
+  double normal();
+
+ private:
+  SampleKey key_;
+  std::uint16_t stream_;
+  std::uint16_t block_ = 0;
+  int used_ = 4;
+  std::array<std::uint32_t, 4> numbers_{};
+};
+
+}  // namespace lockstep::data

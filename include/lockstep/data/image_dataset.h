@@ -1,0 +1,75 @@
+// Pictures as samples: decoding, transforms and what to do about corrupt files, for any source of encoded pictures.
+// ImageFolder is one; your own is a class with three methods.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/compose.h"
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+enum class OnCorrupt {
+  kRaise,  // SampleError with the path
+  // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
+  // stay in step.
+  kReplace,
+  // It is left out of its batch, which becomes smaller. Ranks still make equally many batches. A batch of which nothing
+  // is left raises.
+  kSkip,
+};
+
+struct ImageOptions {
+  DecodeOptions decode = {};
+  OnCorrupt on_corrupt = OnCorrupt::kRaise;
+};
+
+struct CorruptFile {
+  std::string name;
+  std::string reason;
+  std::int64_t times = 0;  // it was asked for
+};
+
+class ImageDataset : public Dataset {
+ public:
+  ImageDataset(Compose transform, ImageOptions options);
+  ~ImageDataset() override;
+
+  // Data float [c, h, w] with ToTensor among the transforms, uint8 [c, h, w] without; target int64 []. Random
+  // transforms draw as for seed 0, epoch 0.
+  Example get(std::int64_t index) const override;
+  // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed straight into its place. Throws
+  // SampleError, also when a sample's shape differs from the first one's (then a transform that fixes the size is
+  // missing).
+  Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
+
+  // What was corrupt so far, in the order in which it was found. Any thread.
+  std::vector<CorruptFile> corrupt_files() const;
+  // How many samples were skipped or replaced.
+  std::int64_t corrupt_samples() const;
+
+  const Compose& transform() const { return transform_; }
+
+ protected:
+  // The encoded picture; `scratch` may hold it. Called from several threads at once.
+  virtual Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
+                                                             std::vector<std::uint8_t>& scratch) const = 0;
+  virtual std::int64_t label(std::int64_t index) const = 0;
+  // For messages.
+  virtual std::string name(std::int64_t index) const = 0;
+
+ private:
+  class CorruptLog;
+  struct Batch;
+  Status add_sample(std::int64_t index, std::int64_t source, const SampleContext& context, Batch& batch) const;
+  void add_or_replace(std::int64_t index, const SampleContext& context, Batch& batch) const;
+
+  Compose transform_;
+  ImageOptions options_;
+  std::shared_ptr<CorruptLog> corrupt_;
+};
+
+}  // namespace lockstep::data

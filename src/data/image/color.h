@@ -1,0 +1,55 @@
+// Operations on colours, with PIL's arithmetic: ImageEnhance, ImageOps, conversions. Each writes its rows from top to
+// bottom; `picture` keeps its size.
+#pragma once
+
+#include <array>
+
+#include "data/image/row_sink.h"
+#include "data/image/view.h"
+
+namespace lockstep::data {
+
+using Lookup = std::array<std::uint8_t, 256>;
+using Lookups = std::array<Lookup, 3>;  // of R, G and B
+
+Lookup brightness_lookup(float factor);
+Lookup invert_lookup();
+// Keeps the upper `bits` of 8.
+Lookup posterize_lookup(int bits);
+Lookup solarize_lookup(double threshold);
+// These depend on the picture.
+Lookup contrast_lookup(const View& picture, float factor);
+Lookups autocontrast_lookups(const View& picture);
+Lookups equalize_lookups(const View& picture);
+
+void apply_lookups(const View& picture, const Lookups& lookups, RowSink& sink);
+// factor 0: grey, 1: unchanged, above: stronger.
+void adjust_saturation(const View& picture, float factor, RowSink& sink);
+// factor: a turn of the colour circle, -0.5 to 0.5.
+void adjust_hue(const View& picture, double factor, RowSink& sink);
+// factor 0: smoothed, 1: unchanged, above: sharper.
+void adjust_sharpness(const View& picture, float factor, RowSink& sink);
+void to_grey(const View& picture, RowSink& sink);
+
+// Torchvision's: weights in float, the edge mirrored, rounded to nearest even. `kernel` is odd.
+struct GaussianKernel {
+  int width = 3;
+  int height = 3;
+  double sigma = 1.0;
+};
+void gaussian_blur(const View& picture, const GaussianKernel& kernel, RowSink& sink);
+
+enum class EdgeMode { kConstant, kEdge, kReflect, kSymmetric };
+struct PadAmounts {
+  int left = 0;
+  int top = 0;
+  int right = 0;
+  int bottom = 0;
+  bool operator==(const PadAmounts&) const = default;
+};
+void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, EdgeMode mode,
+         RowSink& sink);
+
+void copy_rows(const View& picture, RowSink& sink);
+
+}  // namespace lockstep::data

@@ -1,0 +1,48 @@
+// Positions along a row of pixels in 16.16 fixed point.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "data/image/affine.h"
+
+namespace lockstep::data {
+
+inline std::int32_t fixed(double value) {
+  return static_cast<std::int32_t>(std::floor(value * 65536.0 + 0.5));
+}
+
+// Positions begin, begin + 1, ..., end - 1.
+struct Interval {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+inline std::int64_t floor_div(std::int64_t a, std::int64_t b) {
+  return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
+}
+
+// Keeps those i of the interval for which low <= start + i * step < high.
+inline void narrow(Interval& interval, std::int64_t start, std::int64_t step, std::int64_t low, std::int64_t high) {
+  if (step == 0) {
+    if (start < low || start >= high) interval.end = interval.begin;
+    return;
+  }
+  // The smallest i inside, and the smallest after it that is outside: rounded up where values rise, from the other
+  // bound where they fall.
+  const std::int64_t enter = step > 0 ? -floor_div(start - low, step) : floor_div(start - high, -step) + 1;
+  const std::int64_t leave = step > 0 ? -floor_div(start - high, step) : floor_div(start - low, -step) + 1;
+  interval.begin = std::clamp(enter, interval.begin, interval.end);
+  interval.end = std::clamp(leave, interval.begin, interval.end);
+}
+
+inline void fill_pixels(std::uint8_t* to, int count, Color color) {
+  for (int i = 0; i < count; ++i, to += Image::kBytesPerPixel) {
+    std::memcpy(to, color.data(), 3);
+    to[3] = 255;
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,200 @@
+#include "lockstep/data/folder_index.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::array<std::string_view, 5> kExtensions{".jpg", ".jpeg", ".png", ".bmp", ".webp"};
+constexpr std::array<std::string_view, 4> kUnsupportedExtensions{".ppm", ".pgm", ".tif", ".tiff"};
+
+template <std::size_t N>
+bool ends_with_any(std::string_view name, const std::array<std::string_view, N>& endings) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) {
+    if (name.size() < ending.size()) return false;
+    const std::string_view end = name.substr(name.size() - ending.size());
+    return std::equal(end.begin(), end.end(), ending.begin(), [&](char a, char b) { return lower(a) == b; });
+  });
+}
+
+struct CloseFolder {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+
+enum class Kind { kFile, kFolder, kNeither };
+
+// The entry's own word where the file system gives it; only links and file systems without it cost a look.
+Kind kind_of(const dirent& entry, int folder) {
+  if (entry.d_type == DT_REG) return Kind::kFile;
+  if (entry.d_type == DT_DIR) return Kind::kFolder;
+  if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::kNeither;
+  struct stat info {};
+  if (::fstatat(folder, entry.d_name, &info, 0) != 0) return Kind::kNeither;  // a link to nothing
+  if (S_ISREG(info.st_mode)) return Kind::kFile;
+  return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kNeither;
+}
+
+struct Listing {
+  std::vector<std::string> files;
+  std::vector<std::string> folders;
+  std::pair<dev_t, ino_t> identity;
+};
+
+Result<Listing> list(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat info {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
+    const int error = errno;
+    const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound
+                           : error == EACCES || error == EPERM ? ErrorCode::kPermission
+                                                               : ErrorCode::kIo;
+    return Status(code, Status::from_errno("cannot open the folder " + path, error).message());
+  }
+  const int number = fd.release();
+  const std::unique_ptr<DIR, CloseFolder> folder(::fdopendir(number));
+  if (!folder) {
+    const Status status = Status::from_errno("cannot list the folder " + path, errno);
+    Fd(number).reset();
+    return status;
+  }
+  Listing listing;
+  listing.identity = {info.st_dev, info.st_ino};
+  errno = 0;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") {
+      const Kind kind = kind_of(*entry, ::dirfd(folder.get()));
+      if (kind == Kind::kFile) listing.files.emplace_back(name);
+      if (kind == Kind::kFolder) listing.folders.emplace_back(name);
+    }
+    errno = 0;
+  }
+  if (errno != 0) return Status::from_errno("cannot list the folder " + path, errno);
+  return listing;
+}
+
+// Everything below one class.
+class ClassSearch {
+ public:
+  struct Folder {
+    std::string path;
+    std::vector<std::string> pictures;
+  };
+  using Identity = std::pair<dev_t, ino_t>;
+
+  explicit ClassSearch(Identity root) : above_{root} {}
+
+  Status search(const std::string& path) {
+    Result<Listing> listing = list(path);
+    if (!listing.ok()) {
+      // It was there a moment ago.
+      return listing.status().code() == ErrorCode::kNotFound ? Status() : listing.status();
+    }
+    const auto identity = listing->identity;
+    if (std::find(above_.begin(), above_.end(), identity) != above_.end()) return {};  // a link back up
+    Folder found{path, {}};
+    for (std::string& name : listing->files) {
+      if (ends_with_any(name, kExtensions))
+        found.pictures.push_back(std::move(name));
+      else if (ends_with_any(name, kUnsupportedExtensions))
+        unsupported_.push_back(path + "/" + name);
+    }
+    std::sort(found.pictures.begin(), found.pictures.end());
+    if (!found.pictures.empty()) folders_.push_back(std::move(found));
+    above_.push_back(identity);
+    for (const std::string& name : listing->folders) LOCKSTEP_RETURN_IF_ERROR(search(path + "/" + name));
+    above_.pop_back();
+    return {};
+  }
+
+  // By path, as a sorted os.walk gives them.
+  std::vector<Folder> take_folders() {
+    std::sort(folders_.begin(), folders_.end(), [](const Folder& a, const Folder& b) { return a.path < b.path; });
+    return std::move(folders_);
+  }
+  const std::vector<std::string>& unsupported() const { return unsupported_; }
+
+ private:
+  std::vector<Folder> folders_;
+  std::vector<std::string> unsupported_;
+  std::vector<Identity> above_;  // the folders that contain the one at hand
+};
+
+std::string shortened(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 5;
+  const std::vector<std::string> first(names.begin(),
+                                       names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)));
+  const std::string text = fmt::format("{}", fmt::join(first, ", "));
+  return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
+}
+
+Status check_folders(const FolderIndex& index, const std::vector<std::string>& empty,
+                     const std::vector<std::string>& unsupported, const std::string& root,
+                     const FolderIndexOptions& options) {
+  if (!unsupported.empty() && !options.ignore_unsupported) {
+    return {
+        ErrorCode::kUnsupported,
+        fmt::format("{}: expected JPEG, PNG, BMP or WebP pictures, found {} of other kinds: {}. Convert them, or set "
+                    "ignore_unsupported to leave them out",
+                    root, unsupported.size(), shortened(unsupported))};
+  }
+  if (!empty.empty() && !options.allow_empty) {
+    return {
+        ErrorCode::kNotFound,
+        fmt::format(
+            "{}: no picture in {} of {} class folders: {}. Expected files that end in {}; remove these folders or set "
+            "allow_empty",
+            root, empty.size(), index.classes.size(), shortened(empty), fmt::join(kExtensions, ", "))};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, const FolderIndexOptions& options) {
+  std::string root = root_path.native();
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  Result<Listing> top = list(root);
+  if (!top.ok()) return top.status();
+  FolderIndex index;
+  index.classes = std::move(top->folders);
+  std::sort(index.classes.begin(), index.classes.end());
+  if (index.classes.empty()) {
+    return Status(
+        ErrorCode::kNotFound,
+        fmt::format("{}: expected a folder for each class, found no folder and {} files", root, top->files.size()));
+  }
+  std::vector<std::string> empty;
+  std::vector<std::string> unsupported;
+  for (std::size_t label = 0; label < index.classes.size(); ++label) {
+    const std::string& name = index.classes[label];
+    index.class_to_idx[name] = static_cast<std::int64_t>(label);
+    ClassSearch search(top->identity);
+    LOCKSTEP_RETURN_IF_ERROR(search.search(root + "/" + name));
+    const std::size_t before = index.samples.size();
+    for (const ClassSearch::Folder& folder : search.take_folders()) {
+      for (const std::string& picture : folder.pictures) {
+        index.samples.push_back({folder.path + "/" + picture, static_cast<std::int64_t>(label)});
+      }
+    }
+    if (index.samples.size() == before) empty.push_back(name);
+    unsupported.insert(unsupported.end(), search.unsupported().begin(), search.unsupported().end());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(check_folders(index, empty, unsupported, root, options));
+  return index;
+}
+
+}  // namespace lockstep::data

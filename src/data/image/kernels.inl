@@ -1,0 +1,236 @@
+// Compiled by kernels_portable.cpp, kernels_avx2.cpp and kernels_avx512.cpp with
+//   LOCKSTEP_IMAGE_KERNELS  name of the table to define
+//   LOCKSTEP_LANES          32-bit lanes of a vector: 4, 8 or 16
+// See comm/collective/reduce_kernels.inl for why nothing with external linkage may be called in here.
+#include <cstddef>
+#include <cstdint>
+
+#include "data/image/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kLanes = LOCKSTEP_LANES;
+// Weights are fixed-point numbers with so many bits after the point, as PIL's.
+constexpr int kWeightBits = 22;
+constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
+
+typedef std::int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
+typedef std::int32_t Int4 __attribute__((vector_size(16)));
+typedef std::uint8_t Byte4 __attribute__((vector_size(4)));
+
+template <class T>
+inline __attribute__((always_inline)) T load(const void* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+template <class T>
+inline __attribute__((always_inline)) void store(void* to, T value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+
+// Bytes to lanes and back, cut off at 0 and 255. The compilers' own conversion takes the vector apart.
+#if LOCKSTEP_LANES == 16
+constexpr __mmask16 kAllLanes = 0xffff;  // the forms without a mask make gcc 12 warn of uninitialised values
+inline __attribute__((always_inline)) Ints widen(const std::uint8_t* from) {
+  return reinterpret_cast<Ints>(_mm512_maskz_cvtepu8_epi32(kAllLanes, load<__m128i>(from)));
+}
+inline __attribute__((always_inline)) void store_bytes(std::uint8_t* to, Ints value) {
+  value = value < 0 ? Ints{} : value;
+  store(to, _mm512_maskz_cvtusepi32_epi8(kAllLanes, reinterpret_cast<__m512i>(value)));
+}
+#elif LOCKSTEP_LANES == 8
+inline __attribute__((always_inline)) Ints widen(const std::uint8_t* from) {
+  return reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<long long>(from))));
+}
+inline __attribute__((always_inline)) void store_bytes(std::uint8_t* to, Ints value) {
+  const auto all = reinterpret_cast<__m256i>(value);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  store(to, _mm_cvtsi128_si64(_mm_packus_epi16(words, words)));
+}
+#elif defined(__x86_64__)
+inline __attribute__((always_inline)) Ints widen(const std::uint8_t* from) {
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i bytes = _mm_cvtsi32_si128(load<int>(from));
+  return reinterpret_cast<Ints>(_mm_unpacklo_epi16(_mm_unpacklo_epi8(bytes, zero), zero));
+}
+inline __attribute__((always_inline)) void store_bytes(std::uint8_t* to, Ints value) {
+  const __m128i words = _mm_packs_epi32(reinterpret_cast<__m128i>(value), reinterpret_cast<__m128i>(value));
+  store(to, _mm_cvtsi128_si32(_mm_packus_epi16(words, words)));
+}
+#else
+inline __attribute__((always_inline)) Ints widen(const std::uint8_t* from) {
+  return __builtin_convertvector(load<Bytes>(from), Ints);
+}
+inline __attribute__((always_inline)) void store_bytes(std::uint8_t* to, Ints value) {
+  value = value < 0 ? Ints{} : value;
+  value = value > 255 ? Ints{} + 255 : value;
+  store(to, __builtin_convertvector(value, Bytes));
+}
+#endif
+
+// One pixel of four lanes.
+#if defined(__x86_64__)
+inline __attribute__((always_inline)) Int4 widen_pixel(const std::uint8_t* from) {
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i bytes = _mm_cvtsi32_si128(load<int>(from));
+  return reinterpret_cast<Int4>(_mm_unpacklo_epi16(_mm_unpacklo_epi8(bytes, zero), zero));
+}
+inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 value) {
+  const __m128i words = _mm_packs_epi32(reinterpret_cast<__m128i>(value), reinterpret_cast<__m128i>(value));
+  store(to, _mm_cvtsi128_si32(_mm_packus_epi16(words, words)));
+}
+#else
+inline __attribute__((always_inline)) Int4 widen_pixel(const std::uint8_t* from) {
+  return widen_pixel(from);
+}
+inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 value) {
+  value = value < 0 ? Int4{} : value;
+  value = value > 255 ? Int4{} + 255 : value;
+  store(to, __builtin_convertvector(value, Byte4));
+}
+#endif
+
+// The sum of a vector's groups of four lanes.
+inline __attribute__((always_inline)) Int4 sum_of_pixels(Ints sum) {
+#if LOCKSTEP_LANES == 16
+  typedef std::int32_t Int8 __attribute__((vector_size(32)));
+  const Int8 half = __builtin_shufflevector(sum, sum, 0, 1, 2, 3, 4, 5, 6, 7) +
+                    __builtin_shufflevector(sum, sum, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif LOCKSTEP_LANES == 8
+  return __builtin_shufflevector(sum, sum, 0, 1, 2, 3) + __builtin_shufflevector(sum, sum, 4, 5, 6, 7);
+#else
+  return sum;
+#endif
+}
+
+template <int kTaps>
+inline __attribute__((always_inline)) void resample_row_of(const HorizontalResampling& plan, const std::uint8_t* in,
+                                                           std::uint8_t* out) {
+  const int taps = kTaps > 0 ? kTaps : plan.taps;
+  const std::int32_t* weights = plan.weights;
+  for (int x = 0; x < plan.width; ++x, weights += 4 * taps) {
+    const std::uint8_t* from = in + std::ptrdiff_t{4} * plan.first[x];
+    Ints sum{};
+    for (int lane = 0; lane < 4 * taps; lane += kLanes) {
+      sum += widen(from + lane) * load<Ints>(weights + lane);
+    }
+    store_pixel(out + std::ptrdiff_t{4} * x, (sum_of_pixels(sum) + kHalf) >> kWeightBits);
+  }
+}
+
+void resample_row(const HorizontalResampling& plan, const std::uint8_t* in, std::uint8_t* out) {
+  if (plan.taps == 4) return resample_row_of<4>(plan, in, out);
+  if (plan.taps == 8) return resample_row_of<8>(plan, in, out);
+  resample_row_of<0>(plan, in, out);
+}
+
+void resample_column(const std::uint8_t* const* rows, const std::int32_t* weights, int taps, int count,
+                     std::uint8_t* out) {
+  for (int i = 0; i < count; i += kLanes) {
+    Ints sum = Ints{} + kHalf;
+    for (int t = 0; t < taps; ++t) sum += widen(rows[t] + i) * weights[t];
+    store_bytes(out + i, sum >> kWeightBits);
+  }
+}
+
+inline __attribute__((always_inline)) Ints reversed_lanes(Ints value) {
+#if LOCKSTEP_LANES == 16
+  return __builtin_shufflevector(value, value, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+#elif LOCKSTEP_LANES == 8
+  return __builtin_shufflevector(value, value, 7, 6, 5, 4, 3, 2, 1, 0);
+#else
+  return __builtin_shufflevector(value, value, 3, 2, 1, 0);
+#endif
+}
+
+template <bool kExact>
+inline __attribute__((always_inline)) Floats normalised(const ToFloat& how, int channel, Floats value) {
+  if (kExact) return (value / 255.0F - how.mean[channel]) / how.deviation[channel];
+  return value * how.scale[channel] + how.offset[channel];
+}
+
+template <bool kExact>
+void to_float_of(const ToFloat& how, const std::uint8_t* pixels, int count, int channels, bool reversed,
+                 float* const planes[3]) {
+  int x = 0;
+  for (; x + kLanes <= count; x += kLanes) {
+    Ints pixel = load<Ints>(pixels + std::ptrdiff_t{4} * (reversed ? count - kLanes - x : x));
+    if (reversed) pixel = reversed_lanes(pixel);
+    for (int c = 0; c < channels; ++c) {
+      store(planes[c] + x, normalised<kExact>(how, c, __builtin_convertvector((pixel >> (8 * c)) & 255, Floats)));
+    }
+  }
+  for (; x < count; ++x) {
+    const std::uint8_t* pixel = pixels + std::ptrdiff_t{4} * (reversed ? count - 1 - x : x);
+    for (int c = 0; c < channels; ++c) {
+      planes[c][x] = normalised<kExact>(how, c, Floats{} + static_cast<float>(pixel[c]))[0];
+    }
+  }
+}
+
+void to_float(const ToFloat& how, const std::uint8_t* pixels, int count, int channels, bool reversed,
+              float* const planes[3]) {
+  (how.exact ? to_float_of<true> : to_float_of<false>)(how, pixels, count, channels, reversed, planes);
+}
+
+void gather(const GatherRow& row, std::uint8_t* out) {
+  std::int32_t x = row.x;
+  std::int32_t y = row.y;
+  for (int i = 0; i < row.count; ++i, x += row.dx, y += row.dy) {
+    const std::uint8_t* from = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
+    __builtin_memcpy(out + std::ptrdiff_t{4} * i, from, 4);
+  }
+}
+
+void gather_bilinear(const GatherRow& row, std::uint8_t* out) {
+  std::int32_t x = row.x;
+  std::int32_t y = row.y;
+  for (int i = 0; i < row.count; ++i, x += row.dx, y += row.dy) {
+    const std::uint8_t* upper = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
+    const std::uint8_t* lower = upper + row.stride;
+    const std::int32_t across = (x >> 8) & 255;
+    const std::int32_t down = (y >> 8) & 255;
+    const Int4 top = widen_pixel(upper) * (256 - across) +
+                     widen_pixel(upper + 4) * across;
+    const Int4 bottom = widen_pixel(lower) * (256 - across) +
+                        widen_pixel(lower + 4) * across;
+    const Int4 value = (top * (256 - down) + bottom * down) >> 16;  // rounded down, as PIL's
+    store_pixel(out + std::ptrdiff_t{4} * i, value);
+  }
+}
+
+void blend(const std::uint8_t* first, const std::uint8_t* second, float factor, bool clip, std::int64_t bytes,
+           std::uint8_t* out) {
+  for (std::int64_t i = 0; i < bytes; ++i) {
+    const float value = static_cast<float>(first[i]) + factor * static_cast<float>(second[i] - first[i]);
+    const float cut = value > 0.0F ? (value < 255.0F ? value : 255.0F) : 0.0F;
+    out[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(clip ? cut : value));
+  }
+}
+
+void to_grey(const std::uint8_t* pixels, int count, std::uint8_t* out) {
+  for (int i = 0; i < count; ++i) {
+    const std::uint8_t* pixel = pixels + std::ptrdiff_t{4} * i;
+    const auto grey =
+        static_cast<std::uint32_t>((pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16);
+    const std::uint32_t value = grey * 0x01010101U;
+    __builtin_memcpy(out + std::ptrdiff_t{4} * i, &value, 4);
+  }
+}
+
+}  // namespace
+
+const ImageKernels LOCKSTEP_IMAGE_KERNELS = {
+    LOCKSTEP_IMAGE_KERNELS_NAME, resample_row, resample_column, to_float, gather, gather_bilinear, blend, to_grey};
+
+}  // namespace lockstep::data

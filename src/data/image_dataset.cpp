@@ -1,0 +1,142 @@
+#include "lockstep/data/image_dataset.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+
+// Which files were corrupt. Shared by copies of a dataset, so that all of them count together.
+class ImageDataset::CorruptLog {
+ public:
+  void add(std::int64_t index, const std::string& name, const std::string& reason) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    ++samples_;
+    const auto [place, is_new] = places_.try_emplace(index, files_.size());
+    if (is_new) {
+      files_.push_back({name, reason, 0});
+      log::warning("left out a corrupt picture: " + reason);
+    }
+    ++files_[place->second].times;
+  }
+  std::vector<CorruptFile> files() const LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return files_;
+  }
+  std::int64_t samples() const LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return samples_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<std::int64_t, std::size_t> places_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<CorruptFile> files_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::int64_t samples_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+};
+
+// A batch that is being filled; its memory is taken when the first sample's shape is known.
+struct ImageDataset::Batch {
+  std::int64_t capacity = 0;
+  std::int64_t samples = 0;
+  SampleShape shape;
+  torch::Tensor data;
+  torch::Tensor target;
+
+  void begin(const SampleShape& first) {
+    shape = first;
+    data = torch::empty({capacity, first.channels, first.height, first.width},
+                        first.is_float ? torch::kFloat : torch::kByte);
+    target = torch::empty({capacity}, torch::kLong);
+  }
+  void* place() const {
+    return static_cast<std::uint8_t*>(data.data_ptr()) + static_cast<std::size_t>(samples) * shape.bytes();
+  }
+};
+
+ImageDataset::ImageDataset(Compose transform, ImageOptions options)
+    : transform_(std::move(transform)), options_(options), corrupt_(std::make_shared<CorruptLog>()) {}
+
+ImageDataset::~ImageDataset() = default;
+
+std::vector<CorruptFile> ImageDataset::corrupt_files() const {
+  return corrupt_->files();
+}
+
+std::int64_t ImageDataset::corrupt_samples() const {
+  return corrupt_->samples();
+}
+
+Example ImageDataset::get(std::int64_t index) const {
+  Example batch = get_batch({&index, 1});
+  return {batch.data[0], batch.target[0]};
+}
+
+// The picture of `source`, drawn as `index` (they differ when a corrupt sample is replaced). A Status for a corrupt
+// picture; throws for everything else.
+Status ImageDataset::add_sample(std::int64_t index, std::int64_t source, const SampleContext& context,
+                                Batch& batch) const {
+  thread_local std::vector<std::uint8_t> scratch;
+  const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
+  if (!bytes.ok()) return bytes.status();
+  Result<ImageSize> size = image_size(bytes.value());
+  if (!size.ok()) return size.status().with_context(name(source));
+  if (options_.decode.apply_orientation) size = upright_size(bytes.value(), size.value());
+  const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, index});
+  const SampleShape shape = Compose::shape_of(plan);
+  if (!batch.data.defined()) batch.begin(shape);
+  if (shape != batch.shape) {
+    throw SampleError(source,
+                      fmt::format("{}: its sample is {} x {} x {}, the first of the batch {} x {} x {}: a batch needs "
+                                  "equal shapes; add Resize, CenterCrop or RandomResizedCrop to the transforms",
+                                  name(source), shape.channels, shape.height, shape.width, batch.shape.channels,
+                                  batch.shape.height, batch.shape.width));
+  }
+  Status status = transform_.apply(plan, bytes.value(), options_.decode, batch.place());
+  if (!status.ok()) return status.with_context(name(source));
+  batch.target.mutable_data_ptr<std::int64_t>()[batch.samples] = label(source);
+  ++batch.samples;
+  return {};
+}
+
+void ImageDataset::add_or_replace(std::int64_t index, const SampleContext& context, Batch& batch) const {
+  constexpr std::int64_t kMostTries = 64;  // that many corrupt files in a row: something else is wrong
+  Status status;
+  for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
+    const std::int64_t source = (index + tries) % size();
+    status = add_sample(index, source, context, batch);
+    if (status.ok()) return;
+    if (options_.on_corrupt == OnCorrupt::kRaise) throw SampleError(source, status.message());
+    corrupt_->add(source, name(source), status.message());
+    if (options_.on_corrupt == OnCorrupt::kSkip) return;
+  }
+  throw SampleError(index, "neither it nor the samples after it can be decoded; the last reason: " + status.message());
+}
+
+Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  Batch batch;
+  batch.capacity = static_cast<std::int64_t>(indices.size());
+  for (const std::int64_t index : indices) {
+    if (index < 0 || index >= size()) {
+      throw SampleError(index, fmt::format("there are {} samples, 0 to {}", size(), size() - 1));
+    }
+    try {
+      add_or_replace(index, context, batch);
+    } catch (const SampleError&) {
+      throw;
+    } catch (const std::exception& error) {
+      std::throw_with_nested(SampleError(index, name(index) + ": " + error.what()));
+    }
+  }
+  if (batch.samples == 0) {
+    throw SampleError(indices.front(), fmt::format("all {} samples of the batch are corrupt", indices.size()));
+  }
+  if (batch.samples == batch.capacity) return {batch.data, batch.target};
+  return {batch.data.narrow(0, 0, batch.samples), batch.target.narrow(0, 0, batch.samples)};
+}
+
+}  // namespace lockstep::data

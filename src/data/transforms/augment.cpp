@@ -1,0 +1,192 @@
+// AutoAugment and RandAugment: which operations, with which strengths. The policies are those of the paper's tables
+// (Cubuk et al., 2018), as torchvision has them.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "data/transforms/step.h"
+
+namespace lockstep::data {
+namespace {
+
+enum class Op : std::uint8_t {
+  kIdentity,
+  kShearX,
+  kShearY,
+  kTranslateX,
+  kTranslateY,
+  kRotate,
+  kBrightness,
+  kColor,
+  kContrast,
+  kSharpness,
+  kPosterize,
+  kSolarize,
+  kAutoContrast,
+  kEqualize,
+  kInvert,
+};
+using enum Op;
+
+// In torchvision's order.
+constexpr std::array kRandAugmentOps{kIdentity,  kShearX,     kShearY,       kTranslateX, kTranslateY,
+                                     kRotate,    kBrightness, kColor,        kContrast,   kSharpness,
+                                     kPosterize, kSolarize,   kAutoContrast, kEqualize};
+
+struct Part {
+  Op op;
+  double p;
+  int level = 0;  // 0 to 9
+};
+using SubPolicy = std::array<Part, 2>;
+using Policy = std::array<SubPolicy, 25>;
+
+constexpr Policy kImageNetPolicy{{
+    {{{kPosterize, 0.4, 8}, {kRotate, 0.6, 9}}}, {{{kSolarize, 0.6, 5}, {kAutoContrast, 0.6}}},
+    {{{kEqualize, 0.8}, {kEqualize, 0.6}}},      {{{kPosterize, 0.6, 7}, {kPosterize, 0.6, 6}}},
+    {{{kEqualize, 0.4}, {kSolarize, 0.2, 4}}},   {{{kEqualize, 0.4}, {kRotate, 0.8, 8}}},
+    {{{kSolarize, 0.6, 3}, {kEqualize, 0.6}}},   {{{kPosterize, 0.8, 5}, {kEqualize, 1.0}}},
+    {{{kRotate, 0.2, 3}, {kSolarize, 0.6, 8}}},  {{{kEqualize, 0.6}, {kPosterize, 0.4, 6}}},
+    {{{kRotate, 0.8, 8}, {kColor, 0.4, 0}}},     {{{kRotate, 0.4, 9}, {kEqualize, 0.6}}},
+    {{{kEqualize, 0.0}, {kEqualize, 0.8}}},      {{{kInvert, 0.6}, {kEqualize, 1.0}}},
+    {{{kColor, 0.6, 4}, {kContrast, 1.0, 8}}},   {{{kRotate, 0.8, 8}, {kColor, 1.0, 2}}},
+    {{{kColor, 0.8, 8}, {kSolarize, 0.8, 7}}},   {{{kSharpness, 0.4, 7}, {kInvert, 0.6}}},
+    {{{kShearX, 0.6, 5}, {kEqualize, 1.0}}},     {{{kColor, 0.4, 0}, {kEqualize, 0.6}}},
+    {{{kEqualize, 0.4}, {kSolarize, 0.2, 4}}},   {{{kSolarize, 0.6, 5}, {kAutoContrast, 0.6}}},
+    {{{kInvert, 0.6}, {kEqualize, 1.0}}},        {{{kColor, 0.6, 4}, {kContrast, 1.0, 8}}},
+    {{{kEqualize, 0.8}, {kEqualize, 0.6}}},
+}};
+
+constexpr Policy kCifar10Policy{{
+    {{{kInvert, 0.1}, {kContrast, 0.2, 6}}},         {{{kRotate, 0.7, 2}, {kTranslateX, 0.3, 9}}},
+    {{{kSharpness, 0.8, 1}, {kSharpness, 0.9, 3}}},  {{{kShearY, 0.5, 8}, {kTranslateY, 0.7, 9}}},
+    {{{kAutoContrast, 0.5}, {kEqualize, 0.9}}},      {{{kShearY, 0.2, 7}, {kPosterize, 0.3, 7}}},
+    {{{kColor, 0.4, 3}, {kBrightness, 0.6, 7}}},     {{{kSharpness, 0.3, 9}, {kBrightness, 0.7, 9}}},
+    {{{kEqualize, 0.6}, {kEqualize, 0.5}}},          {{{kContrast, 0.6, 7}, {kSharpness, 0.6, 5}}},
+    {{{kColor, 0.7, 7}, {kTranslateX, 0.5, 8}}},     {{{kEqualize, 0.3}, {kAutoContrast, 0.4}}},
+    {{{kTranslateY, 0.4, 3}, {kSharpness, 0.2, 6}}}, {{{kBrightness, 0.9, 6}, {kColor, 0.2, 8}}},
+    {{{kSolarize, 0.5, 2}, {kInvert, 0.0}}},         {{{kEqualize, 0.2}, {kAutoContrast, 0.6}}},
+    {{{kEqualize, 0.2}, {kEqualize, 0.6}}},          {{{kColor, 0.9, 9}, {kEqualize, 0.6}}},
+    {{{kAutoContrast, 0.8}, {kSolarize, 0.2, 8}}},   {{{kBrightness, 0.1, 3}, {kColor, 0.7, 0}}},
+    {{{kSolarize, 0.4, 5}, {kAutoContrast, 0.9}}},   {{{kTranslateY, 0.9, 9}, {kTranslateY, 0.7, 9}}},
+    {{{kAutoContrast, 0.9}, {kSolarize, 0.8, 3}}},   {{{kEqualize, 0.8}, {kInvert, 0.1}}},
+    {{{kTranslateY, 0.7, 9}, {kAutoContrast, 0.9}}},
+}};
+
+constexpr Policy kSvhnPolicy{{
+    {{{kShearX, 0.9, 4}, {kInvert, 0.2}}},          {{{kShearY, 0.9, 8}, {kInvert, 0.7}}},
+    {{{kEqualize, 0.6}, {kSolarize, 0.6, 6}}},      {{{kInvert, 0.9}, {kEqualize, 0.6}}},
+    {{{kEqualize, 0.6}, {kRotate, 0.9, 3}}},        {{{kShearX, 0.9, 4}, {kAutoContrast, 0.8}}},
+    {{{kShearY, 0.9, 8}, {kInvert, 0.4}}},          {{{kShearY, 0.9, 5}, {kSolarize, 0.2, 6}}},
+    {{{kInvert, 0.9}, {kAutoContrast, 0.8}}},       {{{kEqualize, 0.6}, {kRotate, 0.9, 3}}},
+    {{{kShearX, 0.9, 4}, {kSolarize, 0.3, 3}}},     {{{kShearY, 0.8, 8}, {kInvert, 0.7}}},
+    {{{kEqualize, 0.9}, {kTranslateY, 0.6, 6}}},    {{{kInvert, 0.9}, {kEqualize, 0.6}}},
+    {{{kContrast, 0.3, 3}, {kRotate, 0.8, 4}}},     {{{kInvert, 0.8}, {kTranslateY, 0.0, 2}}},
+    {{{kShearY, 0.7, 6}, {kSolarize, 0.4, 8}}},     {{{kInvert, 0.6}, {kRotate, 0.8, 4}}},
+    {{{kShearY, 0.3, 7}, {kTranslateX, 0.9, 3}}},   {{{kShearX, 0.1, 6}, {kInvert, 0.6}}},
+    {{{kSolarize, 0.7, 2}, {kTranslateY, 0.6, 7}}}, {{{kShearY, 0.8, 4}, {kInvert, 0.8}}},
+    {{{kShearX, 0.7, 9}, {kTranslateY, 0.8, 3}}},   {{{kShearY, 0.8, 5}, {kAutoContrast, 0.7}}},
+    {{{kShearX, 0.7, 2}, {kInvert, 0.1}}},
+}};
+
+const Policy& policy_of(AutoAugmentPolicy policy) {
+  switch (policy) {
+    case AutoAugmentPolicy::kImageNet: return kImageNetPolicy;
+    case AutoAugmentPolicy::kCifar10: return kCifar10Policy;
+    case AutoAugmentPolicy::kSvhn: return kSvhnPolicy;
+  }
+  return kImageNetPolicy;
+}
+
+bool has_sign(Op op) {
+  return op >= kShearX && op <= kSharpness;
+}
+
+// Strength `level` of `bins` even steps.
+double magnitude_of(Op op, int level, int bins, ImageSize picture) {
+  const double part = bins > 1 ? static_cast<double>(level) / (bins - 1) : 0.0;
+  switch (op) {
+    case kShearX:
+    case kShearY: return static_cast<float>(0.3 * part);
+    case kTranslateX: return static_cast<float>(150.0 / 331.0 * picture.width * part);
+    case kTranslateY: return static_cast<float>(150.0 / 331.0 * picture.height * part);
+    case kRotate: return static_cast<float>(30.0 * part);
+    case kBrightness:
+    case kColor:
+    case kContrast:
+    case kSharpness: return static_cast<float>(0.9 * part);
+    case kPosterize: return 8.0 - std::nearbyint(4.0 * part);
+    case kSolarize: return static_cast<float>(255.0 * (1.0 - part));
+    default: return 0.0;
+  }
+}
+
+double shear_degrees(double magnitude) {
+  return std::atan(magnitude) * (180.0 / std::numbers::pi);
+}
+
+struct Drawn {
+  Op op;
+  double magnitude;
+};
+
+void add(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
+  const Filter filter = filter_of(interpolation);
+  const double magnitude = drawn.magnitude;
+  const auto factor = static_cast<float>(1.0 + magnitude);
+  const auto warp = [&](const AffineParameters& parameters) {
+    add_step(plan, affine(plan.size, parameters, filter, fill.color));
+  };
+  switch (drawn.op) {
+    case kIdentity: return;
+    case kShearX: return warp({.shear = {shear_degrees(magnitude), 0}, .center = Point{0, 0}});
+    case kShearY: return warp({.shear = {0, shear_degrees(magnitude)}, .center = Point{0, 0}});
+    case kTranslateX: return warp({.translate = {std::trunc(magnitude), 0}});
+    case kTranslateY: return warp({.translate = {0, std::trunc(magnitude)}});
+    case kRotate:
+      if (magnitude != 0.0) add_step(plan, rotation(plan.size, magnitude, filter, false, {}, fill.color));
+      return;
+    case kBrightness: return add_step(plan, BrightnessStep{factor});
+    case kColor:
+      if (plan.channels == 3) add_step(plan, SaturationStep{factor});
+      return;
+    case kContrast: return add_step(plan, ContrastStep{factor});
+    case kSharpness: return add_step(plan, SharpnessStep{factor});
+    case kPosterize: return add_step(plan, PosterizeStep{static_cast<int>(magnitude)});
+    case kSolarize: return add_step(plan, SolarizeStep{magnitude});
+    case kAutoContrast: return add_step(plan, AutoContrastStep{});
+    case kEqualize: return add_step(plan, EqualizeStep{});
+    case kInvert: return add_step(plan, InvertStep{});
+  }
+}
+
+}  // namespace
+
+void draw_auto_augment(const AutoAugment& augment, CounterRandom& random, SamplePlan& plan) {
+  constexpr int kBins = 10;
+  const Policy& policy = policy_of(augment.policy);
+  const SubPolicy& parts = policy[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(policy.size())))];
+  // As in torchvision, the size is that of the picture before either operation.
+  const ImageSize picture = plan.size;
+  for (const Part& part : parts) {
+    const bool wanted = random.uniform() <= part.p;
+    const bool negative = random.below(2) == 0;
+    if (!wanted) continue;
+    const double magnitude = magnitude_of(part.op, part.level, kBins, picture);
+    add(plan, {part.op, has_sign(part.op) && negative ? -magnitude : magnitude}, augment.interpolation, augment.fill);
+  }
+}
+
+void draw_rand_augment(const RandAugment& augment, CounterRandom& random, SamplePlan& plan) {
+  const ImageSize picture = plan.size;
+  for (int i = 0; i < augment.num_ops; ++i) {
+    const Op op =
+        kRandAugmentOps[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(kRandAugmentOps.size())))];
+    const double magnitude = magnitude_of(op, augment.magnitude, augment.num_magnitude_bins, picture);
+    const bool negative = has_sign(op) && random.below(2) == 1;
+    add(plan, {op, negative ? -magnitude : magnitude}, augment.interpolation, augment.fill);
+  }
+}
+
+}  // namespace lockstep::data

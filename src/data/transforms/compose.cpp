@@ -1,0 +1,136 @@
+#include "lockstep/data/compose.h"
+
+#include "data/image/decoders.h"
+#include "data/transforms/check.h"
+#include "data/transforms/step.h"
+
+namespace lockstep::data {
+
+struct Compose::Parts {
+  std::vector<Transform> transforms;
+  Precision precision = Precision::kFast;
+  Finish finish;
+};
+
+namespace {
+
+ToFloat to_float_of(const Normalize* normalize, Precision precision) {
+  ToFloat how;
+  how.exact = precision == Precision::kExact;
+  for (std::size_t c = 0; c < 3; ++c) {
+    if (normalize != nullptr) {
+      how.mean[c] = static_cast<float>(normalize->mean[normalize->mean.size() == 1 ? 0 : c]);
+      how.deviation[c] = static_cast<float>(normalize->std[normalize->std.size() == 1 ? 0 : c]);
+    }
+    how.scale[c] = static_cast<float>(1.0 / (255.0 * how.deviation[c]));
+    how.offset[c] = -how.mean[c] / how.deviation[c];
+  }
+  return how;
+}
+
+struct ThreadState {
+  SamplePlan plan;
+  Image decoded;
+};
+
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
+}
+
+// By how much a JPEG may be reduced when it is decoded: what is left is at least as large as the target.
+int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
+  if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
+  const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
+  if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
+  for (const int n : {8, 4, 2}) {
+    if (wanted.width >= n * resize->size.width && wanted.height >= n * resize->size.height) return n;
+  }
+  return 1;
+}
+
+}  // namespace
+
+Compose::Compose(std::vector<Transform> transforms, Precision precision) {
+  check_transforms(transforms);
+  auto parts = std::make_shared<Parts>();
+  parts->transforms = std::move(transforms);
+  parts->precision = precision;
+  const Normalize* normalize = nullptr;
+  for (const Transform& transform : parts->transforms) {
+    if (std::holds_alternative<ToTensor>(transform)) parts->finish.to_float = true;
+    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
+  }
+  parts->finish.how = to_float_of(normalize, precision);
+  parts_ = std::move(parts);
+}
+
+Compose::~Compose() = default;
+Compose::Compose(const Compose&) = default;
+Compose& Compose::operator=(const Compose&) = default;
+Compose::Compose(Compose&&) noexcept = default;
+Compose& Compose::operator=(Compose&&) noexcept = default;
+
+const std::vector<Transform>& Compose::transforms() const {
+  return parts_->transforms;
+}
+
+Precision Compose::precision() const {
+  return parts_->precision;
+}
+
+const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key) const {
+  SamplePlan& plan = thread_state().plan;
+  plan.picture = picture;
+  plan.size = picture;
+  plan.channels = 3;
+  plan.precision = parts_->precision;
+  plan.steps.clear();
+  plan.erasures.clear();
+  plan.finish = &parts_->finish;
+  std::uint16_t stream = 0;
+  for (const Transform& transform : parts_->transforms) {
+    if (std::holds_alternative<Normalize>(transform)) {
+      // Erased values so far are normalised with the pixels.
+      for (EraseStep& step : plan.erasures) step.before_normalize = true;
+    }
+    CounterRandom random(key, stream++);
+    draw_steps(transform, random, plan);
+  }
+  return plan;
+}
+
+SampleShape Compose::shape_of(const SamplePlan& plan) {
+  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float};
+}
+
+Status Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+                      void* out) const {
+  DecodeRequest request;
+  request.options = options;
+  Image& decoded = thread_state().decoded;
+  const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
+  if (options.apply_orientation && jpeg_orientation(encoded) != 1) {
+    Result<Image> image = decode_image(encoded, options);
+    if (!image.ok()) return image.status();
+    apply(plan, image.value(), out);
+    return {};
+  }
+  if (crop != nullptr) request.region = crop->box;
+  const ImageSize wanted = crop != nullptr ? ImageSize{crop->box.width, crop->box.height} : plan.picture;
+  request.reduce = reduction(plan, wanted, crop != nullptr ? 1 : 0);
+  request.precision = plan.precision == Precision::kExact ? DecodePrecision::kExact : DecodePrecision::kFast;
+  const Result<DecodedRegion> region = decode_region(encoded, request, decoded);
+  if (!region.ok()) return region.status();
+  if (region.value().picture != plan.picture) {
+    return {ErrorCode::kCorrupt, "its pixels have another size than its header says"};
+  }
+  run_plan(plan, region.value().view, crop != nullptr, out);
+  return {};
+}
+
+void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
+  run_plan(plan, picture, false, out);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "data/transforms/step.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+int rounded(double value) {
+  return static_cast<int>(std::nearbyint(value));
+}
+
+EdgeMode edge_mode(PaddingMode mode) {
+  switch (mode) {
+    case PaddingMode::kConstant: return EdgeMode::kConstant;
+    case PaddingMode::kEdge: return EdgeMode::kEdge;
+    case PaddingMode::kReflect: return EdgeMode::kReflect;
+    case PaddingMode::kSymmetric: return EdgeMode::kSymmetric;
+  }
+  return EdgeMode::kConstant;
+}
+
+// Negative amounts crop.
+void add_padding(SamplePlan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
+  const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
+                 plan.size.width + std::min(padding.left, 0) + std::min(padding.right, 0),
+                 plan.size.height + std::min(padding.top, 0) + std::min(padding.bottom, 0)};
+  if (kept.empty()) {
+    throw DataError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("Pad: negative padding leaves nothing of a picture of {} x {}", plan.size.width, plan.size.height));
+  }
+  if (kept.width != plan.size.width || kept.height != plan.size.height) add_step(plan, CropStep{kept});
+  const PadAmounts amounts{std::max(padding.left, 0), std::max(padding.top, 0), std::max(padding.right, 0),
+                           std::max(padding.bottom, 0)};
+  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, edge_mode(mode)});
+}
+
+// One overload for each transform.
+class Drawer {
+ public:
+  Drawer(CounterRandom& random, SamplePlan& plan) : random_(random), plan_(plan) {}
+
+  void operator()(const Resize& resize) {
+    const ImageSize size = resized_size(plan_.size, resize);
+    if (size.width < 1 || size.height < 1) {
+      throw DataError(ErrorCode::kInvalidArgument,
+                      fmt::format("Resize: a picture of {} x {} would become {} x {}", plan_.size.width,
+                                  plan_.size.height, size.width, size.height));
+    }
+    if (size != plan_.size) add_step(plan_, ResizeStep{size, filter_of(resize.interpolation)});
+  }
+
+  void operator()(const CenterCrop& crop) {
+    const int wide = std::max(crop.size.width - plan_.size.width, 0);
+    const int high = std::max(crop.size.height - plan_.size.height, 0);
+    if (wide > 0 || high > 0) {
+      add_step(plan_, PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, EdgeMode::kConstant});
+    }
+    add_step(plan_,
+             CropStep{{rounded((plan_.size.width - crop.size.width) / 2.0),
+                       rounded((plan_.size.height - crop.size.height) / 2.0), crop.size.width, crop.size.height}});
+  }
+
+  void operator()(const RandomResizedCrop& crop) {
+    add_step(plan_, CropStep{random_resized_crop_box(plan_.size, crop.scale, crop.ratio, random_)});
+    const ImageSize size{crop.size.width, crop.size.height};
+    if (size != plan_.size) add_step(plan_, ResizeStep{size, filter_of(crop.interpolation)});
+  }
+
+  void operator()(const RandomCrop& crop) {
+    if (crop.padding) add_padding(plan_, *crop.padding, crop.fill, crop.padding_mode);
+    const int wide = std::max(crop.size.width - plan_.size.width, 0);
+    const int high = std::max(crop.size.height - plan_.size.height, 0);
+    if (crop.pad_if_needed && wide > 0) add_padding(plan_, {wide, 0}, crop.fill, crop.padding_mode);
+    if (crop.pad_if_needed && high > 0) add_padding(plan_, {0, high}, crop.fill, crop.padding_mode);
+    const int free_x = plan_.size.width - crop.size.width;
+    const int free_y = plan_.size.height - crop.size.height;
+    if (free_x < 0 || free_y < 0) {
+      throw DataError(
+          ErrorCode::kInvalidArgument,
+          fmt::format("RandomCrop: expected a picture of at least {} x {}, found {} x {}; resize first or set "
+                      "pad_if_needed",
+                      crop.size.width, crop.size.height, plan_.size.width, plan_.size.height));
+    }
+    const auto top = static_cast<int>(random_.below(free_y + 1));
+    const auto left = static_cast<int>(random_.below(free_x + 1));
+    add_step(plan_, CropStep{{left, top, crop.size.width, crop.size.height}});
+  }
+
+  void operator()(const Pad& pad) { add_padding(plan_, pad.padding, pad.fill, pad.padding_mode); }
+  void operator()(const RandomHorizontalFlip& flip) {
+    if (random_.chance(flip.p)) add_step(plan_, MirrorStep{{.horizontal = true}});
+  }
+  void operator()(const RandomVerticalFlip& flip) {
+    if (random_.chance(flip.p)) add_step(plan_, MirrorStep{{.vertical = true}});
+  }
+  void operator()(const RandomRotation& turn) {
+    const double angle = random_.uniform(turn.degrees.low, turn.degrees.high);
+    if (std::fmod(angle, 360.0) == 0.0) return;
+    add_step(plan_,
+             rotation(plan_.size, angle, filter_of(turn.interpolation), turn.expand, turn.center, turn.fill.color));
+  }
+
+  void operator()(const RandomAffine& transform) {
+    AffineParameters parameters;
+    parameters.center = transform.center;
+    parameters.angle = random_.uniform(transform.degrees.low, transform.degrees.high);
+    if (transform.translate) {
+      const double x = transform.translate->x * plan_.size.width;
+      const double y = transform.translate->y * plan_.size.height;
+      parameters.translate.x = rounded(random_.uniform(-x, x));
+      parameters.translate.y = rounded(random_.uniform(-y, y));
+    }
+    if (transform.scale) parameters.scale = random_.uniform(transform.scale->low, transform.scale->high);
+    if (transform.shear) parameters.shear.x = random_.uniform(transform.shear->low, transform.shear->high);
+    if (transform.shear_y) parameters.shear.y = random_.uniform(transform.shear_y->low, transform.shear_y->high);
+    add_step(plan_, affine(plan_.size, parameters, filter_of(transform.interpolation), transform.fill.color));
+  }
+
+  void operator()(const ColorJitter& jitter) {
+    std::array<int, 4> order{0, 1, 2, 3};
+    for (std::size_t i = 3; i > 0; --i) {
+      std::swap(order[i], order[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(i) + 1))]);
+    }
+    const auto brightness = drawn(jitter.brightness, 1.0);
+    const auto contrast = drawn(jitter.contrast, 1.0);
+    const auto saturation = drawn(jitter.saturation, 1.0);
+    const auto hue = drawn(jitter.hue, 0.0);
+    for (const int which : order) {
+      if (which == 0 && brightness) add_step(plan_, BrightnessStep{static_cast<float>(*brightness)});
+      if (which == 1 && contrast) add_step(plan_, ContrastStep{static_cast<float>(*contrast)});
+      if (which == 2 && saturation && plan_.channels == 3)
+        add_step(plan_, SaturationStep{static_cast<float>(*saturation)});
+      if (which == 3 && hue && plan_.channels == 3) add_step(plan_, HueStep{*hue});
+    }
+  }
+
+  void operator()(const Grayscale& grey) { add_step(plan_, GreyStep{grey.num_output_channels}); }
+  void operator()(const RandomGrayscale& grey) {
+    if (random_.chance(grey.p) && plan_.channels == 3) add_step(plan_, GreyStep{3});
+  }
+  void operator()(const GaussianBlur& blur) {
+    const double sigma = random_.uniform(blur.sigma.low, blur.sigma.high);
+    add_step(plan_, BlurStep{{blur.kernel_size.width, blur.kernel_size.height, sigma}});
+  }
+  void operator()(const AutoAugment& augment) { draw_auto_augment(augment, random_, plan_); }
+  void operator()(const RandAugment& augment) { draw_rand_augment(augment, random_, plan_); }
+  void operator()(const Lambda& lambda) { add_step(plan_, LambdaStep{&lambda, random_}); }
+  void operator()(const ToTensor& /*unused*/) {}
+  void operator()(const Normalize& /*unused*/) { normalized_ = true; }
+
+  void operator()(const RandomErasing& erasing) {
+    if (!random_.chance(erasing.p)) return;
+    const double area = static_cast<double>(plan_.size.width) * plan_.size.height;
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      const double target = area * random_.uniform(erasing.scale.low, erasing.scale.high);
+      const double aspect = std::exp(random_.uniform(std::log(erasing.ratio.low), std::log(erasing.ratio.high)));
+      const int height = rounded(std::sqrt(target * aspect));
+      const int width = rounded(std::sqrt(target / aspect));
+      if (height >= plan_.size.height || width >= plan_.size.width) continue;
+      EraseStep step{};
+      step.box.top = static_cast<int>(random_.below(plan_.size.height - height + 1));
+      step.box.left = static_cast<int>(random_.below(plan_.size.width - width + 1));
+      step.box.width = width;
+      step.box.height = height;
+      for (std::size_t c = 0; c < 3; ++c) {
+        step.value[c] = static_cast<float>(erasing.value[erasing.value.size() == 1 ? 0 : c]);
+      }
+      if (erasing.random) step.noise = random_;
+      plan_.erasures.push_back(step);
+      return;
+    }
+  }
+
+ private:
+  // nullopt: nothing to do.
+  std::optional<double> drawn(const Jitter& jitter, double center) {
+    double low = jitter.low;
+    double high = jitter.high;
+    if (jitter.amount) {
+      low = center == 0.0 ? -*jitter.amount : std::max(center - *jitter.amount, 0.0);
+      high = center + *jitter.amount;
+    }
+    if (low == high && low == center) return std::nullopt;
+    return random_.uniform(low, high);
+  }
+
+  CounterRandom& random_;
+  SamplePlan& plan_;
+  bool normalized_ = false;
+};
+
+}  // namespace
+
+void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan) {
+  std::visit(Drawer(random, plan), transform);
+}
+
+void add_step(SamplePlan& plan, Step step) {
+  if (const auto* crop = std::get_if<CropStep>(&step)) {
+    if (crop->box == Box{0, 0, plan.size.width, plan.size.height}) return;
+    plan.size = {crop->box.width, crop->box.height};
+  } else if (const auto* resize = std::get_if<ResizeStep>(&step)) {
+    plan.size = resize->size;
+  } else if (const auto* warp = std::get_if<WarpStep>(&step)) {
+    plan.size = warp->size;
+  } else if (const auto* padding = std::get_if<PadStep>(&step)) {
+    plan.size.width += padding->amounts.left + padding->amounts.right;
+    plan.size.height += padding->amounts.top + padding->amounts.bottom;
+  } else if (const auto* grey = std::get_if<GreyStep>(&step)) {
+    plan.channels = grey->channels;
+  }
+  plan.steps.push_back(std::move(step));
+}
+
+}  // namespace lockstep::data

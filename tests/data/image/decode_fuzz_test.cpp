@@ -1,0 +1,97 @@
+// Damaged files of every format: the answer is a picture or an error, never a crash, a hang or a leak (which the
+// sanitizers would see).
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "data/image/decoders.h"
+#include "data/image/encoders.h"
+
+namespace lockstep::data {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes damaged(Bytes bytes, std::mt19937& random) {
+  const auto place = [&] { return random() % bytes.size(); };
+  switch (random() % 5) {
+    case 0: bytes.resize(place() + 1); break;
+    case 1:
+      for (unsigned i = 0; i < 1 + random() % 8; ++i) bytes[place()] = static_cast<std::uint8_t>(random());
+      break;
+    case 2:
+      bytes[random() % std::min<std::size_t>(bytes.size(), 64)] ^= static_cast<std::uint8_t>(1U << random() % 8);
+      break;
+    case 3: {  // a piece twice
+      const std::size_t at = place();
+      const Bytes piece(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                        bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), at + random() % 64)));
+      bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(place()), piece.begin(), piece.end());
+      break;
+    }
+    default: {  // a piece less
+      const std::size_t at = place();
+      bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                  bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), at + 1 + random() % 64)));
+      if (bytes.empty()) bytes.push_back(0);
+    }
+  }
+  return bytes;
+}
+
+void fuzz(const Bytes& original, std::uint32_t seed) {
+  constexpr int kTrials = 3000;
+  std::mt19937 random(seed);
+  Image memory;
+  int errors = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    Bytes bytes = damaged(original, random);
+    if (random() % 4 == 0) bytes = damaged(std::move(bytes), random);
+    const DecodeOptions options{.max_pixels = 1 << 18, .strict = trial % 2 == 0};
+    errors += decode_region(bytes, {.options = options}, memory).ok() ? 0 : 1;
+    const Result<ImageSize> size = image_size(bytes);
+    if (size.ok() && size.value().width > 20 && size.value().height > 20) {
+      const Result<DecodedRegion> part = decode_region(
+          bytes, {.options = options, .region = {7, 9, 11, 8}, .precision = DecodePrecision::kFast}, memory);
+      if (part.ok()) {
+        ASSERT_EQ(part.value().view.width, 11);
+        ASSERT_EQ(part.value().view.height, 8);
+      }
+    }
+    (void)jpeg_orientation(bytes);
+  }
+  EXPECT_GT(errors, kTrials / 10);
+}
+
+TEST(DecodeFuzz, Jpeg) {
+  fuzz(test::encode_jpeg(test::make_picture(57, 43)), 1);
+}
+TEST(DecodeFuzz, ProgressiveJpeg) {
+  fuzz(test::encode_jpeg(test::make_picture(57, 43), {.progressive = true, .restart_interval = 3}), 2);
+}
+TEST(DecodeFuzz, Png) {
+  fuzz(test::encode_png(test::make_picture(57, 43)), 3);
+}
+TEST(DecodeFuzz, Webp) {
+  fuzz(test::encode_webp(test::make_picture(57, 43)), 4);
+}
+TEST(DecodeFuzz, Bmp) {
+  fuzz(test::encode_bmp(test::make_picture(57, 43)), 5);
+}
+
+// Palettes and run-length encoding, which the encoder above does not write.
+TEST(DecodeFuzz, RunLengthBmp) {
+  Bytes bytes{'B', 'M', 0, 0, 0, 0,  0, 0, 0, 0, 118, 0, 0, 0, 40, 0, 0,
+              0,   32,  0, 0, 0, 24, 0, 0, 0, 1, 0,   4, 0, 2, 0,  0, 0};
+  bytes.resize(54);
+  for (int i = 0; i < 16; ++i)
+    bytes.insert(bytes.end(), {static_cast<std::uint8_t>(i * 16), 7, static_cast<std::uint8_t>(i), 0});
+  for (int y = 0; y < 24; ++y) bytes.insert(bytes.end(), {20, 0x12, 0, 5, 0x34, 0x56, 0x70, 0, 3, 0x99, 0, 0});
+  bytes.insert(bytes.end(), {0, 1});
+  Image memory;
+  ASSERT_TRUE(decode_region(bytes, {}, memory).ok());
+  fuzz(bytes, 6);
+}
+
+}  // namespace
+}  // namespace lockstep::data

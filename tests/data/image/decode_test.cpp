@@ -1,0 +1,202 @@
+#include "lockstep/data/decode.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+
+#include "data/image/decoders.h"
+#include "data/image/encoders.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+std::map<std::string, Bytes> each_format(const Image& image) {
+  return {{"jpeg", test::encode_jpeg(image)},
+          {"png", test::encode_png(image)},
+          {"webp", test::encode_webp(image)},
+          {"bmp", test::encode_bmp(image)}};
+}
+
+void expect_same_pixels(const View& view, const View& expected, const std::string& what) {
+  ASSERT_EQ(view.width, expected.width) << what;
+  ASSERT_EQ(view.height, expected.height) << what;
+  for (int y = 0; y < view.height; ++y) {
+    for (int x = 0; x < view.width; ++x) {
+      ASSERT_EQ(std::memcmp(view.row(y) + 4 * x, expected.row(y) + 4 * x, 3), 0)
+          << what << ", pixel " << x << ", " << y;
+    }
+  }
+}
+
+TEST(DecodeImage, KnowsFormatAndSizeOfEachKind) {
+  const Image picture = test::make_picture(61, 47);
+  for (const auto& [name, bytes] : each_format(picture)) {
+    EXPECT_EQ(image_size(bytes).value(), picture.size()) << name;
+    const Result<Image> image = decode_image(bytes);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    EXPECT_EQ(image.value().size(), picture.size());
+    if (name == "png" || name == "bmp") expect_same_pixels(image.value(), picture, name);
+  }
+}
+
+TEST(DecodeImage, OnePixelPictures) {
+  for (const auto& [name, bytes] : each_format(test::make_picture(1, 1))) {
+    const Result<Image> image = decode_image(bytes);
+    ASSERT_TRUE(image.ok()) << name << ": " << image.status().message();
+    EXPECT_EQ(image.value().size(), (ImageSize{1, 1}));
+  }
+}
+
+// The part of a picture has the pixels that the whole picture has there, whatever was left out of the decoding.
+TEST(DecodeImage, RegionsOfAJpegAreBitwiseThoseOfTheWhole) {
+  std::mt19937 random(7);
+  for (const auto& [h, v] : std::vector<std::pair<int, int>>{{2, 2}, {2, 1}, {1, 1}, {1, 2}, {4, 1}}) {
+    for (const bool progressive : {false, true}) {
+      const Image picture = test::make_picture(211, 173, static_cast<std::uint32_t>(h * 10 + v));
+      const Bytes bytes =
+          test::encode_jpeg(picture, {.horizontal_sampling = h, .vertical_sampling = v, .progressive = progressive});
+      const Image whole = decode_image(bytes).value();
+      Image memory;
+      for (int trial = 0; trial < 150; ++trial) {
+        Box box;
+        box.width = 1 + static_cast<int>(random() % 211);
+        box.height = 1 + static_cast<int>(random() % 173);
+        box.left = static_cast<int>(random() % static_cast<unsigned>(212 - box.width));
+        box.top = static_cast<int>(random() % static_cast<unsigned>(174 - box.height));
+        const Result<DecodedRegion> region = decode_region(bytes, {.region = box}, memory);
+        ASSERT_TRUE(region.ok()) << region.status().message();
+        expect_same_pixels(region.value().view, View(whole).part(box),
+                           fmt::format("{}x{} progressive {} box {},{} {}x{}", h, v, progressive, box.left, box.top,
+                                       box.width, box.height));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(DecodeImage, ReducedRegionsCoverWhatWasAskedFor) {
+  const Bytes bytes = test::encode_jpeg(test::make_picture(333, 251));
+  Image memory;
+  for (const int reduce : {2, 4, 8}) {
+    for (const Box& box : {Box{0, 0, 333, 251}, Box{17, 33, 200, 150}, Box{300, 240, 33, 11}}) {
+      const Result<DecodedRegion> region =
+          decode_region(bytes, {.region = box, .precision = DecodePrecision::kFast, .reduce = reduce}, memory);
+      ASSERT_TRUE(region.ok()) << region.status().message();
+      const Box& covered = region.value().covered;
+      EXPECT_LE(covered.left, box.left);
+      EXPECT_LE(covered.top, box.top);
+      EXPECT_GE(covered.right(), box.right());
+      EXPECT_GE(covered.bottom(), box.bottom());
+      EXPECT_EQ(region.value().view.width, (covered.width + reduce - 1) / reduce);
+    }
+  }
+}
+
+TEST(DecodeImage, FilesThatEndEarlyAreCorruptWhateverTheRegion) {
+  for (const auto& [name, bytes] : each_format(test::make_picture(64, 48))) {
+    for (std::size_t size = 0; size < bytes.size() - 2; size += 1 + bytes.size() / 97) {
+      const std::span<const std::uint8_t> part(bytes.data(), size);
+      EXPECT_FALSE(decode_image(part).ok()) << name << " of " << size << " bytes";
+    }
+  }
+  const Bytes jpeg = test::encode_jpeg(test::make_picture(256, 256));
+  Image memory;
+  const Result<DecodedRegion> top =
+      decode_region(std::span(jpeg).first(jpeg.size() - 3), {.region = {0, 0, 16, 16}}, memory);
+  ASSERT_FALSE(top.ok());
+  EXPECT_EQ(top.status().code(), ErrorCode::kCorrupt);
+  EXPECT_NE(top.status().message().find("cut short"), std::string::npos) << top.status().message();
+}
+
+TEST(DecodeImage, ErrorsNameTheFileAndTheReason) {
+  const test::ScratchFolder folder;
+  folder.write("empty.jpg", "");
+  folder.write("text.jpg", "this is not a picture");
+  const auto message = [&](const std::string& name) {
+    const Result<Image> image = decode_image(folder.path() / name);
+    EXPECT_FALSE(image.ok());
+    EXPECT_NE(image.status().message().find(name), std::string::npos) << image.status().message();
+    return image.status();
+  };
+  EXPECT_EQ(message("empty.jpg").code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(message("text.jpg").code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(message("absent.jpg").code(), ErrorCode::kNotFound);
+  std::filesystem::create_directory(folder.path() / "folder.jpg");
+  EXPECT_EQ(message("folder.jpg").code(), ErrorCode::kCorrupt);
+  EXPECT_FALSE(image_size(folder.path() / "empty.jpg").ok());
+}
+
+TEST(DecodeImage, ContentDecidesNotTheName) {
+  const test::ScratchFolder folder;
+  const Bytes png = test::encode_png(test::make_picture(9, 7));
+  folder.write("bär 熊.jpg", std::string(png.begin(), png.end()));
+  const Result<Image> image = decode_image(folder.path() / "bär 熊.jpg");
+  ASSERT_TRUE(image.ok()) << image.status().message();
+  EXPECT_EQ(image.value().size(), (ImageSize{9, 7}));
+  EXPECT_EQ(image_size(folder.path() / "bär 熊.jpg").value(), (ImageSize{9, 7}));
+}
+
+// A header may claim anything: refused before memory is taken.
+TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
+  Bytes jpeg = test::encode_jpeg(test::make_picture(16, 16));
+  const std::array<std::uint8_t, 2> start_of_frame{0xff, 0xc0};
+  auto at = std::search(jpeg.begin(), jpeg.end(), start_of_frame.begin(), start_of_frame.end());
+  ASSERT_NE(at, jpeg.end());
+  for (int i = 5; i < 9; ++i) at[i] = i % 2 == 1 ? 0xff : 0x00;  // 65280 x 65280
+  EXPECT_NE(decode_image(jpeg).status().message().find("max_pixels"), std::string::npos);
+  Bytes bmp = test::encode_bmp(test::make_picture(16, 16));
+  bmp[18 + 2] = 1;  // 65552 wide
+  bmp[22 + 2] = 1;
+  EXPECT_NE(decode_image(bmp).status().message().find("max_pixels"), std::string::npos);
+  for (const auto& [name, bytes] : each_format(test::make_picture(40, 30))) {
+    const Result<Image> image = decode_image(bytes, {.max_pixels = 1199});
+    ASSERT_FALSE(image.ok()) << name;
+    EXPECT_EQ(image.status().code(), ErrorCode::kCorrupt);
+    EXPECT_TRUE(decode_image(bytes, {.max_pixels = 1200}).ok()) << name;
+  }
+}
+
+// Compressed to little, decoded to much; regions keep the memory small.
+TEST(DecodeImage, LargePicturesInParts) {
+  Image flat(20'000, 64);
+  std::memset(flat.row(0), 100, flat.row_bytes() * 64);
+  const Bytes bytes = test::encode_jpeg(flat);
+  Image memory;
+  const Result<DecodedRegion> region = decode_region(bytes, {.region = {15'000, 10, 100, 20}}, memory);
+  ASSERT_TRUE(region.ok()) << region.status().message();
+  EXPECT_LE(memory.width(), 200);
+  EXPECT_EQ(region.value().picture, (ImageSize{20'000, 64}));
+}
+
+TEST(DecodeImage, OrientationOnRequest) {
+  const Image picture = test::make_picture(6, 4);
+  const Bytes plain = test::encode_jpeg(picture, {.horizontal_sampling = 1, .vertical_sampling = 1});
+  const Image stored = decode_image(plain).value();
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    // APP1: "Exif", a TIFF header, one entry.
+    Bytes bytes{
+        0xff, 0xd8, 0xff, 0xe1, 0, 34, 'E',  'x',  'i', 'f', 0, 0, 'M', 'M', 0, 42,
+        0,    0,    0,    8,    0, 1,  0x01, 0x12, 0,   3,   0, 0, 0,   1,   0, static_cast<std::uint8_t>(orientation),
+        0,    0,    0,    0,    0, 0};
+    bytes.insert(bytes.end(), plain.begin() + 2, plain.end());
+    expect_same_pixels(decode_image(bytes).value(), stored, "not asked");
+    const Image turned = decode_image(bytes, {.apply_orientation = true}).value();
+    const ImageSize size = orientation >= 5 ? ImageSize{4, 6} : ImageSize{6, 4};
+    ASSERT_EQ(turned.size(), size);
+    EXPECT_EQ(upright_size(bytes, stored.size()), size);
+    // Where the stored upper left corner has to appear.
+    const int x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7 ? size.width - 1 : 0;
+    const int y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8 ? size.height - 1 : 0;
+    EXPECT_EQ(std::memcmp(turned.pixel(x, y).data(), stored.pixel(0, 0).data(), 3), 0) << orientation;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,27 @@
+// Pictures to decode, written by the formats' own libraries.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/data/image.h"
+
+namespace lockstep::test {
+
+using data::Image;
+
+// Smooth areas, an edge and noise; the same for the same arguments.
+Image make_picture(int width, int height, std::uint32_t seed = 1);
+
+struct JpegOptions {
+  int horizontal_sampling = 2;  // of luma, over chroma: 2 and 2 is the common 4:2:0
+  int vertical_sampling = 2;
+  bool progressive = false;
+  int restart_interval = 0;
+};
+std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& options = {});
+std::vector<std::uint8_t> encode_png(const Image& image);
+std::vector<std::uint8_t> encode_webp(const Image& image);
+std::vector<std::uint8_t> encode_bmp(const Image& image);
+
+}  // namespace lockstep::test

@@ -1,0 +1,129 @@
+// For given parameters, each step's pixels are torchvision's on PIL pictures. Tolerance: none, but for GaussianBlur,
+// which torchvision computes with float convolutions whose order of summation is not defined (1 grey level).
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/transforms/step.h"
+#include "parity/python.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+using nlohmann::json;
+
+Image read_picture(const std::filesystem::path& folder, const json& description) {
+  std::ifstream file(folder / description.at("file").get<std::string>(), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const ImageSize size{description.at("width"), description.at("height")};
+  return image_from_packed({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, size,
+                           description.at("channels"));
+}
+
+Filter filter_from(const json& arguments) {
+  const std::map<std::string, Filter> names{{"nearest", Filter::kNearest}, {"bilinear", Filter::kBilinear},
+                                            {"bicubic", Filter::kBicubic}, {"box", Filter::kBox},
+                                            {"hamming", Filter::kHamming}, {"lanczos", Filter::kLanczos}};
+  return names.at(arguments.at("filter"));
+}
+
+EdgeMode mode_from(const std::string& name) {
+  const std::map<std::string, EdgeMode> names{{"constant", EdgeMode::kConstant},
+                                              {"edge", EdgeMode::kEdge},
+                                              {"reflect", EdgeMode::kReflect},
+                                              {"symmetric", EdgeMode::kSymmetric}};
+  return names.at(name);
+}
+
+std::optional<Point> center_from(const json& arguments) {
+  if (!arguments.contains("center") || arguments["center"].is_null()) return std::nullopt;
+  return Point{arguments["center"][0], arguments["center"][1]};
+}
+
+std::vector<Step> steps_of(const json& a, ImageSize picture) {
+  const std::string op = a.at("op");
+  const auto size = [&] { return ImageSize{a.at("size")[1], a.at("size")[0]}; };
+  if (op == "resize") return {ResizeStep{size(), filter_from(a)}};
+  if (op == "resized_crop") {
+    const json& box = a.at("box");
+    return {CropStep{{box[0], box[1], box[2], box[3]}}, ResizeStep{size(), filter_from(a)}};
+  }
+  if (op == "rotate") {
+    return {
+        rotation(picture, a.at("angle"), filter_from(a), a.at("expand"), center_from(a), a.at("fill").get<Color>())};
+  }
+  if (op == "affine") {
+    return {affine(picture,
+                   {.angle = a.at("angle"),
+                    .translate = {a.at("translate")[0], a.at("translate")[1]},
+                    .scale = a.at("scale"),
+                    .shear = {a.at("shear")[0], a.at("shear")[1]},
+                    .center = center_from(a)},
+                   filter_from(a), a.at("fill").get<Color>())};
+  }
+  if (op == "brightness") return {BrightnessStep{a.at("factor")}};
+  if (op == "contrast") return {ContrastStep{a.at("factor")}};
+  if (op == "saturation") return {SaturationStep{a.at("factor")}};
+  if (op == "sharpness") return {SharpnessStep{a.at("factor")}};
+  if (op == "hue") return {HueStep{a.at("factor")}};
+  if (op == "grey") return {GreyStep{a.at("channels")}};
+  if (op == "posterize") return {PosterizeStep{a.at("bits")}};
+  if (op == "solarize") return {SolarizeStep{a.at("threshold")}};
+  if (op == "autocontrast") return {AutoContrastStep{}};
+  if (op == "equalize") return {EqualizeStep{}};
+  if (op == "invert") return {InvertStep{}};
+  if (op == "pad") {
+    const json& p = a.at("padding");
+    return {PadStep{{p[0], p[1], p[2], p[3]}, a.at("fill").get<Color>(), mode_from(a.at("mode"))}};
+  }
+  if (op == "blur") return {BlurStep{{a.at("size")[1], a.at("size")[0], a.at("sigma")}}};
+  throw std::runtime_error("unknown operation " + op);
+}
+
+// Height x width x channels bytes, from the planes that a plan writes.
+std::vector<std::uint8_t> interleaved(const std::vector<std::uint8_t>& planes, std::size_t channels) {
+  std::vector<std::uint8_t> bytes(planes.size());
+  const std::size_t plane = planes.size() / channels;
+  for (std::size_t i = 0; i < planes.size(); ++i) bytes[i % plane * channels + i / plane] = planes[i];
+  return bytes;
+}
+
+int largest_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {
+  int largest = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) largest = std::max(largest, std::abs(ours[i] - theirs[i]));
+  return largest;
+}
+
+TEST(StepParity, PixelsAreTorchvisions) {
+  const test::ScratchFolder folder;
+  test::run_python("image_steps.py", {folder.path()});
+  const json cases = json::parse(std::ifstream(folder.path() / "cases.json"));
+  ASSERT_GT(cases.size(), 300U);
+  std::map<std::string, int> worst;
+  for (const json& arguments : cases) {
+    const Image picture = read_picture(folder.path(), arguments.at("in"));
+    const Image expected = read_picture(folder.path(), arguments.at("out"));
+    const Finish finish;
+    SamplePlan plan;
+    plan.precision = Precision::kExact;
+    plan.picture = plan.size = picture.size();
+    plan.channels = picture.channels();
+    plan.finish = &finish;
+    for (const Step& step : steps_of(arguments, picture.size())) add_step(plan, step);
+    ASSERT_EQ(plan.size, expected.size()) << arguments.dump();
+    ASSERT_EQ(plan.channels, expected.channels()) << arguments.dump();
+    std::vector<std::uint8_t> out(Compose::shape_of(plan).bytes());
+    run_plan(plan, picture, /*skip_crop=*/false, out.data());
+    const int difference =
+        largest_difference(interleaved(out, static_cast<std::size_t>(plan.channels)), packed_bytes(expected));
+    EXPECT_LE(difference, arguments.at("op") == "blur" ? 1 : 0) << arguments.dump();
+    int& so_far = worst[arguments.at("op")];
+    so_far = std::max(so_far, difference);
+  }
+  for (const auto& [op, difference] : worst) RecordProperty(op, difference);
+}
+
+}  // namespace
+}  // namespace lockstep::data
