@@ -2,11 +2,14 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
+#include "dealing.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -34,8 +37,9 @@ T take_number(std::string_view& rest, std::string_view name, std::string_view te
 }  // namespace
 
 std::string to_string(const SamplerState& state) {
-  return fmt::format("size={} epoch={} consumed={} seed={} shuffle={}", state.size, state.epoch, state.consumed,
-                     state.seed, state.shuffle ? 1 : 0);
+  const std::string order = state.order == 0 ? "" : fmt::format(" order={}", state.order);
+  return fmt::format("size={} epoch={} consumed={} seed={} shuffle={}{}", state.size, state.epoch, state.consumed,
+                     state.seed, state.shuffle ? 1 : 0, order);
 }
 
 SamplerState sampler_state_from_string(std::string_view text) {
@@ -46,53 +50,103 @@ SamplerState sampler_state_from_string(std::string_view text) {
   state.consumed = take_number<std::int64_t>(rest, "consumed", text);
   state.seed = take_number<std::uint64_t>(rest, "seed", text);
   state.shuffle = take_number<std::uint64_t>(rest, "shuffle", text) != 0;
+  if (!rest.empty()) state.order = take_number<std::uint64_t>(rest, "order", text);
   return state;
 }
 
 DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOptions options)
-    : size_(size), options_(options) {
-  if (size < 0) throw DataError(ErrorCode::kInvalidArgument, fmt::format("dataset size must be >= 0, got {}", size));
-  if (options.num_replicas < 1) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("the number of ranks must be at least 1, got {}", options.num_replicas));
+    : dataset_size_(size), options_(std::move(options)), size_(options_.order ? options_.order->size() : size) {
+  const auto wrong = [](const std::string& what) { return DataError(ErrorCode::kInvalidArgument, what); };
+  const std::int64_t ranks = options_.num_replicas;
+  if (size < 0) throw wrong(fmt::format("dataset size must be >= 0, got {}", size));
+  if (ranks < 1) throw wrong(fmt::format("the number of ranks must be at least 1, got {}", ranks));
+  if (options_.rank < 0 || options_.rank >= ranks) {
+    throw wrong(fmt::format("rank must be in 0..{} for {} ranks, got {}", ranks - 1, ranks, options_.rank));
   }
-  if (options.rank < 0 || options.rank >= options.num_replicas) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("rank must be in 0..{} for {} ranks, got {}", options.num_replicas - 1,
-                                options.num_replicas, options.rank));
+  if (options_.exact && options_.drop_last) {
+    throw wrong("exact (every sample once) and drop_last exclude each other: choose one");
   }
-  if (options.exact && options.drop_last) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    "exact (every sample once) and drop_last exclude each other: choose one");
+  if (options_.order && options_.order->dataset_size() != size) {
+    throw wrong(fmt::format("the sampler was made for {} samples, but the dataset has {}",
+                            options_.order->dataset_size(), size));
+  }
+  const std::vector<std::int64_t>& batches = options_.batch_sizes;
+  if (batches.empty()) return;
+  if (static_cast<std::int64_t>(batches.size()) != ranks || *std::min_element(batches.begin(), batches.end()) < 1) {
+    throw wrong(fmt::format("expected a batch size of at least 1 for each of {} ranks, got [{}]", ranks,
+                            fmt::join(batches, ", ")));
   }
 }
 
-std::int64_t DistributedSampler::share_of(std::int64_t samples_left) const {
-  const std::int64_t world = options_.num_replicas;
-  if (options_.drop_last) return samples_left / world;
-  const std::int64_t first = options_.exact ? options_.rank : 0;
-  return samples_left <= first ? 0 : (samples_left - first - 1) / world + 1;
+Dealing DistributedSampler::dealing() const {
+  Remainder remainder = options_.drop_last ? Remainder::kDrop : Remainder::kRepeat;
+  if (options_.exact) remainder = Remainder::kExact;
+  return Dealing(options_.rank, options_.num_replicas, remainder, options_.batch_sizes);
 }
 
 std::int64_t DistributedSampler::remaining() const {
-  return share_of(size_ - start_) - taken_;
+  return dealing().count(size_ - start_) - taken_;
+}
+
+std::int64_t DistributedSampler::samples_per_epoch() const {
+  return dealing().count(size_);
+}
+
+// Undefined for the dataset's own order.
+torch::Tensor DistributedSampler::sequence() const {
+  if (options_.order) {
+    torch::Tensor order = options_.order->sequence(options_.seed, epoch_).contiguous();
+    const bool fits =
+        order.scalar_type() == torch::kLong && order.dim() == 1 && order.numel() == size_ &&
+        (size_ == 0 || (order.min().item<std::int64_t>() >= 0 && order.max().item<std::int64_t>() < dataset_size_));
+    if (fits) return order;
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("the sampler must give {} int64 indices from 0 to {}; it gave {} [{}]{}", size_,
+                                dataset_size_ - 1, c10::toString(order.scalar_type()), fmt::join(order.sizes(), ", "),
+                                order.numel() == size_ ? " with others among them" : ""));
+  }
+  if (!options_.shuffle) return {};
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed + static_cast<std::uint64_t>(epoch_));
+  return torch::randperm(size_, generator, torch::TensorOptions().dtype(torch::kLong));
+}
+
+// Positions in the epoch's sequence of what this rank still has to do, in order.
+template <typename Visit>
+void DistributedSampler::for_each_position(Visit visit) const {
+  const Dealing dealing = this->dealing();
+  const std::int64_t left = size_ - start_;
+  const std::int64_t count = dealing.count(left);
+  for (std::int64_t k = taken_; k < count; ++k) {
+    visit((start_ + dealing.position(k, left)) % size_);  // past the end: padding, the sequence from its start again
+  }
 }
 
 std::vector<std::int64_t> DistributedSampler::indices() const {
-  std::vector<std::int64_t> result(static_cast<std::size_t>(remaining()));
-  if (result.empty()) return result;
-  torch::Tensor order;
-  if (options_.shuffle) {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed + static_cast<std::uint64_t>(epoch_));
-    order = torch::randperm(size_, generator, torch::TensorOptions().dtype(torch::kLong));
+  std::vector<std::int64_t> result;
+  result.reserve(static_cast<std::size_t>(remaining()));
+  if (remaining() == 0) return result;
+  const torch::Tensor order = sequence();
+  const std::int64_t* index_at = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
+  for_each_position(
+      [&](std::int64_t position) { result.push_back(index_at != nullptr ? index_at[position] : position); });
+  return result;
+}
+
+std::vector<std::int64_t> DistributedSampler::keys() const {
+  std::vector<std::int64_t> result;
+  if (!options_.order || !options_.order->repeats() || remaining() == 0) return result;
+  const torch::Tensor order = sequence();
+  const std::int64_t* index_at = order.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> key_at(static_cast<std::size_t>(size_));
+  std::vector<std::int64_t> next_key(static_cast<std::size_t>(dataset_size_));
+  std::iota(next_key.begin(), next_key.end(), 0);
+  for (std::int64_t position = 0; position < size_; ++position) {
+    std::int64_t& key = next_key[static_cast<std::size_t>(index_at[position])];
+    key_at[static_cast<std::size_t>(position)] = key;
+    key += dataset_size_;
   }
-  const std::int64_t* shuffled = options_.shuffle ? order.const_data_ptr<std::int64_t>() : nullptr;
-  std::int64_t position = start_ + options_.rank + taken_ * options_.num_replicas;
-  for (std::int64_t& index : result) {
-    const std::int64_t wrapped = position % size_;  // past the end: padding, the sequence from its start again
-    index = shuffled != nullptr ? shuffled[wrapped] : wrapped;
-    position += options_.num_replicas;
-  }
+  result.reserve(static_cast<std::size_t>(remaining()));
+  for_each_position([&](std::int64_t position) { result.push_back(key_at[static_cast<std::size_t>(position)]); });
   return result;
 }
 
@@ -113,8 +167,9 @@ void DistributedSampler::advance(std::int64_t samples) {
 }
 
 SamplerState DistributedSampler::state() const {
-  const std::int64_t consumed = std::min(start_ + taken_ * options_.num_replicas, size_);
-  return {size_, epoch_, consumed, options_.seed, options_.shuffle};
+  const std::int64_t consumed = start_ + dealing().consumed(taken_, size_ - start_);
+  const std::uint64_t order = options_.order ? options_.order->fingerprint() : 0;
+  return {size_, epoch_, consumed, options_.seed, options_.shuffle, order};
 }
 
 void DistributedSampler::load_state(const SamplerState& state) {
@@ -124,9 +179,12 @@ void DistributedSampler::load_state(const SamplerState& state) {
                                  "same data in the same order; use the same {} or start from a whole epoch",
                                  what, saved, now, what));
   };
+  const SamplerState mine = this->state();
   if (state.size != size_) throw mismatch("dataset size", state.size, size_);
-  if (state.shuffle != options_.shuffle) throw mismatch("shuffle", state.shuffle, options_.shuffle);
-  if (state.shuffle && state.seed != options_.seed) throw mismatch("seed", state.seed, options_.seed);
+  if (state.order != mine.order) throw mismatch("order (fingerprint)", state.order, mine.order);
+  if (mine.order == 0 && state.shuffle != options_.shuffle) throw mismatch("shuffle", state.shuffle, options_.shuffle);
+  if ((state.shuffle || mine.order != 0) && state.seed != options_.seed)
+    throw mismatch("seed", state.seed, options_.seed);
   if (state.epoch < 0 || state.consumed < 0 || state.consumed > size_) {
     throw DataError(ErrorCode::kCorrupt, fmt::format("impossible sampler state: {}", to_string(state)));
   }
