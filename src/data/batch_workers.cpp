@@ -4,9 +4,9 @@
 
 namespace lockstep::data {
 
-BatchWorkers::BatchWorkers(int threads, std::int64_t window, MakeBatch make)
-    : window_(window), make_(std::move(make)), slots_(static_cast<std::size_t>(window)) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+BatchWorkers::BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make)
+    : prefetch_(prefetch), delivery_(delivery), make_(std::move(make)), active_(threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
 }
 
 BatchWorkers::~BatchWorkers() {
@@ -14,63 +14,90 @@ BatchWorkers::~BatchWorkers() {
     MutexLock lock(mutex_);
     stopping_ = true;
     work_there_.notify_all();
+    wake_up_.notify_all();
   }
   threads_.clear();  // joins
 }
 
-void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan, std::int64_t batches) {
-  std::vector<std::optional<Slot>> dropped(static_cast<std::size_t>(window_));  // destroyed after the lock is given up
+void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan) {
+  std::map<std::int64_t, MadeBatch> dropped;  // destroyed after the lock is given up
   MutexLock lock(mutex_);
-  dropped.swap(slots_);
+  dropped.swap(made_);
   plan_ = std::move(plan);
-  ++epoch_;
-  batches_ = batches;
+  ++generation_;
   claimed_ = 0;
-  delivered_ = 0;
+  taken_ = 0;
   work_there_.notify_all();
 }
 
-Example BatchWorkers::next() {
-  std::optional<Slot> taken;
-  {
-    MutexLock lock(mutex_);
-    std::optional<Slot>& slot = slots_[static_cast<std::size_t>(delivered_ % window_)];
-    while (!slot) batch_there_.wait(mutex_);
-    taken.swap(slot);
-    ++delivered_;
-    work_there_.notify_one();
+MadeBatch BatchWorkers::next() {
+  MutexLock lock(mutex_);
+  auto found = find_next();
+  while (found == made_.end()) {
+    batch_there_.wait(mutex_);
+    found = find_next();
   }
-  if (taken->error) std::rethrow_exception(taken->error);
-  return std::move(taken->batch);
+  MadeBatch made = std::move(found->second);
+  made_.erase(found);
+  ++taken_;
+  work_there_.notify_one();
+  return made;
 }
 
-void BatchWorkers::work() {
+std::map<std::int64_t, MadeBatch>::iterator BatchWorkers::find_next() {
+  return delivery_ == Delivery::kOrdered ? made_.find(taken_) : made_.begin();
+}
+
+void BatchWorkers::set_active(int threads) {
+  while (static_cast<int>(threads_.size()) < threads) {
+    threads_.emplace_back([this, worker = static_cast<int>(threads_.size())] { work(worker); });
+  }
+  MutexLock lock(mutex_);
+  active_ = threads;
+  wake_up_.notify_all();
+  work_there_.notify_all();  // those that shall sleep must not take the notice of work that is meant for others
+}
+
+void BatchWorkers::work(int worker) {
   // The other cores are busy with the model: LibTorch shall not start a team of threads for this worker too.
   const c10::ParallelGuard sequential(true);
-  while (const std::optional<Claim> claimed = claim()) deliver(*claimed, make(*claimed));
+  while (const std::optional<Claim> claimed = claim(worker)) deliver(*claimed, make(*claimed));
 }
 
-std::optional<BatchWorkers::Claim> BatchWorkers::claim() {
+bool BatchWorkers::may_claim() const {
+  return plan_ != nullptr && claimed_ < plan_->batches && claimed_ < taken_ + std::int64_t{active_} * prefetch_;
+}
+
+std::optional<BatchWorkers::Claim> BatchWorkers::claim(int worker) {
   MutexLock lock(mutex_);
-  while (!stopping_ && (claimed_ == batches_ || claimed_ == delivered_ + window_)) work_there_.wait(mutex_);
-  if (stopping_) return std::nullopt;
-  return Claim{epoch_, claimed_++, plan_};
-}
-
-BatchWorkers::Slot BatchWorkers::make(const Claim& claim) const {
-  Slot slot;
-  try {
-    slot.batch = make_(*claim.plan, claim.batch);
-  } catch (...) {
-    slot.error = std::current_exception();
+  while (!stopping_) {
+    if (worker >= active_) {
+      wake_up_.wait(mutex_);
+    } else if (!may_claim()) {
+      work_there_.wait(mutex_);
+    } else {
+      return Claim{generation_, claimed_++, plan_};
+    }
   }
-  return slot;
+  return std::nullopt;
 }
 
-void BatchWorkers::deliver(const Claim& claim, Slot slot) {
+MadeBatch BatchWorkers::make(const Claim& claim) const {
+  MadeBatch made{.number = claim.batch};
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    made.copied = make_(*claim.plan, claim.batch);
+  } catch (...) {
+    made.error = std::current_exception();
+  }
+  made.make_time = std::chrono::steady_clock::now() - begin;
+  return made;
+}
+
+void BatchWorkers::deliver(const Claim& claim, MadeBatch made) {
   MutexLock lock(mutex_);
-  if (claim.epoch != epoch_) return;
-  slots_[static_cast<std::size_t>(claim.batch % window_)] = std::move(slot);
+  if (claim.generation != generation_) return;
+  made_.emplace(claim.batch, std::move(made));
   batch_there_.notify_one();
 }
 

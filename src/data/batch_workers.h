@@ -1,75 +1,91 @@
-// Threads that make the batches of an epoch ahead of their consumer and deliver them in order.
+// Threads that make the batches of an epoch ahead of their consumer.
 //
-// Batches are claimed in order, one worker each, and wait in a ring of `window` slots: batch b in slot b % window. A
-// batch may be claimed once its slot is free, that is, b < delivered + window; that bounds the memory. A new epoch
-// makes what is left of the old one worthless: `epoch_` counts them, and a batch that was claimed in an older one is
-// thrown away.
+// Batches are claimed in order, one worker each; finished ones wait until the consumer takes them. A batch may be
+// claimed while fewer than the window (active workers times `prefetch`) are claimed and not yet taken: that bounds the
+// memory. A new epoch makes what is left of the old one worthless: `generation_` counts them, and a batch that was
+// claimed in an older one is thrown away.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "device_copy.h"
 #include "lockstep/base/mutex.h"
-#include "lockstep/data/dataset.h"
+#include "lockstep/data/data_loader.h"
 
 namespace lockstep::data {
 
 // What one loop goes through.
 struct EpochPlan {
   std::int64_t epoch = 0;
+  std::int64_t batches = 0;
   std::vector<std::int64_t> indices = {};  // of this rank's samples, in order
+  std::vector<std::int64_t> keys = {};     // of each index; empty: the indices
+};
+
+struct MadeBatch {
+  std::int64_t number = 0;
+  CopiedBatch copied = {};
+  std::exception_ptr error = nullptr;
+  std::chrono::nanoseconds make_time{};
 };
 
 class BatchWorkers {
  public:
   // Makes a batch of the plan; called by all workers at once.
-  using MakeBatch = std::function<Example(const EpochPlan& plan, std::int64_t batch)>;
+  using MakeBatch = std::function<CopiedBatch(const EpochPlan& plan, std::int64_t batch)>;
 
-  BatchWorkers(int threads, std::int64_t window, MakeBatch make);
+  // `threads` workers, of which set_active may make more.
+  BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make);
+  // Joins; a worker ends after the batch it is at.
   ~BatchWorkers();
   BatchWorkers(const BatchWorkers&) = delete;
   BatchWorkers& operator=(const BatchWorkers&) = delete;
 
-  // Begins an epoch of `batches` batches; what is left of an earlier one is dropped.
-  void start(std::shared_ptr<const EpochPlan> plan, std::int64_t batches) LOCKSTEP_EXCLUDES(mutex_);
-  // The next batch of the epoch; blocks. Throws what making it threw; the batch after it can still be had.
-  Example next() LOCKSTEP_EXCLUDES(mutex_);
+  // Begins an epoch; what is left of an earlier one is dropped.
+  void start(std::shared_ptr<const EpochPlan> plan) LOCKSTEP_EXCLUDES(mutex_);
+  // The next batch of the epoch, or that which is ready first; blocks. To be called at most plan->batches times.
+  MadeBatch next() LOCKSTEP_EXCLUDES(mutex_);
+  // How many workers make batches; the others sleep. For the consumer's thread.
+  void set_active(int threads) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
-  struct Slot {
-    Example batch;
-    std::exception_ptr error;
-  };
   struct Claim {
-    std::int64_t epoch;
+    std::int64_t generation;
     std::int64_t batch;
     std::shared_ptr<const EpochPlan> plan;
   };
 
-  void work() LOCKSTEP_EXCLUDES(mutex_);
-  std::optional<Claim> claim() LOCKSTEP_EXCLUDES(mutex_);
-  void deliver(const Claim& claim, Slot slot) LOCKSTEP_EXCLUDES(mutex_);
-  Slot make(const Claim& claim) const;
+  void work(int worker) LOCKSTEP_EXCLUDES(mutex_);
+  std::optional<Claim> claim(int worker) LOCKSTEP_EXCLUDES(mutex_);
+  void deliver(const Claim& claim, MadeBatch made) LOCKSTEP_EXCLUDES(mutex_);
+  MadeBatch make(const Claim& claim) const;
+  bool may_claim() const LOCKSTEP_REQUIRES(mutex_);
+  std::map<std::int64_t, MadeBatch>::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
 
-  const std::int64_t window_;
+  const int prefetch_;
+  const Delivery delivery_;
   const MakeBatch make_;
 
   Mutex mutex_;
-  CondVar work_there_;   // a batch may be claimed, or it is time to stop
-  CondVar batch_there_;  // a slot was filled
-  std::shared_ptr<const EpochPlan> plan_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::optional<Slot>> slots_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::int64_t epoch_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  std::int64_t batches_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  CondVar work_there_;   // a batch may be claimed, a worker is to sleep, or it is time to stop
+  CondVar wake_up_;      // sleeping workers: there is need of more, or it is time to stop
+  CondVar batch_there_;  // a batch is made
+  std::shared_ptr<const EpochPlan> plan_ LOCKSTEP_GUARDED_BY(mutex_);  // null before the first epoch
+  std::map<std::int64_t, MadeBatch> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::int64_t generation_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::int64_t claimed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  std::int64_t delivered_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::int64_t taken_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int active_ LOCKSTEP_GUARDED_BY(mutex_);
   bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::vector<std::jthread> threads_;
+  std::vector<std::jthread> threads_;  // grows in the consumer's thread alone
 };
 
 }  // namespace lockstep::data

@@ -1,117 +1,223 @@
 #include "lockstep/data/data_loader.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 
+#include "batch_pool.h"
 #include "batch_workers.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/launch/world.h"
+#include "lockstep/launch/cores.h"
+#include "machine_share.h"
+#include "worker_tuner.h"
 
 namespace lockstep::data {
 namespace {
-
-DistributedSampler make_sampler(const Dataset* dataset, const DataLoaderOptions& options) {
-  if (dataset == nullptr) throw DataError(ErrorCode::kInvalidArgument, "the loader needs a dataset, got null");
-  if (options.batch_size < 1) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("batch_size must be at least 1, got {}", options.batch_size));
-  }
-  if (options.num_workers < 0 || options.prefetch < 1) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("num_workers must be >= 0 and prefetch >= 1, got {} and {}", options.num_workers,
-                                options.prefetch));
-  }
-  if ((options.rank < 0) != (options.world_size < 0)) {
-    throw DataError(ErrorCode::kInvalidArgument, fmt::format("set both rank and world_size or neither, got {} and {}",
-                                                             options.rank, options.world_size));
-  }
-  const Share share =
-      options.rank < 0 ? share_from(Environment::of_process()) : Share{options.rank, options.world_size};
-  return DistributedSampler(dataset->size(), {.num_replicas = share.world_size,
-                                              .rank = share.rank,
-                                              .shuffle = options.shuffle,
-                                              .seed = options.seed,
-                                              .drop_last = options.drop_last,
-                                              .exact = options.exact});
-}
 
 std::int64_t batches_of(std::int64_t samples, const DataLoaderOptions& options) {
   return options.drop_last ? samples / options.batch_size : (samples + options.batch_size - 1) / options.batch_size;
 }
 
+void check(const Dataset* dataset, const DataLoaderOptions& options) {
+  const auto require = [](bool right, const std::string& message) {
+    if (!right) throw DataError(ErrorCode::kInvalidArgument, message);
+  };
+  require(dataset != nullptr, "the loader needs a dataset, got null");
+  require(options.batch_size >= 1, fmt::format("batch_size must be at least 1, got {}", options.batch_size));
+  require(options.machine_batch_size >= 0 && options.machine_workers >= 0,
+          fmt::format("machine_batch_size and machine_workers must be >= 0, got {} and {}", options.machine_batch_size,
+                      options.machine_workers));
+  require(options.machine_batch_size == 0 || options.batch_size == 1,
+          fmt::format("set batch_size (of a rank) or machine_batch_size, not both, got {} and {}", options.batch_size,
+                      options.machine_batch_size));
+  require(options.machine_workers == 0 || options.num_workers == 0,
+          fmt::format("set num_workers (of a rank) or machine_workers, not both, got {} and {}", options.num_workers,
+                      options.machine_workers));
+  require(options.num_workers >= kAutoWorkers && options.prefetch >= 1,
+          fmt::format("num_workers must be >= 0 or kAutoWorkers, and prefetch >= 1, got {} and {}", options.num_workers,
+                      options.prefetch));
+  require(!options.shuffle || !options.sampler, "the sampler decides the order: give a sampler or shuffle, not both");
+  require((options.rank < 0) == (options.world_size < 0),
+          fmt::format("set both rank and world_size or neither, got {} and {}", options.rank, options.world_size));
+}
+
 Example collate_samples(const Dataset& dataset, std::span<const std::int64_t> indices, const SampleContext& context,
                         const DataLoaderOptions& options) {
+  const auto only_one = [](const torch::Tensor& batch) { return batch.defined() ? batch[0] : batch; };
   std::vector<Example> examples;
   examples.reserve(indices.size());
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    try {
-      const Example sample = dataset.get_batch(indices.subspan(i, 1), context.only(i));
-      examples.emplace_back(sample.data[0], sample.target[0]);
-    } catch (const SampleError&) {
-      throw;
-    } catch (const std::exception& error) {
-      std::throw_with_nested(SampleError(indices[i], error.what()));
-    }
+    const Example sample = dataset.get_batch(indices.subspan(i, 1), context.only(i));
+    examples.emplace_back(only_one(sample.data), only_one(sample.target));
   }
   return options.collate(std::move(examples));
 }
 
-Example pinned(Example batch) {
-  if (batch.data.defined()) batch.data = batch.data.pin_memory();
-  if (batch.target.defined()) batch.target = batch.target.pin_memory();
-  return batch;
+torch::Tensor pinned(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
+}
+
+std::chrono::nanoseconds processor_time() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto time = [](const timeval& value) {
+    return std::chrono::seconds(value.tv_sec) + std::chrono::microseconds(value.tv_usec);
+  };
+  return time(usage.ru_utime) + time(usage.ru_stime);
 }
 
 }  // namespace
 
-Share share_from(const Environment& environment) {
-  const Result<launch::World> world = launch::resolve_world({}, environment);
-  if (!world.ok()) throw DataError(world.status().code(), world.status().message());
-  return {world.value().rank, world.value().world_size};
-}
+// What the options come to in this process.
+struct DataLoader::Settings {
+  Settings(const Dataset* dataset, DataLoaderOptions given) : options(std::move(given)) {
+    check(dataset, options);
+    const bool told = options.rank >= 0;
+    const Share share = told ? Share{options.rank, options.world_size} : share_from(Environment::of_process());
+    if (told && (options.machine_batch_size != 0 || options.machine_workers != 0)) {
+      throw DataError(ErrorCode::kInvalidArgument,
+                      "machine_batch_size and machine_workers follow the launcher's variables: leave rank and "
+                      "world_size out, or set batch_size and num_workers of this rank");
+    }
+    DistributedSamplerOptions sampling{.num_replicas = share.world_size,
+                                       .rank = share.rank,
+                                       .shuffle = options.shuffle,
+                                       .seed = options.seed,
+                                       .drop_last = options.drop_last,
+                                       .exact = options.exact,
+                                       .order = options.sampler};
+    if (options.machine_batch_size != 0) {
+      std::vector<std::int64_t> batches = batches_of_ranks(share, options.machine_batch_size);
+      options.batch_size = batches[static_cast<std::size_t>(share.rank)];
+      if (options.machine_batch_size % share.local_world_size != 0) sampling.batch_sizes = std::move(batches);
+    }
+    sampler = std::make_unique<DistributedSampler>(dataset->size(), std::move(sampling));
+    if (options.machine_workers != 0) options.num_workers = workers_of_process(share, options.machine_workers);
+    const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+    const auto allowed = static_cast<int>(launch::allowed_cores().size());
+    cores = cores_of_process(share, allowed == 0 ? online : allowed, online);
+    if (!options.device) options.device = torch::Device(torch::kCPU);
+    require_device(*options.device);
+    options.pin_memory = (options.pin_memory || options.device->is_cuda()) && torch::cuda::is_available();
+  }
+
+  DataLoaderOptions options;
+  std::unique_ptr<DistributedSampler> sampler;
+  int cores = 1;
+};
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
-    : dataset_(std::move(dataset)), options_(std::move(options)), sampler_(make_sampler(dataset_.get(), options_)) {
-  options_.pin_memory = options_.pin_memory && torch::cuda::is_available();
-  if (options_.num_workers == 0) return;
+    : DataLoader(dataset, Settings(dataset.get(), std::move(options))) {}
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings)
+    : dataset_(std::move(dataset)), options_(std::move(settings.options)), sampler_(std::move(*settings.sampler)) {
+  if (options_.num_workers == kAutoWorkers) tuner_ = std::make_unique<WorkerTuner>(settings.cores);
+  const int most = tuner_ ? tuner_->most() : options_.num_workers;
+  // One for each that waits, for each being made, and for two that the consumer has at hand.
+  const auto blocks = static_cast<std::size_t>(most) * static_cast<std::size_t>(options_.prefetch + 1) + 2;
+  // Data and targets, each with its own.
+  pool_ = BatchPool::make(options_.pin_memory ? HostMemory::kPinned : HostMemory::kPageable, 2 * blocks);
+  if (most == 0) return;
   workers_ = std::make_unique<BatchWorkers>(
-      options_.num_workers, std::int64_t{options_.num_workers} * options_.prefetch,
-      [this](const EpochPlan& plan, std::int64_t batch) { return make_batch(plan, batch); });
+      tuner_ ? tuner_->workers() : most, options_.prefetch, options_.delivery,
+      [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); });
 }
 
 DataLoader::~DataLoader() = default;
 
+int DataLoader::workers() const {
+  return tuner_ ? tuner_->workers() : options_.num_workers;
+}
+
 DataLoader::Iterator DataLoader::begin() {
   if (started_) sampler_.set_epoch(sampler_.epoch() + 1);
   started_ = true;
-  next_batch_ = 0;
-  batches_ = batches_of(sampler_.remaining(), options_);
-  plan_ = std::make_shared<const EpochPlan>(EpochPlan{sampler_.epoch(), sampler_.indices()});
-  if (workers_) workers_->start(plan_, batches_);
+  taken_ = 0;
+  passed_ = 0;
+  ahead_.clear();
+  failed_.reset();
+  returned_.reset();
+  plan_ = std::make_shared<const EpochPlan>(EpochPlan{.epoch = sampler_.epoch(),
+                                                      .batches = batches_of(sampler_.remaining(), options_),
+                                                      .indices = sampler_.indices(),
+                                                      .keys = sampler_.keys()});
+  if (workers_) workers_->start(plan_);
   return Iterator(*this);
 }
 
 bool DataLoader::next(Example& batch) {
-  if (next_batch_ == batches_) return false;
-  const std::int64_t samples = std::min(options_.batch_size, sampler_.remaining());
-  batch = workers_ ? workers_->next() : make_batch(*plan_, next_batch_);
-  ++next_batch_;
-  sampler_.advance(samples);
+  if (failed_) pass(*std::exchange(failed_, std::nullopt));
+  if (taken_ == plan_->batches) return false;
+  batch = {};  // its memory may serve the next
+  MadeBatch made = next_made();
+  ++taken_;
+  if (made.error) {
+    failed_ = made.number;
+    std::rethrow_exception(made.error);
+  }
+  batch = finish_copy(std::move(made.copied));
+  pass(made.number);
   return true;
 }
 
-Example DataLoader::make_batch(const EpochPlan& plan, std::int64_t batch_number) const {
+MadeBatch DataLoader::next_made() {
+  if (tuner_) return next_tuned();
+  if (workers_) return workers_->next();
+  MadeBatch made{.number = taken_};
+  try {
+    made.copied = make_batch(*plan_, taken_);
+  } catch (...) {
+    made.error = std::current_exception();
+  }
+  return made;
+}
+
+MadeBatch DataLoader::next_tuned() {
+  const Clock::time_point asked = Clock::now();
+  MadeBatch made = workers_->next();
+  const Clock::time_point now = Clock::now();
+  const std::chrono::nanoseconds busy = processor_time();
+  if (returned_) {
+    const auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+    const int before = tuner_->workers();
+    const int wanted = tuner_->note({.make = made.make_time,
+                                     .step = asked - *returned_,
+                                     .wait = now - asked,
+                                     .busy_cores = seconds(busy - busy_) / std::max(1e-9, seconds(now - *returned_))});
+    if (wanted != before) workers_->set_active(wanted);
+  }
+  returned_ = now;
+  busy_ = busy;
+  return made;
+}
+
+// The cursor moves over batches that come one after another in the epoch.
+void DataLoader::pass(std::int64_t batch) {
+  ahead_.insert(batch);
+  while (!ahead_.empty() && *ahead_.begin() == passed_) {
+    sampler_.advance(std::min(options_.batch_size, sampler_.remaining()));
+    ahead_.erase(ahead_.begin());
+    ++passed_;
+  }
+}
+
+CopiedBatch DataLoader::make_batch(const EpochPlan& plan, std::int64_t number) const {
   const torch::NoGradGuard no_grad;
   const auto size = static_cast<std::size_t>(options_.batch_size);
-  const std::size_t first = static_cast<std::size_t>(batch_number) * size;
-  const std::span<const std::int64_t> indices =
-      std::span(plan.indices).subspan(first, std::min(size, plan.indices.size() - first));
-  const SampleContext context{options_.seed, plan.epoch};
+  const std::size_t first = static_cast<std::size_t>(number) * size;
+  const std::size_t count = std::min(size, plan.indices.size() - first);
+  const auto indices = std::span(plan.indices).subspan(first, count);
+  const SampleContext context{.seed = options_.seed,
+                              .epoch = plan.epoch,
+                              .keys = plan.keys.empty() ? indices : std::span(plan.keys).subspan(first, count),
+                              .memory = pool_.get()};
   try {
     Example batch = options_.collate ? collate_samples(*dataset_, indices, context, options_)
                                      : dataset_->get_batch(indices, context);
-    return options_.pin_memory ? pinned(std::move(batch)) : batch;
+    if (options_.pin_memory) batch = {pinned(batch.data), pinned(batch.target)};
+    return start_copy(std::move(batch), *options_.device);
   } catch (const DataError&) {
     throw;
   } catch (const std::exception& error) {
@@ -131,7 +237,7 @@ void DataLoader::set_epoch(std::int64_t epoch) {
 
 SamplerState DataLoader::state() const {
   SamplerState state = sampler_.state();
-  if (started_ && next_batch_ == batches_) {
+  if (started_ && taken_ == plan_->batches && !failed_) {
     ++state.epoch;
     state.consumed = 0;
   }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -227,6 +228,131 @@ TEST(DataLoader, TellsTheDatasetForWhichSeedAndEpoch) {
   }
 }
 
+TEST(DataLoader, FirstComeDeliversEachBatchOnceAndKeepsTheCursorBehindTheGaps) {
+  // The first batch is not ready before the consumer has got another.
+  class Slow : public Dataset {
+   public:
+    explicit Slow(std::shared_ptr<std::atomic<bool>> go) : go_(std::move(go)) {}
+    std::int64_t size() const override { return 12; }
+    Example get(std::int64_t index) const override {
+      if (index == 0) go_->wait(false);
+      return {torch::tensor(index), torch::tensor(-index)};
+    }
+
+   private:
+    std::shared_ptr<std::atomic<bool>> go_;
+  };
+  const auto go = std::make_shared<std::atomic<bool>>(false);
+  DataLoader loader(Slow(go), alone({.batch_size = 2, .num_workers = 2, .delivery = Delivery::kFirstCome}));
+  std::multiset<std::int64_t> seen;
+  for (auto& batch : loader) {
+    for (const std::int64_t value : values_of(batch.data)) seen.insert(value);
+    if (!*go) {
+      EXPECT_EQ(seen.count(0), 0U);
+      EXPECT_EQ(loader.state().consumed, 0);
+      *go = true;
+      go->notify_all();
+    }
+  }
+  EXPECT_EQ(seen, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(loader.state(), (SamplerState{12, 1, 0, 0, false}));
+}
+
+TEST(DataLoader, AutomaticWorkersGiveTheSameBatches) {
+  DataLoader plain(Numbers(400), alone({.batch_size = 2, .shuffle = true}));
+  DataLoader automatic(Numbers(400), alone({.batch_size = 2, .shuffle = true, .num_workers = kAutoWorkers}));
+  EXPECT_EQ(automatic.workers(), 1);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(one_epoch(automatic), one_epoch(plain));
+  EXPECT_GE(automatic.workers(), 1);
+}
+
+TEST(DataLoader, TheLoopCanGoOnAfterABadBatch) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Numbers(20, /*bad=*/13), alone({.batch_size = 4, .num_workers = workers}));
+    Batches batches;
+    auto batch = loader.begin();
+    while (batch != loader.end()) {
+      batches.push_back(values_of(batch->data));
+      try {
+        ++batch;
+      } catch (const SampleError&) {
+        EXPECT_EQ(loader.state().consumed, 12);
+        ++batch;
+      }
+    }
+    EXPECT_EQ(batches, (Batches{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {16, 17, 18, 19}}));
+  }
+}
+
+TEST(DataLoader, TakesTheOrderOfASampler) {
+  const auto sampler = std::make_shared<WeightedSampler>(std::vector<double>{0, 1, 1}, 40);
+  DataLoader loader(Numbers(3), alone({.batch_size = 4, .sampler = sampler}));
+  EXPECT_EQ(loader.size(), 10);
+  const Batches first = one_epoch(loader);
+  EXPECT_NE(one_epoch(loader), first);
+  for (const auto& batch : first) EXPECT_EQ(std::count(batch.begin(), batch.end(), 0), 0);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.shuffle = true, .sampler = sampler})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(4), alone({.sampler = sampler})), DataError);
+}
+
+// Writes 1 MiB a batch straight into the loader's memory.
+class Wide : public Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  Example get(std::int64_t) const override { throw std::logic_error("whole batches only"); }
+  Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override {
+    const auto count = static_cast<std::int64_t>(indices.size());
+    Example batch(context.empty({count, 64 * 1024}, torch::kFloat), context.empty({count}, torch::kLong));
+    for (std::int64_t i = 0; i < count; ++i) {
+      batch.data[i].fill_(indices[static_cast<std::size_t>(i)]);
+      batch.target[i] = indices[static_cast<std::size_t>(i)];
+    }
+    return batch;
+  }
+};
+
+TEST(DataLoader, UsesTheMemoryOfBatchesAgainButNeverWhileSomebodyHasIt) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Wide(), alone({.batch_size = 4, .num_workers = workers}));
+    std::set<const void*> places;
+    std::vector<torch::Tensor> kept;
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      for (auto& [data, target] : loader) {
+        places.insert(data.const_data_ptr());
+        if (epoch == 1) kept.push_back(data.slice(0, 1, 2));
+        EXPECT_TRUE(torch::equal(data.select(1, 5).to(torch::kLong), target));
+      }
+    }
+    EXPECT_LE(places.size(), kept.size() + 2 * static_cast<std::size_t>(workers) + 4) << workers;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_EQ(kept[i][0][77].item<float>(), static_cast<float>(4 * i + 1));
+    }
+  }
+}
+
+std::int64_t resident_kib() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6));
+  }
+  return -1;
+}
+
+TEST(DataLoader, MemoryStaysFlatOverTwentyEpochs) {
+  DataLoader loader(Wide(), alone({.batch_size = 8, .shuffle = true, .num_workers = 2}));
+  const auto run = [&](int epochs) {
+    for (int epoch = 0; epoch < epochs; ++epoch) {
+      for (auto& batch : loader) EXPECT_EQ(batch.data.size(0), 8);
+    }
+  };
+  run(3);
+  const std::int64_t before = resident_kib();
+  run(20);
+  // A leak of one batch an epoch would be 40 MiB.
+  EXPECT_LT(resident_kib() - before, 20 * 1024);
+}
+
 TEST(DataLoader, ShareComesFromTheEnvironment) {
   EXPECT_EQ(share_from(Environment()).world_size, 1);
   const Share share = share_from(Environment({{"RANK", "2"}, {"WORLD_SIZE", "3"}}));
@@ -243,7 +369,13 @@ TEST(DataLoader, ShareComesFromTheEnvironment) {
 
 TEST(DataLoader, RefusesWrongOptions) {
   EXPECT_THROW(DataLoader(Numbers(3), alone({.batch_size = 0})), DataError);
-  EXPECT_THROW(DataLoader(Numbers(3), alone({.num_workers = -1})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.num_workers = -2})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.prefetch = 0})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), {.batch_size = 2, .machine_batch_size = 2}), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.machine_batch_size = 2})), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), {.num_workers = 2, .machine_workers = 2}), DataError);
+  EXPECT_THROW(DataLoader(Numbers(3), alone({.device = torch::Device(torch::kCUDA, 99)})), DataError);
+  EXPECT_NO_THROW(DataLoader(Numbers(3), alone({.pin_memory = true, .device = torch::Device(torch::kCPU)})));
   EXPECT_THROW(DataLoader(Numbers(3), {.rank = 0}), DataError);
   EXPECT_THROW(DataLoader(std::shared_ptr<const Dataset>()), DataError);
 }

@@ -5,20 +5,25 @@
 //     for (auto& [images, labels] : loader) { ... }  // another order in each epoch
 //   }
 //
-// The batches are the same, in the same order, for any number of workers. A loop may be left at any moment; the next
-// one starts the next epoch. The loader belongs to one consumer thread; one loop at a time.
+// The batches are the same, in the same order, for any number of workers: the dataset is told seed and epoch, and draws
+// what is random about a sample from these and the sample's index. A loop may be left at any moment; the next one
+// starts the next epoch. The loader belongs to one consumer thread; one loop at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/samplers.h"
 
 namespace lockstep::data {
 
@@ -26,19 +31,36 @@ namespace lockstep::data {
 struct Share {
   std::int64_t rank = 0;
   std::int64_t world_size = 1;
+  std::int64_t local_rank = 0;  // among the processes of this machine
+  std::int64_t local_world_size = 1;
+  std::int64_t nodes = 1;  // machines
 };
 
 // From what started this process: launcher variables, Slurm or MPI; the whole (0 of 1) when nothing did. The same rules
 // as init_process_group's (launch/world.h). Throws DataError when the variables contradict each other.
 Share share_from(const Environment& environment);
 
+// For num_workers.
+inline constexpr int kAutoWorkers = -1;
+
+enum class Delivery {
+  kOrdered,    // batches come in the order of the epoch
+  kFirstCome,  // whichever is ready first: one slow batch holds nobody up, and two runs differ in their order
+};
+
 struct DataLoaderOptions {
   // Samples a batch, on each rank (as in PyTorch): the global batch is world_size times as large.
   std::int64_t batch_size = 1;
+  // When not 0: samples a batch on each machine, instead of batch_size. Its processes share them; when their number
+  // does not divide it, the first ones have a sample more. Every machine must have the same number of processes.
+  std::int64_t machine_batch_size = 0;
 
-  // A new order in each epoch, equal on all ranks and decided by `seed` and the epoch. False: the dataset's order.
+  // A new order in each epoch, equal on all ranks and decided by `seed` and the epoch. False: the dataset's order. The
+  // seed is also that of the dataset's own randomness (augmentation).
   bool shuffle = false;
   std::uint64_t seed = 0;
+  // Another order (samplers.h): weighted, stratified, by length, your own. Excludes shuffle.
+  std::shared_ptr<const Sampler> sampler = {};
 
   // When ranks or batches do not divide the samples: by default some samples are repeated so that all ranks have
   // equally many, and the last batch is smaller. drop_last leaves out the surplus and the smaller batch; exact (for
@@ -48,14 +70,22 @@ struct DataLoaderOptions {
 
   // Threads that make batches. 0: the consumer makes each when it asks for it; best for data in memory, such as Mnist,
   // whose batches take less time than handing them over, and on machines whose cores are all training already. Use some
-  // when samples are decoded or read from disk.
+  // when samples are decoded or read from disk. kAutoWorkers: starts with one, adds one while the consumer waits and a
+  // core is free, takes one away when fewer would do; at most one for each core of this process.
   int num_workers = 0;
+  // When not 0: threads on each machine, instead of num_workers. Its processes share them, at least one each.
+  int machine_workers = 0;
   // Finished batches that wait per worker, at most; workers then pause. Memory: num_workers * prefetch batches.
   int prefetch = 2;
+  Delivery delivery = Delivery::kOrdered;
 
   // Puts batches into page-locked memory, from which copies to a GPU are faster and may be asynchronous. Without a GPU
   // it does nothing.
   bool pin_memory = false;
+  // Batches come on this device. They are copied by the workers, through page-locked memory and on a stream of their
+  // own, while the consumer works on earlier ones; memory of the device: num_workers * prefetch batches. Nothing, or
+  // the CPU: they stay where they are made. A device that is not there is an error (kUnavailable).
+  std::optional<torch::Device> device = {};
 
   // -1: from the environment, see share_from. Say both or neither.
   std::int64_t rank = -1;
@@ -65,8 +95,12 @@ struct DataLoaderOptions {
   std::function<Example(std::vector<Example>)> collate = {};
 };
 
+class BatchPool;
 class BatchWorkers;
+class WorkerTuner;
+struct CopiedBatch;
 struct EpochPlan;
+struct MadeBatch;
 
 class DataLoader {
  public:
@@ -84,7 +118,8 @@ class DataLoader {
 
   // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch.
   // Advancing the iterator blocks until the next batch is there, and throws what a worker threw for it: SampleError
-  // with the sample's index for a dataset's error, DataError otherwise, each with the original exception nested.
+  // with the sample's index for a dataset's error, DataError otherwise, each with the original exception nested. The
+  // loop can go on with the batch after it.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
@@ -99,23 +134,43 @@ class DataLoader {
   std::int64_t epoch() const { return sampler_.epoch(); }
 
   // The cursor behind the batches that the consumer has got, including the one that its loop body has at hand. After
-  // the last batch it is the start of the next epoch. Valid at any number of workers and ranks.
+  // the last batch it is the start of the next epoch. Valid at any number of workers and ranks. With kFirstCome it
+  // stands before the first batch that has not been delivered: going on from there loses nothing, but repeats the few
+  // batches that overtook it, and ranks may be at different ones; only ordered delivery is exact.
   SamplerState state() const;
   // The next begin() goes on from there. See DistributedSampler::load_state.
   void load_state(const SamplerState& state);
 
+  // Threads that make batches now: changes with kAutoWorkers.
+  int workers() const;
+  // Samples in a batch of this rank.
+  std::int64_t batch_size() const { return options_.batch_size; }
+
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Settings;
+
+  DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings);
   bool next(Example& batch);
-  Example make_batch(const EpochPlan& plan, std::int64_t batch_number) const;
+  MadeBatch next_made();
+  MadeBatch next_tuned();
+  void pass(std::int64_t batch);
+  CopiedBatch make_batch(const EpochPlan& plan, std::int64_t number) const;
 
   std::shared_ptr<const Dataset> dataset_;
   DataLoaderOptions options_;
+  std::shared_ptr<BatchPool> pool_;
   DistributedSampler sampler_;
-  bool started_ = false;                   // the sampler's epoch has been begun
-  std::shared_ptr<const EpochPlan> plan_;  // of the loop at hand
-  std::int64_t next_batch_ = 0;
-  std::int64_t batches_ = 0;               // of the loop at hand
-  std::unique_ptr<BatchWorkers> workers_;  // null without workers; last, so that threads end before what they use
+  bool started_ = false;                       // the sampler's epoch has been begun
+  std::shared_ptr<const EpochPlan> plan_;      // of the loop at hand
+  std::int64_t taken_ = 0;                     // batches of it that the consumer has got
+  std::int64_t passed_ = 0;                    // those among them that come first in the epoch
+  std::set<std::int64_t> ahead_;               // those that overtook others
+  std::optional<std::int64_t> failed_;         // the last one, when it could not be made: passed when the loop goes on
+  std::unique_ptr<WorkerTuner> tuner_;         // null without kAutoWorkers
+  std::optional<Clock::time_point> returned_;  // when the consumer got the batch before
+  std::chrono::nanoseconds busy_{};            // processor time of the process then
+  std::unique_ptr<BatchWorkers> workers_;      // null without workers; last, so that threads end before what they use
 };
 
 // Of the kind that range-for needs: one pass, dereferenced to the batch at hand, which the consumer may change or move

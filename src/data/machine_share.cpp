@@ -1,0 +1,55 @@
+#include "machine_share.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/data/errors.h"
+#include "lockstep/launch/world.h"
+
+namespace lockstep::data {
+
+Share share_from(const Environment& environment) {
+  const Result<launch::World> found = launch::resolve_world({}, environment);
+  if (!found.ok()) throw DataError(found.status().code(), found.status().message());
+  const launch::World& world = found.value();
+  return {world.rank, world.world_size, world.local_rank, world.local_world_size, world.num_nodes};
+}
+
+std::int64_t part_of(std::int64_t total, std::int64_t parts, std::int64_t index) {
+  return total / parts + (index < total % parts ? 1 : 0);
+}
+
+std::vector<std::int64_t> batches_of_ranks(const Share& share, std::int64_t machine_batch) {
+  const std::int64_t local = share.local_world_size;
+  if (machine_batch < local) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("machine_batch_size {} is too small for the {} processes of this machine: each needs a "
+                                "sample at least",
+                                machine_batch, local));
+  }
+  const bool alike = share.nodes * local == share.world_size && share.rank % local == share.local_rank;
+  if (!alike) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("machine_batch_size needs equally many processes on each machine, numbered machine by "
+                                "machine; found {} processes on {} machines, {} of them on this one (rank {}, local "
+                                "rank {}). Set batch_size on each rank instead",
+                                share.world_size, share.nodes, local, share.rank, share.local_rank));
+  }
+  std::vector<std::int64_t> batches(static_cast<std::size_t>(share.world_size));
+  for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+    batches[rank] = part_of(machine_batch, local, static_cast<std::int64_t>(rank) % local);
+  }
+  return batches;
+}
+
+int workers_of_process(const Share& share, int machine_workers) {
+  return std::max(1, static_cast<int>(part_of(machine_workers, share.local_world_size, share.local_rank)));
+}
+
+int cores_of_process(const Share& share, int allowed, int online) {
+  if (share.local_world_size <= 1 || allowed < online) return std::max(1, allowed);
+  return std::max(1, static_cast<int>(part_of(allowed, share.local_world_size, share.local_rank)));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,232 @@
+#include "lockstep/data/samplers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "data/dealing.h"
+#include "data/machine_share.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+using Indices = std::vector<std::int64_t>;
+
+Indices sequence(const Sampler& sampler, std::uint64_t seed, std::int64_t epoch) {
+  const torch::Tensor order = sampler.sequence(seed, epoch);
+  return {order.const_data_ptr<std::int64_t>(), order.const_data_ptr<std::int64_t>() + order.numel()};
+}
+
+Indices sorted(Indices indices) {
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+Indices whole(std::int64_t size) {
+  Indices result(static_cast<std::size_t>(size));
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+// 1000 samples of four classes with shares of 50, 30, 15 and 5 %, in a row.
+Indices uneven_labels() {
+  Indices labels;
+  for (const auto& [label, count] : std::map<std::int64_t, int>{{0, 500}, {1, 300}, {2, 150}, {3, 50}}) {
+    labels.insert(labels.end(), static_cast<std::size_t>(count), label);
+  }
+  return labels;
+}
+
+TEST(Samplers, WeightedDrawsInProportion) {
+  const WeightedSampler sampler({1, 0, 3}, 40000);
+  std::map<std::int64_t, int> counts;
+  for (const std::int64_t index : sequence(sampler, 1, 2)) ++counts[index];
+  EXPECT_EQ(counts[1], 0);
+  EXPECT_NEAR(counts[0], 10000, 5 * std::sqrt(40000 * 0.25 * 0.75));
+  EXPECT_EQ(sequence(sampler, 1, 2), sequence(sampler, 2, 1));  // seed + epoch
+  EXPECT_NE(sequence(sampler, 1, 2), sequence(sampler, 1, 3));
+  const WeightedSampler once({1, 0, 3, 2}, 3, Replacement::kWithout);
+  EXPECT_EQ(sorted(sequence(once, 0, 0)), (Indices{0, 2, 3}));
+}
+
+TEST(Samplers, BalancedWeightsMakeClassesEqual) {
+  EXPECT_EQ(balanced_weights(Indices{4, 0, 4, 4, 4}), (std::vector<double>{0.25, 1, 0.25, 0.25, 0.25}));
+}
+
+TEST(Samplers, StratifiedKeepsEachClassInItsShareInEveryStretch) {
+  const Indices labels = uneven_labels();
+  const StratifiedSampler sampler(labels);
+  for (const std::int64_t epoch : {0, 1}) {
+    const Indices order = sequence(sampler, 3, epoch);
+    EXPECT_EQ(sorted(order), whole(1000));
+    for (const std::size_t batch : {20U, 64U, 200U}) {
+      for (std::size_t begin = 0; begin + batch <= order.size(); begin += 7) {
+        std::array<double, 4> counts{};
+        for (std::size_t i = begin; i < begin + batch; ++i) {
+          ++counts[static_cast<std::size_t>(labels[static_cast<std::size_t>(order[i])])];
+        }
+        const std::array<double, 4> shares{0.5, 0.3, 0.15, 0.05};
+        for (std::size_t c = 0; c < 4; ++c) {
+          EXPECT_LE(std::abs(counts[c] - shares[c] * static_cast<double>(batch)), 1 + 4 * shares[c])
+              << "class " << c << " in " << batch << " from " << begin;
+        }
+      }
+    }
+  }
+  EXPECT_NE(sequence(sampler, 3, 0), sequence(sampler, 3, 1));
+}
+
+TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
+  Indices lengths;
+  for (std::int64_t i = 0; i < 1000; ++i) lengths.push_back(i * 37 % 1000);  // 0 to 999, each once
+  const LengthBucketSampler sampler(lengths, {.group_size = 16, .groups_per_pool = 1000});
+  const Indices order = sequence(sampler, 5, 0);
+  EXPECT_EQ(sorted(order), whole(1000));
+  Indices shortest;
+  for (std::size_t group = 0; group < 1000 / 16; ++group) {
+    Indices here;
+    for (std::size_t i = group * 16; i < group * 16 + 16; ++i)
+      here.push_back(lengths[static_cast<std::size_t>(order[i])]);
+    const auto [least, most] = std::minmax_element(here.begin(), here.end());
+    EXPECT_EQ(*most - *least, 15);
+    shortest.push_back(*least);
+  }
+  EXPECT_FALSE(std::is_sorted(shortest.begin(), shortest.end()));
+  EXPECT_NE(sequence(sampler, 5, 1), order);
+  // Small pools: who is with whom differs from epoch to epoch.
+  const LengthBucketSampler pools(lengths, {.group_size = 16, .groups_per_pool = 4});
+  EXPECT_EQ(sorted(sequence(pools, 5, 0)), whole(1000));
+  EXPECT_EQ(sorted(sequence(LengthBucketSampler(Indices{3, 1}, {.group_size = 16}), 0, 0)), whole(2));
+  EXPECT_TRUE(sequence(LengthBucketSampler({}), 0, 0).empty());
+  EXPECT_TRUE(sequence(StratifiedSampler({}), 0, 0).empty());
+}
+
+TEST(Samplers, RefuseWhatCannotBeRight) {
+  EXPECT_THROW(WeightedSampler({}, 1), DataError);
+  EXPECT_THROW(WeightedSampler({0, 0}, 1), DataError);
+  EXPECT_THROW(WeightedSampler({1, -1}, 1), DataError);
+  EXPECT_THROW(WeightedSampler({1, std::nan("")}, 1), DataError);
+  EXPECT_THROW(WeightedSampler({1, 0}, 2, Replacement::kWithout), DataError);
+  EXPECT_THROW(WeightedSampler({1, 1}, 0), DataError);
+  EXPECT_THROW(StratifiedSampler({0, -1}), DataError);
+  EXPECT_THROW(LengthBucketSampler({1}, {.group_size = 0}), DataError);
+  EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1})}), DataError);
+}
+
+// Worlds of 3, 5 and 2 take turns in one epoch, as after stops and restarts.
+void expect_each_once(const std::shared_ptr<const Sampler>& order, const Indices& expected) {
+  Indices seen;
+  DistributedSampler first(order->dataset_size(), {.seed = 11, .order = order});
+  first.set_epoch(2);
+  SamplerState state = first.state();
+  for (const auto& [world, steps] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{3, 7}, {5, 4}, {2, INT64_MAX}}) {
+    for (std::int64_t rank = world - 1; rank >= 0; --rank) {
+      DistributedSampler sampler(order->dataset_size(),
+                                 {.num_replicas = world, .rank = rank, .seed = 11, .exact = true, .order = order});
+      sampler.load_state(sampler_state_from_string(to_string(state)));
+      const Indices indices = sampler.indices();
+      const std::int64_t count = std::min(steps, sampler.remaining());
+      seen.insert(seen.end(), indices.begin(), indices.begin() + count);
+      sampler.advance(count);
+      if (rank == 0) state = sampler.state();
+    }
+  }
+  EXPECT_EQ(state.consumed, order->size());
+  EXPECT_EQ(sorted(seen), expected);
+}
+
+TEST(Samplers, EveryOrderResumesOnAnyNumberOfRanks) {
+  expect_each_once(std::make_shared<StratifiedSampler>(uneven_labels()), whole(1000));
+  expect_each_once(std::make_shared<LengthBucketSampler>(Indices(1000, 1)), whole(1000));
+  const auto weighted = std::make_shared<WeightedSampler>(std::vector<double>{1, 2, 3}, 500);
+  expect_each_once(weighted, sorted(sequence(*weighted, 11, 2)));
+}
+
+TEST(Samplers, RefuseTheStateOfAnotherOrder) {
+  const auto order = std::make_shared<StratifiedSampler>(Indices{0, 1, 0, 1});
+  DistributedSampler sampler(4, {.order = order});
+  EXPECT_THROW(sampler.load_state(DistributedSampler(4, {}).state()), DataError);
+  EXPECT_THROW(sampler.load_state(
+                   DistributedSampler(4, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1, 1, 0})}).state()),
+               DataError);
+  EXPECT_THROW(sampler.load_state(DistributedSampler(4, {.seed = 1, .order = order}).state()), DataError);
+  EXPECT_NO_THROW(sampler.load_state(DistributedSampler(4, {.shuffle = false, .order = order}).state()));
+}
+
+TEST(Samplers, DrawsOfTheSameSampleHaveKeysOfTheirOwn) {
+  const auto order = std::make_shared<WeightedSampler>(std::vector<double>{1, 1, 1}, 30);
+  std::set<std::int64_t> keys;
+  for (const std::int64_t rank : {0, 1}) {
+    const DistributedSampler sampler(3, {.num_replicas = 2, .rank = rank, .order = order});
+    const Indices indices = sampler.indices();
+    const Indices own = sampler.keys();
+    ASSERT_EQ(own.size(), indices.size());
+    for (std::size_t i = 0; i < own.size(); ++i) EXPECT_EQ(own[i] % 3, indices[i]);
+    keys.insert(own.begin(), own.end());
+  }
+  EXPECT_EQ(keys.size(), 30U);
+  EXPECT_TRUE(DistributedSampler(3, {}).keys().empty());
+}
+
+// All ranks' positions, in the order of ranks.
+Indices deal(std::int64_t left, Remainder remainder, const Indices& batches,
+             std::vector<std::int64_t>* counts = nullptr) {
+  Indices all;
+  for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+    const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()), remainder,
+                          batches);
+    for (std::int64_t k = 0; k < dealing.count(left); ++k) all.push_back(dealing.position(k, left));
+    if (counts != nullptr) counts->push_back(dealing.count(left));
+    EXPECT_EQ(dealing.consumed(0, left), 0);
+  }
+  return all;
+}
+
+TEST(Dealing, UnequalBatchesShareEachGlobalBatch) {
+  EXPECT_EQ(deal(8, Remainder::kExact, {3, 1}), (Indices{0, 1, 2, 4, 5, 6, 3, 7}));
+  for (const Indices& batches : std::vector<Indices>{{1}, {3, 2, 2}, {5, 1, 1, 4}}) {
+    const std::int64_t global = std::accumulate(batches.begin(), batches.end(), std::int64_t{0});
+    for (std::int64_t left = 0; left < 4 * global; ++left) {
+      EXPECT_EQ(sorted(deal(left, Remainder::kExact, batches)), whole(left));
+      EXPECT_EQ(sorted(deal(left, Remainder::kDrop, batches)), whole(left / global * global));
+      std::vector<std::int64_t> counts;
+      const Indices repeated = deal(left, Remainder::kRepeat, batches, &counts);
+      EXPECT_EQ(sorted(repeated), whole(static_cast<std::int64_t>(repeated.size())));
+      EXPECT_LT(static_cast<std::int64_t>(repeated.size()) - left, static_cast<std::int64_t>(batches.size()));
+      for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+        const std::int64_t steps = (counts[rank] + batches[rank] - 1) / batches[rank];
+        EXPECT_EQ(steps, (left + global - 1) / global) << "rank " << rank << " of " << left;
+        const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()),
+                              Remainder::kRepeat, batches);
+        for (std::int64_t step = 0; step <= steps; ++step) {
+          const std::int64_t taken = std::min(step * batches[rank], counts[rank]);
+          EXPECT_EQ(dealing.consumed(taken, left), std::min(step * global, left));
+        }
+      }
+    }
+  }
+}
+
+TEST(MachineShare, BatchAndWorkersAreDealtFairly) {
+  const Share third{.rank = 6, .world_size = 8, .local_rank = 2, .local_world_size = 4, .nodes = 2};
+  EXPECT_EQ(batches_of_ranks(third, 10), (Indices{3, 3, 2, 2, 3, 3, 2, 2}));
+  EXPECT_THROW(batches_of_ranks(third, 3), DataError);
+  EXPECT_THROW(batches_of_ranks({.rank = 0, .world_size = 4, .nodes = 2}, 8), DataError);  // 1 process here, 3 there
+  EXPECT_EQ(workers_of_process(third, 7), 2);
+  EXPECT_EQ(workers_of_process({.rank = 0, .world_size = 2, .local_rank = 0, .local_world_size = 2}, 3), 2);
+  EXPECT_EQ(workers_of_process(third, 2), 1);
+  EXPECT_EQ(cores_of_process(third, 16, 16), 4);  // nobody has shared them out
+  EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // the launcher has
+  EXPECT_EQ(cores_of_process({}, 16, 16), 16);
+  EXPECT_EQ(cores_of_process(third, 2, 2), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::data
