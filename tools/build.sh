@@ -55,6 +55,11 @@ check_format() {
     fail "format the files above with: clang-format-14 -i FILE"
 }
 
+check_headers() {
+  say "public headers, each alone"
+  cmake --build "$BUILD" -j "$JOBS" --target headers_stand_alone >&2 || fail "a public header needs more than it includes (above)"
+}
+
 # check_lint all|changed, with the compile commands of the clang build.
 check_lint() {
   local files

@@ -1,9 +1,10 @@
-#include <lockstep/base/status.h>
+// A program that uses the layers without LibTorch.
+#include <lockstep/comm/store/hash_store.h>
 
 #include <cstdio>
 
 int main() {
-  const lockstep::Status status(lockstep::ErrorCode::kNotFound, "a message");
-  std::printf("%s: %s\n", std::string(lockstep::to_string(status.code())).c_str(), status.message().c_str());
-  return status.ok() ? 1 : 0;
+  lockstep::comm::HashStore store;
+  if (!store.set("key", "value").ok()) return 1;
+  std::printf("%d\n", static_cast<int>(store.num_keys().value()));
 }
