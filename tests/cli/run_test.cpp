@@ -17,6 +17,7 @@
 
 #include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::test {
 namespace {
@@ -50,21 +51,6 @@ std::string read_file(const fs::path& path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
-
-class Folder {
- public:
-  Folder() {
-    path_ = (fs::temp_directory_path() / "lockstep_run_XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a scratch folder");
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 using Lines = std::vector<std::string>;
 
@@ -131,7 +117,7 @@ TEST(RunMulti, StandardInputGoesToRankZero) {
 }
 
 TEST(RunMulti, TeeAndRedirectsWriteFiles) {
-  const Folder folder;
+  const ScratchFolder folder;
   const Finished end = run_job(2, "echo out $RANK; echo err $RANK >&2",
                                {"--log-dir", folder.path(), "--rdzv-id", "j", "--tee", "1", "--redirects", "0:2"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -204,7 +190,7 @@ TEST(RunFault, WorkersThatIgnoreBeingAskedAreKilled) {
 }
 
 TEST(RunFault, EndOfStderrIsReadFromALogFileToo) {
-  const Folder folder;
+  const ScratchFolder folder;
   const Finished end = run_job(2, "echo sad $RANK >&2; [ $RANK = 0 ] || exec sleep 600; exit 4",
                                {"--log-dir", folder.path(), "--redirects", "3"});
   EXPECT_EQ(end.exit_code, 4);
@@ -229,7 +215,7 @@ TEST(RunFault, ProgramsThatCannotBeStarted) {
   EXPECT_EQ(missing.exit_code, 127);
   EXPECT_TRUE(contains(missing.err, "no file './no_such_program'")) << missing.err;
 
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string path = folder.path() / "plain";
   std::ofstream(path) << "text\n";
   const Finished plain = run_program({LOCKSTEP_PROGRAM, "run", path});

@@ -63,7 +63,7 @@ class Trainer : public testing::Test {
     folder_.write("data/t10k-labels-idx1-ubyte", labels(kTest));
   }
 
-  std::string path(const std::string& name) const { return (folder_.path() / name).native(); }
+  std::string path(const std::string& name) const { return folder_.path(name); }
 
   Words alone(const Words& options) const {
     Words words{LOCKSTEP_TRAINER, "--batch-size", "32"};

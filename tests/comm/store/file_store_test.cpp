@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "comm/store/scratch_folder.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::comm {
 namespace {

@@ -1,8 +1,10 @@
 // Ranks that find one another, and what each of them is told when they do not. Ranks are threads here, each with an
-// environment of its own; rendezvous_multi_test.cpp runs processes.
+// environment of its own; c10d/init_test.cpp runs processes.
 #include "lockstep/comm/store/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,9 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/store/scratch_folder.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/comm/store/hash_store.h"
 #include "lockstep/comm/store/tcp_store.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::comm {
 namespace {
@@ -32,6 +35,27 @@ std::unique_ptr<TcpStoreServer> serve() {
 std::string free_port() {
   return std::to_string(serve()->port());
 }
+
+// Listens, and never says a word.
+class ForeignProgram {
+ public:
+  ForeignProgram() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_.get(), generic, size), 0);
+    EXPECT_EQ(::listen(socket_.get(), 8), 0);
+    EXPECT_EQ(::getsockname(socket_.get(), generic, &size), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  Fd socket_;
+  std::string address_;
+};
 
 RendezvousOptions base_options(milliseconds timeout = seconds(20)) {
   RendezvousOptions options;
@@ -238,11 +262,44 @@ TEST(RendezvousFault, APortTakenByAnotherJobIsNamed) {
              {another->endpoint().text(), "in use", "choose another one"});
 }
 
-TEST(RendezvousFault, AnUnreachableStoreIsNamed) {
-  auto options = numbered(base_options(milliseconds(100)), 1, 2);
-  options.init_method = "tcp://127.0.0.1:" + free_port();
-  expect_all({rendezvous(options).status()}, ErrorCode::kUnavailable,
-             {"rank 1 of 2", "127.0.0.1:", "attempts", "Connection refused"});
+// Rank 0 cannot listen; to the others the other job's store looks like their own, in which rank 0 never appears.
+TEST(RendezvousFault, APortTakenByAnotherJobIsAnErrorOnEveryRank) {
+  const auto another = serve();
+  std::vector<RendezvousOptions> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(numbered(base_options(milliseconds(500)), rank, 3));
+    ranks.back().init_method = "tcp://" + another->endpoint().text();
+  }
+  const auto statuses = meet(ranks);
+  expect_all({statuses[0]}, ErrorCode::kUnavailable, {"rank 0 of 3", another->endpoint().text(), "in use"});
+  expect_all({statuses[1], statuses[2]}, ErrorCode::kTimeout, {"of 3", "Missing: rank 0"});
+}
+
+TEST(RendezvousFault, APortTakenByAForeignProgramIsNamedOnEveryRank) {
+  const ForeignProgram foreign;
+  const std::string& address = foreign.address();
+  std::vector<RendezvousOptions> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(numbered(base_options(milliseconds(500)), rank, 2));
+    ranks.back().init_method = "tcp://" + address;
+  }
+  const auto statuses = meet(ranks);
+  expect_all({statuses[0]}, ErrorCode::kUnavailable, {"rank 0 of 2", address, "in use", "choose another one"});
+  EXPECT_FALSE(statuses[1].ok());
+  EXPECT_NE(statuses[1].message().find(address), std::string::npos) << statuses[1].message();
+}
+
+TEST(RendezvousFault, AnUnreachableStoreIsNamedOnEveryRank) {
+  std::vector<RendezvousOptions> ranks;
+  const std::string address = "127.0.0.1:" + free_port();
+  for (const auto* rank : {"0", "1"}) {
+    ranks.push_back(env_options({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", address}}, milliseconds(100)));
+  }
+  expect_all(meet(ranks), ErrorCode::kUnavailable, {"of 2", address, "attempts", "Connection refused"});
+  ranks[1].environment = {};
+  ranks[1] = numbered(std::move(ranks[1]), 1, 2);
+  ranks[1].init_method = "tcp://" + address;
+  expect_all({rendezvous(ranks[1]).status()}, ErrorCode::kUnavailable, {"rank 1 of 2", address, "attempts"});
 }
 
 TEST(RendezvousFault, AWrongKeyIsNamed) {

@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "comm/store/scratch_folder.h"
 #include "lockstep/comm/store/file_store.h"
 #include "lockstep/comm/store/hash_store.h"
 #include "lockstep/comm/store/limits.h"
 #include "lockstep/comm/store/prefix_store.h"
 #include "lockstep/comm/store/tcp_store.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::comm {
 namespace {
