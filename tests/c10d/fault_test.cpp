@@ -7,8 +7,7 @@
 #include <fstream>
 
 #include "c10d/ranks.h"
-#include "lockstep/launch/spawn.h"
-#include "support/scratch_folder.h"
+#include "support/process_ranks.h"
 
 namespace lockstep::test {
 namespace {
@@ -36,37 +35,20 @@ void die_in_the_middle() {
 }
 
 TEST(KilledRankFault, SurvivorsGetAnErrorThatNamesIt) {
-  const char* shared = getenv("LOCKSTEP_TEST_REPORTS");
-  const ScratchFolder folder;
-  const std::filesystem::path reports = shared == nullptr ? folder.path() : std::filesystem::path(shared);
-  launch::SpawnOptions options;
-  options.nprocs = 3;
-  options.timeout = std::chrono::seconds(60);
-  options.grace = std::chrono::seconds(20);
-  options.call_number = 1;
-  options.argv = {testing::internal::GetArgvs().front(),
-                  "--gtest_filter=KilledRankFault.SurvivorsGetAnErrorThatNamesIt", "--gtest_brief=1"};
-  options.environment = {{"LOCKSTEP_TEST_REPORTS", reports.native()}};
   const auto start = std::chrono::steady_clock::now();
-  const Status status = launch::spawn(
-      [&](int rank) {
-        if (rank == 1) {
-          die_in_the_middle();
-        } else {
-          signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
-          reduce_until_error(reports / std::to_string(rank));
-        }
+  run_processes_with_a_victim(
+      3, /*victim=*/1,
+      [](int rank, const std::filesystem::path& report) {
+        rank == 1 ? die_in_the_middle() : reduce_until_error(report);
       },
-      options);
-  EXPECT_NE(status.message().find("SIGKILL"), std::string::npos) << status.message();
+      [](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+        EXPECT_NE(text.find("all_reduce"), std::string::npos) << text;
+        EXPECT_EQ(text.find(to_string(ErrorCode::kPeerFailed)), 0U) << text;
+      });
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
-  for (const char* rank : {"0", "2"}) {
-    std::ifstream file(reports / rank);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-    EXPECT_NE(text.find("all_reduce"), std::string::npos) << text;
-    EXPECT_EQ(text.find(to_string(ErrorCode::kPeerFailed)), 0U) << text;
-  }
 }
 
 }  // namespace

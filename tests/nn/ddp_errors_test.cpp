@@ -5,10 +5,8 @@
 
 #include <fstream>
 
-#include "lockstep/launch/spawn.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
-#include "support/scratch_folder.h"
 
 namespace lockstep::test {
 namespace {
@@ -153,32 +151,17 @@ void train_until_error(bool die, const std::filesystem::path& report) {
 }
 
 TEST(DdpFault, AKilledRankIsNamedByBackwardAndParametersCanBeSaved) {
-  const char* shared = getenv("LOCKSTEP_TEST_REPORTS");
-  const ScratchFolder folder;
-  const std::filesystem::path reports = shared == nullptr ? folder.path() : std::filesystem::path(shared);
-  launch::SpawnOptions options;
-  options.nprocs = 3;
-  options.timeout = std::chrono::seconds(60);
-  options.grace = std::chrono::seconds(20);
-  options.call_number = 1;
-  options.argv = {testing::internal::GetArgvs().front(),
-                  "--gtest_filter=DdpFault.AKilledRankIsNamedByBackwardAndParametersCanBeSaved", "--gtest_brief=1"};
-  options.environment = {{"LOCKSTEP_TEST_REPORTS", reports.native()}};
-  const Status status = launch::spawn(
-      [&](int rank) {
-        if (rank != 1) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
-        train_until_error(/*die=*/rank == 1, reports / std::to_string(rank));
-      },
-      options);
-  expect_in(status.message(), {"SIGKILL", "rank 1"});
-  std::vector<torch::Tensor> saved[2];
-  for (int i = 0; i < 2; ++i) {
-    const std::filesystem::path report = reports / std::to_string(2 * i);
-    std::ifstream file(report);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    expect_in(text, {"step 5", "rank 1", std::string(to_string(ErrorCode::kPeerFailed))});
-    torch::load(saved[i], report.native() + ".pt");
-  }
+  std::vector<std::vector<torch::Tensor>> saved;
+  run_processes_with_a_victim(
+      3, /*victim=*/1,
+      [](int rank, const std::filesystem::path& report) { train_until_error(/*die=*/rank == 1, report); },
+      [&](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        expect_in(text, {"step 5", "rank 1", std::string(to_string(ErrorCode::kPeerFailed))});
+        torch::load(saved.emplace_back(), report.native() + ".pt");
+      });
+  ASSERT_EQ(saved.size(), 2U);
   ASSERT_EQ(saved[0].size(), 6U);
   for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(torch::equal(saved[0][i], saved[1][i])) << "weights of step 5 differ";
 }

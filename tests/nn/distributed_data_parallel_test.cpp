@@ -1,4 +1,5 @@
-// DistributedDataParallel with real processes: gradients, buffers, unused parameters, accumulation, uneven inputs.
+// DistributedDataParallel with real processes: gradients, unused parameters. Accumulation, uneven inputs and the like
+// are in ddp_passes_test.cpp.
 #include "lockstep/nn/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>
@@ -118,66 +119,6 @@ TEST_P(DistributedDataParallelMulti, HandlesParametersThatSomeRanksDoNotUse) {
       ddp->is_training();  // any call through -> announces a pass
       loss(net, rank).backward();
       expect_gradients(net, expected);
-    }
-  });
-}
-
-TEST_P(DistributedDataParallelMulti, AccumulatesWithoutSynchronising) {
-  const int world = GetParam();
-  test::run_processes(world, [&](int rank) {
-    torch::set_num_threads(1);
-    torch::manual_seed(1);
-    ProcessGroupGuard group;
-    Net net;
-    DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.1});
-    for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      std::vector<torch::Tensor> expected;
-      for (int part = 0; part < 3; ++part) {
-        const int seed = 3 * step + part;
-        const auto loss = [&](Net& model, int of_rank) {
-          return model->forward(input_of(of_rank, seed)).square().mean();
-        };
-        const auto gradients = mean_gradients(net, world, seed, loss);
-        for (std::size_t i = 0; i < gradients.size(); ++i) {
-          if (part == 0) {
-            expected.push_back(gradients[i]);
-          } else {
-            expected[i] += gradients[i];
-          }
-        }
-        if (part < 2) {
-          const auto guard = ddp.no_sync();
-          ddp.forward(input_of(rank, seed)).square().mean().backward();
-        } else {
-          ddp.forward(input_of(rank, seed)).square().mean().backward();
-        }
-      }
-      expect_gradients(net, expected);
-    }
-  });
-}
-
-TEST_P(DistributedDataParallelMulti, JoinsUnevenInputs) {
-  const int world = GetParam();
-  test::run_processes(world, [&](int rank) {
-    torch::set_num_threads(1);
-    torch::manual_seed(1);
-    ProcessGroupGuard group;
-    Net net;
-    DistributedDataParallel<Net> ddp(net);
-    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
-    ddp.join([&] {
-      for (int step = 0; step < 2 + 2 * rank; ++step) {
-        optimizer.zero_grad();
-        ddp->forward(input_of(rank, step)).square().mean().backward();
-        optimizer.step();
-      }
-    });
-    for (const auto& item : net->named_parameters()) {
-      torch::Tensor first = item.value().detach().clone();
-      broadcast(first, 0);
-      EXPECT_TRUE(torch::equal(item.value(), first)) << item.key();
     }
   });
 }

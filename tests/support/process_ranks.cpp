@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 
 #include "lockstep/launch/spawn.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::test {
 namespace {
@@ -101,18 +105,28 @@ void expect_nothing_left(const Leftovers& before) {
   EXPECT_EQ(added(before.shared_memory, now.shared_memory), "") << "entries are left in /dev/shm";
 }
 
-void run_processes(int world, const std::function<void(int rank)>& fn, std::chrono::seconds deadline) {
-  const std::string test = current_test_name();
-  const Leftovers before = Leftovers::now();
+namespace {
+
+// This test again, from the start up to its next spawn.
+launch::SpawnOptions spawn_options(int world, const std::string& test) {
   launch::SpawnOptions options;
   options.nprocs = world;
-  options.timeout = deadline;
-  options.grace = std::chrono::milliseconds(500);
   options.call_number = next_call_number(test);
   options.argv = {testing::internal::GetArgvs().front(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests",
                   "--gtest_brief=1"};
   // What the parent runs is for the parent to decide, and the report file is its own.
   options.environment = {{"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}, {"GTEST_OUTPUT", ""}};
+  return options;
+}
+
+}  // namespace
+
+void run_processes(int world, const std::function<void(int rank)>& fn, std::chrono::seconds deadline) {
+  const std::string test = current_test_name();
+  const Leftovers before = Leftovers::now();
+  launch::SpawnOptions options = spawn_options(world, test);
+  options.timeout = deadline;
+  options.grace = std::chrono::milliseconds(500);
   const Status status = launch::spawn(
       [&fn](int rank) {
         const FailureCollector failures;
@@ -121,6 +135,34 @@ void run_processes(int world, const std::function<void(int rank)>& fn, std::chro
       },
       options);
   EXPECT_TRUE(status.ok()) << status.message();
+  expect_nothing_left(before);
+}
+
+void run_processes_with_a_victim(int world, int victim,
+                                 const std::function<void(int rank, const std::filesystem::path& report)>& fn,
+                                 const std::function<void(const std::filesystem::path& report)>& check) {
+  const std::string test = current_test_name();
+  const Leftovers before = Leftovers::now();
+  // The ranks have the parent's folder; they end without destroying what is on the stack here.
+  const char* given = getenv("LOCKSTEP_TEST_REPORTS");
+  std::optional<ScratchFolder> folder;
+  if (given == nullptr) folder.emplace();
+  const std::filesystem::path reports = given == nullptr ? folder->path() : std::filesystem::path(given);
+  launch::SpawnOptions options = spawn_options(world, test);
+  options.timeout = std::chrono::seconds(60);
+  options.grace = std::chrono::seconds(20);
+  options.environment.emplace_back("LOCKSTEP_TEST_REPORTS", reports.native());
+  const Status status = launch::spawn(
+      [&](int rank) {
+        if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
+        fn(rank, reports / std::to_string(rank));
+      },
+      options);
+  EXPECT_NE(status.message().find("SIGKILL"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("rank " + std::to_string(victim)), std::string::npos) << status.message();
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank != victim) check(reports / std::to_string(rank));
+  }
   expect_nothing_left(before);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
@@ -19,6 +20,13 @@ namespace lockstep::test {
 // May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
 void run_processes(int world, const std::function<void(int rank)>& fn,
                    std::chrono::seconds deadline = std::chrono::seconds(60));
+
+// A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each; the others are left
+// the time to write what they saw into the file `report` (and files whose names begin alike). Then check(report) runs
+// here, for each of the others.
+void run_processes_with_a_victim(int world, int victim,
+                                 const std::function<void(int rank, const std::filesystem::path& report)>& fn,
+                                 const std::function<void(const std::filesystem::path& report)>& check);
 
 // What exists now and must not be more afterwards.
 struct Leftovers {

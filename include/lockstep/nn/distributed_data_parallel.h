@@ -20,7 +20,8 @@
 //   - No prefix is added to parameter names.
 //
 // An exception that leaves backward() on all ranks alike does no harm: the next pass starts anew. On some ranks only,
-// the ranks no longer make the same calls, and the group is lost.
+// the ranks no longer make the same calls, and the group is lost: destroy it, and make a new one and a new wrapper. A
+// wrapper that is destroyed after an exception drops the gradients that were still being reduced.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
 // them once. A reference to a gradient that is kept over a step sees the next step's values.
