@@ -88,7 +88,12 @@ Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline) 
 // The connections of one client: those in a call, and idle ones for the next call.
 class TcpStore::Connections {
  public:
-  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)) { idle_.push_back(std::move(first)); }
+  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)) {
+    if (auto local = local_endpoint(first.get()); local.ok()) local_address_ = local->host;
+    idle_.push_back(std::move(first));
+  }
+
+  const std::string& local_address() const { return local_address_; }
 
   // Sends a request and waits for its answer; an error in the answer comes back as status.
   Result<Message> call(Message request, Deadline deadline);
@@ -106,6 +111,7 @@ class TcpStore::Connections {
   Status left() const;
 
   const TcpStoreOptions options_;
+  std::string local_address_;  // constant once made
   Mutex mutex_;
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<Fd> idle_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -284,6 +290,10 @@ Result<bool> TcpStore::delete_key(std::string_view key) {
 Result<std::int64_t> TcpStore::num_keys() {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kNumKeys, {})));
   return answer.number;
+}
+
+std::string TcpStore::local_address() const {
+  return connections_->local_address();
 }
 
 Status TcpStore::multi_set(std::span<const std::string> keys, std::span<const Bytes> values) {

@@ -22,6 +22,7 @@ class HashStore final : public Store {
   Result<bool> check(std::span<const std::string> keys) override;
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
+  std::string local_address() const override { return "127.0.0.1"; }  // its users are threads of one process
 
  private:
   struct State;

@@ -23,6 +23,7 @@ class PrefixStore final : public Store {
   Result<bool> check(std::span<const std::string> keys) override;
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
+  std::string local_address() const override { return inner_->local_address(); }
   Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values) override;
   Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
 

@@ -41,6 +41,10 @@ class Store {
   virtual Result<bool> delete_key(std::string_view key) = 0;
   virtual Result<std::int64_t> num_keys() = 0;
 
+  // This machine's address on the way to the store's server, as a number ("10.0.0.7", "fd00::7"): what other machines
+  // of the job can reach it by. Empty where there is no such way (files, memory) or none is known.
+  virtual std::string local_address() const { return {}; }
+
   // Several keys in one round trip where the implementation can.
   virtual Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values);
   virtual Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline);
