@@ -3,8 +3,8 @@
 
 readonly DEFAULT_TORCH=2.15.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-venv
-  dataset-fashion-mnist libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev libssl-dev libwebp-dev
-  nlohmann-json3-dev zlib1g-dev)
+  dataset-fashion-mnist iproute2 libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev libssl-dev
+  libucx-dev libwebp-dev nlohmann-json3-dev zlib1g-dev)
 # For the tests with other launchers: Open MPI, and the libraries that Slurm's programs load.
 readonly TEST_PACKAGES=(openmpi-bin libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)

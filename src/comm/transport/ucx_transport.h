@@ -1,0 +1,17 @@
+// The transport over UCX: TCP, or RDMA where the machine has it.
+//
+// Parcels are UCX's tagged messages, letters its active messages. Which devices are used: what UCX_TLS and
+// UCX_NET_DEVICES say; where they are not set, the interface given here.
+#pragma once
+
+#include <memory>
+
+#include "comm/transport/network_interface.h"
+#include "comm/transport/transport.h"
+
+namespace lockstep::comm {
+
+// `interface`: empty: UCX chooses. `handler` is called from progress().
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, LetterHandler handler);
+
+}  // namespace lockstep::comm
