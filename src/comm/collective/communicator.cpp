@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "group.h"
+#include "machines.h"
+#include "wide_group.h"
 
 namespace lockstep::comm {
 namespace {
@@ -44,16 +46,17 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
-  return state_->group->wait(*state_, deadline);
+  return state_->wide ? state_->wide->wait(*state_, deadline) : state_->group->wait(*state_, deadline);
 }
 
 bool Operation::is_completed() {
-  return !state_ || state_->group->poll(*state_);
+  return !state_ || (state_->wide ? state_->wide->poll(*state_) : state_->group->poll(*state_));
 }
 int Operation::source() const {
   return state_ && state_->over ? state_->transfer.from : -1;
 }
 std::uint64_t Operation::sequence() const {
+  if (state_ && state_->wide_collective) return state_->wide_collective->sequence;
   return state_ && state_->collective ? state_->collective->sequence() : 0;
 }
 
@@ -67,6 +70,17 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   if (!own.arena) {
     LOCKSTEP_ASSIGN_OR_RETURN(own.arena, SharedArena::create());
   }
+  if (own.world_size > 1) {
+    const Member me = describe_this_process(own.rank, own.world_size, own.machine);
+    auto members = call_roll(*store, own.name, me, Deadline::after(own.timeout));
+    if (!members.ok())
+      return members.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+    MachineLayout layout(members.value());
+    if (layout.machines() > 1) {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto wide, WideGroup::create(store, own, std::move(layout)));
+      return std::unique_ptr<Communicator>(new Communicator(nullptr, std::move(wide)));
+    }
+  }
   HandOverOptions hand_over_options;
   hand_over_options.rank = own.rank;
   hand_over_options.world_size = own.world_size;
@@ -76,113 +90,119 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   if (!parts.ok())
     return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
   return std::unique_ptr<Communicator>(
-      new Communicator(std::make_shared<Impl>(own.rank, own, std::move(parts).value())));
+      new Communicator(std::make_shared<Impl>(own.rank, own, std::move(parts).value()), nullptr));
 }
 
-Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide)
+    : impl_(std::move(impl)), wide_(std::move(wide)) {}
 Communicator::~Communicator() {
-  impl_->close();
+  wide_ ? wide_->close() : impl_->close();
 }
 
 int Communicator::rank() const {
-  return impl_->memory().rank();
+  return wide_ ? wide_->rank() : impl_->memory().rank();
 }
 int Communicator::world_size() const {
-  return impl_->memory().world();
+  return wide_ ? wide_->world_size() : impl_->memory().world();
 }
 const std::string& Communicator::name() const {
-  return impl_->memory().name();
+  return wide_ ? wide_->name() : impl_->memory().name();
 }
 SharedArena& Communicator::arena() const {
-  return impl_->memory().arena();
+  return wide_ ? wide_->arena() : impl_->memory().arena();
 }
 
 Status Communicator::run(const AllReduce& args, Deadline deadline) {
+  if (wide_) return wide_->run(make_request(args), deadline);
   if (args.count * size_of(args.type) <= kInlineBytes) return impl_->run_small(args, deadline);
   return impl_->run(make_request(args), deadline);
 }
 Status Communicator::run(const Reduce& args, Deadline deadline) {
-  return impl_->run(make_request(args, rank()), deadline);
+  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
 }
 Status Communicator::run(const Broadcast& args, Deadline deadline) {
-  return impl_->run(make_request(args, rank()), deadline);
+  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
 }
 Status Communicator::run(const AllGather& args, Deadline deadline) {
-  return impl_->run(make_request(args), deadline);
+  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
 }
 Status Communicator::run(const Gather& args, Deadline deadline) {
-  return impl_->run(make_request(args, rank()), deadline);
+  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
 }
 Status Communicator::run(const Scatter& args, Deadline deadline) {
-  return impl_->run(make_request(args, rank()), deadline);
+  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
 }
 Status Communicator::run(const ReduceScatter& args, Deadline deadline) {
-  return impl_->run(make_request(args), deadline);
+  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
 }
 Status Communicator::run(const AllToAll& args, Deadline deadline) {
-  return impl_->run(make_request(args), deadline);
+  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
 }
 Status Communicator::run(const Barrier& args, Deadline deadline) {
-  return impl_->run(make_request(args), deadline);
+  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
 }
 
 Status Communicator::run(const Send& args, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return impl_->run(transfer, deadline);
+  return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
 }
 Status Communicator::run(const Receive& args, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return impl_->run(transfer, deadline);
+  return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
 }
 
 Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
-  return impl_->start(make_request(args), std::move(keep));
+  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
 }
 Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
-  return impl_->start(make_request(args, rank()), std::move(keep));
+  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
+               : impl_->start(make_request(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
-  return impl_->start(make_request(args, rank()), std::move(keep));
+  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
+               : impl_->start(make_request(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
-  return impl_->start(make_request(args), std::move(keep));
+  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
 }
 Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
-  return impl_->start(make_request(args, rank()), std::move(keep));
+  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
+               : impl_->start(make_request(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
-  return impl_->start(make_request(args, rank()), std::move(keep));
+  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
+               : impl_->start(make_request(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
-  return impl_->start(make_request(args), std::move(keep));
+  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
 }
 Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
-  return impl_->start(make_request(args), std::move(keep));
+  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
 }
 Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
-  return impl_->start(make_request(args), std::move(keep));
+  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
 }
 
 Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return impl_->start(transfer, std::move(keep));
+  return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }
 Result<Operation> Communicator::start(const Receive& args, KeepAlive keep) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return impl_->start(transfer, std::move(keep));
+  return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }
 
 void Communicator::poke() {
-  impl_->poke();
+  wide_ ? wide_->poke() : impl_->poke();
 }
 void Communicator::abort(const std::string& reason) {
-  impl_->abort(reason);
+  wide_ ? wide_->abort(reason) : impl_->abort(reason);
 }
 Status Communicator::health() const {
-  return impl_->health();
+  return wide_ ? wide_->health() : impl_->health();
 }
 std::uint64_t Communicator::sequence() const {
-  return impl_->sequence();
+  return wide_ ? wide_->sequence() : impl_->sequence();
 }
 
 }  // namespace lockstep::comm

@@ -244,15 +244,21 @@ Status Communicator::Impl::run_small(const AllReduce& args, Deadline deadline) {
 }
 
 Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), /*blocking=*/false));
+  return Operation(std::move(state));
+}
+
+Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Request request, KeepAlive keep_alive,
+                                                                     bool blocking) {
   auto state = std::make_shared<Operation::State>();
   state->group = shared_from_this();
   state->keep_alive = std::move(keep_alive);
-  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), /*blocking=*/false);
+  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), blocking);
   LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, Deadline::after(timeout_)));
   MutexLock lock(mutex_);
   started_.push_back(state);
   drive(/*help=*/false);
-  return Operation(state);
+  return state;
 }
 
 Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
@@ -274,6 +280,11 @@ Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
   MutexLock lock(mutex_);
   mailbox_.withdraw(transfer);
   return status;
+}
+
+bool Communicator::Impl::try_receive(Transfer& transfer) {
+  MutexLock lock(mutex_);
+  return mailbox_.try_receive(transfer);
 }
 
 Result<Operation> Communicator::Impl::start(Transfer transfer, KeepAlive keep_alive) {

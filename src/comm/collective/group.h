@@ -17,11 +17,16 @@
 
 namespace lockstep::comm {
 
+class WideGroup;
+struct WideOperation;
+
 // A started operation: a collective or a transfer, the other is unused.
 class Operation::State {
  public:
-  std::shared_ptr<Communicator::Impl> group;
-  std::unique_ptr<Collective> collective;
+  std::shared_ptr<Communicator::Impl> group;       // or
+  std::shared_ptr<WideGroup> wide;                 // where the ranks are on several machines
+  std::unique_ptr<Collective> collective;          // of `group`
+  std::shared_ptr<WideOperation> wide_collective;  // of `wide`
   Transfer transfer;
   Communicator::KeepAlive keep_alive;
   std::atomic<bool> over{false};
@@ -35,6 +40,10 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Status run(Request request, Deadline deadline);
   Status run_small(const AllReduce& args, Deadline deadline);
   Result<Operation> start(Request request, KeepAlive keep_alive);
+  // For a WideGroup: `blocking` promises that this rank drives the operation until it is over.
+  Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, bool blocking);
+  // Receives a message that has arrived; false when there is none that matches.
+  bool try_receive(Transfer& transfer);
   Status run(Transfer transfer, Deadline deadline);
   Result<Operation> start(Transfer transfer, KeepAlive keep_alive);
   Status wait(Operation::State& state, Deadline deadline);
@@ -45,6 +54,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void close();
 
   const GroupMemory& memory() const { return memory_; }
+  const Waiting& waiting() const { return waiting_; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 

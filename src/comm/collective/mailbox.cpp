@@ -23,17 +23,24 @@ Mailbox::~Mailbox() {
 void Mailbox::start(Transfer& transfer) {
   if (transfer.is_send) {
     sends_.push_back(&transfer);
-  } else {
-    const auto letter = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                     [&](const Letter& candidate) { return matches(transfer, candidate); });
-    if (letter != unexpected_.end()) {
-      deliver(transfer, *letter);
-      unexpected_.erase(letter);
-    } else {
-      receives_.push_back(&transfer);
-    }
+  } else if (!take_unexpected(transfer)) {
+    receives_.push_back(&transfer);
   }
   pump();
+}
+
+bool Mailbox::take_unexpected(Transfer& transfer) {
+  const auto letter = std::find_if(unexpected_.begin(), unexpected_.end(),
+                                   [&](const Letter& candidate) { return matches(transfer, candidate); });
+  if (letter == unexpected_.end()) return false;
+  deliver(transfer, *letter);
+  unexpected_.erase(letter);
+  return true;
+}
+
+bool Mailbox::try_receive(Transfer& transfer) {
+  pump();
+  return take_unexpected(transfer);
 }
 
 void Mailbox::withdraw(Transfer& transfer) {

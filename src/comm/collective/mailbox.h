@@ -37,6 +37,8 @@ class Mailbox {
   // `transfer` must live until it is over or withdrawn.
   void start(Transfer& transfer);
   void withdraw(Transfer& transfer);
+  // Receives a message that has arrived; false, and nothing is asked for, when none matches.
+  bool try_receive(Transfer& transfer);
   // Whether another rank may still read the memory of this send.
   bool in_flight(const Transfer& transfer) const;
   // Moves what can be moved without waiting.
@@ -62,6 +64,7 @@ class Mailbox {
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
   void fetch_from(int source);
+  bool take_unexpected(Transfer& transfer);
   Letter open(int source, const Message& message) const;
   static bool matches(const Transfer& receive, const Letter& letter) {
     return receive.tag == letter.tag && (receive.peer == kAnySource || receive.peer == letter.from);

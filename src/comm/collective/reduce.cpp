@@ -56,8 +56,9 @@ ReduceIsa choose_reduce_isa(const ReduceIsaList& list, const char* requested) {
 void reduce(const Reduction& reduction, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             std::size_t count) {
   if (count == 0 || outputs.empty()) return;
-  isa_in_use().kernel({reduction.type, reduction.op, reduction.factor, inputs.data(), inputs.size(), outputs.data(),
-                       outputs.size(), count * size_of(reduction.type)});
+  const std::size_t divisor = reduction.divisor == 0 ? inputs.size() : reduction.divisor;
+  isa_in_use().kernel({reduction.type, reduction.op, reduction.factor, divisor, inputs.data(), inputs.size(),
+                       outputs.data(), outputs.size(), count * size_of(reduction.type)});
 }
 
 std::string_view reduce_isa() {

@@ -2,13 +2,13 @@
 
 template <class Format, class Scalar>
 void sum_of_floats(const ReduceRequest& r) {
-  const auto n = static_cast<Scalar>(r.num_inputs);
+  const auto n = static_cast<Scalar>(r.divisor);
   switch (r.op) {
     case ReduceOp::kSum: return combine_often<Format>(r, Sum{});
     case ReduceOp::kPremulSum: return combine<Format>(r, ScaledSum<Scalar>{{}, static_cast<Scalar>(r.factor)});
     default: break;  // kAvg
   }
-  if ((r.num_inputs & (r.num_inputs - 1)) == 0) return combine_often<Format>(r, MeanByFactor<Scalar>{{}, 1 / n});
+  if ((r.divisor & (r.divisor - 1)) == 0) return combine_often<Format>(r, MeanByFactor<Scalar>{{}, 1 / n});
   combine_often<Format>(r, MeanByDivision<Scalar>{{}, n});
 }
 
@@ -56,7 +56,7 @@ void reduce_integers(const ReduceRequest& r) {
     case ReduceOp::kMin: return combine<Plain<Scalar>>(r, Min{});
     case ReduceOp::kMax: return combine<Plain<Scalar>>(r, Max{});
     case ReduceOp::kAvg:
-      return combine<Plain<Unsigned>>(r, IntegerMean<Scalar, Wide>{{}, static_cast<Wide>(r.num_inputs)});
+      return combine<Plain<Unsigned>>(r, IntegerMean<Scalar, Wide>{{}, static_cast<Wide>(r.divisor)});
     default: return reduce_bits(r);
   }
 }

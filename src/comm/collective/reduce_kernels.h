@@ -14,6 +14,7 @@ struct ReduceRequest {
   DataType type;
   ReduceOp op;
   double factor;
+  std::size_t divisor;  // kAvg
   const std::byte* const* inputs;
   std::size_t num_inputs;  // at least 1
   std::byte* const* outputs;

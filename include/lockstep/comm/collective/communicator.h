@@ -1,4 +1,5 @@
-// Communicator: the collective operations of one group of ranks on one machine, over shared memory.
+// Communicator: the collective operations of one group of ranks: over shared memory within a machine, over UCX between
+// machines (found out by itself; see CommunicatorOptions::machine).
 //
 // Every rank of the group calls the same operations in the same order; docs/collectives.md explains how they work and
 // what they cost. Buffers that live in the communicator's SharedArena are read and written in place by all ranks; any
@@ -7,8 +8,8 @@
 // Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
 // returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
 // of the arena, any rank that waits for it (or starts another one) may do the work for all, so a rank that is busy
-// elsewhere delays nobody. At most kMaxPending operations are under way at once; the next start() first completes the
-// oldest.
+// elsewhere delays nobody. Between machines, what a rank sends or passes on waits until that rank is inside a call. At
+// most kMaxPending operations are under way at once; the next start() first completes the oldest.
 //
 // Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the
 // ranks; nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never
@@ -146,7 +147,12 @@ struct CommunicatorOptions {
       std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
   // Where this rank allocates what others shall see. Ranks of one process may share one.
   std::shared_ptr<SharedArena> arena;
+  // Ranks with equal text here share memory, others talk over the network. Empty: LOCKSTEP_MACHINE; with neither, ranks
+  // of one user on one booted system and in one network namespace. For tests, and where memory is not to be shared.
+  std::string machine = {};
 };
+
+class WideGroup;
 
 class Communicator {
  public:
@@ -209,8 +215,9 @@ class Communicator {
   std::uint64_t sequence() const;
 
  private:
-  explicit Communicator(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
+  std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
+  std::shared_ptr<WideGroup> wide_;  // they are not
 };
 
 }  // namespace lockstep::comm

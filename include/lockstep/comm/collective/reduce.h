@@ -17,6 +17,8 @@ struct Reduction {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;  // kPremulSum only: every input is multiplied by it first
+  // kAvg only: what the sum is divided by; 0: the number of inputs. Another number where inputs are sums themselves.
+  std::size_t divisor = 0;
 };
 
 // Combines `count` elements. At least one input; any number of outputs. An output may be one of the inputs (same first

@@ -1,0 +1,180 @@
+// How a WideGroup comes into being, and how it ends.
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "comm/transport/network_interface.h"
+#include "comm/transport/ucx_transport.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+#include "wide_group.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kTokenBytes = 16;
+constexpr auto kFarewell = std::chrono::milliseconds(200);
+
+// The interface that other machines reach this one by: that of the way to the store, which everyone has gone already;
+// else that of the route to the master.
+NetworkInterface find_interface(const Store& store) {
+  if (const std::string address = store.local_address(); !address.empty()) {
+    if (auto found = interface_with_address(address); found.ok()) return found.value();
+  }
+  if (const auto master = Environment::of_process().get("MASTER_ADDR")) {
+    auto found = interface_towards(*master);
+    if (found.ok()) return found.value();
+    log::warning(
+        fmt::format("no interface towards MASTER_ADDR {}: {}; UCX chooses one", *master, found.status().message()));
+  }
+  return {};
+}
+
+Result<std::string> random_token() {
+  std::array<char, kTokenBytes> token;
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size()))
+    return Status::from_errno("getrandom", errno);
+  return std::string(token.data(), token.size());
+}
+
+}  // namespace
+
+Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store>& store,
+                                                     const CommunicatorOptions& options, MachineLayout layout) {
+  std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)));
+  const Status opened = group->open(store, Deadline::after(options.timeout));
+  if (!opened.ok()) {
+    return opened.with_context(fmt::format("rank {} cannot join group '{}', which spans {} machines", options.rank,
+                                           options.name, group->layout_.machines()));
+  }
+  return group;
+}
+
+Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, "before", deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, "after", deadline));
+  LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      transport_, open_ucx(find_interface(*store), [this](const Letter& letter) { return on_letter(letter); }));
+  LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
+  context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_});
+  {
+    MutexLock lock(mutex_);
+    mail_ = std::make_unique<WideMail>(layout_, rank_, *transport_, *before_, token_);
+  }
+  return greet(deadline);
+}
+
+Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::shared_ptr<Store>& store, const char* what,
+                                                                  Deadline deadline) const {
+  const int machine = layout_.machine_of(rank_);
+  CommunicatorOptions local;
+  local.rank = layout_.index_of(rank_);
+  local.world_size = layout_.size(machine);
+  local.name = fmt::format("{}@{}/{}", name_, machine, what);
+  local.timeout = timeout_;
+  local.arena = arena_;
+  HandOverOptions options;
+  options.rank = local.rank;
+  options.world_size = local.world_size;
+  options.name = local.name;
+  options.control_bytes = ControlLayout(local.world_size).total();
+  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(*store, *arena_, options, deadline));
+  return std::make_shared<Communicator::Impl>(local.rank, local, std::move(parts));
+}
+
+// One rank's word and the group's secret travel through the store, which only members of the job can read.
+Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
+  const auto key = [&](int rank) { return fmt::format("lockstep/{}/wire/{}", name_, rank); };
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
+  const std::string address = transport_->address();
+  if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
+  LOCKSTEP_RETURN_IF_ERROR(store->set(key(rank_), token + address));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(key(rank));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, store->multi_get(keys, deadline));
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (words[rank].size() <= kTokenBytes) {
+      return {ErrorCode::kCorrupt, fmt::format("what rank {} published is no address", rank)};
+    }
+    if (layout_.machine_of(rank) != layout_.machine_of(rank_))
+      transport_->introduce(rank, words[rank].substr(kTokenBytes));
+  }
+  token_ = words[0].substr(0, kTokenBytes);
+  return {};
+}
+
+Status WideGroup::share_boards(Deadline deadline) {
+  const std::size_t bytes = world_size() * sizeof(std::uint64_t);
+  LOCKSTEP_RETURN_IF_ERROR(board_staging_.allocate(arena_, bytes));
+  std::memset(board_staging_.data(), 0, bytes);
+  const std::uint64_t mine = arena_->offset_of(board_staging_.data()) + 1;
+  const int locals = layout_.size(layout_.machine_of(rank_));
+  std::vector<std::uint64_t> offsets(locals);
+  AllGather args;
+  args.input = {&mine, sizeof mine};
+  for (std::uint64_t& offset : offsets) args.outputs.push_back({&offset, sizeof offset});
+  LOCKSTEP_RETURN_IF_ERROR(before_->run(make_request(args), deadline));
+  for (int index = 0; index < locals; ++index)
+    boards_.push_back(reinterpret_cast<Board>(before_->memory().resolve(index, offsets[index])));
+  return {};
+}
+
+// A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name.
+Status WideGroup::greet(Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    tell_neighbours(WideLetter::Type::kHello, 0, "");
+  }
+  std::vector<int> silent;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      drive();
+      silent.clear();
+      bool lost = false;
+      for (int rank = 0; rank < world_size(); ++rank) {
+        if (!layout_.are_neighbours(rank_, rank) || greeted_[rank]) continue;
+        silent.push_back(rank);
+        lost = lost || transport_->is_lost(rank);
+      }
+      if (silent.empty()) return {};
+      if (!break_status_.ok()) return break_status_;
+      if (lost || deadline.expired()) break;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return {deadline.expired() ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
+          fmt::format("no connection between rank {} (on {}) and rank(s) {} through {}. Is that the interface that "
+                      "connects the machines (UCX_NET_DEVICES chooses another one), and does a firewall allow TCP "
+                      "connections between them on any port?",
+                      rank_, layout_.member(rank_).host, ranks_with_hosts(layout_, silent), transport_->describe())};
+}
+
+// What others still need of this rank gets a moment; then whoever could still wait for it is told.
+void WideGroup::close() {
+  if (transport_ == nullptr || before_ == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    const Deadline moment = Deadline::after(kFarewell);
+    while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && !moment.expired())
+      drive();
+    closed_ = true;
+    if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
+      const std::string what = pending_ > 0 ? describe(*(active_.empty() ? queue_.front() : active_.front().operation))
+                                            : describe(transfers_.front()->transfer);
+      (void)break_group(ErrorCode::kPeerFailed, fmt::format("rank {} left the group with {} under way", rank_, what));
+    } else if (break_status_.ok()) {
+      tell_neighbours(WideLetter::Type::kGoodbye, 0, "");
+      transport_->close(/*gently=*/true, kFarewell);
+    }
+  }
+  before_->close();
+  if (after_ != nullptr) after_->close();
+}
+
+}  // namespace lockstep::comm

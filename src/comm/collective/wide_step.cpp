@@ -1,0 +1,114 @@
+#include "wide_step.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::comm {
+namespace {
+
+// Bits of a tag: stage, source, step.
+constexpr int kStepBits = 41;
+constexpr int kSourceBits = 20;
+
+}  // namespace
+
+std::uint64_t Flows::tag(int stage, int source) const {
+  return static_cast<std::uint64_t>(stage) << (kStepBits + kSourceBits) |
+         static_cast<std::uint64_t>(source) << kStepBits | step_;
+}
+
+Flows::Flow& Flows::add(int peer, bool is_send, std::size_t bytes) {
+  under_way_.push_back({Parcel(), peer, is_send, bytes});
+  return under_way_.back();
+}
+
+void Flows::send(int peer, int stage, const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  context_.transport.send(peer, tag(stage, context_.rank), data, bytes, add(peer, true, bytes).parcel);
+}
+void Flows::receive(int peer, int stage, void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  context_.transport.receive(peer, tag(stage, peer), data, bytes, add(peer, false, bytes).parcel);
+}
+void Flows::signal(int peer, int stage) {
+  context_.transport.send(peer, tag(stage, context_.rank), nullptr, 0, add(peer, true, 0).parcel);
+}
+void Flows::await_signal(int peer, int stage) {
+  context_.transport.receive(peer, tag(stage, peer), nullptr, 0, add(peer, false, 0).parcel);
+}
+
+void Flows::look() {
+  for (const Flow& flow : under_way_) {
+    if (flow.parcel.done && !flow.parcel.status.ok() && status_.ok()) {
+      status_ = flow.parcel.status.with_context((flow.is_send ? "sending to rank " : "receiving from rank ") +
+                                                std::to_string(flow.peer));
+    }
+  }
+  while (!under_way_.empty() && under_way_.front().parcel.done) under_way_.pop_front();
+}
+
+bool Flows::done() {
+  look();
+  return under_way_.empty() && status_.ok();
+}
+
+bool Flows::received() {
+  look();
+  return status_.ok() && std::all_of(under_way_.begin(), under_way_.end(),
+                                     [](const Flow& flow) { return flow.is_send || flow.parcel.done; });
+}
+
+void Flows::awaited(std::vector<int>& ranks) const {
+  for (const Flow& flow : under_way_) {
+    const bool known = std::find(ranks.begin(), ranks.end(), flow.peer) != ranks.end();
+    if (!flow.parcel.done && !known) ranks.push_back(flow.peer);
+  }
+}
+
+std::byte* MeetingStep::of_machine(int machine) {
+  std::size_t before = 0;
+  for (int other = 0; other < machine; ++other) before += context_.layout.size(other);
+  return gathered_.data() + before * bytes_;
+}
+
+Result<Request> MeetingStep::before() {
+  Gather args;
+  args.input = {mine_, bytes_};
+  if (context_.index() == 0) {
+    for (std::size_t i = 0; i < context_.local_ranks().size(); ++i)
+      args.outputs.push_back({of_machine(context_.machine()) + i * bytes_, bytes_});
+  }
+  return make_request(args, context_.index());
+}
+
+bool MeetingStep::exchange() {
+  if (context_.index() != 0) return true;
+  if (!started_) {
+    started_ = true;
+    const MachineLayout& layout = context_.layout;
+    const int me = context_.machine();
+    for (int other = 0; other < layout.machines(); ++other) {
+      if (other == me) continue;
+      const int peer = layout.rank_at(other, 0);
+      flows_.receive(peer, 0, of_machine(other), layout.size(other) * bytes_);
+      flows_.send(peer, 0, of_machine(me), layout.size(me) * bytes_);
+    }
+  }
+  return flows_.done();
+}
+
+Result<Request> MeetingStep::after() {
+  return make_request(Broadcast{gathered_.data(), gathered_.size(), 0}, context_.index());
+}
+
+void MeetingStep::finish() {
+  const std::byte* from = gathered_.data();
+  for (int machine = 0; machine < context_.layout.machines(); ++machine) {
+    for (const int rank : context_.layout.ranks(machine)) {
+      std::memcpy(all_ + rank * bytes_, from, bytes_);
+      from += bytes_;
+    }
+  }
+}
+
+}  // namespace lockstep::comm
