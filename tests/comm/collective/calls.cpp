@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 
+#include "comm/collective/wide_call.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::test {
@@ -134,14 +135,28 @@ std::vector<std::byte> Call::sent(int from, int to) const {
 }
 
 std::vector<std::byte> Call::reduced(int to) const {
+  const auto combine = [&](const std::vector<std::vector<std::byte>>& all, comm::ReduceOp op, std::size_t divisor) {
+    std::vector<const std::byte*> inputs;
+    for (const auto& input : all) inputs.push_back(input.data());
+    std::vector<std::byte> result(all[0].size());
+    std::byte* const output = result.data();
+    reduce({spec_.type, op, 0.5, divisor}, inputs, std::span(&output, 1), count(0, to));
+    return result;
+  };
   std::vector<std::vector<std::byte>> all;
-  std::vector<const std::byte*> inputs;
   for (int from = 0; from < group_.world_size(); ++from) all.push_back(sent(from, to));
-  for (const auto& input : all) inputs.push_back(input.data());
-  std::vector<std::byte> result(all[0].size());
-  std::byte* const output = result.data();
-  reduce({spec_.type, spec_.op, 0.5}, inputs, std::span(&output, 1), count(0, to));
-  return result;
+  // What fits into the ranks' first words is summed by each rank itself, in rank order.
+  const bool carried = spec_.kind != Kind::kReduceScatter && all[0].size() <= comm::Call::kPayloadBytes;
+  if (spec_.machine_of.empty() || carried) return combine(all, spec_.op, 0);
+  std::vector<std::vector<std::byte>> sums;
+  for (int machine = 0; machine <= *std::max_element(spec_.machine_of.begin(), spec_.machine_of.end()); ++machine) {
+    std::vector<std::vector<std::byte>> members;
+    for (int from = 0; from < group_.world_size(); ++from) {
+      if (spec_.machine_of[from] == machine) members.push_back(all[from]);
+    }
+    sums.push_back(combine(members, spec_.op == comm::ReduceOp::kAvg ? comm::ReduceOp::kSum : spec_.op, 0));
+  }
+  return combine(sums, spec_.op == comm::ReduceOp::kPremulSum ? comm::ReduceOp::kSum : spec_.op, all.size());
 }
 
 void Call::plan_inputs() {
@@ -323,7 +338,8 @@ void exchange_messages(Communicator& group, std::mt19937_64& own, std::uint64_t 
 
 }  // namespace
 
-void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std::size_t max_count) {
+void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std::size_t max_count,
+                         const std::vector<int>& machine_of) {
   std::mt19937_64 common(seed);
   std::mt19937_64 own(mix(seed + 77 * (group.rank() + 1)));
   UnderWay under_way(own);
@@ -333,7 +349,8 @@ void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std
       ASSERT_NO_FATAL_FAILURE(exchange_messages(group, own, message_seed, message_seed % (max_count / 4)));
       continue;
     }
-    const Spec spec = random_spec(common, group.world_size(), max_count);
+    Spec spec = random_spec(common, group.world_size(), max_count);
+    spec.machine_of = machine_of;
     const Style style = random_style(own);
     auto call = std::make_shared<Call>(group, spec, style);
     if (style.blocking) {

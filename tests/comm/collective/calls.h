@@ -43,6 +43,8 @@ struct Spec {
   std::size_t count = 0;  // elements; of lists, per piece
   bool even = true;       // lists: every piece has `count` elements, else 0 to 2 * count
   std::uint64_t seed = 0;
+  // By rank, which machine it is on; empty: all on one. Sums are taken within machines first.
+  std::vector<int> machine_of = {};
 };
 
 // Each rank's own.
@@ -98,6 +100,7 @@ class Call {
 };
 
 // Runs `steps` random operations on `group`; every rank must call it with the same seed.
-void run_random_sequence(comm::Communicator& group, std::uint64_t seed, int steps, std::size_t max_count);
+void run_random_sequence(comm::Communicator& group, std::uint64_t seed, int steps, std::size_t max_count,
+                         const std::vector<int>& machine_of = {});
 
 }  // namespace lockstep::test

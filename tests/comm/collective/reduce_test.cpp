@@ -60,7 +60,7 @@ void run(const ReduceIsa& isa, const Case& test, std::vector<Guarded>& inputs, s
     out.push_back(test.in_place ? inputs[inputs.size() - 1 - i].data() : outputs[i].data());
   }
   const Reduction& reduction = test.reduction;
-  isa.kernel({reduction.type, reduction.op, reduction.factor, in.data(), in.size(), out.data(), out.size(),
+  isa.kernel({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out.data(), out.size(),
               test.count * size_of(reduction.type)});
 }
 
@@ -134,7 +134,8 @@ std::vector<T> reduce_with(const ReduceIsa& isa, const Reduction& reduction,
   std::vector<const std::byte*> in;
   for (const auto& input : inputs) in.push_back(reinterpret_cast<const std::byte*>(input.data()));
   std::byte* out[] = {reinterpret_cast<std::byte*>(result.data())};
-  isa.kernel({reduction.type, reduction.op, reduction.factor, in.data(), in.size(), out, 1, result.size() * sizeof(T)});
+  isa.kernel({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out, 1,
+              result.size() * sizeof(T)});
   return result;
 }
 

@@ -1,0 +1,54 @@
+// Groups that span machines. Here the machines are threads that are told not to share memory, and talk through the
+// loopback interface; tests/comm/hosts has machines of their own.
+#include <gtest/gtest.h>
+
+#include "comm/collective/calls.h"
+#include "comm/collective/machines.h"
+#include "support/thread_ranks.h"
+
+namespace lockstep::comm {
+namespace {
+
+std::vector<int> place_ranks(const std::vector<int>& ranks_by_machine) {
+  std::vector<int> machine_of;
+  for (std::size_t machine = 0; machine < ranks_by_machine.size(); ++machine)
+    machine_of.insert(machine_of.end(), ranks_by_machine[machine], static_cast<int>(machine));
+  return machine_of;
+}
+
+void run_machines(const std::vector<int>& machine_of, const std::function<void(Communicator&)>& fn,
+                  std::chrono::seconds timeout = std::chrono::seconds(30)) {
+  auto store = std::make_shared<HashStore>();
+  const int world = static_cast<int>(machine_of.size());
+  test::run_each(world, [&](int rank) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = world;
+    options.timeout = timeout;
+    options.machine = "machine" + std::to_string(machine_of[rank]);
+    auto group = Communicator::create(store, options);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    fn(*group.value());
+  });
+}
+
+TEST(WideGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
+  const std::vector<std::vector<int>> shapes{{1, 1}, {2, 2}, {1, 3}, {2, 1, 1}, {3, 2}, {1, 1, 1, 1}};
+  for (const std::vector<int>& shape : shapes) {
+    SCOPED_TRACE(testing::PrintToString(shape));
+    const std::vector<int> machine_of = place_ranks(shape);
+    run_machines(machine_of, [&](Communicator& group) {
+      test::run_random_sequence(group, 5, 60, 3'000, machine_of);
+      test::run_random_sequence(group, 6, 8, 700'000, machine_of);
+    });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(WideGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
+  const std::vector<int> machine_of{0, 1, 0, 1, 2};
+  run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
+}
+
+}  // namespace
+}  // namespace lockstep::comm

@@ -1,0 +1,215 @@
+// Machines and ranks that die, stop or disagree, and strangers at the door.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "comm/collective/process_group.h"
+#include "lockstep/base/fd.h"
+#include "support/machines.h"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using test::JobOnMachines;
+using test::Machines;
+using test::ProcessGroup;
+using test::run_on_machines;
+
+constexpr auto kBound = 20s;  // a failure is known long before
+
+Status add_up(Communicator& group, std::chrono::nanoseconds timeout, std::size_t count = 300'000) {
+  std::vector<float> values(count, 1.0F);
+  return group.run(AllReduce{values.data(), values.data(), count}, Deadline::after(timeout));
+}
+
+void say(const char* what) {
+  std::puts(what);
+  std::fflush(stdout);
+}
+
+void wait_until_said(JobOnMachines& job, const std::string& what) {
+  for (int rank = 0; rank < job.world(); ++rank) {
+    ASSERT_TRUE(test::wait_for([&] { return job.process(rank).out_so_far().find(what) != std::string::npos; }, 20s))
+        << "rank " << rank;
+  }
+}
+
+// Adds up again and again until it fails.
+Status add_up_until_broken(Communicator& group) {
+  EXPECT_TRUE(add_up(group, kBound).ok());
+  say("ready");
+  for (;;) {
+    if (Status status = add_up(group, kBound); !status.ok()) return status;
+  }
+}
+
+void expect_names(const Status& status, ErrorCode code, std::initializer_list<const char*> pieces) {
+  EXPECT_EQ(to_string(status.code()), to_string(code)) << status.message();
+  for (const char* piece : pieces) EXPECT_NE(status.message().find(piece), std::string::npos) << status.message();
+}
+
+TEST(HostsFault, AKilledRankIsNamedOnEveryMachine) {
+  run_on_machines(
+      {{2, 2}},
+      [](int) {
+        const ProcessGroup group;
+        const Status status = add_up_until_broken(*group);
+        expect_names(status, ErrorCode::kPeerFailed, {"rank 3", "all_reduce #"});
+        EXPECT_EQ(group->health().message(), status.message());
+        EXPECT_EQ(add_up(*group, kBound).message(), status.message()) << "the first error stays";
+      },
+      [](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        job.kill(3);
+      });
+}
+
+TEST(HostsFault, AMachineThatDiesIsNamedOnTheOthers) {
+  run_on_machines(
+      {{1, 2, 1}},
+      [](int) {
+        const ProcessGroup group;
+        const Status status = add_up_until_broken(*group);
+        EXPECT_TRUE(status.message().find("rank 1") != std::string::npos ||
+                    status.message().find("rank 2") != std::string::npos)
+            << status.message();
+        EXPECT_EQ(to_string(status.code()), to_string(ErrorCode::kPeerFailed)) << status.message();
+      },
+      [](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        job.kill_machine(1);
+      });
+}
+
+TEST(HostsFault, AnUnpluggedMachineIsNamedWhenTheTimeIsOver) {
+  run_on_machines(
+      {{2, 1}},
+      [](int rank) {
+        const ProcessGroup group;
+        EXPECT_TRUE(add_up(*group, kBound).ok());
+        say("ready");
+        Status status;
+        while (status.ok()) status = add_up(*group, 2s);
+        say("broken");
+        if (rank < 2) {
+          expect_names(status, ErrorCode::kTimeout, {"rank(s) 2"});
+        } else {
+          EXPECT_NE(status.message().find("rank(s) 0"), std::string::npos) << status.message();
+        }
+      },
+      [](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        job.machines().unplug(1);
+        wait_until_said(job, "broken");
+        job.machines().plug_in(1);  // leaving signs off at the store
+      });
+}
+
+TEST(HostsFault, WhoNeverCallsIsNamedOnEveryMachine) {
+  run_on_machines({{2, 2}}, [](int rank) {
+    const ProcessGroup group;
+    EXPECT_TRUE(add_up(*group, kBound).ok());
+    if (rank == 3) {
+      ASSERT_TRUE(test::wait_for([&] { return !group->health().ok() || !(group->poke(), group->health()).ok(); }, 20s));
+      expect_names(group->health(), ErrorCode::kTimeout, {"rank(s) 3 (on", "last call all_reduce #1"});
+      return;
+    }
+    expect_names(add_up(*group, 2s), ErrorCode::kTimeout,
+                 {"all_reduce #2", "rank(s) 3 (on", "last call all_reduce #1"});
+  });
+}
+
+TEST(HostsFault, DisagreementIsToldToEveryoneAndTheGroupGoesOn) {
+  run_on_machines({{2, 1}}, [](int rank) {
+    const ProcessGroup group;
+    expect_names(add_up(*group, kBound, rank == 2 ? 100 : 101), ErrorCode::kMismatch,
+                 {"rank(s) 0, 1 called all_reduce of 101 float32", "rank(s) 2 called all_reduce of 100 float32"});
+    std::vector<int> values(3);
+    std::vector<Piece> outputs;
+    for (int from = 0; from < 3; ++from) outputs.push_back({&values[from], rank == 1 && from == 2 ? 3u : 4u});
+    const int mine = rank;
+    expect_names(group->run(AllGather{{&mine, 4}, outputs}, Deadline::after(kBound)), ErrorCode::kMismatch,
+                 {"rank 1 expects 3 bytes from rank 2, which sends 4"});
+    EXPECT_TRUE(add_up(*group, kBound).ok());
+  });
+}
+
+TEST(HostsFault, AbortReachesEveryMachine) {
+  run_on_machines({{1, 2}}, [](int rank) {
+    const ProcessGroup group;
+    EXPECT_TRUE(add_up(*group, kBound).ok());
+    ASSERT_TRUE(group.store().set("done by " + std::to_string(rank), "").ok());
+    if (rank == 1) {
+      const std::vector<std::string> others{"done by 0", "done by 2"};
+      ASSERT_TRUE(group.store().wait(others, Deadline::after(kBound)).ok());
+      group->abort("rank 1 has had enough");
+    }
+    expect_names(add_up(*group, kBound), ErrorCode::kAborted, {"rank 1 has had enough"});
+  });
+}
+
+TEST(HostsFault, AReceiveFromARankThatLeftFails) {
+  run_on_machines({{1, 1}}, [](int rank) {
+    const ProcessGroup group;
+    if (rank == 1) return;
+    int value = 0;
+    expect_names(group->run(Receive{{&value, sizeof value}, 1, 7}, Deadline::after(kBound)), ErrorCode::kPeerFailed,
+                 {"rank 1", "left", "recv from rank 1 with tag 7"});
+  });
+}
+
+// TCP ports on which somebody listens in this network namespace, in IPv4.
+std::vector<std::uint16_t> listening_ports() {
+  std::vector<std::uint16_t> ports;
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    unsigned address = 0, port = 0, state = 0;
+    if (std::sscanf(line.c_str(), " %*d: %x:%x %*x:%*x %x", &address, &port, &state) == 3 && state == 0x0a)
+      ports.push_back(static_cast<std::uint16_t>(port));
+  }
+  return ports;
+}
+
+// Connects to a port of this machine and says something that is none of the protocol.
+void disturb(std::uint16_t port, const std::string& bytes) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  inet_pton(AF_INET, Machines::ipv4(1).c_str(), &address.sin_addr);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  (void)::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+TEST(HostsFault, HostileBytesAtEveryPortDisturbNobody) {
+  run_on_machines({{1, 1}}, [](int rank) {
+    const ProcessGroup group;
+    EXPECT_TRUE(add_up(*group, kBound).ok());
+    if (rank == 1) {
+      const std::vector<std::uint16_t> ports = listening_ports();
+      EXPECT_FALSE(ports.empty());
+      std::mt19937 random(3);
+      for (const std::uint16_t port : ports) {
+        for (const std::size_t size : {0, 1, 7, 8, 64, 4096, 100'000}) {
+          std::string bytes(size, '\0');
+          for (char& byte : bytes) byte = static_cast<char>(random());
+          disturb(port, bytes);
+          disturb(port, "GET / HTTP/1.1\r\n\r\n" + bytes);
+        }
+      }
+    }
+    for (int i = 0; i < 50; ++i) EXPECT_TRUE(add_up(*group, kBound).ok());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::comm
