@@ -1,10 +1,9 @@
-// The ranks of one `lockstep run` on the torch-free core.
+// A rank on the torch-free core.
 #pragma once
 
 #include <lockstep/comm/collective/communicator.h>
-#include <lockstep/comm/store/tcp_store.h>
+#include <lockstep/comm/store/rendezvous.h>
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -22,28 +21,27 @@ T take(Result<T> result) {
   return std::move(result).value();
 }
 
-inline std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (!value) die("core", std::string(name) + " is not set: start this program with `lockstep run`");
-  return value;
-}
-
+// The world that the environment describes: of `lockstep run`, or MASTER_ADDR and the like.
 struct CoreWorld {
   CoreWorld() {
-    comm::TcpStoreOptions store;
-    store.server = take(comm::parse_endpoint(variable("LOCKSTEP_STORE"), "LOCKSTEP_STORE"));
-    store.job_key = variable("LOCKSTEP_JOB_KEY");
+    comm::RendezvousOptions meeting;
+    meeting.timeout = std::chrono::minutes(1);
+    rendezvous = take(comm::rendezvous(meeting));
     arena = take(comm::SharedArena::create());
     comm::CommunicatorOptions options;
-    options.rank = std::stoi(variable("RANK"));
-    options.world_size = std::stoi(variable("WORLD_SIZE"));
+    options.rank = rendezvous.rank;
+    options.world_size = rendezvous.world_size;
     options.arena = arena;
-    const auto deadline = Deadline::after(std::chrono::minutes(1));
-    communicator = take(comm::Communicator::create(take(comm::TcpStore::connect(std::move(store), deadline)), options));
+    communicator = take(comm::Communicator::create(rendezvous.store, options));
+  }
+  ~CoreWorld() {
+    communicator.reset();
+    (void)rendezvous.release();  // others may still be leaving
   }
 
   void barrier() { check(communicator->run(comm::Barrier{}, Deadline::never())); }
 
+  comm::Rendezvous rendezvous;
   std::shared_ptr<comm::SharedArena> arena;
   std::unique_ptr<comm::Communicator> communicator;
 };

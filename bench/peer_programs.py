@@ -28,11 +28,13 @@ def build(tools: Tools, name: str, compiler: list[str], libraries: list[str], so
     return program
 
 
-def openmpi(tools: Tools, ranks: int, *arguments: object) -> tuple[list[str], dict[str, str]]:
+def openmpi(
+    tools: Tools, ranks: int, *arguments: object, source: str = "all_reduce_mpi"
+) -> tuple[list[str], dict[str, str]]:
     mpicxx, mpirun = shutil.which("mpicxx.openmpi"), shutil.which("mpirun.openmpi")
     if not mpicxx or not mpirun:
         raise BenchError("Open MPI is not installed (Debian packages openmpi-bin, libopenmpi-dev)")
-    program = build(tools, "all_reduce_openmpi", [mpicxx, "-DOMPI_SKIP_MPICXX"], [], "all_reduce_mpi.cpp")
+    program = build(tools, f"{source}_openmpi", [mpicxx, "-DOMPI_SKIP_MPICXX"], [], f"{source}.cpp")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     crowded = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) else []
     return [mpirun, *as_root, *crowded, "-n", str(ranks), str(program), *map(str, arguments)], {}

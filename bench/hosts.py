@@ -1,0 +1,189 @@
+"""hosts: all-reduce over two machines (network namespaces) of two ranks, against Gloo and Open MPI over TCP, and on a
+link shaped to 1 Gbit/s against the wire. Needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import peer_programs
+from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave, read_samples
+
+KI, MI = 1 << 10, 1 << 20
+SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
+MACHINES, RANKS_PER_MACHINE = 2, 2
+RANKS = MACHINES * RANKS_PER_MACHINE
+ROUNDS, QUICK_ROUNDS = 5, 2
+LINK_BITS = 1e9
+LINK_SIZE, LINK_REPETITIONS = 25 * MI, 5
+WARM_UP = 3  # of measure.h
+PORT = 29500
+
+
+class Network:
+    """Two namespaces with one cable between them, held by processes that end with this one."""
+
+    def __init__(self, stack: list[subprocess.Popen]) -> None:
+        self.holders = stack
+        own = os.stat("/proc/self/ns/net").st_ino
+        for _ in range(MACHINES):
+            holder = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "3600"])
+            stack.append(holder)
+            while os.stat(f"/proc/{holder.pid}/ns/net").st_ino == own:
+                if holder.poll() is not None:
+                    raise BenchError("cannot make a network namespace (`unshare --net`): run as root")
+                time.sleep(0.01)
+        self.inside(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
+                    str(stack[1].pid))
+        for machine in range(MACHINES):
+            self.inside(machine, "ip", "link", "set", "lo", "up")
+            self.inside(machine, "ip", "address", "add", f"{address(machine)}/24", "dev", "eth0")
+            self.inside(machine, "ip", "link", "set", "eth0", "up")
+
+    def on(self, machine: int, *command: object) -> list[str]:
+        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/proc/{self.holders[machine].pid}/ns/net", "--"]
+        return [*enter, *(str(part) for part in command)]
+
+    def inside(self, machine: int, *command: object) -> str:
+        result = subprocess.run(self.on(machine, *command), capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise BenchError(f"{' '.join(map(str, command))}: {result.stderr.strip()}")
+        return result.stdout
+
+    def sent_bytes(self, machine: int) -> int:
+        return int(self.inside(machine, "cat", "/proc/net/dev").split("eth0:")[1].split()[8])
+
+    def shape(self) -> None:
+        for machine in range(MACHINES):
+            self.inside(machine, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "1gbit", "burst",
+                        "256kb", "latency", "50ms")
+
+
+def address(machine: int) -> str:
+    return f"10.78.0.{machine + 1}"
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    holders: list[subprocess.Popen] = []
+    try:
+        yield Network(holders)
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
+
+
+def plan(sizes: dict[int, int]) -> str:
+    return ",".join(f"{size}:{repetitions}" for size, repetitions in sizes.items())
+
+
+def run_ranks(net: Network, command: list[object], sizes: dict[int, int], tools: Tools, variables: dict) -> Samples:
+    """One process a rank, with the variables that a launcher on each machine would set."""
+    output = tools.scratch_file()
+    log = tools.scratch_file(".log")
+    processes = []
+    with log.open("w", encoding="utf-8") as sink:
+        for rank in range(RANKS):
+            environment = {
+                **os.environ, **ENVIRONMENT, **variables, "RANK": str(rank), "WORLD_SIZE": str(RANKS),
+                "LOCAL_RANK": str(rank % RANKS_PER_MACHINE), "LOCAL_WORLD_SIZE": str(RANKS_PER_MACHINE),
+                "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "LOCKSTEP_JOB_KEY": "bench",
+            }
+            line = net.on(rank // RANKS_PER_MACHINE, *command, "--plan", plan(sizes), "--output", output)
+            processes.append(subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stdout=sink,
+                                              stderr=subprocess.STDOUT, start_new_session=True))
+    wait_for(processes, command, log)
+    return read_samples(output)
+
+
+def wait_for(processes: list[subprocess.Popen], command: list[object], log: Path) -> None:
+    end = time.monotonic() + 120
+    try:
+        for process in processes:
+            if process.wait(timeout=max(0.1, end - time.monotonic())) != 0:
+                tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:])
+                raise BenchError(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{tail}")
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{' '.join(map(str, command))} did not end within 120 s") from error
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def ours(net: Network, tools: Tools, memory: str, sizes: dict[int, int]) -> Samples:
+    return run_ranks(net, [tools.program("bench_all_reduce_core"), "--memory", memory], sizes, tools, {})
+
+
+def gloo(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
+    script = Path(peer_programs.HERE) / "peers" / "all_reduce_gloo.py"
+    return run_ranks(net, [tools.python, script], sizes, tools, {"GLOO_SOCKET_IFNAME": "eth0"})
+
+
+def openmpi(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
+    """mpirun starts its daemon on the second machine through a script in ssh's place."""
+    command, _ = peer_programs.openmpi(tools, 2)
+    program = command[-1]
+    agent = tools.scratch / "enter"
+    enter = " ".join(net.on(1))
+    agent.write_text(f'#!/bin/sh\nshift\nexec {enter} sh -c "$*"\n', encoding="utf-8")
+    agent.chmod(0o755)
+    output = tools.scratch_file()
+    log = tools.scratch_file(".log")
+    hosts = ",".join(f"{address(machine)}:{RANKS_PER_MACHINE}" for machine in range(MACHINES))
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    line = net.on(0, shutil.which("mpirun.openmpi") or "mpirun", *root, "--oversubscribe", "-n", RANKS, "--host", hosts,
+                  "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self",
+                  "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", program,
+                  "--plan", plan(sizes), "--output", output)
+    with log.open("w", encoding="utf-8") as sink:
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+                                   start_new_session=True, env={**os.environ, **ENVIRONMENT})
+    wait_for([process], ["mpirun", program], log)
+    return read_samples(output)
+
+
+def compare(outcome: Outcome, found: dict[str, Samples], peer: str) -> None:
+    for size in SIZES:
+        if size in found.get("core-shared", {}) and size in found.get(peer, {}):
+            mine, theirs = ([value * 1e6 for value in found[name][size]] for name in ("core-shared", peer))
+            outcome.rows.append(Row("hosts", "all_reduce", size, RANKS, mine, theirs, peer, "us"))
+
+
+def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
+    """Time against what the wire needs for 2S(h-1)/h bytes a machine, and the bytes that the interface counted."""
+    net.shape()
+    before = net.sent_bytes(0)
+    seconds = ours(net, tools, "shared", {LINK_SIZE: LINK_REPETITIONS})[LINK_SIZE]
+    sent = net.sent_bytes(0) - before
+    least = 2 * LINK_SIZE * (MACHINES - 1) / MACHINES
+    wire = [least * 8 / LINK_BITS * 1e3] * len(seconds)
+    outcome.rows.append(
+        Row("hosts", "all_reduce at 1 Gbit/s", LINK_SIZE, RANKS, [value * 1e3 for value in seconds], wire, "the wire",
+            "ms"))
+    outcome.rows.append(
+        Row("hosts", "bytes a machine sends", LINK_SIZE, RANKS, [sent / (LINK_REPETITIONS + WARM_UP) / MI],
+            [least / MI], "2S(h-1)/h", "MiB"))
+
+
+def measure(tools: Tools) -> Outcome:
+    outcome = Outcome()
+    with network() as net:
+        contenders = {
+            "core-shared": lambda: ours(net, tools, "shared", SIZES),
+            "gloo": lambda: gloo(net, tools, SIZES),
+            "openmpi": lambda: openmpi(net, tools, SIZES),
+        }
+        found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, "hosts")
+        compare(outcome, found, "gloo")
+        compare(outcome, found, "openmpi")
+        measure_link(net, tools, outcome)
+    return outcome
