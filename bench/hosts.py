@@ -33,7 +33,7 @@ class Network:
         self.holders = stack
         own = os.stat("/proc/self/ns/net").st_ino
         for _ in range(MACHINES):
-            holder = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "3600"])
+            holder = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "sleep", "3600"])
             stack.append(holder)
             while os.stat(f"/proc/{holder.pid}/ns/net").st_ino == own:
                 if holder.poll() is not None:
@@ -42,12 +42,17 @@ class Network:
         self.inside(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
                     str(stack[1].pid))
         for machine in range(MACHINES):
+            self.inside(machine, "hostname", f"machine{machine}")
             self.inside(machine, "ip", "link", "set", "lo", "up")
             self.inside(machine, "ip", "address", "add", f"{address(machine)}/24", "dev", "eth0")
             self.inside(machine, "ip", "link", "set", "eth0", "up")
+        for machine in range(MACHINES):
+            while "LOWER_UP" not in self.inside(machine, "ip", "link", "show", "eth0"):
+                time.sleep(0.01)
 
     def on(self, machine: int, *command: object) -> list[str]:
-        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/proc/{self.holders[machine].pid}/ns/net", "--"]
+        spaces = f"/proc/{self.holders[machine].pid}/ns"
+        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={spaces}/net", f"--uts={spaces}/uts", "--"]
         return [*enter, *(str(part) for part in command)]
 
     def inside(self, machine: int, *command: object) -> str:

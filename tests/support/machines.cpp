@@ -46,6 +46,12 @@ Machines::Machines(int count) {
     run(machine, {"ip", "address", "add", ipv6(machine) + "/64", "dev", "eth0", "nodad"});
     run(machine, {"ip", "link", "set", "eth0", "up"});
   }
+  for (int machine = 0; machine < count; ++machine) {
+    const auto is_up = [&] {
+      return run(machine, {"ip", "link", "show", "eth0"}).find("LOWER_UP") != std::string::npos;
+    };
+    if (!wait_for(is_up, std::chrono::seconds(10))) throw std::runtime_error("a test machine's link does not come up");
+  }
 }
 
 std::unique_ptr<Process> Machines::start_namespace() const {

@@ -26,7 +26,7 @@ struct Setting {
 std::vector<Setting> settings(const NetworkInterface& interface) {
   std::vector<Setting> result{
       // Shared memory is the local engine's work.
-      {"TLS", "tcp,rc,ud,self"},
+      {"TLS", "tcp,rc,ud"},
       // Measured: messages sent at once in large segments move twice as many bytes a second through TCP as a
       // rendezvous does, and eight times as many as segments of the default 8 KiB.
       {"RNDV_THRESH", "inf"},
