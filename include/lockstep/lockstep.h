@@ -7,6 +7,9 @@
 #include "lockstep/data/data_loader.h"               // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"       // IWYU pragma: export
 #include "lockstep/data/mnist.h"                     // IWYU pragma: export
+#include "lockstep/data/packed_images.h"             // IWYU pragma: export
+#include "lockstep/data/samplers.h"                  // IWYU pragma: export
+#include "lockstep/data/views.h"                     // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export

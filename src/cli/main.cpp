@@ -1,10 +1,16 @@
 // The `lockstep` program: argument parsing only.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/run_options.h"
@@ -41,15 +47,30 @@ int run(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
+// The verbs about pictures are a program of its own beside this one: it loads libraries that would only delay `run`.
+int become_pictures_program(char** argv) {
+  std::error_code ignored;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::filesystem::path program = self.parent_path() / "lockstep-pictures";
+  ::execv(program.c_str(), argv);
+  std::fprintf(stderr, "lockstep: cannot start %s, which belongs beside this program: %s\n", program.c_str(),
+               std::strerror(errno));
+  return errno == ENOENT ? 127 : 126;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if (verb == "pack" || verb == "data") return become_pictures_program(argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
   CLI::App* command = app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
   lockstep::cli::add_run_options(*command, arguments);
+  app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
+  app.add_subcommand("data", "Preview or check a folder of pictures");
   // CLI11 would hand what follows "--" to options that take several values; here it is the program, or its arguments.
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto dashes = std::find(words.begin(), words.end(), "--");

@@ -30,5 +30,31 @@ TEST(DistributedSamplerParity, GivesPyTorchsIndices) {
   EXPECT_EQ(compared, 7 * (1 + 2 + 3 + 4 + 7 + 16) * 2 * 5);
 }
 
+TEST(WeightedSamplerParity, GivesPyTorchsIndices) {
+  std::istringstream lines(test::run_python("weighted_order.py"));
+  std::string line;
+  int compared = 0;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::size_t count = 0;
+    fields >> count;
+    std::vector<double> weights(count);
+    for (double& weight : weights) fields >> weight;
+    std::int64_t draws = 0;
+    bool replacement = false;
+    std::int64_t seed = 0;
+    fields >> draws >> replacement >> seed;
+    ASSERT_TRUE(fields) << line;
+    const std::vector<std::int64_t> expected{std::istream_iterator<std::int64_t>(fields), {}};
+    const auto sampler =
+        std::make_shared<WeightedSampler>(weights, draws, replacement ? Replacement::kWith : Replacement::kWithout);
+    DistributedSampler dealt(static_cast<std::int64_t>(count),
+                             {.seed = static_cast<std::uint64_t>(seed), .order = sampler});
+    ASSERT_EQ(dealt.indices(), expected) << line;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 3 * 2 * 3);
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -1,0 +1,45 @@
+// A file that appears under its name complete and on the disk, or not at all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep {
+
+// Written as PATH.tmp beside its place, then flushed and renamed. One writer at a time; blocks for the disk. Errors
+// (kNotFound, kPermission, kIo) name the temporary file.
+class AtomicFile {
+ public:
+  static constexpr std::string_view kTemporarySuffix = ".tmp";
+
+  // What a killed process has left there is overwritten.
+  static Result<AtomicFile> create(const std::filesystem::path& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  // Removes what was not committed.
+  ~AtomicFile();
+
+  Status append(std::span<const std::uint8_t> bytes);
+  Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
+  // Bytes appended so far.
+  std::uint64_t size() const { return size_; }
+  // Flushes, renames, flushes the folder. The file is complete then; nothing more may be written.
+  Status commit();
+
+ private:
+  AtomicFile() = default;
+  Status write_at(std::uint64_t offset, std::span<const std::uint8_t> bytes);
+  Status failure(std::string_view what, int error_number) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;  // empty: nothing to remove
+  Fd fd_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace lockstep

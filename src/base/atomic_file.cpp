@@ -1,0 +1,93 @@
+#include "lockstep/base/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+ErrorCode code_of(int error_number) {
+  switch (error_number) {
+    case EACCES:
+    case EPERM:
+    case EROFS: return ErrorCode::kPermission;
+    case ENOENT:
+    case ENOTDIR: return ErrorCode::kNotFound;
+    default: return ErrorCode::kIo;
+  }
+}
+
+}  // namespace
+
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  AtomicFile file;
+  file.path_ = path;
+  std::filesystem::path temporary = path;
+  temporary += kTemporarySuffix;
+  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
+  if (!file.fd_.valid()) {
+    const int error = errno;
+    return Status(code_of(error),
+                  fmt::format("{}: cannot create the file: {}", temporary.native(), std::strerror(error)));
+  }
+  file.temporary_ = std::move(temporary);
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::move(other.fd_)),
+      size_(other.size_) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Status AtomicFile::append(std::span<const std::uint8_t> bytes) {
+  LOCKSTEP_RETURN_IF_ERROR(write_at(size_, bytes));
+  size_ += bytes.size();
+  return {};
+}
+
+Status AtomicFile::overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
+  return write_at(offset, bytes);
+}
+
+Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failure(fmt::format("cannot write {} bytes at byte {}", bytes.size(), offset), errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+Status AtomicFile::commit() {
+  if (::fsync(fd_.get()) != 0) return failure("cannot flush to the disk", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("cannot rename into place", errno);
+  temporary_.clear();
+  // Without this the new name may be lost in a power failure, though not the old file.
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Fd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_fd.valid() || ::fsync(folder_fd.get()) != 0) return failure("cannot flush its folder to the disk", errno);
+  return {};
+}
+
+Status AtomicFile::failure(std::string_view what, int error_number) const {
+  const std::filesystem::path& name = temporary_.empty() ? path_ : temporary_;
+  return {code_of(error_number), fmt::format("{}: {}: {}", name.native(), what, std::strerror(error_number))};
+}
+
+}  // namespace lockstep

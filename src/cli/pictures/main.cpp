@@ -1,0 +1,43 @@
+// `lockstep pack` and `lockstep data`: a program of its own, which `lockstep` becomes for these verbs, so that the
+// launcher need not load what reads pictures.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "cli/pictures/verbs.h"
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace lockstep::cli;  // NOLINT(google-build-using-namespace)
+  CLI::App app("Pictures for training: packs, contact sheets, checks.", "lockstep");
+  app.require_subcommand(1);
+  PackArguments pack;
+  PreviewArguments preview;
+  CheckArguments check;
+  CLI::App* pack_verb = app.add_subcommand("pack", "Put a folder of class folders into one file, for PackedImages");
+  add_pack_options(*pack_verb, pack);
+  CLI::App* data = app.add_subcommand("data", "Look at a folder of class folders");
+  data->require_subcommand(1);
+  CLI::App* preview_verb = data->add_subcommand("preview", "Write a contact sheet of augmented samples (PNG)");
+  add_preview_options(*preview_verb, preview);
+  CLI::App* check_verb = data->add_subcommand("check", "Find corrupt, tiny and duplicate pictures");
+  add_check_options(*check_verb, check);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
+  }
+  try {
+    if (pack_verb->parsed()) return run_pack(pack);
+    return preview_verb->parsed() ? run_preview(preview) : run_check(check);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

@@ -1,0 +1,78 @@
+#include "data/tools/check_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "data/tools/in_parallel.h"
+#include "lockstep/data/decode.h"
+#include "lockstep/data/folder_index.h"
+
+namespace lockstep::data {
+namespace {
+
+struct Look {
+  std::optional<Finding> finding;
+  std::size_t bytes = 0;
+  std::size_t hash = 0;
+  bool readable = false;
+};
+
+Look look_at(const std::string& path, const CheckOptions& options) {
+  thread_local std::vector<std::uint8_t> bytes;
+  Look look;
+  if (const Status read = read_image_file(path, bytes); !read.ok()) {
+    look.finding = {FindingKind::kCorrupt, path, read.message()};
+    return look;
+  }
+  look.readable = true;
+  look.bytes = bytes.size();
+  look.hash = std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const Result<Image> image = decode_image(bytes, {.strict = true});
+  if (!image.ok()) {
+    look.finding = {FindingKind::kCorrupt, path, image.status().message()};
+  } else if (std::min(image.value().width(), image.value().height()) < options.least_side) {
+    look.finding = {FindingKind::kTiny, path,
+                    fmt::format("{} x {} pixels", image.value().width(), image.value().height())};
+  }
+  return look;
+}
+
+bool same_content(const std::string& a, const std::string& b) {
+  std::vector<std::uint8_t> first;
+  std::vector<std::uint8_t> second;
+  return read_image_file(a, first).ok() && read_image_file(b, second).ok() && first == second;
+}
+
+}  // namespace
+
+Result<FolderReport> check_folder(const std::filesystem::path& folder, const CheckOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const FolderIndex index, index_image_folder(folder, {.allow_empty = true}));
+  std::vector<Look> looks(index.samples.size());
+  in_parallel(0, static_cast<std::int64_t>(looks.size()), thread_count(options.threads), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    looks[at] = look_at(index.samples[at].path, options);
+  });
+  FolderReport report{.pictures = static_cast<std::int64_t>(looks.size()),
+                      .classes = static_cast<std::int64_t>(index.classes.size()),
+                      .findings = {}};
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> first_with;  // size and hash -> the first such file
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    const std::string& path = index.samples[i].path;
+    if (looks[i].finding) report.findings.push_back(*looks[i].finding);
+    if (!looks[i].readable) continue;
+    const auto [place, is_new] = first_with.try_emplace({looks[i].bytes, looks[i].hash}, i);
+    const FolderIndex::Sample& first = index.samples[place->second];
+    if (is_new || !same_content(first.path, path)) continue;
+    const bool other_class = first.label != index.samples[i].label;
+    report.findings.push_back({FindingKind::kDuplicate, path,
+                               fmt::format("the same as {}{}", first.path, other_class ? ", of another class" : "")});
+  }
+  return report;
+}
+
+}  // namespace lockstep::data

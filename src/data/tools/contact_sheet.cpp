@@ -1,0 +1,149 @@
+#include "data/tools/contact_sheet.h"
+
+#include <fmt/format.h>
+#include <png.h>
+
+#include <algorithm>
+
+#include "data/image/resample.h"
+#include "data/tools/font.h"
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/data/decode.h"
+#include "lockstep/data/folder_index.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kGap = 6;
+constexpr int kLabelHeight = kLetterHeight + 4;
+constexpr std::uint8_t kPaper = 32;
+
+// One of each class in turn, classes that have run out left out.
+std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
+  std::vector<std::vector<std::size_t>> of_class(index.classes.size());
+  for (std::size_t i = 0; i < index.samples.size(); ++i) {
+    of_class[static_cast<std::size_t>(index.samples[i].label)].push_back(i);
+  }
+  std::vector<std::size_t> chosen;
+  for (std::size_t round = 0; chosen.size() < std::min(count, index.samples.size()); ++round) {
+    for (const std::vector<std::size_t>& samples : of_class) {
+      if (round < samples.size() && chosen.size() < count) chosen.push_back(samples[round]);
+    }
+  }
+  return chosen;
+}
+
+// What the transforms make of the picture.
+Result<Image> transformed(std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ImageSize size, image_size(bytes));
+  const SamplePlan& plan = transform.draw(size, key);
+  const SampleShape shape = Compose::shape_of(plan);
+  std::vector<std::uint8_t> planes(shape.bytes());
+  LOCKSTEP_RETURN_IF_ERROR(transform.apply(plan, bytes, {}, planes.data()));
+  Image image(shape.width, shape.height);
+  const std::size_t plane = planes.size() / static_cast<std::size_t>(shape.channels);
+  for (std::size_t i = 0; i < plane; ++i) {
+    std::uint8_t* pixel = image.row(0) + i * Image::kBytesPerPixel;
+    for (std::size_t c = 0; c < 3; ++c) pixel[c] = planes[(shape.channels == 1 ? 0 : c) * plane + i];
+    pixel[3] = 0;
+  }
+  return image;
+}
+
+Image fitted(Image image, int cell) {
+  const int longer = std::max(image.width(), image.height());
+  if (longer <= cell) return image;
+  const auto scaled = [&](int side) { return std::max(1, side * cell / longer); };
+  return resized(image, {scaled(image.width()), scaled(image.height())}, Filter::kBilinear);
+}
+
+void place(Image& sheet, const Image& picture, int left, int top) {
+  for (int y = 0; y < picture.height(); ++y) {
+    std::copy_n(picture.row(y), picture.row_bytes(), sheet.row(top + y) + left * Image::kBytesPerPixel);
+  }
+}
+
+struct Cell {
+  Image picture;
+  std::string name;
+};
+
+Image draw(const std::vector<Cell>& cells, int columns, int side) {
+  const auto count = static_cast<int>(cells.size());
+  const int rows = std::max(1, (count + columns - 1) / columns);
+  Image sheet(kGap + std::min(columns, std::max(1, count)) * (side + kGap), kGap + rows * (side + kLabelHeight + kGap));
+  std::fill_n(sheet.row(0), sheet.row_bytes() * static_cast<std::size_t>(sheet.height()), kPaper);
+  for (int i = 0; i < count; ++i) {
+    const Cell& cell = cells[static_cast<std::size_t>(i)];
+    const int left = kGap + i % columns * (side + kGap);
+    const int top = kGap + i / columns * (side + kLabelHeight + kGap);
+    place(sheet, cell.picture, left + (side - cell.picture.width()) / 2, top + (side - cell.picture.height()) / 2);
+    draw_text(sheet, left, top + side + 3, side, cell.name);
+  }
+  return sheet;
+}
+
+Status check(const SheetOptions& options) {
+  const auto inside = [](int value, int most) { return value >= 1 && value <= most; };
+  if (inside(options.samples, 10000) && inside(options.columns, 1000) && inside(options.cell, 2000) &&
+      inside(options.epochs, 1000) && options.epoch >= 0) {
+    return {};
+  }
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("expected 1 to 10000 samples, 1 to 1000 columns, cells of 1 to 2000 pixels, 1 to 1000 epochs from "
+                  "0 on; got {}, {}, {}, {} from {}",
+                  options.samples, options.columns, options.cell, options.epochs, options.epoch)};
+}
+
+}  // namespace
+
+Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Compose& transform,
+                                   const SheetOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(check(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const FolderIndex index, index_image_folder(folder));
+  ContactSheet result;
+  std::vector<Cell> cells;
+  std::vector<std::uint8_t> bytes;
+  for (const std::size_t i : in_turn(index, static_cast<std::size_t>(options.samples))) {
+    const FolderIndex::Sample& sample = index.samples[i];
+    Status status = read_image_file(sample.path, bytes);
+    for (int e = 0; status.ok() && e < options.epochs; ++e) {
+      const SampleKey key{options.seed, options.epoch + e, static_cast<std::int64_t>(i)};
+      Result<Image> image = transformed(bytes, transform, key);
+      status = image.status().with_context(sample.path);
+      if (!image.ok()) break;
+      cells.push_back(
+          {fitted(std::move(image).value(), options.cell), index.classes[static_cast<std::size_t>(sample.label)]});
+    }
+    if (status.ok()) {
+      ++result.samples;
+    } else {
+      result.left_out.push_back(status.message());
+    }
+  }
+  result.image = draw(cells, options.columns, options.cell);
+  return result;
+}
+
+Status write_png(const Image& image, const std::filesystem::path& path) {
+  const std::vector<std::uint8_t> pixels = packed_bytes(image);
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(image.width());
+  png.height = static_cast<png_uint_32>(image.height());
+  png.format = image.channels() == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png_alloc_size_t size = 0;
+  std::vector<std::uint8_t> encoded;
+  bool done = png_image_write_get_memory_size(png, size, 0, pixels.data(), 0, nullptr) != 0;
+  if (done) {
+    encoded.resize(size);
+    done = png_image_write_to_memory(&png, encoded.data(), &size, 0, pixels.data(), 0, nullptr) != 0;
+  }
+  if (!done) return {ErrorCode::kIo, fmt::format("{}: cannot make a PNG: {}", path.native(), png.message)};
+  LOCKSTEP_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  LOCKSTEP_RETURN_IF_ERROR(file.append({encoded.data(), size}));
+  return file.commit();
+}
+
+}  // namespace lockstep::data

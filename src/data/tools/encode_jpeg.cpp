@@ -1,0 +1,75 @@
+#include "data/tools/encode_jpeg.h"
+
+#include <fmt/format.h>
+#include <jpeglib.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace lockstep::data {
+namespace {
+
+struct ErrorHandler {
+  jpeg_error_mgr manager;
+  std::jmp_buf back;
+  std::array<char, JMSG_LENGTH_MAX> message;
+};
+
+void on_error(j_common_ptr codec) {
+  auto* handler = reinterpret_cast<ErrorHandler*>(codec->err);
+  codec->err->format_message(codec, handler->message.data());
+  std::longjmp(handler->back, 1);
+}
+
+// Only C from setjmp to longjmp: nothing here has a destructor. False: see handler.message.
+bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHandler& handler, unsigned char** out,
+              unsigned long* out_bytes) {
+  jpeg_compress_struct codec;
+  codec.err = jpeg_std_error(&handler.manager);
+  handler.manager.error_exit = on_error;
+  if (setjmp(handler.back) != 0) {
+    jpeg_destroy_compress(&codec);
+    return false;
+  }
+  jpeg_create_compress(&codec);
+  jpeg_mem_dest(&codec, out, out_bytes);
+  const bool grey = image.channels() == 1;
+  codec.image_width = static_cast<JDIMENSION>(image.width());
+  codec.image_height = static_cast<JDIMENSION>(image.height());
+  codec.input_components = grey ? 1 : Image::kBytesPerPixel;
+  codec.in_color_space = grey ? JCS_GRAYSCALE : JCS_EXT_RGBX;
+  jpeg_set_defaults(&codec);
+  jpeg_set_quality(&codec, quality, TRUE);
+  codec.optimize_coding = TRUE;  // a few per cent smaller, for encoding that is done once
+  jpeg_start_compress(&codec, TRUE);
+  for (int y = 0; y < image.height(); ++y) {
+    auto* row = const_cast<JSAMPROW>(image.row(y));
+    if (grey) {
+      for (int x = 0; x < image.width(); ++x) row_buffer[x] = image.row(y)[x * Image::kBytesPerPixel];
+      row = row_buffer;
+    }
+    jpeg_write_scanlines(&codec, &row, 1);
+  }
+  jpeg_finish_compress(&codec);
+  jpeg_destroy_compress(&codec);
+  return true;
+}
+
+}  // namespace
+
+Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality) {
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(image.width()));
+  ErrorHandler handler{};
+  unsigned char* memory = nullptr;
+  unsigned long bytes = 0;
+  const bool done = compress(image, quality, row.data(), handler, &memory, &bytes);
+  const std::unique_ptr<unsigned char, decltype(&std::free)> owner(memory, &std::free);
+  if (done) return std::vector<std::uint8_t>(memory, memory + bytes);
+  return Status(ErrorCode::kInvalidArgument, fmt::format("cannot make a JPEG of {} x {} pixels: {}", image.width(),
+                                                         image.height(), handler.message.data()));
+}
+
+}  // namespace lockstep::data

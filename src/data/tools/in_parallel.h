@@ -1,0 +1,29 @@
+// A loop over numbers in several threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace lockstep::data {
+
+// body(i) for each of begin..end-1, which must not throw; returns when all are done.
+template <typename Body>
+void in_parallel(std::int64_t begin, std::int64_t end, int threads, const Body& body) {
+  std::atomic<std::int64_t> next{begin};
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < end; i = next++) body(i);
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(work);
+  work();
+}
+
+// `wanted`, or one for each core.
+inline int thread_count(int wanted) {
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,162 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstddef>
+
+#include "data/tools/pack_format.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/data/pack.h"
+
+namespace lockstep::data {
+
+using pack_format::Header;
+using pack_format::kEntryBytes;
+using pack_format::kHeaderBytes;
+
+struct PackReader::Mapping {
+  explicit Mapping(std::string file) : path(std::move(file)) {}
+  ~Mapping() {
+    if (address != nullptr) ::munmap(address, bytes);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::span<const std::uint8_t> all() const { return {static_cast<const std::uint8_t*>(address), bytes}; }
+  Status corrupt(const std::string& what) const {
+    return {ErrorCode::kCorrupt, fmt::format("{}: {}; make it again with `lockstep pack`", path, what)};
+  }
+
+  std::string path;
+  void* address = nullptr;
+  std::size_t bytes = 0;
+};
+
+namespace {
+
+std::uint32_t crc_of(std::span<const std::uint8_t> bytes) {
+  return static_cast<std::uint32_t>(::crc32_z(0, bytes.data(), bytes.size()));
+}
+
+// What is wrong with it; empty when all is well. Sums cannot overflow: every number was compared with the file's size.
+std::string fault_of(const Header& header, std::span<const std::uint8_t> file) {
+  if (header.file_bytes != file.size()) {
+    return fmt::format("expected {} bytes, found {}: the file was cut short or added to", header.file_bytes,
+                       file.size());
+  }
+  const std::uint64_t most = file.size() / kEntryBytes;
+  if (header.pictures > most || header.index_offset < kHeaderBytes || header.index_offset > file.size() ||
+      header.names_offset > file.size() || header.names_offset != header.index_offset + header.pictures * kEntryBytes) {
+    return fmt::format("impossible places in the header: {} pictures, index at byte {}, names at byte {} of {}",
+                       header.pictures, header.index_offset, header.names_offset, file.size());
+  }
+  const std::uint32_t crc = crc_of(file.subspan(header.index_offset));
+  if (crc == header.index_crc) return "";
+  return fmt::format("the index is damaged: expected checksum {:08x}, found {:08x} (bytes {} to {})", header.index_crc,
+                     crc, header.index_offset, file.size());
+}
+
+}  // namespace
+
+Result<PackReader> PackReader::open(const std::filesystem::path& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto failed = [&](const char* what, int error) {
+    const bool absent = error == ENOENT || error == ENOTDIR;
+    const ErrorCode other = error == EACCES ? ErrorCode::kPermission : ErrorCode::kIo;
+    return Status(absent ? ErrorCode::kNotFound : other,
+                  fmt::format("{}: {}: {}", path.native(), what, std::strerror(error)));
+  };
+  if (!fd.valid()) return failed("cannot open the pack", errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return failed("cannot ask for the size", errno);
+  if (!S_ISREG(info.st_mode))
+    return Status(ErrorCode::kIo, path.native() + ": expected a file made by `lockstep pack`");
+  const auto mapping = std::make_shared<Mapping>(path.native());
+  if (static_cast<std::size_t>(info.st_size) < kHeaderBytes) {
+    return mapping->corrupt(fmt::format("expected a header of {} bytes, found {}", kHeaderBytes, info.st_size));
+  }
+  void* address = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) return failed("cannot map the file into memory", errno);
+  mapping->address = address;
+  mapping->bytes = static_cast<std::size_t>(info.st_size);
+  PackReader reader;
+  reader.mapping_ = mapping;
+  LOCKSTEP_RETURN_IF_ERROR(reader.read_index());
+  return reader;
+}
+
+Status PackReader::read_index() {
+  const std::span<const std::uint8_t> file = mapping_->all();
+  Header header;
+  std::memcpy(&header, file.data(), sizeof header);
+  const std::string_view magic(header.magic.data(), header.magic.size());
+  if (magic != pack_format::kMagic) {
+    return mapping_->corrupt(fmt::format("expected a pack, which begins with \"{}\"", pack_format::kMagic));
+  }
+  const std::uint32_t crc = crc_of(file.first(offsetof(Header, header_crc)));
+  if (crc != header.header_crc) {
+    return mapping_->corrupt(
+        fmt::format("the header is damaged: expected checksum {:08x}, found {:08x}", header.header_crc, crc));
+  }
+  if (header.version != pack_format::kVersion) {
+    return {ErrorCode::kUnsupported, fmt::format("{}: version {} of the format; this program knows version {}",
+                                                 mapping_->path, header.version, pack_format::kVersion)};
+  }
+  if (const std::string fault = fault_of(header, file); !fault.empty()) return mapping_->corrupt(fault);
+  LOCKSTEP_RETURN_IF_ERROR(read_classes(file.subspan(header.names_offset), header.classes));
+  auto entries = std::make_shared<std::vector<Entry>>(header.pictures);
+  static_assert(sizeof(Entry) == kEntryBytes);
+  if (!entries->empty()) std::memcpy(entries->data(), file.data() + header.index_offset, entries->size() * kEntryBytes);
+  const auto inside = [](std::uint64_t offset, std::uint64_t length, std::uint64_t begin, std::uint64_t end) {
+    return offset >= begin && offset <= end && length <= end - offset;
+  };
+  for (std::size_t i = 0; i < entries->size(); ++i) {
+    const Entry& entry = (*entries)[i];
+    if (inside(entry.offset, entry.length, kHeaderBytes, header.index_offset) && entry.label < header.classes &&
+        inside(entry.name_offset, entry.name_length, header.names_offset, file.size())) {
+      continue;
+    }
+    return mapping_->corrupt(fmt::format("impossible entry for picture {}: {} bytes at byte {}, class {} of {}", i,
+                                         entry.length, entry.offset, entry.label, header.classes));
+  }
+  entries_ = std::move(entries);
+  return {};
+}
+
+Status PackReader::read_classes(std::span<const std::uint8_t> names, std::uint64_t count) {
+  auto classes = std::make_shared<std::vector<std::string>>();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
+    const std::size_t room = names.size() < kLengthBytes ? 0 : names.size() - kLengthBytes;
+    const std::uint32_t length = names.size() < kLengthBytes ? 1 : pack_format::read_number<std::uint32_t>(names, 0);
+    if (length > room) return mapping_->corrupt(fmt::format("the name of class {} of {} is cut off", i, count));
+    const std::span<const std::uint8_t> name = names.subspan(kLengthBytes, length);
+    classes->emplace_back(name.begin(), name.end());
+    names = names.subspan(kLengthBytes + length);
+  }
+  classes_ = std::move(classes);
+  return {};
+}
+
+std::span<const std::uint8_t> PackReader::bytes(std::int64_t index) const {
+  return mapping_->all().subspan(entry(index).offset, entry(index).length);
+}
+
+std::string_view PackReader::name(std::int64_t index) const {
+  const auto name = mapping_->all().subspan(entry(index).name_offset, entry(index).name_length);
+  return {reinterpret_cast<const char*>(name.data()), name.size()};
+}
+
+Status PackReader::verify(std::int64_t index) const {
+  const std::uint32_t crc = crc_of(bytes(index));
+  if (crc == entry(index).crc) return {};
+  return mapping_->corrupt(
+      fmt::format("picture {} ({}) is damaged: expected checksum {:08x}, found {:08x} ({} bytes "
+                  "at byte {})",
+                  index, name(index), entry(index).crc, crc, entry(index).length, entry(index).offset));
+}
+
+}  // namespace lockstep::data
