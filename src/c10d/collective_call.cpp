@@ -5,6 +5,19 @@
 namespace lockstep {
 namespace {
 
+// As c10d's other backends name their operations in profiles.
+const char* profile_title(c10d::OpType type, const char* operation) {
+  switch (type) {
+    case c10d::OpType::ALLREDUCE_COALESCED: return "all_reduce";
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::ALLGATHER_COALESCED: return "all_gather";
+    case c10d::OpType::_REDUCE_SCATTER_BASE: return "reduce_scatter";
+    case c10d::OpType::ALLTOALL_BASE: return "all_to_all";
+    case c10d::OpType::RECVANYSOURCE: return "recvAnySource";
+    default: return operation;
+  }
+}
+
 // The factor travels as a double or as a tensor of one element.
 double premul_factor(const c10d::ReduceOp& op) {
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
@@ -18,19 +31,34 @@ double premul_factor(const c10d::ReduceOp& op) {
 }  // namespace
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
-                               const CallOptions& options)
+                               const CallOptions& options, at::TensorList inputs)
     : group_(group),
       communicator_(group_->communicator()),
       operation_(operation),
       options_(options),
       deadline_(Deadline::after(options.timeout)) {
-  if (record_.isActive()) record_.before(operation);
+  record(inputs);
   if (communicator_ == nullptr) {
     throw BackendError(ErrorCode::kAborted,
                        fmt::format("{}, {}: this rank has left the group (destroy_process_group or shutdown)",
                                    group_->who(), operation_));
   }
   if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<at::Tensor>>();
+}
+
+CollectiveCall::~CollectiveCall() {
+  if (record_ != nullptr) record_->end();
+}
+
+void CollectiveCall::record(at::TensorList inputs) {
+  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+  if (!callbacks) return;
+  record_ = std::make_shared<at::RecordFunction>(std::move(*callbacks));
+  // The work may end in another thread.
+  record_->_setAsync();
+  const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
+  record_->before(fmt::format("{}:{}", group_->profiled_as(), profile_title(options_.type, operation_)),
+                  c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
 }
 
 void CollectiveCall::reject_text(const std::string& text) const {
@@ -146,7 +174,8 @@ c10::intrusive_ptr<c10d::Work> CollectiveCall::work(std::vector<at::Tensor> outp
     copy_back(copies_);
     return c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs));
   }
-  LockstepWork::Pending pending{group_, operation_, std::move(operations_), std::move(copies_), deadline_};
+  LockstepWork::Pending pending{group_,    operation_,        std::move(operations_), std::move(copies_),
+                                deadline_, std::move(record_)};
   return c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs), std::move(pending));
 }
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -37,7 +36,10 @@ struct CallOptions {
 class CollectiveCall {
  public:
   // `operation` is the public name of what was called. Throws when the group was left.
-  CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation, const CallOptions& options);
+  // `inputs` are shown in profiles.
+  CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation, const CallOptions& options,
+                 at::TensorList inputs = {});
+  ~CollectiveCall();
 
   int rank() const { return communicator_->rank(); }
   int world_size() const { return communicator_->world_size(); }
@@ -89,6 +91,7 @@ class CollectiveCall {
   void check_tensor(const at::Tensor& tensor, const char* name) const;
   void check_writable(const at::Tensor& tensor, const char* name) const;
   void keep(const at::Tensor& tensor);
+  void record(at::TensorList inputs);
   void check(const Status& status) const;
 
   const std::shared_ptr<GroupCore>& group_;
@@ -100,7 +103,7 @@ class CollectiveCall {
   std::vector<at::Tensor> temporaries_;            // of blocking calls
   std::vector<CopyBack> copies_;
   std::vector<comm::Operation> operations_;
-  at::RecordFunction record_{at::RecordScope::USER_SCOPE};  // costs nothing unless a profiler is on
+  std::shared_ptr<at::RecordFunction> record_;  // null unless a profiler is on
 };
 
 }  // namespace lockstep

@@ -318,4 +318,14 @@ Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options
   return target->recv(tensors, target.group_rank(src), options.tag);
 }
 
+std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list) {
+  std::vector<Work> works;
+  works.reserve(list.size());
+  for (const PointToPoint& entry : list) {
+    works.push_back(entry.kind == PointToPoint::Kind::kSend ? isend(entry.tensor, entry.peer, entry.options)
+                                                            : irecv(entry.tensor, entry.peer, entry.options));
+  }
+  return works;
+}
+
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who)
-    : who_(std::move(who)), communicator_(std::move(communicator)) {}
+GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who, std::string profiled_as)
+    : who_(std::move(who)), profiled_as_(std::move(profiled_as)), communicator_(std::move(communicator)) {}
 
 GroupCore::~GroupCore() {
   leave();

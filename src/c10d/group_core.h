@@ -13,11 +13,13 @@ class FutureCompleter;
 
 class GroupCore {
  public:
-  GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who);
+  // `profiled_as` stands before operations' names in profiles: "lockstep" gives "lockstep:all_reduce".
+  GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who, std::string profiled_as);
   ~GroupCore();
 
   // "rank 1, group 'world'"
   const std::string& who() const { return who_; }
+  const std::string& profiled_as() const { return profiled_as_; }
 
   // Null once the group was left.
   std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_) {
@@ -32,6 +34,7 @@ class GroupCore {
 
  private:
   const std::string who_;
+  const std::string profiled_as_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);

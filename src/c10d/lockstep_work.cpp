@@ -85,6 +85,7 @@ void LockstepWork::settle(const Status& status) {
       error = make_exception(status);
     }
     pending_.copies.clear();
+    if (pending_.record != nullptr) pending_.record->end();
     finish(error);
     settled_.store(true, std::memory_order_release);
     future = future_;

@@ -1,6 +1,8 @@
 // The c10d::Work of the CPU engine: one or more operations of the core that count as one.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -29,6 +31,7 @@ class LockstepWork final : public c10d::Work {
     std::vector<comm::Operation> operations;
     std::vector<CopyBack> copies;
     Deadline deadline = Deadline::never();
+    std::shared_ptr<at::RecordFunction> record = nullptr;  // ends with the work
   };
 
   // Work that is done.

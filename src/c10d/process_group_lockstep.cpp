@@ -49,7 +49,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who);
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who, options.profiled_as);
   // Not reclaim(), which expects an object that is counted already.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
       std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(store), std::move(core), options)));
@@ -89,10 +89,32 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::Barrier
   return call.work({});
 }
 
-void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
-  CollectiveCall call(core_, "monitored_barrier",
-                      {c10d::OpType::BARRIER, Blocking::kYes, timeout_or_default(opts.timeout)});
-  call.submit(comm::Barrier{});
+// Rank 0 says who is missing in the words of c10d's monitored barriers, for the sake of programs that look for them.
+void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_.load() : opts.timeout;
+  CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
+  try {
+    call.submit(comm::Barrier{});
+  } catch (const BackendError& error) {
+    const auto communicator = core_->communicator();
+    const std::vector<int> absent =
+        communicator == nullptr ? std::vector<int>() : communicator->absent(communicator->sequence());
+    std::string text;
+    if (rank_ != 0) {
+      text = fmt::format(
+          "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0",
+          rank_);
+    } else if (!absent.empty()) {
+      text = absent.size() > 1 && wait_all_ranks
+                 ? fmt::format("Ranks {} failed to pass monitoredBarrier", fmt::join(absent, ", "))
+                 : fmt::format("Rank {} failed to pass monitoredBarrier", absent.front());
+      if (error.code() == ErrorCode::kTimeout) {
+        text = fmt::format("Rank 0 timed out in monitoredBarrier after {} ms: {}", timeout.count(), text);
+      }
+    }
+    if (text.empty()) throw;
+    throw BackendError(error.code(), fmt::format("{}. {}", text, error.what_without_backtrace()));
+  }
 }
 
 std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {

@@ -35,8 +35,11 @@ comm::ReduceScatter reduce_scatter_args(CollectiveCall& call, const at::Tensor& 
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::Tensor>& tensors,
                                                                const c10d::AllreduceOptions& opts) {
+  if (tensors.size() == 1 && tensors.front().defined() && tensors.front().is_sparse()) {
+    return allreduce_coo(tensors.front(), opts);
+  }
   CollectiveCall call(core_, "all_reduce",
-                      {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+                      {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   call.submit(all_reduce_args(call, call.only(tensors, "tensors"), opts.reduceOp));
   return call.work(tensors);
 }
@@ -44,7 +47,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::T
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::vector<at::Tensor>& tensors,
                                                                          const c10d::AllreduceCoalescedOptions& opts) {
   CollectiveCall call(core_, "all_reduce_coalesced",
-                      {c10d::OpType::ALLREDUCE_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+                      {c10d::OpType::ALLREDUCE_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
+                      tensors);
   std::vector<comm::AllReduce> all;
   all.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) all.push_back(all_reduce_args(call, tensor, opts.reduceOp));
@@ -54,8 +58,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::ve
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tensor>& tensors,
                                                             const c10d::ReduceOptions& opts) {
-  CollectiveCall call(core_, "reduce",
-                      {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+  CollectiveCall call(core_, "reduce", {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
+                      tensors);
   call.check_root(opts.rootRank);
   const at::Tensor& tensor = call.only(tensors, "tensors");
   comm::Reduce args;
@@ -79,7 +83,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<
                                                                     std::vector<std::vector<at::Tensor>>& inputs,
                                                                     const c10d::ReduceScatterOptions& opts) {
   CollectiveCall call(core_, "reduce_scatter",
-                      {c10d::OpType::REDUCE_SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+                      {c10d::OpType::REDUCE_SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
+                      inputs.empty() ? at::TensorList() : inputs.front());
   const at::Tensor& output = call.only(outputs, "outputs");
   call.check_count(inputs.size(), 1, "inputs");
   call.check_count(inputs.front().size(), size_, "inputs");
@@ -101,7 +106,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                           const c10d::ReduceScatterOptions& opts) {
   CollectiveCall call(core_, "reduce_scatter_tensor",
-                      {c10d::OpType::_REDUCE_SCATTER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+                      {c10d::OpType::_REDUCE_SCATTER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
+                      input);
   call.submit(reduce_scatter_args(call, output, input, opts.reduceOp));
   return call.work({output});
 }
@@ -109,7 +115,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_reduce_scatter_base(at::Te
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
   CollectiveCall call(core_, "reduce_scatter_tensor_coalesced",
-                      {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+                      {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.check_count(inputs.size(), outputs.size(), "inputs");
   std::vector<comm::ReduceScatter> all;
   all.reserve(outputs.size());

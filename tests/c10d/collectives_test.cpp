@@ -232,6 +232,34 @@ void check_mixed_layouts(int rank, int world) {
   expect_equal(eighths.view(torch::kByte), (values + (world - 1)).to(at::kFloat8_e4m3fn).view(torch::kByte), "float8");
 }
 
+// Every rank has elements of its own and one in common.
+void check_sparse(int rank, int world) {
+  const torch::Tensor indices = torch::tensor({rank, world, rank}, torch::kLong).unsqueeze(0);
+  const torch::Tensor tensor =
+      torch::sparse_coo_tensor(indices, torch::tensor({1.0, 2.0, 0.5}, torch::kDouble), {world + 1}, torch::kDouble);
+  all_reduce(tensor);
+  torch::Tensor expected = torch::full({world + 1}, 1.5, torch::kDouble);
+  expected[world] = 2.0 * world;
+  expect_equal(tensor.to_dense(), expected, "sparse");
+  const torch::Tensor none = torch::sparse_coo_tensor({3, 2}, torch::kFloat);
+  all_reduce(none);
+  expect_equal(none.to_dense(), torch::zeros({3, 2}), "sparse, empty");
+}
+
+// Everybody sends to everybody, itself too, first all sends and then all receives.
+void check_batch(int rank, int world) {
+  std::vector<torch::Tensor> received;
+  std::vector<PointToPoint> list;
+  const torch::Tensor mine = torch::full({20'000}, rank);
+  for (int peer = 0; peer < world; ++peer) list.push_back({PointToPoint::Kind::kSend, mine, peer});
+  for (int peer = 0; peer < world; ++peer) {
+    received.push_back(torch::empty_like(mine));
+    list.push_back({PointToPoint::Kind::kReceive, received.back(), peer});
+  }
+  for (const Work& work : batch_isend_irecv(list)) work->wait();
+  for (int peer = 0; peer < world; ++peer) expect_equal(received[peer], torch::full_like(mine, peer), "batch");
+}
+
 class CollectivesMulti : public testing::TestWithParam<int> {};
 
 TEST_P(CollectivesMulti, AgreeWithTorch) {
@@ -250,6 +278,8 @@ TEST_P(CollectivesMulti, AgreeWithTorch) {
     check_even_all_to_all(rank, world);
     check_reductions(rank, world);
     check_mixed_layouts(rank, world);
+    check_sparse(rank, world);
+    check_batch(rank, world);
     barrier();
     barrier_async()->wait();
     monitored_barrier({.timeout = std::chrono::seconds(30)});

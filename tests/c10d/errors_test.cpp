@@ -26,6 +26,13 @@ void check_disagreement(int rank, int world) {
                [&] { all_reduce(torch::ones({5000}), {.op = rank == 1 ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM}); });
   expect_usable(world);
   expect_error(ErrorCode::kMismatch, {"broadcast"}, [&] { broadcast(torch::ones({10}), rank); });
+  // As many bytes everywhere.
+  const torch::Tensor typed = torch::ones({4}, rank == 0 ? torch::kInt : torch::kFloat);
+  expect_error(ErrorCode::kMismatch, {"rank(s) 0 called broadcast of 16 bytes of int32", "float32"},
+               [&] { broadcast(typed, 0); });
+  const torch::Tensor all = torch::empty({4 * get_world_size()}, typed.options());
+  expect_error(ErrorCode::kMismatch, {"all_gather of int32", "rank(s) 0"}, [&] { all_gather_into_tensor(all, typed); });
+  expect_error(ErrorCode::kMismatch, {"all_to_all of float32"}, [&] { all_to_all_single(all, at::ones_like(all)); });
   expect_usable(world);
   expect_error(ErrorCode::kMismatch, {"rank"}, [&] {
     const torch::Tensor tensor = torch::ones({10});
@@ -48,7 +55,9 @@ void check_arguments(int rank, int world) {
   };
   expect_error(ErrorCode::kUnsupported, {"all_reduce", "meta"}, [&] { all_reduce(tensor.to(torch::kMeta)); });
   expect_rejected({"all_reduce", "undefined"}, [] { all_reduce(torch::Tensor()); });
-  expect_rejected({"all_reduce", "`tensor`", "dense", "Sparse"}, [&] { all_reduce(tensor.to_sparse()); });
+  expect_rejected({"broadcast", "`tensor`", "dense", "Sparse"}, [&] { broadcast(tensor.to_sparse(), rank); });
+  expect_rejected({"all_reduce", "sparse", "only SUM"},
+                  [&] { all_reduce(tensor.to_sparse(), {.op = c10d::ReduceOp::MAX}); });
   expect_rejected({"all_reduce", "share memory", "clone"}, [] { all_reduce(torch::ones({1}).expand({3})); });
   expect_rejected({"all_reduce", "is not defined for", "Float8_e4m3fn"},
                   [&] { all_reduce(tensor.to(at::kFloat8_e4m3fn)); });
@@ -85,7 +94,8 @@ TEST(ErrorsMulti, LateRankIsNamedAndTheGroupBroken) {
     }
     const ProcessGroup second = new_group({0, 1, 2});
     if (rank != 2) {
-      expect_error(ErrorCode::kTimeout, {"monitored_barrier", "2"},
+      const std::string words = rank == 0 ? "Rank 2 failed to pass monitoredBarrier" : "successfully reached";
+      expect_error(ErrorCode::kTimeout, {"monitored_barrier", words, "rank(s) 2"},
                    [&] { monitored_barrier({.group = second, .timeout = std::chrono::milliseconds(300)}); });
     }
     barrier();  // the world is another group

@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -128,5 +129,16 @@ int recv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptio
 Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
 // Work::sourceRank tells the sender, as a group rank.
 Work irecv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
+
+// Several of them at once, in any order and to any ranks: no order of the list makes ranks wait for one another.
+struct PointToPoint {
+  enum class Kind { kSend, kReceive };
+  Kind kind = Kind::kSend;
+  at::Tensor tensor;
+  int peer = 0;  // the destination, or the source (kAnySource is allowed)
+  PointToPointOptions options = {};
+};
+// Works in the order of the list. When one cannot be started, those before it are under way all the same.
+std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list);
 
 }  // namespace lockstep

@@ -12,7 +12,8 @@
 // moment at which completion is seen), but no two of their elements may share memory. Empty tensors work. Everything
 // that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); what can only be seen
 // together (kinds, counts, types, roots) fails on every rank with lockstep::BackendError, and the group stays usable.
-// Operations that only move data compare sizes in bytes: ranks with different dtypes of one size are not told apart.
+// Ranks with different dtypes are told apart by every collective (but not float8 and quantised dtypes from one
+// another), not by send and recv, which compare sizes in bytes.
 //
 // Progress: there is no progress thread. An asynchronous operation moves on inside calls of any rank; Work::wait and
 // Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, kept until
@@ -53,6 +54,8 @@ struct ProcessGroupLockstepOptions {
       std::chrono::minutes(30);  // for joining, and for each operation unless it has its own
   std::vector<int>
       global_ranks;  // of the members, by group rank; empty: the same numbers. Used in split() and in names
+  std::string profiled_as = kProfiledAs;  // operations appear in LibTorch's profiles as "lockstep:all_reduce"
+  static constexpr const char* kProfiledAs = "lockstep";
 };
 
 class ProcessGroupLockstep : public c10d::Backend {
@@ -71,6 +74,7 @@ class ProcessGroupLockstep : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  // A sparse (COO) tensor can be summed too: its ranks may name different elements. That call blocks in either form.
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
   // Every tensor is an all-reduce of its own; dtypes may differ. One Work for all.
@@ -131,8 +135,9 @@ class ProcessGroupLockstep : public c10d::Backend {
   int recv_blocking(const at::Tensor& tensor, int source, int tag, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
-  // A blocking barrier; when it times out, every rank that came gets an error that names those that did not. (All
-  // missing ranks are always collected, so `wait_all_ranks` changes nothing.)
+  // A blocking barrier; when it times out, every rank that came gets an error that names all those that did not. (They
+  // are always collected; `wait_all_ranks` only has rank 0 begin with all of them instead of the first.) A timeout of
+  // zero: who is not there yet is missing.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks = false) override;
 
   // Number of the last collective started here; the same on every rank between operations.
@@ -161,6 +166,7 @@ class ProcessGroupLockstep : public c10d::Backend {
  private:
   ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
                        const ProcessGroupLockstepOptions& options);
+  c10::intrusive_ptr<c10d::Work> allreduce_coo(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
 
   const std::shared_ptr<comm::Store> store_;

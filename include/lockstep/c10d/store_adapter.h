@@ -1,4 +1,5 @@
-// Lockstep's stores as c10d::Store, for LibTorch code that wants one (NCCL's process group, for example).
+// Lockstep's stores as c10d::Store, for LibTorch code that wants one (NCCL's process group, for example), and
+// LibTorch's stores as comm::Store, for groups that are made from one (Python's torch.distributed).
 #pragma once
 
 #include <chrono>
@@ -41,5 +42,10 @@ class StoreAdapter : public c10d::Store {
  private:
   std::shared_ptr<comm::Store> store_;
 };
+
+// The other direction: a store of LibTorch, or of Python, for the engine. A StoreAdapter answers what it was made from.
+// Shares the store; calls may block as the store does. Its exceptions become Status values: kTimeout once the deadline
+// has passed, else kUnavailable. append needs a store that offers it (TCPStore and HashStore do).
+std::shared_ptr<comm::Store> wrap_store(c10::intrusive_ptr<c10d::Store> store);
 
 }  // namespace lockstep

@@ -204,5 +204,8 @@ Status Communicator::health() const {
 std::uint64_t Communicator::sequence() const {
   return wide_ ? wide_->sequence() : impl_->sequence();
 }
+std::vector<int> Communicator::absent(std::uint64_t sequence) const {
+  return wide_ ? wide_->absent(sequence) : impl_->absent(sequence);
+}
 
 }  // namespace lockstep::comm

@@ -57,6 +57,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   const Waiting& waiting() const { return waiting_; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+  std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
   // Waits until the next number may be used: its slot is free on every rank.

@@ -29,6 +29,14 @@ std::string Communicator::Impl::last_call(int rank) const {
   return fmt::format("last call {} #{}", to_string(static_cast<Kind>(current & 0xff)), current >> 8);
 }
 
+std::vector<int> Communicator::Impl::absent(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (memory_.post(rank, sequence).state.load(std::memory_order_acquire) / 2 < sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::string Communicator::Impl::behind_in_stream() const {
   const RankState& mine = memory_.state(memory_.rank());
   std::string ranks;
@@ -70,7 +78,7 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, std
   const std::string why =
       missing.empty()
           ? fmt::format("every rank called it, but {} stopped in the middle (frozen or without a core?)", behind)
-          : fmt::format("rank(s) {} never called it", missing);
+          : fmt::format("rank(s) {} never called it before the timeout ran out", missing);
   waiting_.abort(ErrorCode::kTimeout,
                  fmt::format("{} timed out on rank {}: {}", describe(collective), memory_.rank(), why));
   return waiting_.abort_status();

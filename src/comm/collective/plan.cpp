@@ -47,10 +47,13 @@ std::string Plan::describe(const Post& post) {
     case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
     case Kind::kReduce:
       return fmt::format("{} of {} {} ({}) to rank {}", name, post.count, to_string(post.type), op, post.root);
-    case Kind::kBroadcast: return fmt::format("{} of {} bytes from rank {}", name, post.count, post.root);
+    case Kind::kBroadcast:
+      return fmt::format("{} of {} bytes of {} from rank {}", name, post.count, to_string(post.type), post.root);
     case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
-    case Kind::kGather: return fmt::format("{} to rank {}", name, post.root);
-    case Kind::kScatter: return fmt::format("{} from rank {}", name, post.root);
+    case Kind::kGather: return fmt::format("{} of {} to rank {}", name, to_string(post.type), post.root);
+    case Kind::kScatter: return fmt::format("{} of {} from rank {}", name, to_string(post.type), post.root);
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return fmt::format("{} of {}", name, to_string(post.type));
     default: return name;
   }
 }

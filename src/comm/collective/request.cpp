@@ -49,6 +49,7 @@ Request make_request(const Reduce& args, int rank) {
 Request make_request(const Broadcast& args, int rank) {
   Request request;
   request.kind = Kind::kBroadcast;
+  request.type = args.type;
   request.root = args.root;
   request.count = args.bytes;
   if (rank == args.root) {
@@ -62,6 +63,7 @@ Request make_request(const Broadcast& args, int rank) {
 Request make_request(const AllGather& args) {
   Request request;
   request.kind = Kind::kAllGather;
+  request.type = args.type;
   request.input = args.input;
   request.outputs = args.outputs;
   return request;
@@ -70,6 +72,7 @@ Request make_request(const AllGather& args) {
 Request make_request(const Gather& args, int rank) {
   Request request;
   request.kind = Kind::kGather;
+  request.type = args.type;
   request.root = args.root;
   request.input = args.input;
   if (rank == args.root) request.outputs = args.outputs;
@@ -79,6 +82,7 @@ Request make_request(const Gather& args, int rank) {
 Request make_request(const Scatter& args, int rank) {
   Request request;
   request.kind = Kind::kScatter;
+  request.type = args.type;
   request.root = args.root;
   request.output = args.output;
   if (rank == args.root) request.inputs = args.inputs;
@@ -95,6 +99,7 @@ Request make_request(const ReduceScatter& args) {
 Request make_request(const AllToAll& args) {
   Request request;
   request.kind = Kind::kAllToAll;
+  request.type = args.type;
   request.inputs = args.inputs;
   request.outputs = args.outputs;
   return request;

@@ -178,6 +178,14 @@ Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) 
                                  active_.front().step->flows().status().message()));
 }
 
+std::vector<int> WideGroup::absent(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank != rank_ && call_of(rank) >> 8 < sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 Status WideGroup::timed_out(const Transfer* transfer) {
   if (transfer != nullptr) {
     return break_group(ErrorCode::kTimeout,

@@ -65,6 +65,8 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   const std::string& name() const { return name_; }
   SharedArena& arena() const { return *arena_; }
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+  // As far as is known here.
+  std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
   enum class Stage { kBefore, kExchange, kWaiting, kAfter, kDone };

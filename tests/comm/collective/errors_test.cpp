@@ -72,7 +72,7 @@ std::vector<Disagreement> disagreements() {
        {blocking(reduction(8, DataType::kFloat32, ReduceOp::kPremulSum, 0.5)),
         blocking(reduction(8, DataType::kFloat32, ReduceOp::kPremulSum, 0.25))},
        "float32 (premul_sum by 0.25); rank(s) 0 called all_reduce of 8 float32 (premul_sum by 0.5)"},
-      {"root", {blocking(broadcast(0)), async(broadcast(1))}, "rank(s) 1 called broadcast of 64 bytes from rank 1"},
+      {"root", {blocking(broadcast(0)), async(broadcast(1))}, "rank(s) 1 called broadcast of 64 bytes of byte from rank 1"},
       {"piece",
        {blocking(gather(64, 64)), blocking(gather(64, 60))},
        "rank 1 expects 60 bytes from rank 0, which sends "

@@ -58,10 +58,12 @@ struct Reduce {
   int root = 0;
 };
 
+// Operations that only move data have a type too: it must be the same on every rank, and changes nothing else.
 struct Broadcast {
   void* data = nullptr;
   std::size_t bytes = 0;
   int root = 0;
+  DataType type = DataType::kByte;
 };
 
 // One piece of memory; a rank that neither sends nor receives a piece leaves it empty.
@@ -78,16 +80,19 @@ struct Piece {
 struct AllGather {
   ConstPiece input;
   std::vector<Piece> outputs;
+  DataType type = DataType::kByte;
 };
 struct Gather {
   ConstPiece input;
   std::vector<Piece> outputs;  // on root only
   int root = 0;
+  DataType type = DataType::kByte;
 };
 struct Scatter {
   std::vector<ConstPiece> inputs;  // on root only; inputs[r] goes to rank r
   Piece output;
   int root = 0;
+  DataType type = DataType::kByte;
 };
 // inputs[r] is this rank's contribution to rank r's output.
 struct ReduceScatter {
@@ -101,6 +106,7 @@ struct ReduceScatter {
 struct AllToAll {
   std::vector<ConstPiece> inputs;
   std::vector<Piece> outputs;
+  DataType type = DataType::kByte;
 };
 struct Barrier {};
 
@@ -213,6 +219,9 @@ class Communicator {
 
   // Number of collectives started so far on this rank.
   std::uint64_t sequence() const;
+
+  // Ranks that have not called collective `sequence`, one of this rank's last kMaxPending.
+  std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
   Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);

@@ -1,0 +1,214 @@
+// ObjectCodec<T>: a value of type T as bytes and back, for the object collectives (objects.h).
+//
+// There are codecs for
+//   - numbers, enums and other trivially copyable types without pointers in them (their memory; the ranks run one
+//   binary)
+//   - std::string
+//   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can)
+//   - std::vector, std::map, std::unordered_map, std::optional, std::pair, std::tuple of all of these
+//   - what torch::save can write and torch::load can read: modules, optimizers
+// For a type of your own, specialise it:
+//
+//   template <> struct lockstep::ObjectCodec<Config> {
+//     static void encode(const Config& value, ObjectWriter& writer) { writer.put(value.name); writer.put(value.rates);
+//     } static Config decode(ObjectReader& reader) {
+//       Config value;
+//       value.name = reader.get<std::string>();
+//       value.rates = reader.get<std::vector<double>>();
+//       return value;
+//     }
+//   };
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/serialize.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+
+template <typename T>
+struct ObjectCodec;
+
+class ObjectWriter {
+ public:
+  template <typename T>
+  void put(const T& value) {
+    ObjectCodec<T>::encode(value, *this);
+  }
+  void put_raw(const void* data, std::size_t bytes) { bytes_.append(static_cast<const char*>(data), bytes); }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Throws ArgumentError when the bytes end too early: sender and receiver mean different types.
+class ObjectReader {
+ public:
+  explicit ObjectReader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    return ObjectCodec<T>::decode(*this);
+  }
+  std::string_view get_raw(std::size_t bytes) {
+    if (bytes > bytes_.size()) {
+      throw ArgumentError(ErrorCode::kInvalidArgument, c10::str("object: expected ", bytes, " more bytes, found ",
+                                                                bytes_.size(), "; all ranks must name the same type"));
+    }
+    const std::string_view part = bytes_.substr(0, bytes);
+    bytes_.remove_prefix(bytes);
+    return part;
+  }
+  std::size_t left() const { return bytes_.size(); }
+
+ private:
+  std::string_view bytes_;
+};
+
+namespace object_codec {
+
+// Types that own memory elsewhere have codecs of their own; raw pointers mean nothing on another rank.
+template <typename T>
+inline constexpr bool kIsRaw =
+    std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_same_v<T, std::string_view>;
+
+}  // namespace object_codec
+
+// Everything without a specialisation below: raw memory, or torch::save.
+template <typename T>
+struct ObjectCodec {
+  static void encode(const T& value, ObjectWriter& writer) {
+    if constexpr (object_codec::kIsRaw<T>) {
+      writer.put_raw(&value, sizeof(T));
+    } else {
+      std::ostringstream stream;
+      torch::save(value, stream);
+      writer.put(stream.str());
+    }
+  }
+  static T decode(ObjectReader& reader) {
+    T value{};
+    if constexpr (object_codec::kIsRaw<T>) {
+      std::memcpy(&value, reader.get_raw(sizeof(T)).data(), sizeof(T));
+    } else {
+      std::istringstream stream(reader.get<std::string>());
+      torch::load(value, stream);
+    }
+    return value;
+  }
+};
+
+template <>
+struct ObjectCodec<std::string> {
+  static void encode(const std::string& value, ObjectWriter& writer) {
+    writer.put<std::uint64_t>(value.size());
+    writer.put_raw(value.data(), value.size());
+  }
+  static std::string decode(ObjectReader& reader) {
+    const auto size = reader.get<std::uint64_t>();
+    return std::string(reader.get_raw(size));
+  }
+};
+
+template <>
+struct ObjectCodec<c10::IValue> {
+  static void encode(const c10::IValue& value, ObjectWriter& writer);
+  static c10::IValue decode(ObjectReader& reader);
+};
+
+template <>
+struct ObjectCodec<at::Tensor> {
+  static void encode(const at::Tensor& value, ObjectWriter& writer) {
+    writer.put<bool>(value.defined());
+    if (value.defined()) writer.put(c10::IValue(value));
+  }
+  static at::Tensor decode(ObjectReader& reader) {
+    return reader.get<bool>() ? reader.get<c10::IValue>().toTensor() : at::Tensor();
+  }
+};
+
+template <typename T>
+struct ObjectCodec<std::vector<T>> {
+  static void encode(const std::vector<T>& value, ObjectWriter& writer) {
+    writer.put<std::uint64_t>(value.size());
+    for (const T& entry : value) writer.put<T>(entry);
+  }
+  static std::vector<T> decode(ObjectReader& reader) {
+    std::vector<T> value;
+    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) value.push_back(reader.get<T>());
+    return value;
+  }
+};
+
+template <typename Map>
+struct ObjectMapCodec {
+  static void encode(const Map& value, ObjectWriter& writer) {
+    writer.put<std::uint64_t>(value.size());
+    for (const auto& [key, entry] : value) {
+      writer.put<typename Map::key_type>(key);
+      writer.put<typename Map::mapped_type>(entry);
+    }
+  }
+  static Map decode(ObjectReader& reader) {
+    Map value;
+    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
+      auto key = reader.get<typename Map::key_type>();
+      value.insert_or_assign(std::move(key), reader.get<typename Map::mapped_type>());
+    }
+    return value;
+  }
+};
+template <typename K, typename V>
+struct ObjectCodec<std::map<K, V>> : ObjectMapCodec<std::map<K, V>> {};
+template <typename K, typename V>
+struct ObjectCodec<std::unordered_map<K, V>> : ObjectMapCodec<std::unordered_map<K, V>> {};
+
+template <typename T>
+struct ObjectCodec<std::optional<T>> {
+  static void encode(const std::optional<T>& value, ObjectWriter& writer) {
+    writer.put<bool>(value.has_value());
+    if (value) writer.put<T>(*value);
+  }
+  static std::optional<T> decode(ObjectReader& reader) {
+    if (!reader.get<bool>()) return std::nullopt;
+    return reader.get<T>();
+  }
+};
+
+template <typename A, typename B>
+struct ObjectCodec<std::pair<A, B>> {
+  static void encode(const std::pair<A, B>& value, ObjectWriter& writer) {
+    writer.put<A>(value.first);
+    writer.put<B>(value.second);
+  }
+  static std::pair<A, B> decode(ObjectReader& reader) {
+    auto first = reader.get<A>();
+    return {std::move(first), reader.get<B>()};
+  }
+};
+
+template <typename... T>
+struct ObjectCodec<std::tuple<T...>> {
+  static void encode(const std::tuple<T...>& value, ObjectWriter& writer) {
+    std::apply([&](const T&... entries) { (writer.put<T>(entries), ...); }, value);
+  }
+  // Braces, unlike parentheses, fix the order of evaluation.
+  static std::tuple<T...> decode(ObjectReader& reader) { return std::tuple<T...>{reader.get<T>()...}; }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+// Collectives on values instead of tensors: nobody needs to know sizes or shapes beforehand.
+//
+//   std::string path = rank == 0 ? make_run_folder() : "";
+//   lockstep::broadcast_object(path, 0);
+//   std::vector<std::map<std::string, double>> metrics = lockstep::all_gather_object(mine);
+//
+// T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules, and your
+// own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each function is collective over
+// the group, blocks, and costs two small collectives more than one of known size. Values go through the CPU engine;
+// tensors in them arrive on the device on which they were.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/object_codec.h"
+
+namespace lockstep {
+
+// The same for bytes.
+std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {});
+std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {});
+std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {});
+std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options = {});
+
+template <typename T>
+std::string encode_object(const T& value) {
+  ObjectWriter writer;
+  writer.put<T>(value);
+  return writer.take();
+}
+
+// Throws ArgumentError when `bytes` are not those of a T.
+template <typename T>
+T decode_object(std::string_view bytes) {
+  ObjectReader reader(bytes);
+  T value = reader.get<T>();
+  if (reader.left() > 0) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        c10::str("object: ", reader.left(), " bytes too many; all ranks must name the same type"));
+  }
+  return value;
+}
+
+// The others' `value` becomes that of `src`.
+template <typename T>
+void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
+  const bool is_source = get_rank() == src;
+  const std::string bytes = broadcast_bytes(is_source ? encode_object(value) : std::string(), src, options);
+  if (!is_source) value = decode_object<T>(bytes);
+}
+
+template <typename T>
+std::vector<T> decode_objects(std::span<const std::string> list) {
+  std::vector<T> values;
+  values.reserve(list.size());
+  for (const std::string& bytes : list) values.push_back(decode_object<T>(bytes));
+  return values;
+}
+
+// By group rank.
+template <typename T>
+std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {}) {
+  return decode_objects<T>(all_gather_bytes(encode_object(value), options));
+}
+
+// By group rank on `dst`; empty elsewhere.
+template <typename T>
+std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& options = {}) {
+  return decode_objects<T>(gather_bytes(encode_object(value), dst, options));
+}
+
+// Group rank r gets values[r] of `src`; elsewhere `values` is empty.
+template <typename T>
+T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions& options = {}) {
+  std::vector<std::string> list;
+  for (const T& value : values) list.push_back(encode_object<T>(value));
+  return decode_object<T>(scatter_bytes(list, src, options));
+}
+
+}  // namespace lockstep

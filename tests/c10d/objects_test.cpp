@@ -1,0 +1,110 @@
+// Values as bytes, and the collectives that carry them.
+#include "lockstep/c10d/objects.h"
+
+#include <gtest/gtest.h>
+
+#include "c10d/ranks.h"
+
+namespace lockstep::test {
+
+struct Config {
+  std::string name;
+  std::vector<double> rates;
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace lockstep::test
+
+template <>
+struct lockstep::ObjectCodec<lockstep::test::Config> {
+  static void encode(const test::Config& value, ObjectWriter& writer) {
+    writer.put(value.name);
+    writer.put(value.rates);
+  }
+  static test::Config decode(ObjectReader& reader) {
+    test::Config value;
+    value.name = reader.get<std::string>();
+    value.rates = reader.get<std::vector<double>>();
+    return value;
+  }
+};
+
+namespace lockstep::test {
+namespace {
+
+template <typename T>
+T there_and_back(const T& value) {
+  return decode_object<T>(encode_object(value));
+}
+
+TEST(ObjectCodec, KeepsValues) {
+  EXPECT_EQ(there_and_back(42), 42);
+  EXPECT_EQ(there_and_back(std::string("a\0b", 3)), std::string("a\0b", 3));
+  const std::map<std::string, std::vector<std::optional<int>>> nested{{"a", {1, std::nullopt}}, {"", {}}};
+  EXPECT_EQ(there_and_back(nested), nested);
+  const std::tuple<int, std::string, std::pair<double, bool>> mixed{1, "two", {3.5, true}};
+  EXPECT_EQ(there_and_back(mixed), mixed);
+  const Config config{"sgd", {0.1, 0.01}};
+  EXPECT_EQ(there_and_back(config), config);
+}
+
+TEST(ObjectCodec, KeepsTensorsAndModules) {
+  const torch::Tensor tensor = torch::arange(6).reshape({2, 3}).t();
+  expect_equal(there_and_back(tensor), tensor, "strided");
+  expect_equal(there_and_back(torch::ones({2, 0}, torch::kBFloat16)), torch::ones({2, 0}, torch::kBFloat16), "empty");
+  EXPECT_FALSE(there_and_back(torch::Tensor()).defined());
+  const c10::IValue value(std::vector<std::string>{"x", "y"});
+  EXPECT_EQ(there_and_back(value), value);
+  torch::nn::Linear linear(2, 3);
+  torch::nn::Linear copy(2, 3);
+  std::istringstream stream(decode_object<std::string>(encode_object(linear)));
+  torch::load(copy, stream);
+  expect_equal(copy->weight, linear->weight, "module");
+}
+
+TEST(ObjectCodec, AnotherTypeIsAnError) {
+  expect_error(ErrorCode::kInvalidArgument, {"same type"}, [] { decode_object<double>(encode_object(1)); });
+  expect_error(ErrorCode::kInvalidArgument, {"4 bytes too many"}, [] { decode_object<int>(encode_object(1L)); });
+}
+
+void check_objects(int rank) {
+  std::string text = rank == 1 ? std::string(5000, 'x') : "to be replaced";
+  broadcast_object(text, 1);
+  EXPECT_EQ(text, std::string(5000, 'x'));
+
+  const std::vector<Config> all = all_gather_object(Config{std::string(rank, 'r'), {rank * 0.5}});
+  ASSERT_EQ(all.size(), 3U);
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(all[r], (Config{std::string(r, 'r'), {r * 0.5}}));
+
+  // Shapes that nobody knew.
+  const auto tensors = gather_object(torch::full({rank, 2}, rank), 2);
+  ASSERT_EQ(tensors.size(), rank == 2 ? 3U : 0U);
+  for (std::size_t r = 0; r < tensors.size(); ++r) {
+    expect_equal(tensors[r], torch::full({static_cast<int>(r), 2}, static_cast<int>(r)), "gathered");
+  }
+  const std::vector<std::string> parts =
+      rank == 0 ? std::vector<std::string>{"", "b", "cc"} : std::vector<std::string>();
+  EXPECT_EQ(scatter_object(parts, 0), std::vector<std::string>({"", "b", "cc"})[rank]);
+
+  if (rank > 0) {
+    const ProcessGroup pair = new_group({1, 2});
+    EXPECT_EQ(all_gather_object(rank * 10, {.group = pair}), (std::vector<int>{10, 20}));
+  }
+  barrier();
+}
+
+TEST(ObjectsMulti, OfThreeRanks) {
+  run_world(3, check_objects);
+}
+
+TEST(ObjectsMulti, TooFewValuesToScatterAreAnError) {
+  run_world(2, [](int rank) {
+    if (rank == 0) {
+      expect_error(ErrorCode::kInvalidArgument, {"scatter_object", "one per rank", "found 1"},
+                   [] { scatter_object<int>({1}, 0); });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
