@@ -6,8 +6,9 @@
 if(NOT LOCKSTEP_TORCH_DIR)
   find_package(Python3 QUIET COMPONENTS Interpreter)
   if(Python3_FOUND)
+    # pip's isolated builds hide what is installed from the import system; it is there all the same.
     execute_process(COMMAND ${Python3_EXECUTABLE} -c
-      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      "import importlib.util as u, sysconfig as c; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else c.get_path('platlib') + '/torch')"
       OUTPUT_VARIABLE LOCKSTEP_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
   set(LOCKSTEP_TORCH_DIR "${LOCKSTEP_TORCH_DIR}" CACHE PATH "Folder of the torch wheel (site-packages/torch)" FORCE)

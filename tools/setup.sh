@@ -2,9 +2,9 @@
 # Everything that is not a Debian package lives in .deps/ of the checkout.
 
 readonly DEFAULT_TORCH=2.15.0
-readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-venv
-  dataset-fashion-mnist iproute2 libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev libssl-dev
-  libucx-dev libwebp-dev nlohmann-json3-dev zlib1g-dev)
+readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev
+  python3-venv dataset-fashion-mnist iproute2 libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev
+  libssl-dev libucx-dev libwebp-dev nlohmann-json3-dev zlib1g-dev)
 # For the tests with other launchers: Open MPI, and the libraries that Slurm's programs load.
 readonly TEST_PACKAGES=(openmpi-bin libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
@@ -85,6 +85,16 @@ fill_peer_venv() {
   "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt || return
   # oneCCL's library asks for itself under a name that its wheel lacks.
   [[ -e $1/lib/libccl.so.2 ]] || ln -s libccl.so.1 "$1/lib/libccl.so.2"
+}
+
+# What PyTorch's own tests import beside torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.
+need_conformance() {
+  CONFORMANCE_SITE=$PWD/.deps/conformance/site
+  make_venv .deps/conformance "expecttest" fill_conformance
+}
+
+fill_conformance() {
+  "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off --target "$1/site" expecttest
 }
 
 # What the benches compare with, beside PyTorch: Open MPI from Debian, Intel MPI and oneCCL from PyPI.

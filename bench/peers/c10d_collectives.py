@@ -1,0 +1,134 @@
+"""One operation of torch.distributed by size, over Gloo or over Lockstep: the same program for both. Started by torchrun.
+
+Every rank rewrites its input before each call; a barrier; only the call is timed; the result is checked. `bytes` are those
+of one rank's buffer: the whole tensor of broadcast, reduce, gather and send, all inputs of one rank in reduce_scatter and
+all_to_all, the gathered result in all_gather. Point to point: half of the time of a round trip, from rank 0 to 1 and back.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+import torch.distributed as dist
+
+WARM_UP = 3
+
+
+class Operation:
+    """Buffers of one size; run() is what is timed, right() checks what came of it."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.rank, self.world = name, dist.get_rank(), dist.get_world_size()
+        # At least an element for each rank, and as many for each.
+        share = max(1, count // self.world)
+        shared_out = name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+        self.data = torch.empty(share * self.world if shared_out else max(1, count))
+        self.part = torch.empty(share)
+        self.other = torch.empty_like(self.data)
+        self.input = self.part if name in ("all_gather", "gather") else self.data
+
+    def fill(self, value: int) -> None:
+        self.value = value
+        self.input.fill_(value + self.rank)
+
+    def run(self) -> None:
+        root = self.rank == 0
+        match self.name:
+            case "all_reduce":
+                dist.all_reduce(self.data)
+            case "broadcast":
+                dist.broadcast(self.data, 0)
+            case "reduce":
+                dist.reduce(self.data, 0)
+            case "all_gather":
+                dist.all_gather_into_tensor(self.data, self.part)
+            case "gather":
+                dist.gather(self.part, list(self.data.chunk(self.world)) if root else None, 0)
+            case "scatter":
+                dist.scatter(self.part, list(self.data.chunk(self.world)) if root else None, 0)
+            case "reduce_scatter":
+                dist.reduce_scatter_tensor(self.part, self.data)
+            case "all_to_all":
+                dist.all_to_all_single(self.other, self.data)
+            case "barrier":
+                dist.barrier()
+            case "send_recv":
+                self.ping()
+
+    def ping(self) -> None:
+        if self.rank == 0:
+            dist.send(self.data, 1)
+            dist.recv(self.other, 1)
+        elif self.rank == 1:
+            dist.recv(self.other, 0)
+            dist.send(self.data, 0)
+
+    def right(self) -> bool:
+        value, world, root = self.value, self.world, self.rank == 0
+        ranks = torch.arange(world, dtype=torch.float)
+        total = world * value + world * (world - 1) // 2
+        match self.name:
+            case "all_reduce":
+                return bool((self.data == total).all())
+            case "broadcast":
+                return bool((self.data == value).all())
+            case "reduce":
+                return not root or bool((self.data == total).all())
+            case "all_gather":
+                return bool((self.data.view(world, -1) == (ranks + value)[:, None]).all())
+            case "gather":
+                return not root or bool((self.data.view(world, -1) == (ranks + value)[:, None]).all())
+            case "scatter":
+                return bool((self.part == value).all())
+            case "reduce_scatter":
+                return bool((self.part == total).all())
+            case "all_to_all":
+                return bool((self.other.view(world, -1) == (ranks + value)[:, None]).all())
+            case "send_recv":
+                return self.rank > 1 or bool((self.other == value + 1 - self.rank).all())
+        return True
+
+
+def measure(name: str, size: int, repetitions: int) -> list[float]:
+    operation, seconds = Operation(name, size // 4), []
+    for repetition in range(-WARM_UP, repetitions):
+        operation.fill((repetition + WARM_UP) % 64)
+        dist.barrier()
+        start = time.perf_counter()
+        operation.run()
+        end = time.perf_counter()
+        if repetition >= 0:
+            seconds.append((end - start) / (2 if name == "send_recv" else 1))
+        if not operation.right():
+            raise SystemExit(f"rank {dist.get_rank()}: wrong result of {name} of {size} bytes")
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=["gloo", "lockstep"], required=True)
+    parser.add_argument("--operation", required=True)
+    parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
+    parser.add_argument("--output", required=True)
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    if options.backend == "lockstep":
+        import lockstep  # noqa: F401, registers the backend
+    dist.init_process_group(options.backend)
+    lines = []
+    for name in options.operation.split(","):
+        for step in options.plan.split(","):
+            size, repetitions = (int(part) for part in step.split(":"))
+            if name == "barrier" and size > 4:
+                continue
+            lines.append(json.dumps({"operation": name, "bytes": size, "seconds": measure(name, size, repetitions)}))
+    if dist.get_rank() == 0:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

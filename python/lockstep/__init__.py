@@ -1,0 +1,59 @@
+"""Lockstep's CPU engine as a backend of torch.distributed.
+
+    import lockstep
+    torch.distributed.init_process_group("lockstep")
+
+Everything else of torch.distributed stays as it is: DistributedDataParallel, collectives, groups. From torch 2.15 on the
+import is not even needed, since torch finds installed backends by their name.
+"""
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["BACKEND", "is_available", "register"]
+
+BACKEND = "lockstep"
+
+
+def _load_engine():
+    # The extension is bound to the LibTorch it was built with: another one would crash or misbehave later.
+    from lockstep._build import torch_version
+
+    found = torch.__version__.split("+")[0]
+    if found != torch_version:
+        raise ImportError(
+            f"this build of lockstep is for torch {torch_version}, but torch {found} is installed; "
+            "build it anew: pip install --force-reinstall --no-deps lockstep (from its source folder: pip install .)"
+        )
+    from lockstep import _engine
+
+    return _engine
+
+
+_engine = _load_engine()
+
+
+def _create(options, backend_options):
+    """What torch.distributed calls for each group. `options`: store, ranks, timeout."""
+    return _engine.make_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id if options.global_ranks_in_group else "world",
+        list(options.global_ranks_in_group),
+    )
+
+
+def is_available() -> bool:
+    """Whether this torch can use the engine: it has torch.distributed."""
+    return dist.is_available()
+
+
+def register() -> None:
+    """Makes "lockstep" known to torch.distributed. Done by the import; harmless to repeat."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+
+
+register()
