@@ -1,0 +1,26 @@
+"""Makes an ImageFolder of 400 JPEGs, 500x375, quality 90, cut from photographs that scikit-image and scikit-learn ship.
+
+python make_images.py FOLDER
+"""
+
+import random
+import sys
+from pathlib import Path
+
+from PIL import Image
+from skimage import data
+from sklearn.datasets import load_sample_images
+
+folder = Path(sys.argv[1])
+random.seed(0)
+photos = [Image.fromarray(getattr(data, name)()).convert("RGB") for name in ("astronaut", "coffee", "chelsea", "rocket")]
+photos += [Image.fromarray(image) for image in load_sample_images().images]
+for label in range(4):
+    (folder / f"class{label}").mkdir(parents=True, exist_ok=True)
+    for number in range(100):
+        photo = random.choice(photos)
+        width = int(photo.width * random.uniform(0.6, 1.0))
+        height = int(min(photo.height, width * 0.75))
+        x, y = random.randint(0, photo.width - width), random.randint(0, photo.height - height)
+        part = photo.crop((x, y, x + width, y + height)).resize((500, 375), Image.Resampling.BICUBIC)
+        part.save(folder / f"class{label}" / f"{number}.jpg", quality=90)

@@ -1,0 +1,90 @@
+#include "lockstep/data/mix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+void require(bool right, const std::string& expected, const std::string& found) {
+  if (right) return;
+  throw DataError(ErrorCode::kInvalidArgument, fmt::format("mixup or cutmix: expected {}, found {}", expected, found));
+}
+
+void check(const Example& batch, const MixOptions& options, std::int64_t dimensions) {
+  require(options.num_classes >= 1, "num_classes of at least 1", std::to_string(options.num_classes));
+  require(options.alpha > 0.0, "a positive alpha", std::to_string(options.alpha));
+  require(batch.data.defined() && batch.data.is_floating_point() && batch.data.dim() >= dimensions,
+          fmt::format("float data of at least {} dimensions", dimensions),
+          batch.data.defined()
+              ? fmt::format("{} with {} dimensions", c10::toString(batch.data.scalar_type()), batch.data.dim())
+              : "none");
+  require(batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1 &&
+              batch.target.size(0) == batch.data.size(0),
+          "int64 targets, one a sample", "others");
+  const std::int64_t low = batch.target.min().item<std::int64_t>();
+  const std::int64_t high = batch.target.max().item<std::int64_t>();
+  require(low >= 0 && high < options.num_classes, fmt::format("labels from 0 to {}", options.num_classes - 1),
+          fmt::format("labels from {} to {}", low, high));
+}
+
+// Marsaglia and Tsang (2000); shapes below 1 by boosting.
+double gamma(double shape, CounterRandom& random) {
+  if (shape < 1.0) return gamma(shape + 1.0, random) * std::pow(1.0 - random.uniform(), 1.0 / shape);
+  const double d = shape - 1.0 / 3.0;
+  const double c = 1.0 / std::sqrt(9.0 * d);
+  for (;;) {
+    const double x = random.normal();
+    const double v = std::pow(1.0 + c * x, 3);
+    if (v > 0.0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
+  }
+}
+
+double beta(double alpha, CounterRandom& random) {
+  const double first = gamma(alpha, random);
+  const double second = gamma(alpha, random);
+  return first + second > 0.0 ? first / (first + second) : 0.5;
+}
+
+torch::Tensor mixed_targets(const Example& batch, std::int64_t num_classes, double share) {
+  const torch::Tensor one_hot = torch::one_hot(batch.target, num_classes).to(batch.data.scalar_type());
+  return one_hot * share + one_hot.roll(1, 0) * (1.0 - share);
+}
+
+}  // namespace
+
+Example mixup(const Example& batch, const MixOptions& options, CounterRandom& random) {
+  const torch::NoGradGuard no_grad;
+  check(batch, options, 2);
+  const double share = beta(options.alpha, random);
+  return {batch.data * share + batch.data.roll(1, 0) * (1.0 - share), mixed_targets(batch, options.num_classes, share)};
+}
+
+Example cutmix(const Example& batch, const MixOptions& options, CounterRandom& random) {
+  const torch::NoGradGuard no_grad;
+  check(batch, options, 4);
+  const double share = beta(options.alpha, random);
+  const std::int64_t height = batch.data.size(-2);
+  const std::int64_t width = batch.data.size(-1);
+  const std::int64_t x = random.below(width);
+  const std::int64_t y = random.below(height);
+  const double half = 0.5 * std::sqrt(1.0 - share);
+  const auto half_width = static_cast<std::int64_t>(half * static_cast<double>(width));
+  const auto half_height = static_cast<std::int64_t>(half * static_cast<double>(height));
+  const std::int64_t left = std::max<std::int64_t>(x - half_width, 0);
+  const std::int64_t top = std::max<std::int64_t>(y - half_height, 0);
+  const std::int64_t right = std::min(x + half_width, width);
+  const std::int64_t bottom = std::min(y + half_height, height);
+  torch::Tensor data = batch.data.clone();
+  data.slice(-2, top, bottom)
+      .slice(-1, left, right)
+      .copy_(batch.data.roll(1, 0).slice(-2, top, bottom).slice(-1, left, right));
+  const double kept = 1.0 - static_cast<double>((right - left) * (bottom - top)) / static_cast<double>(width * height);
+  return {data, mixed_targets(batch, options.num_classes, kept)};
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,224 @@
+#include "lockstep/data/compose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "data/image/encoders.h"
+#include "data/transforms/step.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+const Normalize kNormalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+
+std::vector<Transform> reference_transforms() {
+  return {RandomResizedCrop{64},
+          RandomHorizontalFlip{},
+          RandomVerticalFlip{},
+          RandomRotation{45},
+          RandomAffine{45},
+          ColorJitter{.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1},
+          ToTensor{},
+          kNormalize};
+}
+
+std::vector<float> sample(const Compose& compose, std::span<const std::uint8_t> bytes, const SampleKey& key) {
+  const SamplePlan& plan = compose.draw(image_size(bytes).value(), key);
+  std::vector<float> out(Compose::shape_of(plan).bytes() / sizeof(float));
+  const Status status = compose.apply(plan, bytes, {}, out.data());
+  EXPECT_TRUE(status.ok()) << status.message();
+  return out;
+}
+
+TEST(Philox, IsThePublishedFunction) {
+  // Known answers of the authors' Random123.
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
+            (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (std::array<std::uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Compose, SamplesDependOnTheirKeyAlone) {
+  const std::vector<std::uint8_t> bytes = test::encode_jpeg(test::make_picture(200, 150));
+  for (const Precision precision : {Precision::kFast, Precision::kExact}) {
+    const Compose compose(reference_transforms(), precision);
+    const std::vector<float> first = sample(compose, bytes, {7, 3, 11});
+    sample(compose, bytes, {7, 3, 12});
+    EXPECT_EQ(sample(compose, bytes, {7, 3, 11}), first);
+    std::vector<float> elsewhere;
+    std::thread([&] { elsewhere = sample(compose, bytes, {7, 3, 11}); }).join();
+    EXPECT_EQ(elsewhere, first);
+    for (const SampleKey& other : {SampleKey{8, 3, 11}, SampleKey{7, 4, 11}, SampleKey{7, 3, 12}}) {
+      EXPECT_NE(sample(compose, bytes, other), first);
+    }
+  }
+}
+
+// Decoding only the crop, mirroring while converting and the like leave the bits of exact mode as they are.
+TEST(Compose, ExactModeGivesTheBitsOfTheWholePictureStepByStep) {
+  const std::vector<std::uint8_t> bytes = test::encode_jpeg(test::make_picture(211, 163));
+  const Image whole = decode_image(bytes).value();
+  const Compose compose(reference_transforms(), Precision::kExact);
+  for (std::int64_t index = 0; index < 40; ++index) {
+    const std::vector<float> ours = sample(compose, bytes, {1, 0, index});
+    const SamplePlan& plan = compose.draw(whole.size(), {1, 0, index});
+    std::vector<float> slow(ours.size());
+    compose.apply(plan, whole, slow.data());
+    ASSERT_EQ(ours, slow) << index;
+  }
+}
+
+// The figures that docs/data.md gives for fast mode, with grey levels of a picture with noise and hard edges.
+TEST(Compose, FastModeStaysClose) {
+  const std::vector<std::uint8_t> bytes = test::encode_jpeg(test::make_picture(500, 375));
+  const auto mean_difference = [&](std::vector<Transform> transforms) {
+    transforms.emplace_back(ToTensor{});
+    double sum = 0.0;
+    for (std::int64_t index = 0; index < 16; ++index) {
+      const std::vector<float> fast = sample(Compose(transforms), bytes, {2, 0, index});
+      const std::vector<float> exact = sample(Compose(transforms, Precision::kExact), bytes, {2, 0, index});
+      double total = 0.0;
+      for (std::size_t i = 0; i < fast.size(); ++i) total += std::abs(fast[i] - exact[i]) * 255.0;
+      sum += total / static_cast<double>(fast.size());
+    }
+    return sum / 16;
+  };
+  EXPECT_LT(mean_difference({RandomResizedCrop{224}, RandomHorizontalFlip{}}), 2.0);
+  EXPECT_LT(mean_difference({RandomResizedCrop{100}, RandomHorizontalFlip{}}), 3.0);  // partly decoded at half size
+  EXPECT_LT(mean_difference({RandomResizedCrop{224}, RandomRotation{{-45, 45}, Interpolation::kBilinear}}), 3.0);
+  // Nearest neighbours of nearest neighbours: shifts by up to a pixel.
+  EXPECT_LT(mean_difference({RandomResizedCrop{224}, RandomRotation{45}, RandomAffine{45}}), 8.0);
+}
+
+// Fused transforms show `fill` where the sequence does.
+TEST(Compose, FusedTransformsFillTheSameCorners) {
+  Image white(80, 60);
+  std::memset(white.row(0), 255, white.row_bytes() * 60);
+  const std::vector<Transform> transforms{RandomRotation{45}, RandomHorizontalFlip{1.0},
+                                          RandomAffine{.degrees = 45, .scale = Interval01{0.6, 1.4}}};
+  for (std::int64_t index = 0; index < 50; ++index) {
+    std::vector<std::uint8_t> fast(80 * 60 * 3);
+    std::vector<std::uint8_t> exact(fast.size());
+    const Compose fused(transforms);
+    const Compose sequence(transforms, Precision::kExact);
+    fused.apply(fused.draw({80, 60}, {5, 0, index}), white, fast.data());
+    sequence.apply(sequence.draw({80, 60}, {5, 0, index}), white, exact.data());
+    int different = 0;
+    for (std::size_t i = 0; i < 80 * 60; ++i) different += fast[i] != exact[i] ? 1 : 0;
+    EXPECT_LT(different, 260) << index;  // of 4,800: along the edges alone
+  }
+}
+
+TEST(Compose, ShapesFollowTheTransforms) {
+  const auto shape = [](std::vector<Transform> transforms, ImageSize size = {200, 100}) {
+    const Compose compose(std::move(transforms));
+    return Compose::shape_of(compose.draw(size, {}));
+  };
+  EXPECT_EQ(shape({}), (SampleShape{3, 100, 200, false}));
+  EXPECT_EQ(shape({Resize{50}, ToTensor{}}), (SampleShape{3, 50, 100, true}));
+  EXPECT_EQ(shape({Resize{.size = 50, .max_size = 80}}), (SampleShape{3, 40, 80, false}));
+  EXPECT_EQ(shape({Resize{OutputSize{7, 9}}, Grayscale{}}), (SampleShape{1, 7, 9, false}));
+  EXPECT_EQ(shape({CenterCrop{224}}), (SampleShape{3, 224, 224, false}));
+  EXPECT_EQ(shape({RandomCrop{.size = {40, 30}, .padding = Padding{4}}}), (SampleShape{3, 40, 30, false}));
+  EXPECT_EQ(shape({Pad{{1, 2, 3, 4}}}), (SampleShape{3, 106, 204, false}));
+  EXPECT_THROW(shape({RandomCrop{300}}), DataError);
+  EXPECT_EQ(shape({RandomCrop{.size = 300, .pad_if_needed = true}}), (SampleShape{3, 300, 300, false}));
+}
+
+TEST(Compose, WrongTransformsAreNamed) {
+  const auto message = [](std::vector<Transform> transforms) -> std::string {
+    try {
+      Compose compose(std::move(transforms));
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({kNormalize}).find("transform 0 of Compose, Normalize: expected ToTensor before it"),
+            std::string::npos);
+  EXPECT_NE(message({ToTensor{}, RandomHorizontalFlip{}}).find("transform 1"), std::string::npos);
+  EXPECT_NE(message({RandomHorizontalFlip{1.5}}).find("1.5"), std::string::npos);
+  EXPECT_NE(message({RandomResizedCrop{.size = 10, .scale = {0.9, 0.1}}}).find("scale"), std::string::npos);
+  EXPECT_NE(message({GaussianBlur{4}}).find("odd"), std::string::npos);
+  EXPECT_NE(message({Resize{0}}).find("Resize"), std::string::npos);
+  EXPECT_NE(message({ToTensor{}, Normalize{{0.5}, {0.0}}}).find("positive std"), std::string::npos);
+  EXPECT_NE(message({ColorJitter{.hue = 0.7}}).find("hue"), std::string::npos);
+  EXPECT_EQ(message(reference_transforms()), "");
+}
+
+TEST(Compose, YourOwnTransformSeesPixelsAndItsOwnNumbers) {
+  const Lambda invert{[](Image& image, CounterRandom& random) {
+    const auto level = static_cast<std::uint8_t>(random.below(256));
+    for (int x = 0; x < image.width(); ++x) image.row(0)[4 * x] = level;
+  }};
+  const Compose compose({invert});
+  const Image picture = test::make_picture(8, 4);
+  std::vector<std::uint8_t> out(8 * 4 * 3);
+  compose.apply(compose.draw(picture.size(), {1, 2, 3}), picture, out.data());
+  CounterRandom random({1, 2, 3}, 0);
+  EXPECT_EQ(out[5], random.below(256));
+  EXPECT_EQ(out[8], picture.pixel(0, 1)[0]);
+}
+
+TEST(Compose, RandomErasingOverwritesBeforeOrAfterNormalizing) {
+  const Image picture = test::make_picture(40, 40);
+  const RandomErasing erasing{.p = 1.0, .scale = {0.2, 0.3}, .value = {0.5}};
+  for (const bool before : {false, true}) {
+    const Compose compose(before ? std::vector<Transform>{ToTensor{}, erasing, kNormalize}
+                                 : std::vector<Transform>{ToTensor{}, kNormalize, erasing});
+    std::vector<float> out(40 * 40 * 3);
+    compose.apply(compose.draw(picture.size(), {1, 0, 0}), picture, out.data());
+    const float expected = before ? (0.5F - 0.485F) / 0.229F : 0.5F;
+    const auto erased = std::count(out.begin(), out.begin() + 1600, expected);
+    EXPECT_GT(erased, 200);
+    EXPECT_LT(erased, 600);
+  }
+}
+
+// Every kernel gives the same bits.
+TEST(ImageKernels, AgreeOnEveryInstructionSet) {
+  const ImageKernels* list[3];
+  const int count = supported_image_kernels(list);
+  const Image picture = test::make_picture(101, 3);
+  Weights weights;
+  compute_weights(101, 37, Filter::kBicubic, weights);
+  const int taps = (weights.taps + 3) / 4 * 4;
+  std::vector<std::int32_t> expanded(static_cast<std::size_t>(37 * taps * 4), 0);
+  for (int x = 0; x < 37; ++x) {
+    for (int t = 0; t < weights.taps * 4; ++t) {
+      expanded[static_cast<std::size_t>(x * taps * 4 + t)] =
+          weights.weights[static_cast<std::size_t>(x * weights.taps + t / 4)];
+    }
+  }
+  const HorizontalResampling plan{37, weights.first.data(), expanded.data(), taps};
+  ToFloat how;
+  for (int c = 0; c < 3; ++c) how.deviation[c] = 0.23F;
+  std::vector<std::vector<std::uint8_t>> results;
+  for (int i = 0; i < count; ++i) {
+    std::vector<std::uint8_t> bytes(4096, 0);
+    list[i]->resample_row(plan, picture.row(0), bytes.data());
+    const std::uint8_t* rows[3] = {picture.row(0), picture.row(1), picture.row(2)};
+    const std::int32_t column[3] = {1 << 20, 3 << 20, -(1 << 18)};
+    list[i]->resample_column(rows, column, 3, 404, bytes.data() + 256);
+    std::memset(bytes.data() + 256 + 404, 0, 64);
+    list[i]->to_grey(picture.row(0), 101, bytes.data() + 1024);
+    list[i]->blend(picture.row(0), picture.row(1), 1.7F, true, 404, bytes.data() + 1536);
+    list[i]->gather_bilinear(
+        {picture.row(0), static_cast<std::int64_t>(picture.row_bytes()), 70000, 9000, 91000, 400, 60},
+        bytes.data() + 2048);
+    std::vector<float> floats(303);
+    float* const planes[3] = {floats.data(), floats.data() + 101, floats.data() + 202};
+    list[i]->to_float(how, picture.row(0), 101, 3, true, planes);
+    std::memcpy(bytes.data() + 2560, floats.data(), 303 * sizeof(float));
+    results.push_back(std::move(bytes));
+    EXPECT_EQ(results.back(), results.front()) << list[i]->name;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
