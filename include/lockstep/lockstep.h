@@ -6,6 +6,8 @@
 #include "lockstep/checkpoint/checkpoint_manager.h"  // IWYU pragma: export
 #include "lockstep/data/data_loader.h"               // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"       // IWYU pragma: export
+#include "lockstep/data/image_folder.h"              // IWYU pragma: export
+#include "lockstep/data/mix.h"                       // IWYU pragma: export
 #include "lockstep/data/mnist.h"                     // IWYU pragma: export
 #include "lockstep/data/packed_images.h"             // IWYU pragma: export
 #include "lockstep/data/samplers.h"                  // IWYU pragma: export

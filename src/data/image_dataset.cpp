@@ -47,7 +47,7 @@ struct ImageDataset::Batch {
   torch::Tensor data;
   torch::Tensor target;
 
-  void begin(const SampleShape& first) {
+  void begin(const SampleShape& first, const SampleContext& context) {
     shape = first;
     data = torch::empty({capacity, first.channels, first.height, first.width},
                         first.is_float ? torch::kFloat : torch::kByte);
@@ -76,9 +76,9 @@ Example ImageDataset::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-// The picture of `source`, drawn as `index` (they differ when a corrupt sample is replaced). A Status for a corrupt
+// The picture of `source`, drawn for `key`. A Status for a corrupt
 // picture; throws for everything else.
-Status ImageDataset::add_sample(std::int64_t index, std::int64_t source, const SampleContext& context,
+Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
                                 Batch& batch) const {
   thread_local std::vector<std::uint8_t> scratch;
   const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
@@ -86,9 +86,9 @@ Status ImageDataset::add_sample(std::int64_t index, std::int64_t source, const S
   Result<ImageSize> size = image_size(bytes.value());
   if (!size.ok()) return size.status().with_context(name(source));
   if (options_.decode.apply_orientation) size = upright_size(bytes.value(), size.value());
-  const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, index});
+  const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
   const SampleShape shape = Compose::shape_of(plan);
-  if (!batch.data.defined()) batch.begin(shape);
+  if (!batch.data.defined()) batch.begin(shape, context);
   if (shape != batch.shape) {
     throw SampleError(source,
                       fmt::format("{}: its sample is {} x {} x {}, the first of the batch {} x {} x {}: a batch needs "
@@ -103,12 +103,13 @@ Status ImageDataset::add_sample(std::int64_t index, std::int64_t source, const S
   return {};
 }
 
-void ImageDataset::add_or_replace(std::int64_t index, const SampleContext& context, Batch& batch) const {
+void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context,
+                                  Batch& batch) const {
   constexpr std::int64_t kMostTries = 64;  // that many corrupt files in a row: something else is wrong
   Status status;
   for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
     const std::int64_t source = (index + tries) % size();
-    status = add_sample(index, source, context, batch);
+    status = add_sample(source, key, context, batch);
     if (status.ok()) return;
     if (options_.on_corrupt == OnCorrupt::kRaise) throw SampleError(source, status.message());
     corrupt_->add(source, name(source), status.message());
@@ -120,12 +121,13 @@ void ImageDataset::add_or_replace(std::int64_t index, const SampleContext& conte
 Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   Batch batch;
   batch.capacity = static_cast<std::int64_t>(indices.size());
-  for (const std::int64_t index : indices) {
+  for (std::size_t position = 0; position < indices.size(); ++position) {
+    const std::int64_t index = indices[position];
     if (index < 0 || index >= size()) {
       throw SampleError(index, fmt::format("there are {} samples, 0 to {}", size(), size() - 1));
     }
     try {
-      add_or_replace(index, context, batch);
+      add_or_replace(index, context.key(position, index), context, batch);
     } catch (const SampleError&) {
       throw;
     } catch (const std::exception& error) {

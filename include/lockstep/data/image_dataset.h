@@ -64,8 +64,8 @@ class ImageDataset : public Dataset {
  private:
   class CorruptLog;
   struct Batch;
-  Status add_sample(std::int64_t index, std::int64_t source, const SampleContext& context, Batch& batch) const;
-  void add_or_replace(std::int64_t index, const SampleContext& context, Batch& batch) const;
+  Status add_sample(std::int64_t source, std::int64_t key, const SampleContext& context, Batch& batch) const;
+  void add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context, Batch& batch) const;
 
   Compose transform_;
   ImageOptions options_;

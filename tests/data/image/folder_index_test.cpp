@@ -1,0 +1,66 @@
+#include "lockstep/data/folder_index.h"
+
+#include <gtest/gtest.h>
+
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> relative(const FolderIndex& index, const fs::path& root) {
+  std::vector<std::string> names;
+  for (const FolderIndex::Sample& sample : index.samples) {
+    names.push_back(std::to_string(sample.label) + " " + fs::path(sample.path).lexically_relative(root).native());
+  }
+  return names;
+}
+
+TEST(FolderIndex, ClassesAndSamplesInTorchvisionsOrder) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"b/2.JPG", "b/10.jpeg", "b/sub/1.png", "b/sub-x/1.bmp", "b/notes.txt", "a/x.webp", "B/y.jpg",
+                           "ä/z 熊.jpg", "top.jpg"}) {
+    folder.write(name, "x");
+  }
+  const FolderIndex index = index_image_folder(folder.path()).value();
+  EXPECT_EQ(index.classes, (std::vector<std::string>{"B", "a", "b", "ä"}));
+  EXPECT_EQ(index.class_to_idx.at("ä"), 3);
+  EXPECT_EQ(relative(index, folder.path()),
+            (std::vector<std::string>{"0 B/y.jpg", "1 a/x.webp", "2 b/10.jpeg", "2 b/2.JPG", "2 b/sub/1.png",
+                                      "2 b/sub-x/1.bmp", "3 ä/z 熊.jpg"}));
+}
+
+TEST(FolderIndex, FollowsLinksButNotInCircles) {
+  const test::ScratchFolder folder;
+  folder.write("a/deep/1.jpg", "x");
+  folder.write("elsewhere/2.jpg", "x");
+  fs::create_directory_symlink(folder.path() / "a", folder.path() / "a" / "deep" / "up");
+  fs::create_directory_symlink(folder.path(), folder.path() / "a" / "root");
+  fs::create_directory_symlink(folder.path() / "elsewhere", folder.path() / "a" / "link");
+  fs::create_symlink(folder.path() / "elsewhere" / "2.jpg", folder.path() / "a" / "file.jpg");
+  fs::create_symlink("nowhere", folder.path() / "a" / "dangling.jpg");
+  EXPECT_EQ(relative(index_image_folder(folder.path()).value(), folder.path()),
+            (std::vector<std::string>{"0 a/file.jpg", "0 a/deep/1.jpg", "0 a/link/2.jpg", "1 elsewhere/2.jpg"}));
+}
+
+TEST(FolderIndex, ErrorsSayWhatIsMissing) {
+  const test::ScratchFolder folder;
+  const auto status = [&](const FolderIndexOptions& options = {}) {
+    return index_image_folder(folder.path() / "data", options).status();
+  };
+  EXPECT_EQ(status().code(), ErrorCode::kNotFound);
+  folder.write("data/1.jpg", "x");
+  EXPECT_NE(status().message().find("a folder for each class, found no folder and 1 files"), std::string::npos);
+  folder.write("data/one/1.jpg", "x");
+  EXPECT_TRUE(status().ok());  // one class is fine
+  fs::create_directory(folder.path() / "data" / "hollow");
+  EXPECT_NE(status().message().find("hollow"), std::string::npos);
+  EXPECT_TRUE(status({.allow_empty = true}).ok());
+  folder.write("data/hollow/1.tiff", "x");
+  EXPECT_EQ(status({.allow_empty = true}).code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(status({.allow_empty = true, .ignore_unsupported = true}).ok());
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,157 @@
+#include "lockstep/data/image_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "data/image/encoders.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/errors.h"
+#include "lockstep/data/mix.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+std::string text(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string jpeg(std::uint32_t seed) {
+  return text(test::encode_jpeg(test::make_picture(48, 36, seed)));
+}
+
+// 3 classes of 4 pictures.
+void fill(const test::ScratchFolder& folder) {
+  for (std::uint32_t i = 0; i < 12; ++i)
+    folder.write("c" + std::to_string(i / 4) + "/" + std::to_string(i) + ".jpg", jpeg(i));
+}
+
+Compose random_crops() {
+  return Compose({RandomResizedCrop{24}, RandomHorizontalFlip{}, RandomRotation{30}, ToTensor{}});
+}
+
+TEST(ImageFolder, BatchesAreTheSamplesInPlace) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const ImageFolder dataset(folder.path(), random_crops());
+  ASSERT_EQ(dataset.size(), 12);
+  const std::vector<std::int64_t> indices{7, 0, 11};
+  const SampleContext context{.seed = 3, .epoch = 2};
+  const Example batch = dataset.get_batch(indices, context);
+  EXPECT_EQ(batch.data.sizes(), (std::vector<std::int64_t>{3, 3, 24, 24}));
+  EXPECT_TRUE(torch::equal(batch.target, torch::tensor({1, 0, 2})));
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const Example one = dataset.get_batch({&indices[static_cast<std::size_t>(i)], 1}, context);
+    EXPECT_TRUE(torch::equal(one.data[0], batch.data[i]));
+  }
+  EXPECT_FALSE(torch::equal(dataset.get_batch(indices, {.seed = 3, .epoch = 3}).data, batch.data));
+  EXPECT_EQ(dataset.get(7).target.item<std::int64_t>(), 1);
+}
+
+TEST(ImageFolder, AnyNumberOfWorkersAndRanksSeesTheSamePixels) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const auto dataset = std::make_shared<const ImageFolder>(folder.path(), random_crops());
+  std::map<std::int64_t, torch::Tensor> sums;
+  const auto collect = [&](int workers, std::int64_t rank, std::int64_t world) {
+    DataLoader loader(
+        dataset,
+        {.batch_size = 2, .shuffle = true, .seed = 9, .num_workers = workers, .rank = rank, .world_size = world});
+    std::vector<double> values;
+    for (auto& batch : loader) {
+      for (std::int64_t i = 0; i < batch.data.size(0); ++i) values.push_back(batch.data[i].sum().item<double>());
+    }
+    return values;
+  };
+  std::vector<double> alone = collect(0, 0, 1);
+  EXPECT_EQ(collect(3, 0, 1), alone);
+  std::vector<double> shared = collect(1, 0, 2);
+  const std::vector<double> other = collect(2, 1, 2);
+  shared.insert(shared.end(), other.begin(), other.end());
+  std::sort(shared.begin(), shared.end());
+  std::sort(alone.begin(), alone.end());
+  EXPECT_EQ(shared, alone);
+}
+
+TEST(ImageFolder, WithoutToTensorSamplesAreBytes) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const ImageFolder dataset(folder.path(), Compose({CenterCrop{20}}));
+  const Example sample = dataset.get(0);
+  EXPECT_EQ(sample.data.scalar_type(), torch::kByte);
+  EXPECT_EQ(sample.data.sizes(), (std::vector<std::int64_t>{3, 20, 20}));
+}
+
+TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  const std::vector<std::int64_t> indices{1, 2, 3, 5};
+  const auto make = [&](OnCorrupt policy) {
+    return ImageFolder(folder.path(), random_crops(), {.image = {.on_corrupt = policy}});
+  };
+  try {
+    make(OnCorrupt::kRaise).get_batch(indices);
+    ADD_FAILURE() << "expected an error";
+  } catch (const SampleError& error) {
+    EXPECT_EQ(error.index(), 2);
+    EXPECT_NE(std::string(error.what()).find("c0/2.jpg"), std::string::npos) << error.what();
+  }
+  const ImageFolder replacing = make(OnCorrupt::kReplace);
+  const Example full = replacing.get_batch(indices);
+  EXPECT_TRUE(torch::equal(full.target, torch::tensor({0, 1, 1, 1})));  // 4.jpg is of the next class
+  EXPECT_TRUE(torch::equal(make(OnCorrupt::kReplace).get_batch(indices).data, full.data));
+  ASSERT_EQ(replacing.corrupt_files().size(), 2U);
+  EXPECT_EQ(replacing.corrupt_samples(), 3);  // 2 is replaced by 3, which is corrupt too
+  EXPECT_NE(replacing.corrupt_files()[0].name.find("2.jpg"), std::string::npos);
+  const ImageFolder skipping = make(OnCorrupt::kSkip);
+  EXPECT_TRUE(torch::equal(skipping.get_batch(indices).target, torch::tensor({0, 1})));
+  EXPECT_EQ(skipping.corrupt_samples(), 2);
+  const std::vector<std::int64_t> all_bad{2, 3};
+  EXPECT_THROW(skipping.get_batch(all_bad), SampleError);
+}
+
+TEST(ImageFolder, ShapesThatDifferNameWhatIsMissing) {
+  const test::ScratchFolder folder;
+  folder.write("a/1.jpg", jpeg(1));
+  folder.write("a/2.jpg", text(test::encode_jpeg(test::make_picture(30, 30))));
+  const ImageFolder dataset(folder.path());
+  try {
+    dataset.get_batch(std::vector<std::int64_t>{0, 1});
+    ADD_FAILURE() << "expected an error";
+  } catch (const SampleError& error) {
+    EXPECT_NE(std::string(error.what()).find("RandomResizedCrop"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ImageFolder, AFileThatVanishesIsNamed) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const ImageFolder dataset(folder.path(), random_crops());
+  std::filesystem::remove(folder.path() / "c0" / "0.jpg");
+  try {
+    dataset.get(0);
+    ADD_FAILURE() << "expected an error";
+  } catch (const SampleError& error) {
+    EXPECT_NE(std::string(error.what()).find("0.jpg"), std::string::npos);
+  }
+}
+
+TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
+  Example batch(torch::rand({6, 3, 16, 12}), torch::tensor({0, 1, 2, 3, 0, 1}));
+  CounterRandom random({1, 2, 3}, 0);
+  for (int trial = 0; trial < 20; ++trial) {
+    const Example mixed = mixup(batch, {.num_classes = 4, .alpha = 0.4}, random);
+    EXPECT_TRUE(torch::allclose(mixed.target.sum(1), torch::ones(6)));
+    const double share = mixed.target[1][1].item<double>();  // of the sample itself; its neighbour is of class 0
+    EXPECT_TRUE(torch::allclose(mixed.data[1], batch.data[1] * share + batch.data[0] * (1 - share), 1e-5, 1e-5));
+    const Example cut = cutmix(batch, {.num_classes = 4}, random);
+    const double own = (cut.data[1] == batch.data[1]).to(torch::kFloat).mean().item<double>();
+    EXPECT_NEAR(cut.target[1][1].item<double>(), own, 1e-6);
+  }
+  EXPECT_THROW(mixup(batch, {.num_classes = 3}, random), DataError);
+  EXPECT_THROW(cutmix({torch::rand({6, 3}), batch.target}, {.num_classes = 4}, random), DataError);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,125 @@
+// What is drawn is distributed as in torchvision: the largest distance between the two empirical distribution functions
+// (Kolmogorov-Smirnov) of 10,000 numbers each. Both sides are seeded, so the answer is the same in every run; 0.02
+// would be exceeded by one of a thousand pairs of the same distribution.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include "data/transforms/step.h"
+#include "parity/python.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kCount = 10'000;
+using Numbers = std::map<std::string, std::vector<double>>;
+
+double distance(std::vector<double> a, std::vector<double> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  double largest = 0.0;
+  for (const double value : a) {
+    const auto below = [&](const std::vector<double>& list) {
+      return static_cast<double>(std::upper_bound(list.begin(), list.end(), value) - list.begin()) /
+             static_cast<double>(list.size());
+    };
+    largest = std::max(largest, std::abs(below(a) - below(b)));
+  }
+  return largest;
+}
+
+void add_box(Numbers& numbers, const std::string& name, const Box& box) {
+  numbers[name + "_top"].push_back(box.top);
+  numbers[name + "_left"].push_back(box.left);
+  numbers[name + "_height"].push_back(box.height);
+  numbers[name + "_width"].push_back(box.width);
+}
+
+Box first_crop(const SamplePlan& plan) {
+  for (const Step& step : plan.steps) {
+    if (const auto* crop = std::get_if<CropStep>(&step)) return crop->box;
+  }
+  return {0, 0, plan.picture.width, plan.picture.height};
+}
+
+void add_jitter(Numbers& numbers, const SamplePlan& plan) {
+  double order = 0;
+  double place = 1;
+  for (const Step& step : plan.steps) {
+    int which = 0;
+    if (const auto* s = std::get_if<BrightnessStep>(&step)) {
+      numbers["jitter_brightness"].push_back(s->factor);
+    } else if (const auto* c = std::get_if<ContrastStep>(&step)) {
+      numbers["jitter_contrast"].push_back(c->factor);
+      which = 1;
+    } else if (const auto* t = std::get_if<SaturationStep>(&step)) {
+      numbers["jitter_saturation"].push_back(t->factor);
+      which = 2;
+    } else {
+      numbers["jitter_hue"].push_back(std::get<HueStep>(step).factor);
+      which = 3;
+    }
+    order += which * place;
+    place *= 4;
+  }
+  numbers["jitter_order"].push_back(order);
+}
+
+Numbers drawn() {
+  Numbers numbers;
+  const Compose crop({RandomResizedCrop{10}});
+  const Compose erase({ToTensor{}, RandomErasing{.p = 1.0}});
+  const Compose jitter({ColorJitter{.brightness = 0.4, .contrast = 0.5, .saturation = 1.0, .hue = 0.1}});
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    add_box(numbers, "crop_wide", first_crop(crop.draw({500, 375}, {1, 0, i})));
+    add_box(numbers, "crop_tall", first_crop(crop.draw({60, 200}, {1, 0, i})));
+    const SamplePlan& plan = erase.draw({48, 64}, {1, 0, i});
+    // torchvision answers the whole picture when it finds no rectangle.
+    add_box(numbers, "erase", plan.erasures.empty() ? Box{0, 0, 48, 64} : plan.erasures.front().box);
+    add_jitter(numbers, jitter.draw({48, 64}, {1, 0, i}));
+  }
+  return numbers;
+}
+
+TEST(DrawParity, ParametersAreDistributedAsTorchvisions) {
+  std::istringstream lines(test::run_python("transform_parameters.py"));
+  const Numbers ours = drawn();
+  std::string line;
+  std::size_t compared = 0;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    fields >> name;
+    const std::vector<double> theirs{std::istream_iterator<double>(fields), {}};
+    ASSERT_EQ(theirs.size(), std::size_t{kCount}) << name;
+    EXPECT_LT(distance(ours.at(name), theirs), 0.028) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, ours.size());
+}
+
+TEST(DrawDistribution, FlipsAnglesAndShiftsAreUniform) {
+  const Compose compose(
+      {RandomHorizontalFlip{0.3}, RandomRotation{{-10, 30}}, RandomAffine{.degrees = 0, .translate = Point{0.1, 0.2}}});
+  int flips = 0;
+  double angles = 0.0;
+  double farthest = 0.0;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    for (const Step& step : compose.draw({100, 100}, {4, 1, i}).steps) {
+      if (std::holds_alternative<MirrorStep>(step)) ++flips;
+      const auto* warp = std::get_if<WarpStep>(&step);
+      if (warp == nullptr) continue;
+      if (warp->matrix[1] != 0.0) angles += std::asin(-warp->matrix[1]) * 180.0 / 3.141592653589793;
+      if (warp->matrix[1] == 0.0) farthest = std::max(farthest, std::abs(warp->matrix[5]));
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(flips) / kCount, 0.3, 0.015);
+  EXPECT_NEAR(angles / kCount, 10.0, 0.5);
+  EXPECT_EQ(farthest, 20.0);
+}
+
+}  // namespace
+}  // namespace lockstep::data
