@@ -1,7 +1,7 @@
 """The small CNN on Fashion-MNIST with torch.nn.parallel.DistributedDataParallel, as train.cpp does it with Lockstep.
 
-mnist_training.py WORLD STEPS DATA OUT: trains STEPS steps on WORLD processes and saves the parameters as safetensors.
-With 0 steps these are the initial ones.
+mnist_training.py WORLD STEPS DATA OUT BACKEND: trains STEPS steps on WORLD processes and saves the parameters as
+safetensors. With 0 steps these are the initial ones.
 """
 import gzip
 import json
@@ -61,9 +61,11 @@ def save(model, path):
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
-def train(rank, world, steps, folder, out, store):
+def train(rank, world, steps, folder, out, backend, store):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    if backend == "lockstep":
+        import lockstep  # noqa: F401, registers the backend
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
     torch.manual_seed(SEED)
     model = Net()
     if steps > 0:
@@ -86,5 +88,5 @@ def train(rank, world, steps, folder, out, store):
 if __name__ == "__main__":
     world, steps = int(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = (world, steps, sys.argv[3], sys.argv[4], os.path.join(scratch, "store"))
+        arguments = (world, steps, sys.argv[3], sys.argv[4], sys.argv[5], os.path.join(scratch, "store"))
         torch.multiprocessing.spawn(train, args=arguments, nprocs=world)

@@ -9,6 +9,9 @@ namespace lockstep::test {
 std::string run_python(const std::string& script, const std::vector<std::string>& arguments) {
   // A launcher's variables are not meant for the script.
   std::string command = "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT OMP_NUM_THREADS=1 ";
+#ifdef LOCKSTEP_PYTHON_PACKAGE
+  command += "PYTHONPATH=" LOCKSTEP_PYTHON_PACKAGE " ";
+#endif
   command += std::string(LOCKSTEP_PYTHON) + " " + LOCKSTEP_PARITY_SCRIPTS + "/" + script;
   for (const std::string& argument : arguments) command += " " + argument;
   std::FILE* pipe = ::popen(command.c_str(), "re");

@@ -17,10 +17,10 @@ namespace {
 constexpr const char* kData = LOCKSTEP_FASHION_MNIST;
 constexpr std::uint64_t kSeed = 1234;
 
-std::map<std::string, torch::Tensor> python_weights(int world, int steps) {
+std::map<std::string, torch::Tensor> python_weights(int world, int steps, const std::string& backend = "gloo") {
   const test::ScratchFolder folder;
   const std::string path = folder.path() / "weights";
-  test::run_python("mnist_training.py", {std::to_string(world), std::to_string(steps), kData, path});
+  test::run_python("mnist_training.py", {std::to_string(world), std::to_string(steps), kData, path, backend});
   return checkpoint::read_tensor_file(path, checkpoint::Checksum::kIfPresent).tensors;
 }
 
@@ -67,6 +67,20 @@ TEST(DistributedDataParallelParity, TwoRanksReachPythonsWeights) {
     barrier();
   });
 }
+
+#ifdef LOCKSTEP_PYTHON_PACKAGE
+TEST(PythonBackendParity, PythonsDdpReachesTheWeightsThatItReachesOverGloo) {
+  constexpr int kSteps = 20;
+  const auto ours = python_weights(/*world=*/2, kSteps, "lockstep");
+  const auto gloos = python_weights(/*world=*/2, kSteps);
+  ASSERT_EQ(ours.size(), gloos.size());
+  for (const auto& [name, tensor] : gloos) EXPECT_TRUE(torch::equal(ours.at(name), tensor)) << name;
+}
+
+TEST(PythonBackendParity, PythonSeesNamesErrorsAndObjects) {
+  EXPECT_EQ(test::run_python("python_backend.py", {}), "all well\n");
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep

@@ -1,0 +1,12 @@
+// reduce: only rank 0 gets the sum. The other ranks' tensors stay as they were (in other libraries they may hold
+// partial sums afterwards). Any number of processes.
+#include <lockstep/c10d/distributed.h>
+
+#include <iostream>
+
+int main() {
+  const lockstep::ProcessGroupGuard group;
+  const torch::Tensor tensor = torch::full({1}, group.rank() + 1.0);
+  lockstep::reduce(tensor, /*dst=*/0);
+  std::cout << "Rank " << group.rank() << " has data " << tensor[0].item<float>() << std::endl;
+}

@@ -1,0 +1,68 @@
+"""What a Python program sees of the backend `lockstep`; prints "all well" when it is what it should be."""
+import datetime
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+import lockstep
+
+WORLD = 2
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def expect_error(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        expect(text in str(error), f"expected '{text}' in: {error}")
+        return
+    raise AssertionError(f"no error: {text}")
+
+
+def check(rank, store):
+    minute = datetime.timedelta(seconds=60)
+    dist.init_process_group("lockstep", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=minute)
+    expect(dist.get_backend() == "lockstep", dist.get_backend())
+    tensor = torch.full((3,), float(rank + 1))
+    work = dist.all_reduce(tensor, async_op=True)
+    expect(work.get_future().wait()[0].tolist() == [3, 3, 3], "the future's value")
+    objects = [None] * WORLD
+    dist.all_gather_object(objects, {"rank": rank, "name": "x" * (rank + 1)})
+    expect(objects == [{"rank": r, "name": "x" * (r + 1)} for r in range(WORLD)], objects)
+
+    group = dist.new_group([0, 1], backend="lockstep")
+    other = torch.empty(1)
+    sends = [dist.P2POp(dist.isend, torch.tensor([float(rank)]), 1 - rank, group)]
+    for request in dist.batch_isend_irecv(sends + [dist.P2POp(dist.irecv, other, 1 - rank, group)]):
+        request.wait()
+    expect(other.item() == 1 - rank, "what the neighbour sent")
+    sparse = torch.sparse_coo_tensor([[rank, 3]], [1.0, 2.0], (4,))
+    dist.all_reduce(sparse)
+    expect(sparse.to_dense().tolist() == [1, 1, 0, 4], "the sparse sum")
+
+    expect_error(dist.DistBackendError, "rank(s) 0 called", lambda: dist.all_reduce(torch.ones(3 + rank)))
+    expect_error(ValueError, "not defined", lambda: dist.all_reduce(torch.ones(1), op=dist.ReduceOp.BXOR))
+    dist.barrier()
+    for _ in range(50):
+        dist.destroy_process_group(dist.new_group([0, 1]))
+    if rank == 0:
+        expect_error(RuntimeError, "Rank 1 failed to pass monitoredBarrier", lambda: group_barrier(group))
+    dist.destroy_process_group()
+
+
+def group_barrier(group):
+    group.monitored_barrier(datetime.timedelta(milliseconds=200))
+
+
+if __name__ == "__main__":
+    expect(lockstep.is_available(), "is_available")
+    lockstep.register()
+    with tempfile.TemporaryDirectory() as scratch:
+        torch.multiprocessing.spawn(check, args=(os.path.join(scratch, "store"),), nprocs=WORLD)
+    print("all well")
