@@ -18,8 +18,8 @@ bool fits_fixed(const AffineMatrix& m, ImageSize size) {
 }
 
 void nearest_fixed(const View& picture, ImageSize size, const AffineMatrix& m, Color fill, RowSink& sink) {
-  const std::int32_t dx = fixed(m[0]);
-  const std::int32_t dy = fixed(m[3]);
+  const std::int64_t dx = fixed(m[0]);
+  const std::int64_t dy = fixed(m[3]);
   std::int64_t x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5);
   std::int64_t y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
   const ImageKernels& kernels = image_kernels();
@@ -31,7 +31,8 @@ void nearest_fixed(const View& picture, ImageSize size, const AffineMatrix& m, C
     fill_pixels(out, static_cast<int>(inside.begin), fill);
     kernels.gather(
         {picture.pixels, static_cast<std::int64_t>(picture.stride), static_cast<std::int32_t>(x + inside.begin * dx),
-         static_cast<std::int32_t>(y + inside.begin * dy), dx, dy, static_cast<int>(inside.end - inside.begin)},
+         static_cast<std::int32_t>(y + inside.begin * dy), static_cast<std::int32_t>(dx), static_cast<std::int32_t>(dy),
+         static_cast<int>(inside.end - inside.begin)},
         out + 4 * inside.begin);
     fill_pixels(out + 4 * inside.end, size.width - static_cast<int>(inside.end), fill);
     sink.end(row);

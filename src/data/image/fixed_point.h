@@ -10,8 +10,10 @@
 
 namespace lockstep::data {
 
-inline std::int32_t fixed(double value) {
-  return static_cast<std::int32_t>(std::floor(value * 65536.0 + 0.5));
+// In 64 bits: positions far outside of a picture have to be told from those inside.
+inline std::int64_t fixed(double value) {
+  constexpr double kMost = 1e15;
+  return static_cast<std::int64_t>(std::floor(std::clamp(value * 65536.0 + 0.5, -kMost, kMost)));
 }
 
 // Positions begin, begin + 1, ..., end - 1.

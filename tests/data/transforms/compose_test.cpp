@@ -114,6 +114,23 @@ TEST(Compose, FusedTransformsFillTheSameCorners) {
   }
 }
 
+// Positions far beyond what fixed point holds are outside of the picture, not somewhere in it.
+TEST(Compose, ExtremeScalesStayInside) {
+  const Image picture = test::make_picture(50, 40);
+  std::vector<std::uint8_t> out(50 * 40 * 3);
+  for (const double scale : {1e-9, 1e-5, 1e-3, 1e3, 1e9}) {
+    for (const Precision precision : {Precision::kFast, Precision::kExact}) {
+      for (const Interpolation interpolation : {Interpolation::kNearest, Interpolation::kBilinear}) {
+        const RandomAffine once{.degrees = 45, .scale = Interval01{scale, scale}, .interpolation = interpolation};
+        const Compose compose({once, once}, precision);
+        for (std::int64_t index = 0; index < 8; ++index) {
+          compose.apply(compose.draw(picture.size(), {6, 0, index}), picture, out.data());
+        }
+      }
+    }
+  }
+}
+
 TEST(Compose, ShapesFollowTheTransforms) {
   const auto shape = [](std::vector<Transform> transforms, ImageSize size = {200, 100}) {
     const Compose compose(std::move(transforms));
