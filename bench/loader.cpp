@@ -1,13 +1,15 @@
-// Images a second of ImageFolder and DataLoader, for the pipelines of bench/peers/loader.py.
+// Images a second of ImageFolder (or PackedImages) and DataLoader, for the pipelines of bench/peers/loader.py.
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/image_folder.h"
+#include "lockstep/data/packed_images.h"
 
 namespace {
 
@@ -20,6 +22,11 @@ std::vector<Transform> pipeline(const std::string& name) {
   }
   transforms.insert(transforms.end(), {ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
   return transforms;
+}
+
+std::shared_ptr<const Dataset> open_pictures(const std::string& path, Compose transform) {
+  if (std::filesystem::is_directory(path)) return std::make_shared<ImageFolder>(path, std::move(transform));
+  return std::make_shared<PackedImages>(path, std::move(transform));
 }
 
 double epoch_rate(DataLoader& loader) {
@@ -40,7 +47,7 @@ int main(int argc, char** argv) {
   std::string output;
   int workers = 2;
   int epochs = 2;
-  app.add_option("--folder", folder)->required();
+  app.add_option("--folder", folder, "or a pack")->required();
   app.add_option("--pipeline", name)->check(CLI::IsMember({"reference", "crop-flip"}));
   app.add_option("--precision", precision)->check(CLI::IsMember({"fast", "exact"}));
   app.add_option("--workers", workers);
@@ -49,8 +56,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);
-  ImageFolder dataset(folder, Compose(pipeline(name), precision == "exact" ? Precision::kExact : Precision::kFast));
-  DataLoader loader(std::move(dataset), {.batch_size = 32, .shuffle = true, .num_workers = workers});
+  Compose transform(pipeline(name), precision == "exact" ? Precision::kExact : Precision::kFast);
+  DataLoader loader(open_pictures(folder, std::move(transform)),
+                    {.batch_size = 32, .shuffle = true, .num_workers = workers});
   epoch_rate(loader);  // warm-up: files cached
   std::vector<double> rates;
   for (int epoch = 0; epoch < epochs; ++epoch) rates.push_back(epoch_rate(loader));
