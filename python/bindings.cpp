@@ -37,5 +37,4 @@ PYBIND11_MODULE(_engine, module) {
              pybind11::arg("global_ranks") = std::vector<int>(),
              pybind11::arg("profiled_as") = lockstep::ProcessGroupLockstepOptions::kProfiledAs,
              pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.attr("torch_version") = TORCH_VERSION;
 }
