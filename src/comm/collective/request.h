@@ -15,12 +15,17 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;
   int root = 0;
-  std::size_t count = 0;           // elements that every rank must name alike; 0 where sizes may differ by rank
-  ConstPiece input;                // the same for every receiver
-  Piece output;                    // one result
+  std::size_t count = 0;  // of units (unit_of) that every rank must name alike; 0 where sizes may differ by rank
+  ConstPiece input;       // the same for every receiver
+  Piece output;           // one result
   std::vector<ConstPiece> inputs;  // by receiver, instead of `input`
   std::vector<Piece> outputs;      // by sender, instead of `output`
 };
+
+// Bytes of what `count` counts: elements, but bytes of a broadcast, whose type only has to agree.
+inline std::size_t unit_of(Kind kind, DataType type) {
+  return kind == Kind::kBroadcast ? 1 : size_of(type);
+}
 
 Request make_request(const AllReduce& args);
 Request make_request(const Reduce& args, int rank);

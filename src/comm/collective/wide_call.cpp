@@ -97,7 +97,7 @@ bool is_carried(std::span<const Call> calls) {
     case Kind::kBarrier: return true;
     case Kind::kAllReduce:
     case Kind::kReduce:
-    case Kind::kBroadcast: return first.count * size_of(first.type) <= Call::kPayloadBytes;
+    case Kind::kBroadcast: return first.count * unit_of(first.kind, first.type) <= Call::kPayloadBytes;
     case Kind::kAllGather:
     case Kind::kGather: return are_even(calls) && first.input_bytes <= Call::kPayloadBytes;
     default: return false;

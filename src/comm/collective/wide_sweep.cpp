@@ -35,7 +35,7 @@ ReduceOp within(ReduceOp op) {
 class SweepStep final : public Step {
  public:
   SweepStep(const WideContext& context, const Request& request, Range chunk)
-      : Step(context), request_(request), chunk_(chunk), element_(size_of(request.type)) {
+      : Step(context), request_(request), chunk_(chunk), element_(unit_of(request.kind, request.type)) {
     const MachineLayout& layout = context.layout;
     has_root_ = request.kind != Kind::kAllReduce;
     root_machine_ = has_root_ ? layout.machine_of(request.root) : -1;
@@ -239,7 +239,7 @@ Result<Request> SweepStep::after() {
 }  // namespace
 
 std::vector<std::unique_ptr<Step>> plan_sweeps(const WidePlan& plan) {
-  const std::size_t element = size_of(plan.request.type);
+  const std::size_t element = unit_of(plan.request.kind, plan.request.type);
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
   const std::size_t step = std::max(line, kLaneBytes / element / line * line) * plan.context.layout.lanes();
   std::vector<std::unique_ptr<Step>> steps;
