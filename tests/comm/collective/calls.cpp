@@ -235,7 +235,8 @@ auto Call::with_args(Use use) const {
   switch (spec_.kind) {
     case Kind::kAllReduce: return use(AllReduce{input.data, output.data, spec_.count, spec_.type, spec_.op, 0.5});
     case Kind::kReduce: return use(Reduce{input.data, output.data, spec_.count, spec_.type, spec_.op, 0.5, spec_.root});
-    case Kind::kBroadcast: return use(Broadcast{input_->data(), spec_.count * size_of(spec_.type), spec_.root});
+    case Kind::kBroadcast:
+      return use(Broadcast{input_->data(), spec_.count * size_of(spec_.type), spec_.root, spec_.type});
     case Kind::kAllGather: return use(AllGather{input, outputs});
     case Kind::kGather: return use(Gather{input, outputs, spec_.root});
     case Kind::kScatter: return use(Scatter{inputs, output, spec_.root});
