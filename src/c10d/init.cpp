@@ -8,6 +8,7 @@
 #include "c10d/world.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/launch/first_failure.h"
 #include "lockstep/launch/world.h"
 
 namespace lockstep {
@@ -189,6 +190,9 @@ ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions
 ProcessGroupGuard::~ProcessGroupGuard() {
   try {
     if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
+      // One that a peer's failure caused is not where it began. Without the claim only the report may name another
+      // rank.
+      if (!World::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
       abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
     }
     destroy_process_group();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
@@ -43,9 +44,7 @@ void World::close(std::chrono::milliseconds wait) {
   std::optional<comm::Rendezvous> rendezvous;
   {
     MutexLock lock(mutex_);
-    for (const auto& [key, entry] : groups_) {
-      if (ProcessGroup group = entry.group.lock()) groups.push_back(std::move(group));
-    }
+    groups = living_groups();
     groups_.clear();
     counts_.clear();
     default_.reset();
@@ -56,6 +55,29 @@ void World::close(std::chrono::milliseconds wait) {
   groups.clear();
   // kTimeout says that others are still connected; they do without the store then.
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
+}
+
+std::vector<ProcessGroup> World::living_groups() const {
+  std::vector<ProcessGroup> groups;
+  for (const auto& [key, entry] : groups_) {
+    if (ProcessGroup group = entry.group.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+bool World::has_failed() const {
+  std::vector<ProcessGroup> groups;
+  {
+    MutexLock lock(mutex_);
+    groups = living_groups();
+  }
+  for (const ProcessGroup& group : groups) {
+    for (const at::Device& device : group->getDeviceTypes()) {
+      const auto* engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device.type()).get());
+      if (engine != nullptr && !engine->health().ok()) return true;
+    }
+  }
+  return false;
 }
 
 ProcessGroup World::default_group(const char* what) const {

@@ -38,6 +38,9 @@ class World {
   // Leaves all groups; the rank that hosts the store then serves it until the others have left, for up to `wait`.
   void close(std::chrono::milliseconds wait) LOCKSTEP_EXCLUDES(mutex_);
 
+  // Whether the world or a group of it is broken.
+  bool has_failed() const LOCKSTEP_EXCLUDES(mutex_);
+
   // These throw "call init_process_group first" when there is no world; `what` is the caller's name.
   ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
   Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
@@ -51,6 +54,8 @@ class World {
   int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  std::vector<ProcessGroup> living_groups() const LOCKSTEP_REQUIRES(mutex_);
+
   struct Entry {
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     Members members;

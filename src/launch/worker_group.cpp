@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/launch/cores.h"
+#include "lockstep/launch/first_failure.h"
 #include "lockstep/launch/program.h"
 
 namespace lockstep::launch {
@@ -65,6 +66,7 @@ Result<GroupEnd> WorkerGroup::run() {
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(null_fd.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
+  left_.assign(commands.size(), false);
   relay_.started();
   for (bool going_on = true; going_on && tree.running() > 0;) {
     LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
@@ -83,11 +85,13 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
   relay_.add_to(polled);
   consoles_.add_to(polled);
-  const int ready = poll(polled.data(), polled.size(), sooner(relay_.timeout_ms(), poll_timeout(kill_at_)));
+  const int timeout = poll_timeout(kill_at_ ? kill_at_ : stop_at_);
+  const int ready = poll(polled.data(), polled.size(), sooner(relay_.timeout_ms(), timeout));
   if (ready < 0 && errno != EINTR) return Status::from_errno("cannot wait for the workers", errno);
   relay_.serve();
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   if (polled[0].revents != 0 && !take_signal(tree)) return false;
+  if (stop_at_ && !kill_at_ && stop_at_->expired()) begin_stop(tree, SIGTERM);
   return !kill_at_ || !kill_at_->expired();
 }
 
@@ -95,12 +99,33 @@ Status WorkerGroup::take_exits(ProcessTree& tree) {
   while (tree.running() > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
     if (!exit) return {};
+    left_[static_cast<std::size_t>(exit->index)] = true;
     // Those that we stop are not failures.
-    if (!exit->failed() || kill_at_) continue;
-    note_failure(*exit);
-    begin_stop(tree, SIGTERM);
+    if (!kill_at_) take_exit(tree, *exit);
   }
   return {};
+}
+
+// A failure that began in another worker is reported as that one's, so it gets the time to leave with its own error.
+void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
+  if (awaited_) {
+    if (exit.index != *awaited_) return;
+    if (exit.failed()) note_failure(exit);
+    return begin_stop(tree, SIGTERM);
+  }
+  if (!exit.failed()) return;
+  note_failure(exit);
+  awaited_ = claimed_by_running();
+  if (!awaited_) return begin_stop(tree, SIGTERM);
+  stop_at_ = Deadline::after(options_.grace);
+}
+
+std::optional<int> WorkerGroup::claimed_by_running() const {
+  const Result<std::optional<int>> rank = first_failure(job_.store, job_.job_key);
+  if (!rank.ok() || !rank.value()) return {};
+  const int local_rank = *rank.value() - job_.first_rank;
+  const bool here = local_rank >= 0 && local_rank < options_.workers;
+  return here && !left_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
 }
 
 bool WorkerGroup::take_signal(ProcessTree& tree) {

@@ -32,6 +32,9 @@ class WorkerGroup {
   // One round of waiting and handling; false when the group is to be ended now.
   Result<bool> step(ProcessTree& tree);
   Status take_exits(ProcessTree& tree);
+  void take_exit(ProcessTree& tree, const Exit& exit);
+  // The worker that has claimed to be where the failure began and has not left yet.
+  std::optional<int> claimed_by_running() const;
   // False: this is the second time of asking.
   bool take_signal(ProcessTree& tree);
   void begin_stop(ProcessTree& tree, int signal_number);
@@ -43,6 +46,9 @@ class WorkerGroup {
   SignalWatch& signals_;
   Relay relay_;
   GroupEnd end_;
+  std::vector<bool> left_;           // by local rank
+  std::optional<int> awaited_;       // the local rank in which the failure began, while it unwinds
+  std::optional<Deadline> stop_at_;  // set while it is awaited
   std::optional<Deadline> kill_at_;  // set while the group is being stopped
 };
 

@@ -183,6 +183,35 @@ TEST(RunFault, ExitCodeIsThatOfTheFirstFailure) {
   EXPECT_TRUE(contains(end.err, "it wrote nothing to stderr")) << end.err;
 }
 
+Finished run_failing(const std::string& folder, std::vector<std::string> leave_with = {}) {
+  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--grace", "20"};
+  if (!leave_with.empty() && leave_with.front() == "stay") words.back() = "0.1";
+  words.insert(words.end(), {LOCKSTEP_FAILING_WORKER, folder});
+  words.insert(words.end(), leave_with.begin(), leave_with.end());
+  return run_program(words);
+}
+
+TEST(RunFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
+  const ScratchFolder folder;
+  const Finished end = run_failing(folder.path().string());
+  EXPECT_EQ(end.exit_code, 5);
+  EXPECT_TRUE(contains(end.err, "rank 0 failed first: exit code 5")) << end.err;
+}
+
+TEST(RunFault, RankWhereTheFailureBeganMayRecoverFromIt) {
+  const ScratchFolder folder;
+  const Finished end = run_failing(folder.path().string(), {"0"});
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
+}
+
+TEST(RunFault, RankWhereTheFailureBeganIsNotAwaitedForEver) {
+  const ScratchFolder folder;
+  const Finished end = run_failing(folder.path().string(), {"stay"});
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
+}
+
 TEST(RunFault, WorkersThatIgnoreBeingAskedAreKilled) {
   const Finished end =
       run_job(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done", {"--grace", "0.1"});

@@ -1,0 +1,46 @@
+// A worker that claims a failure, and one that fails of it and is gone before. failing_worker FOLDER [LEAVE_WITH]
+//
+// Rank 0 claims, lets the others fail, and leaves with LEAVE_WITH (5) when rank 1 is gone; "stay": never.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/launch/first_failure.h"
+
+namespace {
+
+int open_file(const std::string& path) {
+  return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+// Held until the process is gone.
+void lock(const std::string& path) {
+  if (flock(open_file(path), LOCK_EX) != 0) std::abort();
+}
+
+void wait_for(const std::string& path) {
+  while (access(path.c_str(), F_OK) != 0) usleep(1000);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  const std::string folder = argv[1];
+  const std::string leave_with = argc > 2 ? argv[2] : "5";
+  if (std::string(std::getenv("RANK")) != "0") {
+    lock(folder + "/alive");
+    open_file(folder + "/locked");
+    wait_for(folder + "/claimed");
+    return 7;
+  }
+  wait_for(folder + "/locked");
+  if (!lockstep::launch::claim_first_failure(0).ok()) return 3;
+  open_file(folder + "/claimed");
+  lock(folder + "/alive");
+  while (leave_with == "stay") pause();
+  return std::stoi(leave_with);
+}
