@@ -10,7 +10,7 @@
 #include <cstring>
 #include <set>
 
-#include "atomic_file.h"
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
 #include "number_text.h"
 
@@ -85,7 +85,7 @@ void CheckpointManager::remove_abandoned() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
     const fs::path& path = entry.path();
-    if (path.extension() == kTemporarySuffix && step_of(path.stem().native())) fs::remove(path, ignored);
+    if (path.extension() == AtomicFile::kTemporarySuffix && step_of(path.stem().native())) fs::remove(path, ignored);
   }
 }
 

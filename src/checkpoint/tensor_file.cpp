@@ -9,8 +9,9 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
-#include "atomic_file.h"
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
@@ -103,6 +104,22 @@ Sha256 hash_header(std::string text, std::optional<std::size_t> digits) {
   return hash;
 }
 
+// What the file system refused, as this layer tells it.
+void check_written(const Status& status) {
+  if (status.ok()) return;
+  throw CheckpointError(status.code(), status.message() + "; checkpoints saved earlier are untouched");
+}
+
+AtomicFile create_file(const std::filesystem::path& path) {
+  auto file = AtomicFile::create(path);
+  check_written(file.status());
+  return std::move(file).value();
+}
+
+std::span<const std::uint8_t> as_bytes(const void* data, std::size_t count) {
+  return {static_cast<const std::uint8_t*>(data), count};
+}
+
 template <typename Each>
 void in_pieces(void* bytes, std::size_t count, Each each) {
   auto* at = static_cast<char*>(bytes);
@@ -118,20 +135,21 @@ void write_tensor_file(const std::filesystem::path& path, const TensorFile& file
   const std::string text = format_header(header);
   const std::size_t digits = find_checksum(text).value();
 
-  AtomicFile out(path);
+  AtomicFile out = create_file(path);
   const std::uint64_t length = text.size();
-  out.append(&length, sizeof(length));
-  out.append(text.data(), text.size());
+  check_written(out.append(as_bytes(&length, sizeof(length))));
+  check_written(out.append(as_bytes(text.data(), text.size())));
   Sha256 hash = hash_header(text, digits);
   for (const TensorEntry& entry : header.entries) {
     const torch::Tensor tensor = file.tensors.at(entry.name).detach().cpu().contiguous();
     in_pieces(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       hash.update(piece, count);
-      out.append(piece, count);
+      check_written(out.append(as_bytes(piece, count)));
     });
   }
-  out.overwrite(sizeof(length) + digits, hash.digits());
-  out.commit();
+  const std::string found = hash.digits();
+  check_written(out.overwrite(sizeof(length) + digits, as_bytes(found.data(), found.size())));
+  check_written(out.commit());
 }
 
 TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum) {

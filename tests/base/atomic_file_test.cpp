@@ -1,0 +1,68 @@
+#include "lockstep/base/atomic_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "support/scratch_folder.h"
+
+namespace lockstep {
+namespace {
+
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class AtomicFileTest : public testing::Test {
+ protected:
+  test::ScratchFolder folder_;
+  const std::filesystem::path path_ = folder_.path("file");
+  const std::filesystem::path temporary_ = folder_.path("file.tmp");
+};
+
+TEST_F(AtomicFileTest, AppearsWholeWhenItIsCommitted) {
+  folder_.write("file", "the one before");
+  folder_.write("file.tmp", "of a writer that was killed, and longer than what comes");
+  auto file = AtomicFile::create(path_).value();
+  ASSERT_TRUE(file.append(bytes_of("good ")).ok());
+  ASSERT_TRUE(file.append(bytes_of("night")).ok());
+  ASSERT_TRUE(file.overwrite(0, bytes_of("G")).ok());
+  EXPECT_EQ(file.size(), 10U);
+  EXPECT_EQ(read_file(path_), "the one before");
+  ASSERT_TRUE(file.commit().ok());
+  EXPECT_EQ(read_file(path_), "Good night");
+  EXPECT_FALSE(std::filesystem::exists(temporary_));
+}
+
+TEST_F(AtomicFileTest, LeavesNothingWhenItIsNot) {
+  {
+    auto file = AtomicFile::create(path_).value();
+    ASSERT_TRUE(file.append(bytes_of("half")).ok());
+    const AtomicFile moved = std::move(file);
+    EXPECT_TRUE(std::filesystem::exists(temporary_));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(AtomicFileTest, ErrorsNameTheTemporaryFile) {
+  const auto missing = AtomicFile::create(folder_.path("none/file"));
+  EXPECT_EQ(missing.status().code(), ErrorCode::kNotFound);
+  EXPECT_NE(missing.status().message().find("none/file.tmp: cannot create"), std::string::npos)
+      << missing.status().message();
+  auto file = AtomicFile::create(path_).value();
+  std::filesystem::remove(temporary_);
+  const Status gone = file.commit();
+  EXPECT_EQ(gone.code(), ErrorCode::kNotFound);
+  EXPECT_NE(gone.message().find(temporary_.native() + ": cannot rename"), std::string::npos) << gone.message();
+}
+
+}  // namespace
+}  // namespace lockstep
