@@ -113,10 +113,10 @@ TEST(InitMulti, AgainAndAgain) {
 
 // Two pairs of the same ranks at the same time, each with a file of its own.
 TEST(InitMulti, TwoJobsAtOnce) {
-  run_processes(4, [](int rank) {
+  const SharedScratchFolder folder;
+  run_processes(4, [&folder](int rank) {
     const int job = rank / 2;
-    const std::string path = c10::str(std::filesystem::temp_directory_path().native(), "/lockstep-init-test-",
-                                      getenv("MASTER_PORT"), "-", job);
+    const std::string path = folder.path("job" + std::to_string(job));
     InitOptions options{.init_method = "file://" + path, .rank = rank % 2, .world_size = 2};
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) unsetenv(name);
     const ProcessGroupGuard group("", options);

@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <sstream>
 #include <stdexcept>
 
@@ -143,25 +142,20 @@ void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(const std::filesystem::path& report)>& check) {
   const std::string test = current_test_name();
   const Leftovers before = Leftovers::now();
-  // The ranks have the parent's folder; they end without destroying what is on the stack here.
-  const char* given = getenv("LOCKSTEP_TEST_REPORTS");
-  std::optional<ScratchFolder> folder;
-  if (given == nullptr) folder.emplace();
-  const std::filesystem::path reports = given == nullptr ? folder->path() : std::filesystem::path(given);
+  const SharedScratchFolder reports;
   launch::SpawnOptions options = spawn_options(world, test);
   options.timeout = std::chrono::seconds(60);
   options.grace = std::chrono::seconds(20);
-  options.environment.emplace_back("LOCKSTEP_TEST_REPORTS", reports.native());
   const Status status = launch::spawn(
       [&](int rank) {
         if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
-        fn(rank, reports / std::to_string(rank));
+        fn(rank, reports.path(std::to_string(rank)));
       },
       options);
   EXPECT_NE(status.message().find("SIGKILL"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("rank " + std::to_string(victim)), std::string::npos) << status.message();
   for (int rank = 0; rank < world; ++rank) {
-    if (rank != victim) check(reports / std::to_string(rank));
+    if (rank != victim) check(reports.path(std::to_string(rank)));
   }
   expect_nothing_left(before);
 }

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
 namespace lockstep::test {
@@ -33,6 +35,34 @@ class ScratchFolder {
   }
 
  private:
+  std::filesystem::path path_;
+};
+
+// The same folder in a test and in the ranks that it starts afterwards, which run the test's body up to there too. It
+// goes away with the test's object, also when ranks have been killed. One at a time.
+class SharedScratchFolder {
+ public:
+  SharedScratchFolder() {
+    if (const char* of_the_test = ::getenv(kVariable)) {
+      path_ = of_the_test;
+      return;
+    }
+    path_ = own_.emplace().path();
+    ::setenv(kVariable, path_.c_str(), 1);
+  }
+  ~SharedScratchFolder() {
+    if (own_) ::unsetenv(kVariable);
+  }
+  SharedScratchFolder(const SharedScratchFolder&) = delete;
+  SharedScratchFolder& operator=(const SharedScratchFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::string path(const std::string& name) const { return path_ / name; }
+
+ private:
+  static constexpr const char* kVariable = "LOCKSTEP_TEST_SHARED_FOLDER";
+
+  std::optional<ScratchFolder> own_;  // empty in a rank
   std::filesystem::path path_;
 };
 

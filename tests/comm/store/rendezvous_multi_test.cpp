@@ -1,14 +1,13 @@
 // Stores and rendezvous between real processes.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "lockstep/comm/store/file_store.h"
 #include "lockstep/comm/store/rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::comm {
 namespace {
@@ -17,14 +16,6 @@ using std::chrono::seconds;
 
 Deadline soon() {
   return Deadline::after(seconds(30));
-}
-
-// The same path in every rank: named after the process that runs the test, their parent.
-std::string shared_path(const std::string& name) {
-  const auto* starter = std::getenv("LOCKSTEP_STORE_TEST_ID");
-  const std::string id = starter == nullptr ? std::to_string(::getpid()) : starter;
-  if (starter == nullptr) ::setenv("LOCKSTEP_STORE_TEST_ID", id.c_str(), 1);
-  return std::filesystem::temp_directory_path() / ("lockstep_" + name + "_" + id);
 }
 
 TEST(RendezvousMulti, ProcessesMeetByTheirEnvironment) {
@@ -40,7 +31,8 @@ TEST(RendezvousMulti, ProcessesMeetByTheirEnvironment) {
 }
 
 TEST(RendezvousMulti, ProcessesMeetByAFile) {
-  const std::string path = shared_path("meeting");
+  const test::SharedScratchFolder folder;
+  const std::string path = folder.path("meeting");
   test::run_processes(3, [&](int rank) {
     RendezvousOptions options;
     options.init_method = "file://" + path;
