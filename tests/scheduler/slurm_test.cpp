@@ -1,40 +1,15 @@
 // Programs under a Slurm of the test's own: a controller and one node, as child processes, on the loopback interface.
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
 
 #include "launchers.h"
-#include "lockstep/base/fd.h"
+#include "support/held_port.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
 namespace {
-
-// A port that nobody is given while this lives, but which a program that names it (and sets SO_REUSEADDR) can use.
-class HeldPort {
- public:
-  HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(socket_.get(), generic, size) != 0 || ::getsockname(socket_.get(), generic, &size) != 0) {
-      throw std::runtime_error("cannot get a port");
-    }
-    number_ = ntohs(address.sin_port);
-  }
-  int number() const { return number_; }
-
- private:
-  Fd socket_;
-  int number_ = 0;
-};
 
 const std::string kRoot = LOCKSTEP_SLURM;
 const std::string kLibraries = kRoot + "/usr/lib/x86_64-linux-gnu/slurm-wlm";

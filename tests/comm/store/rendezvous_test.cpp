@@ -18,6 +18,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/comm/store/hash_store.h"
 #include "lockstep/comm/store/tcp_store.h"
+#include "support/held_port.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::comm {
@@ -31,9 +32,8 @@ std::unique_ptr<TcpStoreServer> serve() {
   return TcpStoreServer::start({}).value();
 }
 
-// A port that was free a moment ago; the kernel does not hand it out again soon.
-std::string free_port() {
-  return std::to_string(serve()->port());
+std::string text(const test::HeldPort& port) {
+  return std::to_string(port.number());
 }
 
 // Listens, and never says a word.
@@ -109,7 +109,8 @@ RendezvousOptions numbered(RendezvousOptions options, int rank, int world_size) 
 }
 
 TEST(Rendezvous, EnvironmentWithRankZeroAsHost) {
-  const std::string port = free_port();
+  const test::HeldPort held;
+  const std::string port = text(held);
   std::vector<RendezvousOptions> ranks;
   for (const auto* rank : {"0", "1", "2"}) {
     ranks.push_back(
@@ -141,7 +142,8 @@ TEST(Rendezvous, EnvironmentWithTheLaunchersStore) {
 }
 
 TEST(Rendezvous, UrlWithTcp) {
-  const std::string url = "tcp://127.0.0.1:" + free_port();
+  const test::HeldPort port;
+  const std::string url = "tcp://127.0.0.1:" + text(port);
   auto host = base_options();
   host.init_method = url + "?rank=0&world_size=2";
   auto other = numbered(base_options(), 1, 2);
@@ -211,7 +213,8 @@ TEST(RendezvousFault, ASecondHostIsARankTwice) {
     ranks.push_back(numbered(base_options(), rank, 3));
     ranks.back().init_method = "tcp://127.0.0.1:";
   }
-  const std::string port = free_port();
+  const test::HeldPort held;
+  const std::string port = text(held);
   for (auto& rank : ranks) rank.init_method += port;
   expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 0 is there twice", pid()});
 }
@@ -245,10 +248,11 @@ TEST(RendezvousFault, ARankOutsideItsWorldIsNamedOnEveryRank) {
 
 TEST(RendezvousFault, MissingRanksAreListedOnEveryRank) {
   std::vector<RendezvousOptions> ranks;
-  const std::string port = free_port();
+  const test::HeldPort held;
+  const std::string port = text(held);
   for (const auto* rank : {"0", "2"}) {
     ranks.push_back(env_options(
-        {{"RANK", rank}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}, milliseconds(500)));
+        {{"RANK", rank}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}, seconds(2)));
   }
   expect_all(meet(ranks), ErrorCode::kTimeout,
              {"only 2 of 4 ranks", "rank 0 (host", "rank 2 (host", pid(), "Missing: rank 1, 3"});
@@ -267,7 +271,7 @@ TEST(RendezvousFault, APortTakenByAnotherJobIsAnErrorOnEveryRank) {
   const auto another = serve();
   std::vector<RendezvousOptions> ranks;
   for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(numbered(base_options(milliseconds(500)), rank, 3));
+    ranks.push_back(numbered(base_options(seconds(2)), rank, 3));
     ranks.back().init_method = "tcp://" + another->endpoint().text();
   }
   const auto statuses = meet(ranks);
@@ -291,7 +295,8 @@ TEST(RendezvousFault, APortTakenByAForeignProgramIsNamedOnEveryRank) {
 
 TEST(RendezvousFault, AnUnreachableStoreIsNamedOnEveryRank) {
   std::vector<RendezvousOptions> ranks;
-  const std::string address = "127.0.0.1:" + free_port();
+  const test::HeldPort port;
+  const std::string address = "127.0.0.1:" + text(port);
   for (const auto* rank : {"0", "1"}) {
     ranks.push_back(env_options({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", address}}, milliseconds(100)));
   }
@@ -312,7 +317,8 @@ TEST(RendezvousFault, AWrongKeyIsNamed) {
 }
 
 TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
-  const std::string url = "tcp://127.0.0.1:" + free_port();
+  const test::HeldPort port;
+  const std::string url = "tcp://127.0.0.1:" + text(port);
   auto host_options = numbered(base_options(), 0, 2);
   auto other_options = numbered(base_options(), 1, 2);
   host_options.init_method = other_options.init_method = url;
@@ -326,7 +332,8 @@ TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
 }
 
 TEST(RendezvousFault, TheHostDoesNotWaitForEver) {
-  const std::string url = "tcp://127.0.0.1:" + free_port();
+  const test::HeldPort port;
+  const std::string url = "tcp://127.0.0.1:" + text(port);
   auto host_options = numbered(base_options(), 0, 2);
   auto other_options = numbered(base_options(), 1, 2);
   host_options.init_method = other_options.init_method = url;

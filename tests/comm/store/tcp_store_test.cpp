@@ -14,6 +14,7 @@
 #include "comm/store/handshake.h"
 #include "comm/store/socket.h"
 #include "comm/store/wire.h"
+#include "support/held_port.h"
 
 namespace lockstep::comm {
 namespace {
@@ -187,7 +188,8 @@ TEST(TcpStore, AForeignProgramIsNamedAtOnce) {
 }
 
 TEST(TcpStore, SaysWhatItTriedWhenNobodyListens) {
-  const auto endpoint = serve()->endpoint();  // gone again
+  const test::HeldPort port;
+  const Endpoint endpoint{"127.0.0.1", port.number()};
   const auto store = connect(endpoint, "", Deadline::after(milliseconds(100)));
   EXPECT_EQ(store.status().code(), ErrorCode::kUnavailable);
   for (const auto& mention : {endpoint.text(), std::string("attempts"), std::string("Connection refused")}) {
@@ -196,7 +198,8 @@ TEST(TcpStore, SaysWhatItTriedWhenNobodyListens) {
 }
 
 TEST(TcpStore, WaitsForAServerThatStartsLater) {
-  Endpoint endpoint = serve()->endpoint();
+  const test::HeldPort port;
+  const Endpoint endpoint{"127.0.0.1", port.number()};
   auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
   TcpStoreServerOptions options;
   options.listen_at = endpoint;
