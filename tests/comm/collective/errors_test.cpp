@@ -1,6 +1,7 @@
 // What ranks are told when they disagree, come late, leave or break the group.
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <numeric>
 
 #include "comm/collective/calls.h"
@@ -72,7 +73,9 @@ std::vector<Disagreement> disagreements() {
        {blocking(reduction(8, DataType::kFloat32, ReduceOp::kPremulSum, 0.5)),
         blocking(reduction(8, DataType::kFloat32, ReduceOp::kPremulSum, 0.25))},
        "float32 (premul_sum by 0.25); rank(s) 0 called all_reduce of 8 float32 (premul_sum by 0.5)"},
-      {"root", {blocking(broadcast(0)), async(broadcast(1))}, "rank(s) 1 called broadcast of 64 bytes of byte from rank 1"},
+      {"root",
+       {blocking(broadcast(0)), async(broadcast(1))},
+       "rank(s) 1 called broadcast of 64 bytes of byte from rank 1"},
       {"piece",
        {blocking(gather(64, 64)), blocking(gather(64, 60))},
        "rank 1 expects 60 bytes from rank 0, which sends "
@@ -131,19 +134,25 @@ TEST(ErrorsMulti, RanksOutsideTheirWorldAreRefused) {
 }
 
 TEST(ErrorsMulti, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
-  test::run_threads(4, [](Communicator& group) {
+  test::Meeting called;
+  test::run_threads(4, [&](Communicator& group) {
     ASSERT_TRUE(group.run(Barrier{}, soon()).ok());
     Status status;
-    if (group.rank() % 2 == 0) {
-      float value = 1;
-      status = group.run(AllReduce{&value, &value, 1}, Deadline::after(100ms));
-      expect_says(status, ErrorCode::kTimeout, "all_reduce #2 of group 'world' timed out on rank");
-      expect_says(status, ErrorCode::kTimeout,
-                  "rank(s) 1 (last call barrier #1), 3 (last call barrier #1) never called");
+    float value = 1;
+    const AllReduce args{&value, &value, 1};
+    if (group.rank() == 0) {
+      called.wait();
+      status = group.run(args, Deadline::after(100ms));
+    } else if (group.rank() == 2) {
+      auto operation = group.start(args);
+      called.open();
+      status = operation.ok() ? operation->wait(soon()) : operation.status();
     } else {
       while (group.health().ok()) std::this_thread::yield();
       status = group.run(Barrier{}, soon());
     }
+    expect_says(status, ErrorCode::kTimeout, "all_reduce #2 of group 'world' timed out on rank 0");
+    expect_says(status, ErrorCode::kTimeout, "rank(s) 1 (last call barrier #1), 3 (last call barrier #1) never called");
     // Everyone, now and later, gets the first error.
     EXPECT_EQ(status.message(), group.health().message());
     EXPECT_EQ(group.run(Broadcast{nullptr, 0, 0}, soon()).message(), status.message());
@@ -162,18 +171,17 @@ TEST(ErrorsMulti, TimeoutOfAMessageNamesIt) {
 }
 
 TEST(ErrorsMulti, AbortWakesSleepersAndIsRemembered) {
-  test::Meeting asleep;
+  std::latch all_started(3);
   test::run_threads(3, [&](Communicator& group) {
     std::vector<float> data(100'000);
     auto started = group.start(AllReduce{data.data(), data.data(), data.size()});
+    all_started.count_down();
+    ASSERT_TRUE(started.ok()) << started.status().message();
     if (group.rank() == 2) {
-      asleep.wait();
+      all_started.wait();
       group.abort("the loss is not a number");
     } else if (group.rank() == 1) {
-      // Another thread of a waiting rank may do it as well; here it only opens the door.
-      std::thread opener([&] { asleep.open(); });
       expect_says(group.run(Barrier{}, Deadline::never()), ErrorCode::kAborted, "the loss is not a number");
-      opener.join();
     } else {
       int value = 0;
       expect_says(group.run(Receive{{&value, 4}, kAnySource, 0}, Deadline::never()), ErrorCode::kAborted,

@@ -119,7 +119,7 @@ TEST(HandOver, WorldSizesThatDifferAreNamed) {
 TEST(HandOver, MissingRanksAreNamedOnEveryRank) {
   const std::size_t before = count_descriptors();
   HashStore store;
-  const auto outcomes = hand_over_all({{0, 4}, {2, 4}}, store, Deadline::after(300ms));
+  const auto outcomes = hand_over_all({{0, 4}, {2, 4}}, store, Deadline::after(1s));
   expect_everyone_told(outcomes, ErrorCode::kTimeout, "group 'test': rank(s) 1, 3 did not join");
   EXPECT_EQ(count_descriptors(), before);
 }
@@ -165,7 +165,7 @@ TEST(HandOver, WrongTokenIsNobody) {
   HashStore store;
   // Who knows the socket but not the token cannot take a rank's place: neither rank finds the other.
   std::vector<Outcome> zero;
-  std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(300ms)); });
+  std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(1s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
   address.back() = static_cast<char>(address.back() ^ 1);
   ASSERT_TRUE(store.set("lockstep/test/address", address).ok());
