@@ -49,9 +49,9 @@ struct ImageDataset::Batch {
 
   void begin(const SampleShape& first, const SampleContext& context) {
     shape = first;
-    data = torch::empty({capacity, first.channels, first.height, first.width},
-                        first.is_float ? torch::kFloat : torch::kByte);
-    target = torch::empty({capacity}, torch::kLong);
+    data = context.empty({capacity, first.channels, first.height, first.width},
+                         first.is_float ? torch::kFloat : torch::kByte);
+    target = context.empty({capacity}, torch::kLong);
   }
   void* place() const {
     return static_cast<std::uint8_t*>(data.data_ptr()) + static_cast<std::size_t>(samples) * shape.bytes();
@@ -76,16 +76,14 @@ Example ImageDataset::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-// The picture of `source`, drawn for `key`. A Status for a corrupt
-// picture; throws for everything else.
+// The picture of `source`, drawn for `key`. A Status for a corrupt picture; throws for everything else.
 Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
                                 Batch& batch) const {
   thread_local std::vector<std::uint8_t> scratch;
   const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
   if (!bytes.ok()) return bytes.status();
-  Result<ImageSize> size = image_size(bytes.value());
+  const Result<ImageSize> size = image_size(bytes.value(), options_.decode);
   if (!size.ok()) return size.status().with_context(name(source));
-  if (options_.decode.apply_orientation) size = upright_size(bytes.value(), size.value());
   const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
   const SampleShape shape = Compose::shape_of(plan);
   if (!batch.data.defined()) batch.begin(shape, context);

@@ -71,4 +71,29 @@ save("lossless.webp", photo, lossless=True)
 save("lossless_alpha.webp", rgba, lossless=True)
 save("animated.webp", photo, save_all=True, append_images=[photo.rotate(90)], lossless=True)
 
+save("rgb.ppm", photo)
+save("grey.pgm", grey)
+save("grey16.pgm", Image.fromarray(np.asarray(grey).astype(np.int32) * 3))
+save("bits.pbm", photo.convert("1"))
+
+
+def write(name, content):
+    (folder / name).write_bytes(content)
+    add(name)
+
+
+def text(image, factor=1):
+    return "\n".join(" ".join(str(int(v) // factor) for v in row) for row in np.asarray(image).reshape(image.height, -1))
+
+
+levels = np.asarray(photo)
+write("text.ppm", f"P3 # a comment\n# another\n{photo.width} {photo.height}\n255\n# more\n{text(photo)}".encode())
+write("few.ppm", f"P3\n{photo.width}\t{photo.height}\n15\n{text(photo, 17)}\n".encode())
+write("text.pgm", f"P2\n{grey.width} {grey.height} 255\n{text(grey)}\n".encode())
+write("wide.pgm", f"P2\n{grey.width} {grey.height} 40000\n{text(grey)}\n".encode())
+write("text.pbm", f"P1\n{grey.width} {grey.height}\n{text(grey, 128).replace(' ', '')}\n".encode())
+write("odd.ppm", b"P6\n%d %d\n100\n" % photo.size + np.minimum(levels, 120).tobytes())
+write("wide.ppm", b"P6\n%d %d\n40000\n" % photo.size + (levels.astype(">u2") * 150).tobytes())
+write("odd.pgm", b"P5\n%d %d\n1000\n" % grey.size + np.asarray(grey).astype(">u2").tobytes())
+
 (folder / "files.json").write_text(json.dumps(files))

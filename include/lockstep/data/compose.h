@@ -20,9 +20,8 @@ namespace lockstep::data {
 
 enum class Precision {
   // Consecutive rotations, shifts and flips are one resampling; a JPEG whose wanted part is at least twice as large as
-  // its
-  // target is decoded at a half, quarter or eighth; chroma is not smoothed. Differences are those of another viewer's
-  // decoder and of sub-pixel positions; docs/data.md has figures.
+  // its target is decoded at a half, quarter or eighth; chroma is not smoothed. Differences are those of another
+  // viewer's decoder and of sub-pixel positions; docs/data.md has figures.
   kFast,
   // Each step by itself with torchvision's arithmetic (PIL), on the same decoded pixels.
   kExact,
@@ -58,8 +57,9 @@ class Compose {
   const std::vector<Transform>& transforms() const;
   Precision precision() const;
 
-  // Draws what is to be done with a picture of this size. Throws DataError when it cannot be done (RandomCrop of a
-  // picture that is too small). The plan is valid until the thread's next draw().
+  // Draws what is to be done with a picture of this size (positive sides). Throws DataError when it cannot be done
+  // (RandomCrop of a picture that is too small, Resize beyond 2^28 pixels). The plan is valid until the thread's next
+  // draw().
   const SamplePlan& draw(ImageSize picture, const SampleKey& key) const;
   static SampleShape shape_of(const SamplePlan& plan);
 

@@ -1,6 +1,6 @@
-// JPEG, PNG, BMP and WebP into pixels, the same pixels as PIL's Image.open(path).convert("RGB") gives: greyscale,
-// palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, the first frame of an animation is taken. What
-// a file is, its content says, not its name.
+// JPEG, PNG, BMP, WebP and PPM (with PGM and PBM) into pixels, the same pixels as PIL's Image.open(path).convert("RGB")
+// gives: greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, the first frame of an
+// animation is taken. What a file is, its content says, not its name.
 //
 // Torch-free; errors are values that say what is wrong with which byte or file. All functions may be called from
 // several threads at once; they block for the file and the decoding.
@@ -18,10 +18,10 @@
 
 namespace lockstep::data {
 
-enum class ImageFormat { kJpeg, kPng, kBmp, kWebp };
+enum class ImageFormat { kJpeg, kPng, kBmp, kWebp, kPpm };
 std::string_view to_string(ImageFormat format);
 
-// From the first bytes. nullopt: none of the four.
+// From the first bytes. nullopt: none of these.
 std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes);
 
 struct DecodeOptions {
@@ -43,14 +43,13 @@ Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOpti
 // Messages begin with the path; also kNotFound, kPermission, kIo. An empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
-// Width and height from the header alone, as decode_image without apply_orientation would give them. Does not look at
-// max_pixels.
+// Width and height from the header alone, as decode_image without apply_orientation would give them. Sides are positive
+// (else kCorrupt); does not look at max_pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
 // Reads the beginning of the file, as far as needed.
 Result<ImageSize> image_size(const std::filesystem::path& path);
-
-// The size after apply_orientation of a picture whose header says `size`.
-ImageSize upright_size(std::span<const std::uint8_t> bytes, ImageSize size);
+// As decode_image with these options would give them: turned when asked, kCorrupt above max_pixels.
+Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
 
 // The whole file, in memory that is reused. kNotFound, kPermission, kIo; kCorrupt for an empty file. Messages begin
 // with the path.

@@ -24,13 +24,13 @@ struct FolderIndex {
 struct FolderIndexOptions {
   // Classes without pictures are an error unless allowed.
   bool allow_empty = false;
-  // torchvision takes .ppm, .pgm, .tif and .tiff too, which cannot be decoded here: an error, or left out.
+  // torchvision takes .tif and .tiff too, which cannot be decoded here: an error that names them, or left out.
   bool ignore_unsupported = false;
 };
 
-// Files count when their names end in .jpg, .jpeg, .png, .bmp or .webp, in any case; others are ignored. Subfolders of
-// classes are searched too; links are followed, except back to a folder that contains them. No file is opened or looked
-// at, but for links. Folders that vanish meanwhile are left out.
+// Files count when their names end in .jpg, .jpeg, .png, .bmp, .webp, .ppm or .pgm, in any case; others are ignored.
+// Subfolders of classes are searched too; links are followed, except back to a folder that contains them. No file is
+// opened or looked at, but for links. Folders that vanish meanwhile are left out.
 //
 // kNotFound (no such folder, no class folder, a class without pictures), kUnsupported, kPermission, kIo. Blocks.
 Result<FolderIndex> index_image_folder(const std::filesystem::path& root, const FolderIndexOptions& options = {});

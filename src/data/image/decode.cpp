@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "data/image/decoders.h"
 #include "lockstep/base/fd.h"
@@ -19,13 +20,32 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view text, std
   return bytes.size() >= at + text.size() && std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
 }
 
+constexpr std::string_view kExpected = "a JPEG, PNG, BMP, WebP or PPM picture";
+
+// What such folders hold too; a name says more than eight bytes do.
+struct OtherFormat {
+  std::size_t at;
+  std::string_view text;
+  std::string_view name;
+};
+constexpr OtherFormat kOtherFormats[] = {
+    {0, {"II*\0", 4}, "TIFF"}, {0, {"MM\0*", 4}, "TIFF"}, {0, "GIF8", "GIF"}, {4, "ftyp", "HEIC or AVIF"}};
+
+Status empty_file() {
+  return {ErrorCode::kCorrupt, fmt::format("the file is empty; expected {}", kExpected)};
+}
+
 Status unknown_format(std::span<const std::uint8_t> bytes) {
-  if (bytes.empty()) return {ErrorCode::kCorrupt, "the file is empty; expected a JPEG, PNG, BMP or WebP picture"};
+  if (bytes.empty()) return empty_file();
+  for (const OtherFormat& other : kOtherFormats) {
+    if (!starts_with(bytes, other.text, other.at)) continue;
+    return {ErrorCode::kUnsupported,
+            fmt::format("expected {}, found {}, which is not read here: convert it to PNG", kExpected, other.name)};
+  }
   std::string found;
   for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) found += fmt::format(" {:02x}", bytes[i]);
-  return {
-      ErrorCode::kUnsupported,
-      fmt::format("expected a JPEG, PNG, BMP or WebP picture, found {} bytes that begin with{}", bytes.size(), found)};
+  return {ErrorCode::kUnsupported,
+          fmt::format("expected {}, found {} bytes that begin with{}", kExpected, bytes.size(), found)};
 }
 
 Status open_error(int error_number) {
@@ -35,17 +55,29 @@ Status open_error(int error_number) {
   return status;
 }
 
-Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes) {
-  const std::optional<ImageFormat> format = image_format(bytes);
-  if (!format) return unknown_format(bytes);
-  switch (*format) {
+Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_t> bytes) {
+  switch (format) {
     case ImageFormat::kJpeg: return jpeg_size(bytes);
     case ImageFormat::kPng: return png_size(bytes);
     case ImageFormat::kBmp: return bmp_size(bytes);
     case ImageFormat::kWebp: return webp_size(bytes);
+    case ImageFormat::kPpm: return netpbm_size(bytes);
   }
   return unknown_format(bytes);
 }
+
+// Checked, so that whoever plans with it need not think of sides of 0 or of billions.
+Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  const std::optional<ImageFormat> format = image_format(bytes);
+  if (!format) return unknown_format(bytes);
+  Result<ImageSize> size = size_in_header(*format, bytes);
+  if (!size.ok()) return size;
+  Status status = check_size(size.value().width, size.value().height, options);
+  if (!status.ok()) return status.with_context(to_string(*format));
+  return size;
+}
+
+constexpr DecodeOptions kAnyNumberOfPixels{.max_pixels = std::numeric_limits<std::int64_t>::max()};
 
 }  // namespace
 
@@ -55,6 +87,7 @@ std::string_view to_string(ImageFormat format) {
     case ImageFormat::kPng: return "PNG";
     case ImageFormat::kBmp: return "BMP";
     case ImageFormat::kWebp: return "WebP";
+    case ImageFormat::kPpm: return "PPM";
   }
   return "?";
 }
@@ -63,6 +96,8 @@ std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes) {
   if (starts_with(bytes, "\xff\xd8\xff")) return ImageFormat::kJpeg;
   if (starts_with(bytes, "\x89PNG\r\n\x1a\n")) return ImageFormat::kPng;
   if (starts_with(bytes, "BM")) return ImageFormat::kBmp;
+  const bool netpbm = bytes.size() >= 3 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6';
+  if (netpbm && (bytes[2] == ' ' || (bytes[2] >= '\t' && bytes[2] <= '\r'))) return ImageFormat::kPpm;
   if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return ImageFormat::kWebp;
   return std::nullopt;
 }
@@ -90,6 +125,7 @@ Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const D
   if (*format == ImageFormat::kPng) status = decode_png(bytes, request.options, image);
   if (*format == ImageFormat::kBmp) status = decode_bmp(bytes, request.options, image);
   if (*format == ImageFormat::kWebp) status = decode_webp(bytes, request.options, image);
+  if (*format == ImageFormat::kPpm) status = decode_netpbm(bytes, request.options, image);
   if (!status.ok()) return status.with_context(to_string(*format));
   const Box whole{0, 0, image.width(), image.height()};
   const Box box = request.region.empty() ? whole : request.region;
@@ -117,7 +153,13 @@ Result<Image> decode_image(const std::filesystem::path& path, const DecodeOption
 }
 
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes) {
-  return size_of_picture(bytes);
+  return size_of_picture(bytes, kAnyNumberOfPixels);
+}
+
+Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  Result<ImageSize> size = size_of_picture(bytes, options);
+  if (size.ok() && options.apply_orientation) size = upright_size(jpeg_orientation(bytes), size.value());
+  return size;
 }
 
 Result<ImageSize> image_size(const std::filesystem::path& path) {
@@ -126,7 +168,7 @@ Result<ImageSize> image_size(const std::filesystem::path& path) {
   for (const std::size_t most : {std::size_t{64} << 10, static_cast<std::size_t>(-1)}) {
     Status status = read_file(path, bytes, most);
     if (!status.ok()) return status;
-    Result<ImageSize> size = size_of_picture(bytes);
+    Result<ImageSize> size = size_of_picture(bytes, kAnyNumberOfPixels);
     if (size.ok()) return size;
     if (bytes.size() < most) return size.status().with_context(path.native());
   }
@@ -146,9 +188,7 @@ Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& b
   if (!S_ISREG(info.st_mode)) {
     return {ErrorCode::kCorrupt, path.native() + ": expected a regular file, found a folder, pipe or device"};
   }
-  if (info.st_size == 0) {
-    return {ErrorCode::kCorrupt, path.native() + ": the file is empty; expected a JPEG, PNG, BMP or WebP picture"};
-  }
+  if (info.st_size == 0) return empty_file().with_context(path.native());
   bytes.resize(std::min(static_cast<std::size_t>(info.st_size), most_bytes));
   std::size_t done = 0;
   while (done < bytes.size()) {

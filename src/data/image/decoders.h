@@ -44,17 +44,20 @@ Result<DecodedRegion> decode_jpeg(std::span<const std::uint8_t> bytes, const Dec
 Status decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 Status decode_webp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
+Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 
 Result<ImageSize> jpeg_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> png_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> webp_size(std::span<const std::uint8_t> bytes);
+Result<ImageSize> netpbm_size(std::span<const std::uint8_t> bytes);
 
 // Whether the picture may be decoded: positive sides, no more pixels than allowed.
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);
 
 // EXIF's orientation of a JPEG, 1 to 8; 1 when it says nothing. And turning a picture accordingly.
 int jpeg_orientation(std::span<const std::uint8_t> bytes);
+ImageSize upright_size(int orientation, ImageSize size);
 void apply_orientation(int orientation, Image& image);
 
 // The whole file in memory that is reused. kNotFound, kPermission, kIo; kCorrupt for an empty file. At most

@@ -17,8 +17,8 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::array<std::string_view, 5> kExtensions{".jpg", ".jpeg", ".png", ".bmp", ".webp"};
-constexpr std::array<std::string_view, 4> kUnsupportedExtensions{".ppm", ".pgm", ".tif", ".tiff"};
+constexpr std::array<std::string_view, 7> kExtensions{".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm"};
+constexpr std::array<std::string_view, 2> kUnsupportedExtensions{".tif", ".tiff"};
 
 template <std::size_t N>
 bool ends_with_any(std::string_view name, const std::array<std::string_view, N>& endings) {
@@ -147,7 +147,7 @@ Status check_folders(const FolderIndex& index, const std::vector<std::string>& e
   if (!unsupported.empty() && !options.ignore_unsupported) {
     return {
         ErrorCode::kUnsupported,
-        fmt::format("{}: expected JPEG, PNG, BMP or WebP pictures, found {} of other kinds: {}. Convert them, or set "
+        fmt::format("{}: expected JPEG, PNG, BMP, WebP or PPM pictures, found {} TIFF files: {}. Convert them, or set "
                     "ignore_unsupported to leave them out",
                     root, unsupported.size(), shortened(unsupported))};
   }

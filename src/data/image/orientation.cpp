@@ -58,8 +58,8 @@ int jpeg_orientation(std::span<const std::uint8_t> bytes) {
   return 1;
 }
 
-ImageSize upright_size(std::span<const std::uint8_t> bytes, ImageSize size) {
-  return jpeg_orientation(bytes) >= 5 ? ImageSize{size.height, size.width} : size;
+ImageSize upright_size(int orientation, ImageSize size) {
+  return orientation >= 5 ? ImageSize{size.height, size.width} : size;
 }
 
 void apply_orientation(int orientation, Image& image) {

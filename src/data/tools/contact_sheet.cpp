@@ -35,7 +35,7 @@ std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
 
 // What the transforms make of the picture.
 Result<Image> transformed(std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const ImageSize size, image_size(bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const ImageSize size, image_size(bytes, DecodeOptions{}));
   const SamplePlan& plan = transform.draw(size, key);
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<std::uint8_t> planes(shape.bytes());

@@ -21,7 +21,7 @@ class Checker {
       return require(!t.max_size, "max_size only with one number as size", 2);
     }
     const int side = std::get<int>(t.size);
-    require(side >= 1, "a size of at least 1", side);
+    require(side >= 1 && side <= kLargestSide, fmt::format("a size from 1 to {}", kLargestSide), side);
     if (t.max_size) require(*t.max_size > side, fmt::format("max_size above the size {}", side), *t.max_size);
   }
   void operator()(const CenterCrop& t) {
@@ -125,10 +125,13 @@ class Checker {
   }
 
  private:
+  static constexpr int kLargestSide = 65536;
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   void size(const OutputSize& s) const {
-    for (const int side : {s.height, s.width}) require(side >= 1 && side <= 65536, "a size from 1 to 65536", side);
+    for (const int side : {s.height, s.width}) {
+      require(side >= 1 && side <= kLargestSide, fmt::format("a size from 1 to {}", kLargestSide), side);
+    }
   }
   void probability(double p) const { require(p >= 0 && p <= 1, "a probability p from 0 to 1", p); }
   void range(std::string_view what, const Interval01& r, double low, double high) const {

@@ -47,10 +47,14 @@ class Drawer {
 
   void operator()(const Resize& resize) {
     const ImageSize size = resized_size(plan_.size, resize);
-    if (size.width < 1 || size.height < 1) {
+    // A picture of one row, scaled to 224 of them, would take the memory of thousands.
+    constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+    const std::int64_t pixels = std::int64_t{size.width} * size.height;
+    if (size.width < 1 || size.height < 1 || pixels > kMostPixels) {
       throw DataError(ErrorCode::kInvalidArgument,
-                      fmt::format("Resize: a picture of {} x {} would become {} x {}", plan_.size.width,
-                                  plan_.size.height, size.width, size.height));
+                      fmt::format("Resize: a picture of {} x {} would become {} x {}; expected 1 to {} pixels. Set "
+                                  "max_size, or crop first",
+                                  plan_.size.width, plan_.size.height, size.width, size.height, kMostPixels));
     }
     if (size != plan_.size) add_step(plan_, ResizeStep{size, filter_of(resize.interpolation)});
   }
@@ -152,7 +156,7 @@ class Drawer {
   void operator()(const RandAugment& augment) { draw_rand_augment(augment, random_, plan_); }
   void operator()(const Lambda& lambda) { add_step(plan_, LambdaStep{&lambda, random_}); }
   void operator()(const ToTensor& /*unused*/) {}
-  void operator()(const Normalize& /*unused*/) { normalized_ = true; }
+  void operator()(const Normalize& /*unused*/) {}
 
   void operator()(const RandomErasing& erasing) {
     if (!random_.chance(erasing.p)) return;
@@ -192,7 +196,6 @@ class Drawer {
 
   CounterRandom& random_;
   SamplePlan& plan_;
-  bool normalized_ = false;
 };
 
 }  // namespace

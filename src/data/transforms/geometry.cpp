@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <numbers>
 
 #include "data/transforms/step.h"
@@ -116,7 +117,8 @@ ImageSize resized_size(ImageSize picture, const Resize& resize) {
   const double short_side = upright ? picture.width : picture.height;
   const double long_side = upright ? picture.height : picture.width;
   int new_short = std::get<int>(resize.size);
-  int new_long = static_cast<int>(new_short * long_side / short_side);
+  const double proportional = new_short * long_side / short_side;  // of a picture of one row, more than fits an int
+  int new_long = static_cast<int>(std::min<double>(proportional, std::numeric_limits<int>::max()));
   if (resize.max_size && new_long > *resize.max_size) {
     new_short = std::max(static_cast<int>(static_cast<double>(*resize.max_size) * new_short / new_long), 1);
     new_long = *resize.max_size;

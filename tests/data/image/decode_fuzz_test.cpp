@@ -79,6 +79,22 @@ TEST(DecodeFuzz, Bmp) {
   fuzz(test::encode_bmp(test::make_picture(57, 43)), 5);
 }
 
+TEST(DecodeFuzz, Ppm) {
+  for (const char* header :
+       {"P6\n19 11\n255\n", "P5 38 11 999\n", "P4\n91\n55\n", "P3 # text\n9 7\n99\n", "P1\n25\n20\n"}) {
+    const std::string_view text(header);
+    Bytes bytes(text.begin(), text.end());
+    std::mt19937 random(8);
+    const bool numbers = text[1] <= '3';
+    for (int i = 0; i < 836; ++i) {
+      bytes.push_back(static_cast<std::uint8_t>(numbers ? (i % 3 == 0 ? ' ' : '0' + random() % 2) : random()));
+    }
+    Image memory;
+    ASSERT_TRUE(decode_region(bytes, {}, memory).ok()) << header;
+    fuzz(bytes, 7);
+  }
+}
+
 // Palettes and run-length encoding, which the encoder above does not write.
 TEST(DecodeFuzz, RunLengthBmp) {
   Bytes bytes{'B', 'M', 0, 0, 0, 0,  0, 0, 0, 0, 118, 0, 0, 0, 40, 0, 0,

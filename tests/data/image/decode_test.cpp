@@ -17,11 +17,20 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
+Bytes encode_ppm(const Image& image) {
+  const std::string header = fmt::format("P6\n{} {}\n255\n", image.width(), image.height());
+  Bytes bytes(header.begin(), header.end());
+  const Bytes pixels = packed_bytes(image);
+  bytes.insert(bytes.end(), pixels.begin(), pixels.end());
+  return bytes;
+}
+
 std::map<std::string, Bytes> each_format(const Image& image) {
   return {{"jpeg", test::encode_jpeg(image)},
           {"png", test::encode_png(image)},
           {"webp", test::encode_webp(image)},
-          {"bmp", test::encode_bmp(image)}};
+          {"bmp", test::encode_bmp(image)},
+          {"ppm", encode_ppm(image)}};
 }
 
 void expect_same_pixels(const View& view, const View& expected, const std::string& what) {
@@ -42,7 +51,7 @@ TEST(DecodeImage, KnowsFormatAndSizeOfEachKind) {
     const Result<Image> image = decode_image(bytes);
     ASSERT_TRUE(image.ok()) << image.status().message();
     EXPECT_EQ(image.value().size(), picture.size());
-    if (name == "png" || name == "bmp") expect_same_pixels(image.value(), picture, name);
+    if (name == "png" || name == "bmp" || name == "ppm") expect_same_pixels(image.value(), picture, name);
   }
 }
 
@@ -127,6 +136,10 @@ TEST(DecodeImage, ErrorsNameTheFileAndTheReason) {
   };
   EXPECT_EQ(message("empty.jpg").code(), ErrorCode::kCorrupt);
   EXPECT_EQ(message("text.jpg").code(), ErrorCode::kUnsupported);
+  folder.write("scan.jpg", std::string("II*\0\x08\0\0\0", 8));
+  const Status tiff = message("scan.jpg");
+  EXPECT_EQ(tiff.code(), ErrorCode::kUnsupported);
+  EXPECT_NE(tiff.message().find("found TIFF"), std::string::npos) << tiff.message();
   EXPECT_EQ(message("absent.jpg").code(), ErrorCode::kNotFound);
   std::filesystem::create_directory(folder.path() / "folder.jpg");
   EXPECT_EQ(message("folder.jpg").code(), ErrorCode::kCorrupt);
@@ -190,7 +203,8 @@ TEST(DecodeImage, OrientationOnRequest) {
     const Image turned = decode_image(bytes, {.apply_orientation = true}).value();
     const ImageSize size = orientation >= 5 ? ImageSize{4, 6} : ImageSize{6, 4};
     ASSERT_EQ(turned.size(), size);
-    EXPECT_EQ(upright_size(bytes, stored.size()), size);
+    EXPECT_EQ(image_size(bytes, {.apply_orientation = true}).value(), size);
+    EXPECT_EQ(image_size(bytes).value(), stored.size());
     // Where the stored upper left corner has to appear.
     const int x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7 ? size.width - 1 : 0;
     const int y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8 ? size.height - 1 : 0;
