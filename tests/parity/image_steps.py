@@ -1,4 +1,4 @@
-"""Writes pictures, and what torchvision makes of them with given parameters, for image_parity_test.cpp.
+"""Writes pictures, and what torchvision makes of them with given parameters, for step_parity_test.cpp.
 
 python image_steps.py FOLDER: FOLDER/cases.json lists the cases; *.raw are height x width x channels bytes.
 """
@@ -11,32 +11,17 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from pictures import picture, raw_file
+
 folder = Path(sys.argv[1])
 cases = []
 MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC,
          "box": InterpolationMode.BOX, "hamming": InterpolationMode.HAMMING, "lanczos": InterpolationMode.LANCZOS}
 
 
-def picture(width, height, seed):
-    """Smooth areas, edges and noise."""
-    random = np.random.default_rng(seed)
-    y, x = np.mgrid[0:height, 0:width]
-    waves = [np.sin(x / (3 + 9 * c) + c) * np.cos(y / (5 + 4 * c)) for c in range(3)]
-    pixels = 127 + 90 * np.stack(waves, axis=-1) + random.normal(0, 12, (height, width, 3))
-    pixels[height // 3 : height // 2, width // 4 : width // 2] = random.integers(0, 256, 3)
-    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-
-
-def raw(name, image):
-    pixels = np.asarray(image)
-    (folder / name).write_bytes(pixels.tobytes())
-    return {"file": name, "width": pixels.shape[1], "height": pixels.shape[0],
-            "channels": 1 if pixels.ndim == 2 else pixels.shape[2]}
-
-
 def case(op, image, expected, **arguments):
     number = len(cases)
-    cases.append({"op": op, "in": raw(f"{number}.in", image), "out": raw(f"{number}.out", expected), **arguments})
+    cases.append({"op": op, "in": raw_file(folder, f"{number}.in", image), "out": raw_file(folder, f"{number}.out", expected), **arguments})
 
 
 photo, tall, tiny = picture(173, 131, 0), picture(61, 210, 1), picture(5, 3, 2)

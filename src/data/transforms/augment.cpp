@@ -1,46 +1,15 @@
 // AutoAugment and RandAugment: which operations, with which strengths. The policies are those of the paper's tables
 // (Cubuk et al., 2018), as torchvision has them.
-#include <algorithm>
-#include <array>
+#include "data/transforms/augment.h"
+
 #include <cmath>
 #include <numbers>
 
-#include "data/transforms/step.h"
-
 namespace lockstep::data {
+namespace augment {
 namespace {
 
-enum class Op : std::uint8_t {
-  kIdentity,
-  kShearX,
-  kShearY,
-  kTranslateX,
-  kTranslateY,
-  kRotate,
-  kBrightness,
-  kColor,
-  kContrast,
-  kSharpness,
-  kPosterize,
-  kSolarize,
-  kAutoContrast,
-  kEqualize,
-  kInvert,
-};
 using enum Op;
-
-// In torchvision's order.
-constexpr std::array kRandAugmentOps{kIdentity,  kShearX,     kShearY,       kTranslateX, kTranslateY,
-                                     kRotate,    kBrightness, kColor,        kContrast,   kSharpness,
-                                     kPosterize, kSolarize,   kAutoContrast, kEqualize};
-
-struct Part {
-  Op op;
-  double p;
-  int level = 0;  // 0 to 9
-};
-using SubPolicy = std::array<Part, 2>;
-using Policy = std::array<SubPolicy, 25>;
 
 constexpr Policy kImageNetPolicy{{
     {{{kPosterize, 0.4, 8}, {kRotate, 0.6, 9}}}, {{{kSolarize, 0.6, 5}, {kAutoContrast, 0.6}}},
@@ -90,6 +59,12 @@ constexpr Policy kSvhnPolicy{{
     {{{kShearX, 0.7, 2}, {kInvert, 0.1}}},
 }};
 
+double shear_degrees(double magnitude) {
+  return std::atan(magnitude) * (180.0 / std::numbers::pi);
+}
+
+}  // namespace
+
 const Policy& policy_of(AutoAugmentPolicy policy) {
   switch (policy) {
     case AutoAugmentPolicy::kImageNet: return kImageNetPolicy;
@@ -103,7 +78,6 @@ bool has_sign(Op op) {
   return op >= kShearX && op <= kSharpness;
 }
 
-// Strength `level` of `bins` even steps.
 double magnitude_of(Op op, int level, int bins, ImageSize picture) {
   const double part = bins > 1 ? static_cast<double>(level) / (bins - 1) : 0.0;
   switch (op) {
@@ -122,16 +96,7 @@ double magnitude_of(Op op, int level, int bins, ImageSize picture) {
   }
 }
 
-double shear_degrees(double magnitude) {
-  return std::atan(magnitude) * (180.0 / std::numbers::pi);
-}
-
-struct Drawn {
-  Op op;
-  double magnitude;
-};
-
-void add(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
+void add_operation(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
   const Filter filter = filter_of(interpolation);
   const double magnitude = drawn.magnitude;
   const auto factor = static_cast<float>(1.0 + magnitude);
@@ -161,32 +126,48 @@ void add(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, cons
   }
 }
 
-}  // namespace
-
-void draw_auto_augment(const AutoAugment& augment, CounterRandom& random, SamplePlan& plan) {
+void draw(const AutoAugment& options, CounterRandom& random, ImageSize picture, const Take& take) {
   constexpr int kBins = 10;
-  const Policy& policy = policy_of(augment.policy);
+  const Policy& policy = policy_of(options.policy);
   const SubPolicy& parts = policy[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(policy.size())))];
-  // As in torchvision, the size is that of the picture before either operation.
-  const ImageSize picture = plan.size;
   for (const Part& part : parts) {
     const bool wanted = random.uniform() <= part.p;
     const bool negative = random.below(2) == 0;
     if (!wanted) continue;
     const double magnitude = magnitude_of(part.op, part.level, kBins, picture);
-    add(plan, {part.op, has_sign(part.op) && negative ? -magnitude : magnitude}, augment.interpolation, augment.fill);
+    take({part.op, has_sign(part.op) && negative ? -magnitude : magnitude});
   }
 }
 
-void draw_rand_augment(const RandAugment& augment, CounterRandom& random, SamplePlan& plan) {
-  const ImageSize picture = plan.size;
-  for (int i = 0; i < augment.num_ops; ++i) {
-    const Op op =
-        kRandAugmentOps[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(kRandAugmentOps.size())))];
-    const double magnitude = magnitude_of(op, augment.magnitude, augment.num_magnitude_bins, picture);
+void draw(const RandAugment& options, CounterRandom& random, ImageSize picture, const Take& take) {
+  for (int i = 0; i < options.num_ops; ++i) {
+    const auto op = static_cast<Op>(random.below(kRandAugmentOps));
+    const double magnitude = magnitude_of(op, options.magnitude, options.num_magnitude_bins, picture);
     const bool negative = has_sign(op) && random.below(2) == 1;
-    add(plan, {op, negative ? -magnitude : magnitude}, augment.interpolation, augment.fill);
+    take({op, negative ? -magnitude : magnitude});
   }
+}
+
+}  // namespace augment
+
+namespace {
+
+template <typename Options>
+void draw_augment(const Options& options, CounterRandom& random, SamplePlan& plan) {
+  // As in torchvision, the size is that of the picture before all of the operations.
+  augment::draw(options, random, plan.size, [&](const augment::Drawn& drawn) {
+    augment::add_operation(plan, drawn, options.interpolation, options.fill);
+  });
+}
+
+}  // namespace
+
+void draw_auto_augment(const AutoAugment& options, CounterRandom& random, SamplePlan& plan) {
+  draw_augment(options, random, plan);
+}
+
+void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan) {
+  draw_augment(options, random, plan);
 }
 
 }  // namespace lockstep::data

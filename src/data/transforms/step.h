@@ -113,8 +113,8 @@ struct AffineParameters {
 };
 WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter filter, Color fill);
 ImageSize resized_size(ImageSize picture, const Resize& resize);
-void draw_auto_augment(const AutoAugment& augment, CounterRandom& random, SamplePlan& plan);
-void draw_rand_augment(const RandAugment& augment, CounterRandom& random, SamplePlan& plan);
+void draw_auto_augment(const AutoAugment& options, CounterRandom& random, SamplePlan& plan);
+void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan);
 void add_step(SamplePlan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
 

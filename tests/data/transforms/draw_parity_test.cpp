@@ -1,6 +1,4 @@
-// What is drawn is distributed as in torchvision: the largest distance between the two empirical distribution functions
-// (Kolmogorov-Smirnov) of 10,000 numbers each. Both sides are seeded, so the answer is the same in every run; 0.02
-// would be exceeded by one of a thousand pairs of the same distribution.
+// What is drawn is distributed as in torchvision. Both sides are seeded, so the answer is the same in every run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "data/transforms/distribution.h"
 #include "data/transforms/step.h"
 #include "parity/python.h"
 
@@ -16,20 +15,6 @@ namespace {
 
 constexpr int kCount = 10'000;
 using Numbers = std::map<std::string, std::vector<double>>;
-
-double distance(std::vector<double> a, std::vector<double> b) {
-  std::sort(a.begin(), a.end());
-  std::sort(b.begin(), b.end());
-  double largest = 0.0;
-  for (const double value : a) {
-    const auto below = [&](const std::vector<double>& list) {
-      return static_cast<double>(std::upper_bound(list.begin(), list.end(), value) - list.begin()) /
-             static_cast<double>(list.size());
-    };
-    largest = std::max(largest, std::abs(below(a) - below(b)));
-  }
-  return largest;
-}
 
 void add_box(Numbers& numbers, const std::string& name, const Box& box) {
   numbers[name + "_top"].push_back(box.top);
@@ -95,7 +80,7 @@ TEST(DrawParity, ParametersAreDistributedAsTorchvisions) {
     fields >> name;
     const std::vector<double> theirs{std::istream_iterator<double>(fields), {}};
     ASSERT_EQ(theirs.size(), std::size_t{kCount}) << name;
-    EXPECT_LT(distance(ours.at(name), theirs), 0.028) << name;
+    EXPECT_LT(test::distance(ours.at(name), theirs), test::distance_bound(kCount)) << name;
     ++compared;
   }
   EXPECT_EQ(compared, ours.size());

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/transforms/step.h"
+#include "data/transforms/parity_pictures.h"
 #include "parity/python.h"
 #include "support/scratch_folder.h"
 
@@ -13,14 +13,6 @@ namespace lockstep::data {
 namespace {
 
 using nlohmann::json;
-
-Image read_picture(const std::filesystem::path& folder, const json& description) {
-  std::ifstream file(folder / description.at("file").get<std::string>(), std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  const ImageSize size{description.at("width"), description.at("height")};
-  return image_from_packed({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, size,
-                           description.at("channels"));
-}
 
 Filter filter_from(const json& arguments) {
   const std::map<std::string, Filter> names{{"nearest", Filter::kNearest}, {"bilinear", Filter::kBilinear},
@@ -82,20 +74,6 @@ std::vector<Step> steps_of(const json& a, ImageSize picture) {
   throw std::runtime_error("unknown operation " + op);
 }
 
-// Height x width x channels bytes, from the planes that a plan writes.
-std::vector<std::uint8_t> interleaved(const std::vector<std::uint8_t>& planes, std::size_t channels) {
-  std::vector<std::uint8_t> bytes(planes.size());
-  const std::size_t plane = planes.size() / channels;
-  for (std::size_t i = 0; i < planes.size(); ++i) bytes[i % plane * channels + i / plane] = planes[i];
-  return bytes;
-}
-
-int largest_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {
-  int largest = 0;
-  for (std::size_t i = 0; i < ours.size(); ++i) largest = std::max(largest, std::abs(ours[i] - theirs[i]));
-  return largest;
-}
-
 TEST(StepParity, PixelsAreTorchvisions) {
   const test::ScratchFolder folder;
   test::run_python("image_steps.py", {folder.path()});
@@ -103,21 +81,13 @@ TEST(StepParity, PixelsAreTorchvisions) {
   ASSERT_GT(cases.size(), 300U);
   std::map<std::string, int> worst;
   for (const json& arguments : cases) {
-    const Image picture = read_picture(folder.path(), arguments.at("in"));
-    const Image expected = read_picture(folder.path(), arguments.at("out"));
-    const Finish finish;
-    SamplePlan plan;
-    plan.precision = Precision::kExact;
-    plan.picture = plan.size = picture.size();
-    plan.channels = picture.channels();
-    plan.finish = &finish;
-    for (const Step& step : steps_of(arguments, picture.size())) add_step(plan, step);
-    ASSERT_EQ(plan.size, expected.size()) << arguments.dump();
-    ASSERT_EQ(plan.channels, expected.channels()) << arguments.dump();
-    std::vector<std::uint8_t> out(Compose::shape_of(plan).bytes());
-    run_plan(plan, picture, /*skip_crop=*/false, out.data());
-    const int difference =
-        largest_difference(interleaved(out, static_cast<std::size_t>(plan.channels)), packed_bytes(expected));
+    const Image picture = test::read_picture(folder.path(), arguments.at("in"));
+    const Image expected = test::read_picture(folder.path(), arguments.at("out"));
+    test::StepsAlone sample(picture);
+    for (const Step& step : steps_of(arguments, picture.size())) add_step(sample.plan(), step);
+    ASSERT_EQ(sample.plan().size, expected.size()) << arguments.dump();
+    ASSERT_EQ(sample.plan().channels, expected.channels()) << arguments.dump();
+    const int difference = test::largest_difference(sample.pixels(), packed_bytes(expected));
     EXPECT_LE(difference, arguments.at("op") == "blur" ? 1 : 0) << arguments.dump();
     int& so_far = worst[arguments.at("op")];
     so_far = std::max(so_far, difference);

@@ -1,0 +1,119 @@
+// AutoAugment and RandAugment against torchvision's: the tables, what is drawn from them, and the pixels of each
+// operation.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "data/transforms/augment.h"
+#include "data/transforms/distribution.h"
+#include "data/transforms/parity_pictures.h"
+#include "parity/python.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+using augment::Op;
+using nlohmann::json;
+
+const std::map<std::string, AutoAugmentPolicy> kPolicies{{"imagenet", AutoAugmentPolicy::kImageNet},
+                                                         {"cifar10", AutoAugmentPolicy::kCifar10},
+                                                         {"svhn", AutoAugmentPolicy::kSvhn}};
+const std::map<std::string, Op> kOps{
+    {"Identity", Op::kIdentity},         {"ShearX", Op::kShearX},         {"ShearY", Op::kShearY},
+    {"TranslateX", Op::kTranslateX},     {"TranslateY", Op::kTranslateY}, {"Rotate", Op::kRotate},
+    {"Brightness", Op::kBrightness},     {"Color", Op::kColor},           {"Contrast", Op::kContrast},
+    {"Sharpness", Op::kSharpness},       {"Posterize", Op::kPosterize},   {"Solarize", Op::kSolarize},
+    {"AutoContrast", Op::kAutoContrast}, {"Equalize", Op::kEqualize},     {"Invert", Op::kInvert}};
+
+class AugmentParity : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<test::ScratchFolder>();
+    test::run_python("augment_policies.py", {folder_->path()});
+    tables_ = json::parse(std::ifstream(folder_->path() / "tables.json"));
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static inline std::unique_ptr<test::ScratchFolder> folder_;
+  static inline json tables_;
+};
+
+TEST_F(AugmentParity, PoliciesAreTorchvisions) {
+  ASSERT_EQ(tables_.at("policies").size(), kPolicies.size());
+  for (const auto& [name, policy] : kPolicies) {
+    const json& theirs = tables_.at("policies").at(name);
+    const augment::Policy& ours = augment::policy_of(policy);
+    ASSERT_EQ(theirs.size(), ours.size()) << name;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      for (std::size_t part = 0; part < 2; ++part) {
+        const json& expected = theirs[i][part];
+        EXPECT_EQ(ours[i][part].op, kOps.at(expected[0])) << name << " " << i;
+        EXPECT_EQ(ours[i][part].p, expected[1].get<double>()) << name << " " << i;
+        EXPECT_EQ(ours[i][part].level, expected[2].is_null() ? 0 : expected[2].get<int>()) << name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(AugmentParity, StrengthsAreTorchvisions) {
+  for (const char* transform : {"auto_spaces", "rand_spaces"}) {
+    for (const json& space : tables_.at(transform)) {
+      const ImageSize size{space.at("width"), space.at("height")};
+      EXPECT_EQ(space.at("ops").size(), 14U);
+      for (const auto& [name, found] : space.at("ops").items()) {
+        const Op op = kOps.at(name);
+        EXPECT_EQ(augment::has_sign(op), found.at("signed").get<bool>()) << name;
+        const auto magnitudes = found.at("magnitudes").get<std::vector<double>>();
+        for (std::size_t level = 0; level < magnitudes.size(); ++level) {
+          // torch.linspace rounds by the width of the processor's vectors: the last bit is not defined.
+          EXPECT_FLOAT_EQ(
+              static_cast<float>(augment::magnitude_of(op, static_cast<int>(level), space.at("bins"), size)),
+              static_cast<float>(magnitudes[level]))
+              << name << " " << level << " of " << space.at("bins");
+        }
+      }
+    }
+  }
+}
+
+template <typename Options>
+std::vector<double> drawn(const Options& options, std::size_t count) {
+  std::vector<double> codes;
+  for (std::size_t i = 0; i < count; ++i) {
+    CounterRandom random({5, 0, static_cast<std::int64_t>(i)}, 0);
+    double code = 0;
+    double place = 1;
+    augment::draw(options, random, {61, 47}, [&](const augment::Drawn& operation) {
+      code += (2 * static_cast<int>(operation.op) + (operation.magnitude < 0 ? 1 : 0) + 1) * place;
+      place *= 32;
+    });
+    codes.push_back(code);
+  }
+  return codes;
+}
+
+TEST_F(AugmentParity, OperationsAreDrawnAsOften) {
+  for (const auto& [name, theirs] : tables_.at("drawn").items()) {
+    const auto expected = theirs.get<std::vector<double>>();
+    const std::vector<double> ours = name == "rand" ? drawn(RandAugment{}, expected.size())
+                                                    : drawn(AutoAugment{kPolicies.at(name)}, expected.size());
+    EXPECT_LT(test::distance(ours, expected), test::distance_bound(expected.size())) << name;
+  }
+}
+
+TEST_F(AugmentParity, PixelsAreTorchvisions) {
+  const Image picture = test::read_picture(folder_->path(), tables_.at("in"));
+  ASSERT_GT(tables_.at("cases").size(), 80U);
+  for (const json& arguments : tables_.at("cases")) {
+    const Image expected = test::read_picture(folder_->path(), arguments.at("out"));
+    test::StepsAlone sample(picture);
+    const auto filter = arguments.at("filter") == "nearest" ? Interpolation::kNearest : Interpolation::kBilinear;
+    augment::add_operation(sample.plan(), {kOps.at(arguments.at("op")), arguments.at("magnitude")}, filter,
+                           {9, 80, 200});
+    EXPECT_EQ(test::largest_difference(sample.pixels(), packed_bytes(expected)), 0) << arguments.dump();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

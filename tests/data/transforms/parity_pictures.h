@@ -1,0 +1,59 @@
+// Steps of a plan on one picture, beside what torchvision made of it (tests/parity/pictures.py wrote it).
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "data/transforms/step.h"
+
+namespace lockstep::test {
+
+inline data::Image read_picture(const std::filesystem::path& folder, const nlohmann::json& description) {
+  std::ifstream file(folder / description.at("file").get<std::string>(), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const data::ImageSize size{description.at("width"), description.at("height")};
+  return data::image_from_packed({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, size,
+                                 description.at("channels"));
+}
+
+inline int largest_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {
+  int largest = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) largest = std::max(largest, std::abs(ours[i] - theirs[i]));
+  return largest;
+}
+
+// An exact plan without Compose, so that a test gives the parameters instead of drawing them.
+class StepsAlone {
+ public:
+  explicit StepsAlone(const data::Image& picture) : picture_(picture) {
+    plan_.precision = data::Precision::kExact;
+    plan_.picture = plan_.size = picture.size();
+    plan_.channels = picture.channels();
+    plan_.finish = &finish_;
+  }
+  StepsAlone(const StepsAlone&) = delete;
+  StepsAlone& operator=(const StepsAlone&) = delete;
+
+  data::SamplePlan& plan() { return plan_; }
+
+  // Height x width x channels bytes.
+  std::vector<std::uint8_t> pixels() const {
+    std::vector<std::uint8_t> planes(data::Compose::shape_of(plan_).bytes());
+    data::run_plan(plan_, picture_, /*skip_crop=*/false, planes.data());
+    const auto channels = static_cast<std::size_t>(plan_.channels);
+    const std::size_t plane = planes.size() / channels;
+    std::vector<std::uint8_t> bytes(planes.size());
+    for (std::size_t i = 0; i < planes.size(); ++i) bytes[i % plane * channels + i / plane] = planes[i];
+    return bytes;
+  }
+
+ private:
+  const data::Image& picture_;
+  const data::Finish finish_;
+  data::SamplePlan plan_;
+};
+
+}  // namespace lockstep::test
