@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "data/image/encoders.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
@@ -109,6 +111,40 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   EXPECT_EQ(skipping.corrupt_samples(), 2);
   const std::vector<std::int64_t> all_bad{2, 3};
   EXPECT_THROW(skipping.get_batch(all_bad), SampleError);
+}
+
+// Its size alone would take gigabytes for the batch, or as many for its pixels.
+TEST(ImageFolder, BombsAreRefusedBeforeMemoryIsTaken) {
+  const test::ScratchFolder folder;
+  std::string bomb = jpeg(0);
+  const std::size_t frame = bomb.find("\xff\xc0");
+  ASSERT_NE(frame, std::string::npos);
+  for (const std::size_t at : {frame + 5, frame + 7}) bomb.replace(at, 2, "\x4e\x20");  // 20,000 x 20,000
+  folder.write("a/bomb.jpg", bomb);
+  folder.write("a/good.jpg", jpeg(1));
+  const std::vector<std::int64_t> both{0, 1};
+  try {
+    ImageFolder(folder.path()).get_batch(both);
+    ADD_FAILURE() << "expected an error";
+  } catch (const SampleError& error) {
+    EXPECT_NE(std::string(error.what()).find("bomb.jpg: JPEG: its header says 20000 x 20000"), std::string::npos)
+        << error.what();
+  }
+  const ImageFolder replacing(folder.path(), Compose({ToTensor{}}), {.image = {.on_corrupt = OnCorrupt::kReplace}});
+  EXPECT_EQ(replacing.get_batch(both).data.sizes(), (std::vector<std::int64_t>{2, 3, 36, 48}));
+}
+
+// Who lets go of a batch gives its memory back to the loader: none is taken anew.
+TEST(ImageFolder, BatchesComeInMemoryThatIsUsedAgain) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const Compose crops({RandomResizedCrop{128}, ToTensor{}});
+  DataLoader loader(ImageFolder(folder.path(), crops), {.batch_size = 4, .rank = 0, .world_size = 1});
+  std::set<const void*> places;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    for (auto& batch : loader) places.insert(batch.data.const_data_ptr());
+  }
+  EXPECT_EQ(places.size(), 1U);
 }
 
 TEST(ImageFolder, ShapesThatDifferNameWhatIsMissing) {

@@ -176,16 +176,23 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
-// Compressed to little, decoded to much; regions keep the memory small.
-TEST(DecodeImage, LargePicturesInParts) {
-  Image flat(20'000, 64);
-  std::memset(flat.row(0), 100, flat.row_bytes() * 64);
-  const Bytes bytes = test::encode_jpeg(flat);
+// Compressed to little, decoded to gigabytes: refused by default; a part of it takes the memory of that part.
+TEST(DecodeImage, A20000x20000PictureInParts) {
+  constexpr int kSide = 20'000;
+  Image flat(kSide, 16);
+  std::memset(flat.row(0), 100, flat.row_bytes() * 16);
+  const Bytes bytes = test::encode_jpeg(flat, {.height = kSide});
+  EXPECT_EQ(image_size(bytes).value(), (ImageSize{kSide, kSide}));
+  EXPECT_EQ(image_size(bytes, DecodeOptions{}).status().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(decode_image(bytes).status().code(), ErrorCode::kCorrupt);
   Image memory;
-  const Result<DecodedRegion> region = decode_region(bytes, {.region = {15'000, 10, 100, 20}}, memory);
+  const DecodeRequest request{.options = {.max_pixels = 400'000'000}, .region = {15'000, 12'000, 100, 20}};
+  const Result<DecodedRegion> region = decode_region(bytes, request, memory);
   ASSERT_TRUE(region.ok()) << region.status().message();
   EXPECT_LE(memory.width(), 200);
-  EXPECT_EQ(region.value().picture, (ImageSize{20'000, 64}));
+  EXPECT_EQ(memory.height(), 20);
+  EXPECT_EQ(region.value().picture, (ImageSize{kSide, kSide}));
+  EXPECT_EQ(region.value().view.row(7)[4 * 50], 100);
 }
 
 TEST(DecodeImage, OrientationOnRequest) {

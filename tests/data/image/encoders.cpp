@@ -40,7 +40,8 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   unsigned long size = 0;
   jpeg_mem_dest(&info, &memory, &size);
   info.image_width = static_cast<JDIMENSION>(image.width());
-  info.image_height = static_cast<JDIMENSION>(image.height());
+  const int height = options.height == 0 ? image.height() : options.height;
+  info.image_height = static_cast<JDIMENSION>(height);
   info.input_components = 4;
   info.in_color_space = JCS_EXT_RGBX;
   jpeg_set_defaults(&info);
@@ -50,8 +51,8 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   info.restart_interval = static_cast<unsigned>(options.restart_interval);
   if (options.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
-  for (int y = 0; y < image.height(); ++y) {
-    auto* row = const_cast<std::uint8_t*>(image.row(y));
+  for (int y = 0; y < height; ++y) {
+    auto* row = const_cast<std::uint8_t*>(image.row(y % image.height()));
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);

@@ -18,6 +18,7 @@ struct JpegOptions {
   int vertical_sampling = 2;
   bool progressive = false;
   int restart_interval = 0;
+  int height = 0;  // the rows repeat until there are so many; 0: each once
 };
 std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& options = {});
 std::vector<std::uint8_t> encode_png(const Image& image);

@@ -131,6 +131,35 @@ TEST(Compose, ExtremeScalesStayInside) {
   }
 }
 
+// One pixel, one row, one column: through everything that looks at neighbours or divides by a side.
+TEST(Compose, TheSmallestPicturesGoThroughAllTransforms) {
+  std::vector<Transform> transforms{GaussianBlur{3}, RandomRotation{.degrees = 45, .expand = true}, RandAugment{}};
+  for (const Transform& transform : reference_transforms()) {
+    if (std::holds_alternative<ToTensor>(transform)) {
+      transforms.insert(transforms.end(), {Pad{2, 9, PaddingMode::kReflect}, GaussianBlur{5}, RandomGrayscale{},
+                                           AutoAugment{}, AutoAugment{AutoAugmentPolicy::kCifar10}, RandAugment{}});
+    }
+    transforms.push_back(transform);
+  }
+  transforms.emplace_back(RandomErasing{});
+  for (const ImageSize& size : {ImageSize{1, 1}, ImageSize{1, 9}, ImageSize{9, 1}, ImageSize{2, 2}}) {
+    const std::vector<std::uint8_t> bytes = test::encode_jpeg(test::make_picture(size.width, size.height));
+    for (const Precision precision : {Precision::kFast, Precision::kExact}) {
+      const Compose compose(transforms, precision);
+      for (std::int64_t index = 0; index < 40; ++index) {
+        for (const float value : sample(compose, bytes, {3, 0, index})) ASSERT_TRUE(std::isfinite(value));
+      }
+    }
+  }
+}
+
+TEST(Compose, AResizedRowDoesNotTakeAllMemory) {
+  const Compose compose({Resize{224}});
+  EXPECT_EQ(Compose::shape_of(compose.draw({20'000, 20}, {})), (SampleShape{3, 224, 224'000, false}));
+  EXPECT_THROW(compose.draw({1, 20'000}, {}), DataError);
+  EXPECT_THROW(Compose({Resize{65'536}}).draw({1, 1 << 20}, {}), DataError);
+}
+
 TEST(Compose, ShapesFollowTheTransforms) {
   const auto shape = [](std::vector<Transform> transforms, ImageSize size = {200, 100}) {
     const Compose compose(std::move(transforms));
