@@ -14,10 +14,10 @@ FLAGS = ["-std=c++20", "-O3", "-march=native", f"-I{HERE}"]
 
 
 def build(tools: Tools, name: str, compiler: list[str], libraries: list[str], source: str) -> Path:
-    """The program, compiled when it is absent or older than its source."""
+    """The program, compiled when it is absent or older than its source or a header."""
     program = tools.build / "peers" / name
     path = HERE / "peers" / source
-    newest = max(path.stat().st_mtime, (HERE / "measure.h").stat().st_mtime)
+    newest = max(file.stat().st_mtime for file in (path, *HERE.glob("*.h"), *HERE.glob("peers/*.h")))
     if program.exists() and program.stat().st_mtime > newest:
         return program
     program.parent.mkdir(exist_ok=True)

@@ -1,14 +1,12 @@
 // Peer: collectives and messages of an MPI. --memory private:OPERATION.
-#include <mpi.h>
-
 #include "measure_operation.h"
+#include "mpi_world.h"
 
 namespace {
 
 using lockstep::bench::Buffers;
 using lockstep::bench::Kind;
 
-// MPI's errors are fatal by default, so the calls need no checks.
 void run(const Buffers& b) {
   const int share = int(b.share);
   const int size = int(b.whole.size());
@@ -40,15 +38,8 @@ void run(const Buffers& b) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  int rank = 0;
-  int world = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  const lockstep::bench::MpiWorld world(argc, argv);
   const auto options = lockstep::bench::parse_options(argc, argv);
-  lockstep::bench::measure_operation(
-      options, lockstep::bench::operation_of(options), rank, world, lockstep::bench::allocate_private,
-      [] { MPI_Barrier(MPI_COMM_WORLD); }, run);
-  MPI_Finalize();
-  return 0;
+  lockstep::bench::measure_operation(options, lockstep::bench::operation_of(options), world.rank(), world.size(),
+                                     lockstep::bench::allocate_private, world.barrier, run);
 }

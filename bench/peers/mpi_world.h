@@ -1,0 +1,29 @@
+// MPI's world in the peers' programs. MPI's errors are fatal by default, so no call needs a check.
+#pragma once
+
+#include <mpi.h>
+
+namespace lockstep::bench {
+
+// From here to the end of main.
+class MpiWorld {
+ public:
+  MpiWorld(int& argc, char**& argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  }
+  ~MpiWorld() { MPI_Finalize(); }
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  static void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
+
+ private:
+  int rank_ = 0;
+  int size_ = 0;
+};
+
+}  // namespace lockstep::bench
