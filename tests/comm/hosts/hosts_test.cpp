@@ -1,8 +1,7 @@
 // Groups over several machines (network namespaces), each with processes of its own.
 #include <gtest/gtest.h>
 
-#include <csignal>
-#include <cstdio>
+#include <algorithm>
 
 #include "comm/collective/process_group.h"
 #include "support/machines.h"
@@ -10,8 +9,6 @@
 namespace lockstep::comm {
 namespace {
 
-using namespace std::chrono_literals;
-using test::JobOnMachines;
 using test::Machines;
 using test::ProcessGroup;
 using test::run_on_machines;
@@ -19,7 +16,8 @@ using test::run_on_machines;
 void expect_sum_of_ranks(Communicator& group) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{3'000}, std::size_t{1'000'000}}) {
     std::vector<float> values(count, 1.0F + static_cast<float>(group.rank()));
-    const Status status = group.run(AllReduce{values.data(), values.data(), count}, Deadline::after(30s));
+    const Status status =
+        group.run(AllReduce{values.data(), values.data(), count}, Deadline::after(std::chrono::seconds(30)));
     ASSERT_TRUE(status.ok()) << status.message();
     const auto expected = static_cast<float>(group.world_size() * (group.world_size() + 1) / 2);
     ASSERT_EQ(std::count(values.begin(), values.end(), expected), static_cast<std::ptrdiff_t>(count));
