@@ -36,8 +36,8 @@ run_tests() {
   local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 1) log=$BUILD/test.log status=0
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
   [[ -n $2 ]] && arguments+=(-R "$2")
-  # Python's torch cannot be loaded into an instrumented process, and slow tests would take minutes there.
-  [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && arguments+=(-LE '^(slow|parity)$')
+  # Python's torch cannot be loaded into an instrumented process.
+  [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && arguments+=(-LE '^parity$')
   as_preset_needs ctest "${arguments[@]}" 2>&1 | tee "$log" || status=$?
   local failed total
   read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log") ||
