@@ -63,7 +63,7 @@ int become_pictures_program(char** argv) {
 int main(int argc, char** argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
   if (verb == "pack" || verb == "data") return become_pictures_program(argv);
-  CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.");
+  CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
