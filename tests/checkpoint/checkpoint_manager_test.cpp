@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -206,6 +207,7 @@ constexpr std::int64_t kElements = 200000;
 TEST(CheckpointWriterProcess, SavesUntilItIsKilled) {
   const char* folder = std::getenv(kWriterFolder);
   if (folder == nullptr) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test be killed itself
   CheckpointManager manager(folder, {.keep_last = 2});
   const auto latest = manager.load_latest();
   for (std::int64_t step = latest ? latest->step() + 1 : 0;; ++step) {
