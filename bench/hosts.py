@@ -26,19 +26,27 @@ WARM_UP = 3  # of measure.h
 PORT = 29500
 
 
+def network_of(process: object) -> int | None:
+    """The number of a process's network namespace; None once the process has ended."""
+    try:
+        return os.stat(f"/proc/{process}/ns/net").st_ino
+    except OSError:
+        return None
+
+
 class Network:
     """Two namespaces with one cable between them, held by processes that end with this one."""
 
     def __init__(self, stack: list[subprocess.Popen]) -> None:
         self.holders = stack
-        own = os.stat("/proc/self/ns/net").st_ino
+        own = network_of("self")
         for _ in range(MACHINES):
             holder = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "sleep", "3600"])
             stack.append(holder)
-            while os.stat(f"/proc/{holder.pid}/ns/net").st_ino == own:
-                if holder.poll() is not None:
-                    raise BenchError("cannot make a network namespace (`unshare --net`): run as root")
+            while network_of(holder.pid) == own:
                 time.sleep(0.01)
+            if network_of(holder.pid) is None:
+                raise BenchError("cannot make a network namespace (`unshare --net`): run as root")
         self.inside(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
                     str(stack[1].pid))
         for machine in range(MACHINES):

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -51,12 +52,19 @@ def table(rows: list[Row]) -> str:
     )
 
 
+def world_sizes(text: str) -> list[int]:
+    sizes = [int(size) for size in text.split(",") if size.isdecimal() and int(size) > 0]
+    if len(sizes) != text.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"expected positive numbers such as 2,4, found '{text}'")
+    return sizes
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON too")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
-    parser.add_argument("--ranks", default="2,4", help="world sizes, for example 2 or 2,4")
+    parser.add_argument("--ranks", type=world_sizes, default="2,4", help="world sizes, for example 2 or 2,4")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -68,6 +76,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as an error: all is put away
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"note: the machine is doing something else (load {load:.1f}); figures will be worse and noisier")
@@ -77,7 +86,7 @@ def main() -> int:
             build=arguments.build,
             peers=arguments.peers,
             python=Path(sys.executable),
-            ranks=[int(ranks) for ranks in arguments.ranks.split(",")],
+            ranks=arguments.ranks,
             quick=arguments.quick,
             scratch=Path(scratch),
         )

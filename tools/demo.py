@@ -76,6 +76,7 @@ def main() -> int:
         processes = [int(number) for number in options.procs.split(",")]
     except ValueError:
         parser.error(f"--procs: expected numbers such as 1,2, found '{options.procs}'")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as an error: all is put away
     with tempfile.TemporaryDirectory(prefix="lockstep-demo-") as folder:
         results = [train(options.build, number, options.epochs, Path(folder)) for number in processes]
     print("\nFashion-MNIST, CNN, SGD; one thread a process, the same batch for each process; median of the epochs\n")
