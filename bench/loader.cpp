@@ -1,5 +1,7 @@
-// Images a second of ImageFolder (or PackedImages) and DataLoader, for the pipelines of bench/peers/loader.py.
+// ImageFolder (or PackedImages) and DataLoader: images a second, for the pipelines of bench/peers/loader.py; how long
+// it takes to index a folder and to get the first batch of it; memory from epoch to epoch.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -29,39 +31,76 @@ std::shared_ptr<const Dataset> open_pictures(const std::string& path, Compose tr
   return std::make_shared<PackedImages>(path, std::move(transform));
 }
 
+struct Options {
+  std::string folder;
+  std::string measure = "rates";
+  std::string pipeline = "reference";
+  std::string precision = "fast";
+  std::string output;
+  int workers = 2;
+  int epochs = 2;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::shared_ptr<const Dataset> open_dataset(const Options& options) {
+  const Precision precision = options.precision == "exact" ? Precision::kExact : Precision::kFast;
+  return open_pictures(options.folder, Compose(pipeline(options.pipeline), precision));
+}
+
+DataLoaderOptions loader_options(const Options& options) {
+  return {.batch_size = 32, .shuffle = true, .num_workers = options.workers};
+}
+
 double epoch_rate(DataLoader& loader) {
   const auto start = std::chrono::steady_clock::now();
   std::int64_t images = 0;
   for (auto& [data, target] : loader) images += target.size(0);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return static_cast<double>(images) / seconds.count();
+  return static_cast<double>(images) / seconds_since(start);
+}
+
+double resident_mib() {
+  std::int64_t all = 0;
+  std::int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+std::vector<double> measure(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  DataLoader loader(open_dataset(options), loader_options(options));
+  if (options.measure == "index") return {seconds_since(start)};
+  if (options.measure == "first-batch") {
+    const DataLoader::Iterator first = loader.begin();
+    return {seconds_since(start)};
+  }
+  epoch_rate(loader);  // warm-up: files cached
+  std::vector<double> values;
+  for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    const double rate = epoch_rate(loader);
+    values.push_back(options.measure == "memory" ? resident_mib() : rate);
+  }
+  return values;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Measures the loader");
-  std::string folder;
-  std::string name = "reference";
-  std::string precision = "fast";
-  std::string output;
-  int workers = 2;
-  int epochs = 2;
-  app.add_option("--folder", folder, "or a pack")->required();
-  app.add_option("--pipeline", name)->check(CLI::IsMember({"reference", "crop-flip"}));
-  app.add_option("--precision", precision)->check(CLI::IsMember({"fast", "exact"}));
-  app.add_option("--workers", workers);
-  app.add_option("--epochs", epochs);
-  app.add_option("--output", output, "a line of JSON: images a second of each epoch")->required();
+  Options options;
+  app.add_option("--folder", options.folder, "or a pack")->required();
+  app.add_option("--measure", options.measure, "images a second or MiB after each epoch, or seconds")
+      ->check(CLI::IsMember({"rates", "memory", "index", "first-batch"}));
+  app.add_option("--pipeline", options.pipeline)->check(CLI::IsMember({"reference", "crop-flip"}));
+  app.add_option("--precision", options.precision)->check(CLI::IsMember({"fast", "exact"}));
+  app.add_option("--workers", options.workers);
+  app.add_option("--epochs", options.epochs);
+  app.add_option("--output", options.output, "a line of JSON: the values")->required();
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);
-  Compose transform(pipeline(name), precision == "exact" ? Precision::kExact : Precision::kFast);
-  DataLoader loader(open_pictures(folder, std::move(transform)),
-                    {.batch_size = 32, .shuffle = true, .num_workers = workers});
-  epoch_rate(loader);  // warm-up: files cached
-  std::vector<double> rates;
-  for (int epoch = 0; epoch < epochs; ++epoch) rates.push_back(epoch_rate(loader));
-  std::ofstream(output) << nlohmann::json{{"images_per_second", rates}};
+  std::ofstream(options.output) << nlohmann::json{{"values", measure(options)}};
   return 0;
 }

@@ -1,4 +1,5 @@
-"""loader: images a second from JPEG files to normalised batches, against torchvision and NVIDIA DALI (CPU)."""
+"""loader: images a second from JPEG files to normalised batches, against torchvision and NVIDIA DALI (CPU); indexing, the
+first batch and memory against what they may take."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from harness import BenchError, Outcome, Row, Samples, Tools, interleave, run
 
 PEERS = Path(__file__).resolve().parent / "peers"
 ROUNDS, QUICK_ROUNDS = 5, 1
-EPOCHS = 2
+EPOCHS, MEMORY_EPOCHS = 4, 20
 PIPELINES = ["reference", "crop-flip"]
+FILES, CLASSES = 100_000, 100
+# What indexing FILES files, the first batch and growth over MEMORY_EPOCHS epochs may take.
+INDEX_SECONDS, FIRST_BATCH_SECONDS, GROWTH_MIB = 1.0, 0.3, 8.0
 
 
 def peer_python(tools: Tools) -> Path:
@@ -29,6 +33,17 @@ def images(tools: Tools) -> Path:
     return folder
 
 
+def many_files(tools: Tools) -> Path:
+    """Empty files: an index does not open them."""
+    folder = tools.scratch / "many"
+    for label in range(CLASSES):
+        of_class = folder / f"class{label:03}"
+        of_class.mkdir(parents=True)
+        for number in range(FILES // CLASSES):
+            (of_class / f"{number:06}.jpg").touch()
+    return folder
+
+
 def pack(tools: Tools, folder: Path) -> Path:
     """The same pictures in one file, the shorter side 256 pixels (375 before), JPEG quality 90. Made once, not timed."""
     file = tools.scratch / "images.pack"
@@ -37,58 +52,92 @@ def pack(tools: Tools, folder: Path) -> Path:
     return file
 
 
-def rates(tools: Tools, folder: Path, command: list[object], pipeline: str, workers: int) -> Callable[[], Samples]:
-    """Images a second of each epoch."""
+class Bench:
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self.outcome = Outcome()
+        self.rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+        program = tools.program("bench_loader")
+        self.commands = {
+            "fast": [program, "--precision", "fast"],
+            "exact": [program, "--precision", "exact"],
+            "torchvision": [tools.python, PEERS / "loader.py"],
+            "dali": [peer_python(tools), PEERS / "loader_dali.py"],
+        }
 
-    def once() -> Samples:
-        output = tools.scratch_file()
-        options = ["--folder", folder, "--pipeline", pipeline, "--workers", workers, "--epochs", EPOCHS, "--output", output]
-        run([str(part) for part in [*command, *options]])
-        return {pipeline: json.loads(output.read_text(encoding="utf-8"))["images_per_second"]}
+    def once(self, who: str, **options: object) -> Callable[[], Samples]:
+        """One run of a program with these options, and its values."""
 
-    return once
+        def values() -> Samples:
+            output = self.tools.scratch_file()
+            given = [part for name, value in options.items() for part in (f"--{name}", value)]
+            run([str(part) for part in [*self.commands[who], *given, "--output", output]])
+            return {None: json.loads(output.read_text(encoding="utf-8"))["values"]}
 
+        return values
 
-def add(outcome: Outcome, case: str, found: dict[str, Samples], pipeline: str, ours: str, peer: str, name: str) -> None:
-    mine, theirs = found.get(ours, {}).get(pipeline), found.get(peer, {}).get(pipeline)
-    if mine and theirs:
-        outcome.rows.append(Row("loader", case, None, 1, mine, theirs, name, "images/s", more_is_better=True))
+    def rates(self, who: str, folder: Path, pipeline: str, workers: int) -> Callable[[], Samples]:
+        return self.once(who, folder=folder, pipeline=pipeline, workers=workers, epochs=EPOCHS)
+
+    def measure(self, contenders: dict[str, Callable[[], Samples]], what: str) -> dict[str, list[float]]:
+        found = interleave(contenders, self.rounds, self.outcome, f"loader {what}")
+        return {name: samples[None] for name, samples in found.items()}
+
+    def add(self, case: str, ours: list[float] | None, peer: list[float] | None, name: str, unit: str = "images/s") -> None:
+        if ours and peer:
+            rate = unit == "images/s"
+            self.outcome.rows.append(Row("loader", case, None, 1, ours, peer, name, unit, more_is_better=rate))
+
+    def throughput(self, folder: Path) -> None:
+        for pipeline in PIPELINES:
+            contenders = {who: self.rates(who, folder, pipeline, 2) for who in self.commands}
+            found = self.measure(contenders, f"{pipeline}, 2 workers")
+            for precision in ("fast", "exact"):
+                self.add(f"{pipeline}-{precision}", found.get(precision), found.get("torchvision"), "torchvision")
+            self.add(f"{pipeline}-fast", found.get("fast"), found.get("dali"), "dali")
+
+    def packed(self, folder: Path) -> None:
+        contenders = {
+            "packed": self.rates("fast", pack(self.tools, folder), "crop-flip", 2),
+            "torchvision": self.rates("torchvision", folder, "crop-flip", 2),
+        }
+        found = self.measure(contenders, "packed, crop-flip, 2 workers")
+        self.add("packed", found.get("packed"), found.get("torchvision"), "torchvision")
+
+    def threads(self, folder: Path) -> None:
+        contenders = {
+            "none": self.rates("fast", folder, "reference", 0),
+            "one": self.rates("fast", folder, "reference", 1),
+            "two": self.rates("fast", folder, "reference", 2),
+            "torchvision": self.rates("torchvision", folder, "reference", 0),
+        }
+        found = self.measure(contenders, "threads")
+        self.add("one-thread", found.get("none"), found.get("torchvision"), "torchvision")
+        # The most that two threads can reach: twice what one does.
+        self.add("two-threads", found.get("two"), [2 * rate for rate in found.get("one", [])], "limit")
+
+    def starting(self, folder: Path) -> None:
+        many = many_files(self.tools)
+        for case, measured, place, most in (
+            ("index-100k", "index", many, INDEX_SECONDS),
+            ("first-batch", "first-batch", folder, FIRST_BATCH_SECONDS),
+        ):
+            contenders = {who: self.once(who, measure=measured, folder=place) for who in ("fast", "torchvision")}
+            found = self.measure(contenders, case)
+            self.add(case, found.get("fast"), [most], "limit", "s")
+            self.add(case, found.get("fast"), found.get("torchvision"), "torchvision", "s")
+
+    def memory(self, folder: Path) -> None:
+        """Resident after the last epoch, against what it was after the first (behind a warm-up) and the allowance."""
+        contender = self.once("fast", measure="memory", folder=folder, epochs=MEMORY_EPOCHS)
+        values = self.measure({"fast": contender}, "memory").get("fast", [])
+        allowed = [first + GROWTH_MIB for first in values[::MEMORY_EPOCHS]]
+        self.add("memory-20-epochs", values[MEMORY_EPOCHS - 1 :: MEMORY_EPOCHS], allowed, "limit", "MiB")
 
 
 def measure(tools: Tools) -> Outcome:
-    outcome = Outcome()
-    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    bench = Bench(tools)
     folder = images(tools)
-    program = tools.program("bench_loader")
-    fast, exact = [program, "--precision", "fast"], [program, "--precision", "exact"]
-    torchvision, dali = [tools.python, PEERS / "loader.py"], [peer_python(tools), PEERS / "loader_dali.py"]
-    for pipeline in PIPELINES:
-        contenders = {
-            "fast": rates(tools, folder, fast, pipeline, 2),
-            "exact": rates(tools, folder, exact, pipeline, 2),
-            "torchvision": rates(tools, folder, torchvision, pipeline, 2),
-            "dali": rates(tools, folder, dali, pipeline, 2),
-        }
-        found = interleave(contenders, rounds, outcome, f"loader {pipeline}, 2 workers")
-        for precision in ("fast", "exact"):
-            add(outcome, f"{pipeline}-{precision}", found, pipeline, precision, "torchvision", "torchvision")
-        add(outcome, f"{pipeline}-fast", found, pipeline, "fast", "dali", "dali")
-    contenders = {
-        "packed": rates(tools, pack(tools, folder), fast, "crop-flip", 2),
-        "torchvision": rates(tools, folder, torchvision, "crop-flip", 2),
-    }
-    found = interleave(contenders, rounds, outcome, "loader packed (shorter side 256, quality 90), crop-flip, 2 workers")
-    add(outcome, "packed", found, "crop-flip", "packed", "torchvision", "torchvision")
-    contenders = {
-        "none": rates(tools, folder, fast, "reference", 0),
-        "one": rates(tools, folder, fast, "reference", 1),
-        "two": rates(tools, folder, fast, "reference", 2),
-        "torchvision": rates(tools, folder, torchvision, "reference", 0),
-    }
-    found = interleave(contenders, rounds, outcome, "loader, threads")
-    add(outcome, "one-thread", found, "reference", "none", "torchvision", "torchvision")
-    # The most that two threads can reach: twice what one does.
-    if "one" in found:
-        found["limit"] = {"reference": [2 * rate for rate in found["one"]["reference"]]}
-        add(outcome, "two-threads", found, "reference", "two", "limit", "limit")
-    return outcome
+    for part in (bench.throughput, bench.packed, bench.threads, bench.starting, bench.memory):
+        part(folder)
+    return bench.outcome

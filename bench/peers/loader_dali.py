@@ -3,20 +3,11 @@
 Its reference pipeline is close to the others', without affine transform and jitter: two flips and two rotations.
 """
 
-import argparse
-import json
-import time
-from pathlib import Path
-
 from nvidia.dali import fn, pipeline_def, types
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--folder", required=True)
-parser.add_argument("--pipeline", choices=["reference", "crop-flip"], required=True)
-parser.add_argument("--workers", type=int, default=2)
-parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--output", type=Path, required=True)
-arguments = parser.parse_args()
+from loader_peer import parse_arguments, rates, report
+
+arguments = parse_arguments(__doc__, ["rates"])
 BATCH, BATCHES_PER_EPOCH = 32, 12
 
 
@@ -43,13 +34,10 @@ pipe = pipeline(batch_size=BATCH, num_threads=arguments.workers, device_id=None)
 pipe.build()
 
 
-def epoch_rate() -> float:
-    start = time.perf_counter()
+def epoch() -> int:
     for _ in range(BATCHES_PER_EPOCH):
         pipe.run()
-    return BATCH * BATCHES_PER_EPOCH / (time.perf_counter() - start)
+    return BATCH * BATCHES_PER_EPOCH
 
 
-epoch_rate()
-rates = [epoch_rate() for _ in range(arguments.epochs)]
-arguments.output.write_text(json.dumps({"images_per_second": rates}), encoding="utf-8")
+report(arguments.output, rates(arguments.epochs, epoch))

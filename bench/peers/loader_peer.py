@@ -1,0 +1,39 @@
+"""What the loader's peers share: the options of bench/loader.cpp, and its measurements."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def parse_arguments(description: str, measurements: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--measure", choices=measurements, default="rates")
+    parser.add_argument("--pipeline", choices=["reference", "crop-flip"], default="reference")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+def rates(epochs: int, epoch: Callable[[], int]) -> list[float]:
+    """Images a second of each epoch; `epoch` runs one and answers its images."""
+    epoch()  # warm-up: workers started, files cached
+    found = []
+    for _ in range(epochs):
+        start = time.perf_counter()
+        count = epoch()
+        found.append(count / (time.perf_counter() - start))
+    return found
+
+
+def seconds(work: Callable[[], object]) -> list[float]:
+    start = time.perf_counter()
+    work()
+    return [time.perf_counter() - start]
+
+
+def report(output: Path, values: list[float]) -> None:
+    output.write_text(json.dumps({"values": values}), encoding="utf-8")
