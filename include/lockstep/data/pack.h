@@ -1,7 +1,7 @@
 // Many encoded pictures in one file with an index: read without opening a file a picture, mapped into memory, shared by
 // all processes of a machine through the page cache. Made by `lockstep pack`, or here:
 //
-//   pack_folder("imagenet/train", "train.pack", {.shorter_side = 256});
+//   Result<PackSummary> packed = pack_folder("imagenet/train", "train.pack", {.shorter_side = 256});
 //   PackedImages train("train.pack", Compose(...));   // packed_images.h
 //
 // Torch-free; errors are values that name the file, and the byte or the picture. docs/data.md describes the format.
@@ -97,8 +97,8 @@ struct PackSummary {
   std::int64_t classes = 0;
   std::int64_t resized = 0;
   std::vector<std::string> left_out = {};  // "path: reason"
-  std::uint64_t bytes_before = 0;     // of the pictures' files
-  std::uint64_t bytes_after = 0;      // of the pack
+  std::uint64_t bytes_before = 0;          // of the pictures' files
+  std::uint64_t bytes_after = 0;           // of the pack
 };
 
 // Packs a folder of class folders (folder_index.h) in its order, so that samples have the numbers that ImageFolder

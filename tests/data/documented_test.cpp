@@ -1,0 +1,151 @@
+// The examples of docs/data.md and of the data layer's headers, as they stand there: what is quoted has to compile
+// here.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/data_partitioner.h"
+#include "lockstep/data/image_folder.h"
+#include "lockstep/data/mix.h"
+#include "lockstep/data/mnist.h"
+#include "lockstep/data/packed_images.h"
+#include "lockstep/data/views.h"
+
+namespace lockstep::data {
+namespace {
+
+[[maybe_unused]] void pictures() {
+  using namespace lockstep::data;  // NOLINT(google-build-using-namespace): quoted
+  ImageFolder train("imagenet/train", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{},
+                                               ColorJitter{.brightness = 0.4, .contrast = 0.4}, ToTensor{},
+                                               Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}}));
+  DataLoader loader(std::move(train), {.batch_size = 64, .shuffle = true, .num_workers = 4});
+  for (auto& [images, labels] : loader) {
+    (void)images, (void)labels;
+  }
+}
+
+[[maybe_unused]] void feeding(const std::shared_ptr<const Dataset>& dataset, torch::Device device) {
+  DataLoader loader(dataset,
+                    {.batch_size = 64, .shuffle = true, .seed = 1, .num_workers = kAutoWorkers, .device = device});
+}
+
+[[maybe_unused]] void data_loader_header() {
+  DataLoader loader(Mnist("data", /*train=*/true), {.batch_size = 64, .shuffle = true});
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    for (auto& [images, labels] : loader) {
+      (void)images, (void)labels;
+    }
+  }
+}
+
+[[maybe_unused]] void data_partitioner_header(const Dataset& dataset, std::size_t world_size, int rank) {
+  DataPartitioner partitioner(dataset.size(), std::vector<double>(world_size, 1.0 / world_size));
+  std::span<const std::int64_t> mine = partitioner.use(rank);
+  (void)mine;
+}
+
+class Squares : public lockstep::data::Dataset {
+ public:
+  std::int64_t size() const override { return 1000; }
+  lockstep::data::Example get(std::int64_t index) const override {
+    return {torch::tensor(double(index)), torch::tensor(double(index * index))};
+  }
+};
+
+[[maybe_unused]] void image_folder_header() {
+  ImageFolder train("imagenet/train", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{}, ToTensor{}}));
+  DataLoader loader(std::move(train), {.batch_size = 64, .shuffle = true, .num_workers = 4});
+}
+
+[[maybe_unused]] void mix_header(DataLoader& loader, std::uint64_t seed, std::int64_t epoch, std::int64_t step) {
+  for (auto& batch : loader) {
+    CounterRandom random({seed, epoch, step}, 0);
+    batch = mixup(batch, {.num_classes = 1000, .alpha = 0.2}, random);
+  }
+}
+
+[[maybe_unused]] void mnist_header(std::span<const std::int64_t> indices) {
+  lockstep::data::Mnist train("data", /*train=*/true);
+  auto [images, labels] = train.get_batch(indices);
+}
+
+[[maybe_unused]] void pack_header() {
+  Result<PackSummary> packed = pack_folder("imagenet/train", "train.pack", {.shorter_side = 256});
+  PackedImages train("train.pack", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{}, ToTensor{}}));
+}
+
+[[maybe_unused]] void samplers_header(const std::shared_ptr<const Dataset>& dataset,
+                                      const std::vector<std::int64_t>& labels) {
+  auto sampler = std::make_shared<WeightedSampler>(balanced_weights(labels), labels.size());
+  DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
+}
+
+[[maybe_unused]] void transforms_header() {
+  Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
+                 ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+}
+
+[[maybe_unused]] void views_header(const std::vector<std::int64_t>& first_thousand, Example (*add_noise)(Example)) {
+  auto train = map_dataset(Subset(Mnist("data", true), first_thousand), add_noise);
+  DataLoader loader(repeat(train, 10), {.batch_size = 64, .shuffle = true});
+}
+
+namespace fs = std::filesystem;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Without white space, which a formatter may move.
+std::string squeezed(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+  return text;
+}
+
+// As far as "..." or a comment.
+std::string code_of(std::string line) {
+  return squeezed(line.substr(0, std::min(line.find("..."), line.find("  //"))));
+}
+
+// The lines of code blocks in a page, and of examples in the comments of a header.
+std::vector<std::string> quoted_lines(const fs::path& path) {
+  constexpr std::string_view kInHeader = "//   ";
+  const bool page = path.extension() == ".md";
+  std::istringstream lines(text_of(path));
+  std::vector<std::string> quoted;
+  bool in_block = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (page && line.starts_with("```")) {
+      in_block = line == "```cpp";
+    } else if (in_block) {
+      quoted.push_back(line);
+    } else if (!page && line.starts_with(kInHeader)) {
+      quoted.push_back(line.substr(kInHeader.size()));
+    }
+  }
+  return quoted;
+}
+
+TEST(Documented, ExamplesAreTheOnesThatCompileHere) {
+  const fs::path project = LOCKSTEP_SOURCES;
+  const std::string here = squeezed(text_of(project / "tests/data/documented_test.cpp"));
+  std::vector<fs::path> sources{project / "docs/data.md"};
+  for (const auto& entry : fs::directory_iterator(project / "include/lockstep/data")) sources.push_back(entry.path());
+  std::size_t compared = 0;
+  for (const fs::path& source : sources) {
+    for (const std::string& line : quoted_lines(source)) {
+      EXPECT_NE(here.find(code_of(line)), std::string::npos) << source << ": " << line;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 30U);
+}
+
+}  // namespace
+}  // namespace lockstep::data
