@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+#include <numbers>
 #include <set>
 
 #include "data/image/encoders.h"
@@ -170,6 +173,29 @@ TEST(ImageFolder, AFileThatVanishesIsNamed) {
     ADD_FAILURE() << "expected an error";
   } catch (const SampleError& error) {
     EXPECT_NE(std::string(error.what()).find("0.jpg"), std::string::npos);
+  }
+}
+
+// The largest distance from Beta(alpha, alpha)'s distribution function, which is simple for these three.
+TEST(Mix, SharesAreBetaDistributed) {
+  const std::map<double, double (*)(double)> functions{
+      {0.5, [](double x) { return 2.0 / std::numbers::pi * std::asin(std::sqrt(x)); }},
+      {1.0, [](double x) { return x; }},
+      {2.0, [](double x) { return x * x * (3.0 - 2.0 * x); }}};
+  constexpr int kCount = 2000;
+  const Example batch(torch::tensor({{0.0}, {1.0}}, torch::kDouble), torch::tensor({0, 1}));
+  for (const auto& [alpha, function] : functions) {
+    std::vector<double> shares;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      CounterRandom random({7, 0, i}, 0);
+      shares.push_back(mixup(batch, {.num_classes = 2, .alpha = alpha}, random).data[1][0].item<double>());
+    }
+    std::sort(shares.begin(), shares.end());
+    double largest = 0.0;
+    for (int i = 0; i < kCount; ++i) {
+      largest = std::max(largest, std::abs(function(shares[static_cast<std::size_t>(i)]) - (i + 0.5) / kCount));
+    }
+    EXPECT_LT(largest, 1.95 / std::sqrt(kCount)) << alpha;
   }
 }
 
