@@ -174,6 +174,10 @@ TEST(ImageFolder, AFileThatVanishesIsNamed) {
   } catch (const SampleError& error) {
     EXPECT_NE(std::string(error.what()).find("0.jpg"), std::string::npos);
   }
+  const ImageFolder replacing(folder.path(), random_crops(), {.image = {.on_corrupt = OnCorrupt::kReplace}});
+  std::filesystem::remove(folder.path() / "c0" / "1.jpg");
+  EXPECT_TRUE(replacing.get(0).data.defined());
+  EXPECT_NE(replacing.corrupt_files().at(0).reason.find("No such file"), std::string::npos);
 }
 
 // The largest distance from Beta(alpha, alpha)'s distribution function, which is simple for these three.

@@ -38,7 +38,8 @@ struct DecodeOptions {
   bool strict = false;
 };
 
-// kCorrupt (truncated, damaged, too large), kUnsupported (none of the formats, or an odd variant of one).
+// kCorrupt (truncated, damaged, too large), kUnsupported (none of the formats, or an odd variant of one), kIo (not
+// enough memory).
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
 // Messages begin with the path; also kNotFound, kPermission, kIo. An empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});

@@ -12,6 +12,8 @@
 
 namespace lockstep::data {
 
+// Of pictures that cannot be read or decoded, for whatever reason: damaged, not a picture, gone since the folder was
+// indexed.
 enum class OnCorrupt {
   kRaise,  // SampleError with the path
   // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks

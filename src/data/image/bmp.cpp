@@ -141,16 +141,17 @@ void unpack_row(const Header& header, const std::uint8_t* from, std::uint8_t* to
   }
 }
 
-Status unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Image& image) {
-  const std::size_t row = (static_cast<std::size_t>(header.width) * header.bits + 31) / 32 * 4;
-  const std::size_t needed = header.pixels_at + row * static_cast<std::size_t>(header.height);
-  if (bytes.size() < needed) return cut_short(needed, bytes.size());
+std::size_t plain_row_bytes(const Header& header) {
+  return (static_cast<std::size_t>(header.width) * header.bits + 31) / 32 * 4;
+}
+
+void unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Image& image) {
+  const std::size_t row = plain_row_bytes(header);
   for (int y = 0; y < image.height(); ++y) {
     const int from = header.top_down ? y : image.height() - 1 - y;
     unpack_row(header, bytes.data() + header.pixels_at + row * static_cast<std::size_t>(from), image.row(y),
                image.width());
   }
-  return {};
 }
 
 // Pairs of bytes: (n, v) repeats v; (0, 0) ends the row, (0, 1) the picture, (0, 2, dx, dy) moves, (0, n) copies n.
@@ -228,12 +229,13 @@ Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& opti
   if (!found.ok()) return found.status();
   const Header& header = found.value();
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
-  if (header.pixels_at > bytes.size()) return cut_short(header.pixels_at, bytes.size());
+  const bool in_runs = header.compression == kRle8 || header.compression == kRle4;
+  const std::size_t rows = in_runs ? 0 : plain_row_bytes(header) * static_cast<std::size_t>(header.height);
+  if (bytes.size() < header.pixels_at + rows) return cut_short(header.pixels_at + rows, bytes.size());
   image.reset(static_cast<int>(header.width), static_cast<int>(header.height));
-  if (header.compression == kRle8 || header.compression == kRle4) {
-    return RunLength(bytes.subspan(header.pixels_at), header, image).unpack();
-  }
-  return unpack_plain(bytes, header, image);
+  if (in_runs) return RunLength(bytes.subspan(header.pixels_at), header, image).unpack();
+  unpack_plain(bytes, header, image);
+  return {};
 }
 
 Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include "data/image/decoders.h"
 #include "lockstep/base/fd.h"
@@ -117,22 +118,43 @@ Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& 
   return {};
 }
 
-Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image) {
-  const std::optional<ImageFormat> format = image_format(bytes);
-  if (!format) return unknown_format(bytes);
-  if (*format == ImageFormat::kJpeg) return decode_jpeg(bytes, request, image);
-  Status status;
-  if (*format == ImageFormat::kPng) status = decode_png(bytes, request.options, image);
-  if (*format == ImageFormat::kBmp) status = decode_bmp(bytes, request.options, image);
-  if (*format == ImageFormat::kWebp) status = decode_webp(bytes, request.options, image);
-  if (*format == ImageFormat::kPpm) status = decode_netpbm(bytes, request.options, image);
-  if (!status.ok()) return status.with_context(to_string(*format));
+namespace {
+
+Status decode_whole(ImageFormat format, std::span<const std::uint8_t> bytes, const DecodeOptions& options,
+                    Image& image) {
+  switch (format) {
+    case ImageFormat::kPng: return decode_png(bytes, options, image);
+    case ImageFormat::kBmp: return decode_bmp(bytes, options, image);
+    case ImageFormat::kWebp: return decode_webp(bytes, options, image);
+    case ImageFormat::kPpm: return decode_netpbm(bytes, options, image);
+    case ImageFormat::kJpeg: break;  // has regions
+  }
+  return {ErrorCode::kInternal, "no decoder"};
+}
+
+Result<DecodedRegion> decode_known(ImageFormat format, std::span<const std::uint8_t> bytes,
+                                   const DecodeRequest& request, Image& image) {
+  if (format == ImageFormat::kJpeg) return decode_jpeg(bytes, request, image);
+  const Status status = decode_whole(format, bytes, request.options, image);
+  if (!status.ok()) return status.with_context(to_string(format));
   const Box whole{0, 0, image.width(), image.height()};
   const Box box = request.region.empty() ? whole : request.region;
   if (box.right() > whole.width || box.bottom() > whole.height) {
     return Status(ErrorCode::kCorrupt, "its pixels do not fill the size of its header");
   }
   return DecodedRegion{View(image).part(box), box, image.size(), 1};
+}
+
+}  // namespace
+
+Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image) {
+  const std::optional<ImageFormat> format = image_format(bytes);
+  if (!format) return unknown_format(bytes);
+  try {
+    return decode_known(*format, bytes, request, image);
+  } catch (const std::bad_alloc&) {
+    return Status(ErrorCode::kIo, fmt::format("{}: not enough memory for its pixels", to_string(*format)));
+  }
 }
 
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {

@@ -90,7 +90,7 @@ inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 va
 }
 #else
 inline __attribute__((always_inline)) Int4 widen_pixel(const std::uint8_t* from) {
-  return widen_pixel(from);
+  return __builtin_convertvector(load<Byte4>(from), Int4);
 }
 inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 value) {
   value = value < 0 ? Int4{} : value;
