@@ -95,7 +95,6 @@ class Call {
   std::vector<Part> outputs_;
   std::unique_ptr<Buffer> input_;
   std::unique_ptr<Buffer> output_;  // null: in place
-  std::size_t shift_ = 0;           // in place: where the one buffer's inputs lie relative to its outputs
   bool output_used_ = true;
 };
 
