@@ -51,7 +51,8 @@ struct Buffers {
       for (int r = 0; r < world; ++r) well = well && all(data.subspan(r * share, share), float(value + r));
       return well;
     };
-    const auto sum = float(world * value + world * (world - 1) / 2);
+    const int sum_of_ranks = world * (world - 1) / 2;
+    const auto sum = float(world * value + sum_of_ranks);
     switch (kind) {
       case Kind::kBroadcast: return all(whole, float(value));
       case Kind::kReduce: return rank != 0 || all(other, sum);
