@@ -292,7 +292,8 @@ class Exchange {
     std::memcpy(&address, published.data(), sizeof(address));
     if (machine_id() != address.machine.data()) {
       const std::string why = fmt::format(
-          "group '{}': rank {} runs on host {}, rank 0 on host {}; this build communicates within one machine",
+          "group '{}': rank {} runs on host {}, rank 0 on host {}; ranks that are to share memory (those with the same "
+          "LOCKSTEP_MACHINE) must be on one machine",
           options_.name, options_.rank, host_name(), address.host.data());
       LOCKSTEP_RETURN_IF_ERROR(store_.set(key("refused"), why));
       return Status(ErrorCode::kUnsupported, why);
