@@ -4,11 +4,15 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "support/scratch_folder.h"
+
 namespace lockstep::test {
 
 std::string run_python(const std::string& script, const std::vector<std::string>& arguments) {
+  const ScratchFolder scratch;  // torch leaves caches where temporary files go
   // A launcher's variables are not meant for the script.
   std::string command = "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT OMP_NUM_THREADS=1 ";
+  command += "TMPDIR=" + scratch.path().native() + " ";
 #ifdef LOCKSTEP_PYTHON_PACKAGE
   command += "PYTHONPATH=" LOCKSTEP_PYTHON_PACKAGE " ";
 #endif
