@@ -1,6 +1,8 @@
 // Programs under Open MPI's mpirun and Python's torchrun.
 #include "launchers.h"
 
+#include "support/scratch_folder.h"
+
 namespace lockstep::test {
 namespace {
 
@@ -29,7 +31,10 @@ Finished torchrun(const Words& options) {
   Words words{LOCKSTEP_PYTHON, "-m", "torch.distributed.run"};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"--no-python", LOCKSTEP_JOIN_WORLD});
-  return Process(words).finish(std::chrono::seconds(90));
+  const ScratchFolder scratch;  // for its logs, which it leaves
+  Process::Settings settings;
+  settings.environment = {"TMPDIR=" + scratch.path().native()};
+  return Process(words, settings).finish(std::chrono::seconds(90));
 }
 
 TEST(TorchrunScheduler, ProgramsFindTheirWorld) {
