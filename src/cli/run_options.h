@@ -8,7 +8,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/launch/agent.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
 class App;
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
 class App;
 }
 
