@@ -1,0 +1,44 @@
+// The example that trains ResNet-18 on a folder of pictures, on a folder small enough for a test.
+#include <gtest/gtest.h>
+
+#include "support/process.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr const char* kProgram = LOCKSTEP_EXAMPLES_FOLDER "/image_folder_train";
+
+// A PPM, the one format that needs no library to write.
+std::string picture(int level) {
+  constexpr int kSide = 40;
+  std::string bytes = "P6\n" + std::to_string(kSide) + " " + std::to_string(kSide) + "\n255\n";
+  for (int i = 0; i < kSide * kSide * 3; ++i) bytes.push_back(static_cast<char>(level + i % 50));
+  return bytes;
+}
+
+TEST(ImageFolderExampleMulti, TrainsOnTwoRanks) {
+  const ScratchFolder folder;
+  for (int i = 0; i < 8; ++i)
+    folder.write((i % 2 == 0 ? "dark/" : "light/") + std::to_string(i) + ".ppm", picture(i % 2 == 0 ? 20 : 180));
+  const Finished finished = run_program(
+      {LOCKSTEP_PROGRAM, "run", "--standalone", "--nproc-per-node", "2", kProgram, folder.path().native(), "1"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("epoch 0: loss "), std::string::npos) << finished.out;
+}
+
+TEST(ImageFolderExample, NamesTheFolderThatIsNotThere) {
+  const Finished finished = run_program({kProgram, "/no/such/folder"});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_NE(finished.err.find("image_folder_train: cannot open the folder /no/such/folder"), std::string::npos)
+      << finished.err;
+}
+
+TEST(ImageFolderExample, SaysHowItIsUsed) {
+  const Finished finished = run_program({kProgram});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_NE(finished.err.find("FOLDER has a subfolder of pictures for each class"), std::string::npos) << finished.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test
