@@ -83,14 +83,14 @@ class FileStore::Log {
   static Result<std::unique_ptr<Log>> open(std::string path);
   ~Log();
 
-  // Runs `look(table)` on the newest contents.
+  // Runs `look(table)` on the newest contents; answers how far into the file they reach.
   template <typename Look>
-  Status read(Look look) {
+  Result<off_t> read(Look look) {
     MutexLock guard(mutex_);
     LOCKSTEP_ASSIGN_OR_RETURN(const FileLock lock, FileLock::acquire(fd_.get(), LockMode::kShared, path_));
     LOCKSTEP_RETURN_IF_ERROR(catch_up());
     look(std::as_const(table_));
-    return {};
+    return end_;
   }
 
   // Runs `change(table, write)` on the newest contents; `write` appends a record and applies it.
@@ -105,11 +105,11 @@ class FileStore::Log {
     });
   }
 
-  // Whether the file has grown since the last look; needs no lock.
-  bool has_news() {
+  // Whether the file has grown since a read() answered `seen`. That is the caller's own: other threads may have read
+  // on, or written, through this object since.
+  bool has_news(off_t seen) const {
     struct stat info {};
-    MutexLock guard(mutex_);
-    return ::fstat(fd_.get(), &info) != 0 || info.st_size != end_;
+    return ::fstat(fd_.get(), &info) != 0 || info.st_size != seen;
   }
 
   const std::string& path() const { return path_; }
@@ -247,9 +247,10 @@ Result<Bytes> FileStore::get(std::string_view key, Deadline deadline) {
     const std::string name(key);
     LOCKSTEP_RETURN_IF_ERROR(wait({&name, 1}, deadline));
     std::optional<Bytes> value;
-    LOCKSTEP_RETURN_IF_ERROR(log_->read([&](const KeyValueTable& table) {
+    const auto read = log_->read([&](const KeyValueTable& table) {
       if (const Bytes* found = table.find(key)) value = *found;
-    }));
+    });
+    LOCKSTEP_RETURN_IF_ERROR(read.status());
     if (value) return *std::move(value);
   }
 }
@@ -286,13 +287,14 @@ Status FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
   while (true) {
     Status late;
     bool complete = false;
-    LOCKSTEP_RETURN_IF_ERROR(log_->read([&](const KeyValueTable& table) {
+    const auto seen = log_->read([&](const KeyValueTable& table) {
       complete = table.first_missing(keys) == nullptr;
       if (!complete && deadline.expired()) late = table.timeout(keys, fmt::format("store file {}", log_->path()));
-    }));
+    });
+    LOCKSTEP_RETURN_IF_ERROR(seen.status());
     if (complete || !late.ok()) return late;
     // Other machines' writes send no event here, so look again, less and less often.
-    while (!log_->has_news() && !deadline.expired()) {
+    while (!log_->has_news(seen.value()) && !deadline.expired()) {
       std::this_thread::sleep_for(std::min(std::chrono::nanoseconds(pause), deadline.remaining()));
       pause = std::min(pause * 2, std::chrono::microseconds(10000));
     }
@@ -301,8 +303,8 @@ Status FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
 
 Result<bool> FileStore::check(std::span<const std::string> keys) {
   bool complete = false;
-  LOCKSTEP_RETURN_IF_ERROR(
-      log_->read([&](const KeyValueTable& table) { complete = table.first_missing(keys) == nullptr; }));
+  const auto read = log_->read([&](const KeyValueTable& table) { complete = table.first_missing(keys) == nullptr; });
+  LOCKSTEP_RETURN_IF_ERROR(read.status());
   return complete;
 }
 
@@ -317,8 +319,8 @@ Result<bool> FileStore::delete_key(std::string_view key) {
 
 Result<std::int64_t> FileStore::num_keys() {
   std::int64_t count = 0;
-  LOCKSTEP_RETURN_IF_ERROR(
-      log_->read([&](const KeyValueTable& table) { count = static_cast<std::int64_t>(table.size()); }));
+  const auto read = log_->read([&](const KeyValueTable& table) { count = static_cast<std::int64_t>(table.size()); });
+  LOCKSTEP_RETURN_IF_ERROR(read.status());
   return count;
 }
 

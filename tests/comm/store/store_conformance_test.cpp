@@ -180,21 +180,26 @@ TEST_P(StoreConformance, TimeoutsNameTheMissingKeysOnly) {
 }
 
 TEST_P(StoreConformance, WaitersWakeWhenTheLastKeyArrives) {
-  const std::vector<std::string> keys{"set", "added", "appended", "compared", "multi"};
-  std::vector<std::thread> waiters;
-  std::vector<Status> statuses(3);
-  for (std::size_t i = 0; i < statuses.size(); ++i) {
-    // Also through the very object that sets the keys: a waiting call must not block the others.
-    auto store = i == 0 ? store_ : client();
-    waiters.emplace_back([&, store, i] { statuses[i] = store->wait(keys, soon()); });
+  // The waiters look, and look again, at other moments in each round.
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::string> keys;
+    for (const char* how : {"set", "added", "appended", "compared", "multi"})
+      keys.push_back(how + std::to_string(round));
+    std::vector<std::thread> waiters;
+    std::vector<Status> statuses(3);
+    for (std::size_t i = 0; i < statuses.size(); ++i) {
+      // Also through the very object that sets the keys: a waiting call must neither block the others nor miss them.
+      auto store = i == 0 ? store_ : client();
+      waiters.emplace_back([&, store, i] { statuses[i] = store->wait(keys, Deadline::never()); });
+    }
+    EXPECT_TRUE(store_->set(keys[0], "").ok());
+    EXPECT_TRUE(store_->add(keys[1], 0).ok());
+    EXPECT_TRUE(store_->append(keys[2], "").ok());
+    EXPECT_TRUE(store_->compare_set(keys[3], "", "1").ok());
+    EXPECT_TRUE(store_->multi_set(std::vector<std::string>{keys[4]}, std::vector<Bytes>{"1"}).ok());
+    for (auto& waiter : waiters) waiter.join();
+    for (const auto& status : statuses) EXPECT_TRUE(status.ok()) << status.message();
   }
-  EXPECT_TRUE(store_->set("set", "").ok());
-  EXPECT_TRUE(store_->add("added", 0).ok());
-  EXPECT_TRUE(store_->append("appended", "").ok());
-  EXPECT_TRUE(store_->compare_set("compared", "", "1").ok());
-  EXPECT_TRUE(store_->multi_set(std::vector<std::string>{"multi"}, std::vector<Bytes>{"1"}).ok());
-  for (auto& waiter : waiters) waiter.join();
-  for (const auto& status : statuses) EXPECT_TRUE(status.ok()) << status.message();
 }
 
 TEST_P(StoreConformance, ManyKeysAtOnce) {
