@@ -13,8 +13,10 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/call_checks.h"
 #include "c10d/group_core.h"
 #include "c10d/lockstep_work.h"
+#include "c10d/staging.h"
 #include "c10d/tensor_rules.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/c10d/errors.h"
@@ -33,7 +35,7 @@ struct CallOptions {
   std::chrono::milliseconds timeout;
 };
 
-class CollectiveCall {
+class CollectiveCall : public CallChecks {
  public:
   // `operation` is the public name of what was called. Throws when the group was left.
   // `inputs` are shown in profiles.
@@ -42,14 +44,6 @@ class CollectiveCall {
   ~CollectiveCall();
 
   int rank() const { return communicator_->rank(); }
-  int world_size() const { return communicator_->world_size(); }
-
-  // Arguments. `name` is the argument's, for errors.
-  const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name) const;
-  void check_count(std::size_t count, std::size_t expected, const char* name) const;
-  void check_root(std::int64_t root) const;
-  void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name) const;
-  void check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected, const char* why) const;
 
   // Row-major memory with the elements of `tensor`.
   comm::ConstPiece input(const at::Tensor& tensor, const char* name);
@@ -57,13 +51,6 @@ class CollectiveCall {
   comm::Piece output(const at::Tensor& tensor, const char* name);
   // Both.
   comm::Piece in_place(const at::Tensor& tensor, const char* name);
-
-  struct Reduction {
-    comm::DataType type;
-    comm::ReduceOp op;
-    double factor;
-  };
-  Reduction reduction(const c10d::ReduceOp& op, at::ScalarType dtype) const;
 
   // Runs the operation, or starts it. All checks come before the first one.
   template <typename Operation>
@@ -80,23 +67,13 @@ class CollectiveCall {
   // The answer of the method; `outputs` is what Work::result() and its future give.
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
-  // "rank 1, group 'world', all_reduce: `tensor` ..." with code kInvalidArgument.
-  template <typename... Args>
-  [[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) const {
-    reject_text(fmt::format(format, std::forward<Args>(args)...));
-  }
-
  private:
-  [[noreturn]] void reject_text(const std::string& text) const;
-  void check_tensor(const at::Tensor& tensor, const char* name) const;
-  void check_writable(const at::Tensor& tensor, const char* name) const;
   void keep(const at::Tensor& tensor);
   void record(at::TensorList inputs);
   void check(const Status& status) const;
 
   const std::shared_ptr<GroupCore>& group_;
   std::shared_ptr<comm::Communicator> communicator_;
-  const char* operation_;
   CallOptions options_;
   Deadline deadline_;
   std::shared_ptr<std::vector<at::Tensor>> kept_;  // what the core uses: until the operation is done, or the call

@@ -7,7 +7,10 @@
 namespace lockstep {
 
 GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who, std::string profiled_as)
-    : who_(std::move(who)), profiled_as_(std::move(profiled_as)), communicator_(std::move(communicator)) {}
+    : who_(std::move(who)),
+      profiled_as_(std::move(profiled_as)),
+      world_size_(communicator->world_size()),
+      communicator_(std::move(communicator)) {}
 
 GroupCore::~GroupCore() {
   leave();

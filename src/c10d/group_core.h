@@ -21,6 +21,8 @@ class GroupCore {
   const std::string& who() const { return who_; }
   const std::string& profiled_as() const { return profiled_as_; }
 
+  int world_size() const { return world_size_; }
+
   // Null once the group was left.
   std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -35,6 +37,7 @@ class GroupCore {
  private:
   const std::string who_;
   const std::string profiled_as_;
+  const int world_size_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -1,7 +1,6 @@
 #include "c10d/lockstep_work.h"
 
 #include <ATen/core/ivalue.h>
-#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include "c10d/future_completer.h"
@@ -20,12 +19,6 @@ void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future, const std::ex
 }
 
 }  // namespace
-
-void copy_back(const std::vector<CopyBack>& copies) {
-  if (copies.empty()) return;
-  const c10::AutoGradMode no_grad(false);
-  for (const CopyBack& copy : copies) copy.destination.copy_(copy.temporary);
-}
 
 LockstepWork::LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs)
     : Work(rank, type), outputs_(std::move(outputs)), settled_(true) {

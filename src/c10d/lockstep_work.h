@@ -10,18 +10,11 @@
 #include <vector>
 
 #include "c10d/group_core.h"
+#include "c10d/staging.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/comm/collective/communicator.h"
 
 namespace lockstep {
-
-// The elements of an output whose memory is not row-major: received in `temporary`, due in `destination`.
-struct CopyBack {
-  at::Tensor temporary;
-  at::Tensor destination;
-};
-
-void copy_back(const std::vector<CopyBack>& copies);
 
 class LockstepWork final : public c10d::Work {
  public:

@@ -11,14 +11,6 @@
 namespace lockstep {
 namespace {
 
-std::string describe_member(const ProcessGroupLockstepOptions& options) {
-  std::string rank = fmt::format("rank {}", options.rank);
-  if (!options.global_ranks.empty() && options.global_ranks[options.rank] != options.rank) {
-    rank += fmt::format(" (rank {} of the world)", options.global_ranks[options.rank]);
-  }
-  return fmt::format("{}, group '{}'", rank, options.name);
-}
-
 void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroupLockstepOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in 0 to {}", options.name,
@@ -47,7 +39,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.timeout = options.timeout;
   communicator_options.arena = process_arena();
   auto communicator = comm::Communicator::create(store, communicator_options);
-  const std::string who = describe_member(options);
+  const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who, options.profiled_as);
   // Not reclaim(), which expects an object that is counted already.

@@ -1,6 +1,4 @@
 // The methods of ProcessGroupLockstep that move data between all ranks.
-#include <numeric>
-
 #include "c10d/collective_call.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 
@@ -33,30 +31,6 @@ comm::AllGather all_gather_list_args(CollectiveCall& call, const std::vector<at:
   }
   call.check_elements(outputs[call.rank()], "outputs[this rank]", input.numel(), "those of `input`");
   return args;
-}
-
-// Bytes for each rank: equal parts of the first dimension, or as the splits say.
-std::vector<std::size_t> split_bytes(const CollectiveCall& call, const at::Tensor& tensor, const char* name,
-                                     const std::vector<int64_t>& splits) {
-  const auto world = static_cast<std::size_t>(call.world_size());
-  if (tensor.dim() == 0) call.reject("`{}` must have a first dimension to split, found a scalar", name);
-  const int64_t rows = tensor.size(0);
-  if (splits.empty()) {
-    if (rows % call.world_size() != 0) {
-      call.reject("the first dimension of `{}` must divide by {} ranks, found {}; give splits", name, world, rows);
-    }
-    return std::vector<std::size_t>(world, byte_size(tensor) / world);
-  }
-  if (splits.size() != world)
-    call.reject("there must be a split of `{}` per rank ({}), found {}", name, world, splits.size());
-  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  if (sum != rows) call.reject("the splits of `{}` must add up to its first dimension, {}, found {}", name, rows, sum);
-  std::vector<std::size_t> bytes;
-  for (const int64_t split : splits) {
-    if (split < 0) call.reject("a split of `{}` is negative: {}", name, split);
-    bytes.push_back(rows == 0 ? 0 : byte_size(tensor) / rows * split);
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -198,12 +172,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall_base(at::Tensor& o
   call.check_same_dtype(output, "output", input, "input");
   args.type = data_type(input.scalar_type());
   const auto* source = static_cast<const std::byte*>(from.data);
-  for (const std::size_t bytes : split_bytes(call, input, "input", input_splits)) {
+  for (const std::int64_t elements : call.split_elements(input, "input", input_splits)) {
+    const std::size_t bytes = elements * input.element_size();
     args.inputs.push_back({source, bytes});
     source += bytes;
   }
   auto* target = static_cast<std::byte*>(to.data);
-  for (const std::size_t bytes : split_bytes(call, output, "output", output_splits)) {
+  for (const std::int64_t elements : call.split_elements(output, "output", output_splits)) {
+    const std::size_t bytes = elements * output.element_size();
     args.outputs.push_back({target, bytes});
     target += bytes;
   }

@@ -1,5 +1,6 @@
 // The methods of ProcessGroupLockstep that reduce.
 #include "c10d/collective_call.h"
+#include "c10d/sparse_sum.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
@@ -35,8 +36,9 @@ comm::ReduceScatter reduce_scatter_args(CollectiveCall& call, const at::Tensor& 
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::Tensor>& tensors,
                                                                const c10d::AllreduceOptions& opts) {
-  if (tensors.size() == 1 && tensors.front().defined() && tensors.front().is_sparse()) {
-    return allreduce_coo(tensors.front(), opts);
+  if (is_sparse_sum(tensors)) {
+    sum_sparse(*this, tensors.front(), opts);
+    return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   CollectiveCall call(core_, "all_reduce",
                       {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);

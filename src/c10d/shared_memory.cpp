@@ -2,6 +2,8 @@
 // group nor the order of static destructors can pull it away.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "c10d/staging.h"
+#include "c10d/tensor_rules.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 
@@ -65,6 +67,15 @@ std::shared_ptr<comm::SharedArena> process_arena() {
 
 std::shared_ptr<c10::Allocator> arena_allocator() {
   return std::make_shared<ArenaAllocator>(process_arena());
+}
+
+at::Tensor make_temporary(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return make_host_memory(tensor);
+  if (tensor.is_quantized()) return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), byte_size(tensor),
+                       arena_allocator()->allocate(byte_size(tensor)), /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor temporary = at::empty({0}, at::TensorOptions(tensor.scalar_type()));
+  return temporary.set_(std::move(storage), 0, tensor.sizes());
 }
 
 std::shared_ptr<c10::Allocator> ProcessGroupLockstep::getMemAllocator() {

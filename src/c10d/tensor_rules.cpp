@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/c10d/process_group_lockstep.h"
-
 namespace lockstep {
 
 comm::DataType data_type(at::ScalarType type) {
@@ -43,14 +41,6 @@ bool may_overlap_itself(const at::Tensor& tensor) {
     reach += stride * (size - 1);
   }
   return false;
-}
-
-at::Tensor make_temporary(const at::Tensor& tensor) {
-  if (tensor.is_quantized()) return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), byte_size(tensor),
-                       arena_allocator()->allocate(byte_size(tensor)), /*allocator=*/nullptr, /*resizable=*/false);
-  at::Tensor temporary = at::empty({0}, at::TensorOptions(tensor.scalar_type()));
-  return temporary.set_(std::move(storage), 0, tensor.sizes());
 }
 
 }  // namespace lockstep

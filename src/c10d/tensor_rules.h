@@ -10,15 +10,17 @@ namespace lockstep {
 // The core's name for a dtype; kByte (moved, never reduced) for those that have no arithmetic there.
 comm::DataType data_type(at::ScalarType type);
 
-// Whether the bytes behind data_ptr are the elements in row-major order, so that the core may work on them in place.
+// Whether the bytes behind data_ptr are the elements in row-major order in host memory, so that the core may work on
+// them in place.
 inline bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 // Whether two elements may share memory (as after expand). Never for views made by slicing, transposing and permuting.
 bool may_overlap_itself(const at::Tensor& tensor);
 
-// Row-major memory of the same sizes and dtype, shared with the other ranks.
+// Row-major host memory of the same sizes and dtype: shared with the other ranks, or pinned for tensors of another
+// device.
 at::Tensor make_temporary(const at::Tensor& tensor);
 
 inline std::size_t byte_size(const at::Tensor& tensor) {

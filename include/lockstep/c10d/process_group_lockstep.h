@@ -166,7 +166,6 @@ class ProcessGroupLockstep : public c10d::Backend {
  private:
   ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
                        const ProcessGroupLockstepOptions& options);
-  c10::intrusive_ptr<c10d::Work> allreduce_coo(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
 
   const std::shared_ptr<comm::Store> store_;

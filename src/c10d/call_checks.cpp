@@ -1,0 +1,119 @@
+#include "c10d/call_checks.h"
+
+#include <numeric>
+
+#include "c10d/staging.h"
+#include "c10d/tensor_rules.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+namespace {
+
+// The factor travels as a double or as a tensor of one element.
+double premul_factor(const c10d::ReduceOp& op) {
+  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        "PREMUL_SUM without a factor: make it with lockstep::premul_sum(factor)");
+  }
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
+}
+
+}  // namespace
+
+std::string describe_member(int rank, const std::string& group, const std::vector<int>& global_ranks) {
+  std::string text = fmt::format("rank {}", rank);
+  if (!global_ranks.empty() && global_ranks[rank] != rank)
+    text += fmt::format(" (rank {} of the world)", global_ranks[rank]);
+  return fmt::format("{}, group '{}'", text, group);
+}
+
+void CallChecks::reject_text(const std::string& text) const {
+  throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, {}: {}", who_, operation_, text));
+}
+
+const at::Tensor& CallChecks::only(const std::vector<at::Tensor>& tensors, const char* name) const {
+  check_count(tensors.size(), 1, name);
+  return tensors.front();
+}
+
+void CallChecks::check_count(std::size_t count, std::size_t expected, const char* name) const {
+  if (count != expected) reject("`{}` must have {} tensor(s), found {}", name, expected, count);
+}
+
+void CallChecks::check_root(std::int64_t root) const {
+  if (root < 0 || root >= world_size_) {
+    reject("the root must be a rank of the group, 0 to {}, found {}", world_size_ - 1, root);
+  }
+}
+
+void CallChecks::check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b,
+                                  const char* b_name) const {
+  if (a.scalar_type() == b.scalar_type()) return;
+  reject("`{}` and `{}` must have the same dtype, found {} and {}", a_name, b_name, c10::toString(a.scalar_type()),
+         c10::toString(b.scalar_type()));
+}
+
+void CallChecks::check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected,
+                                const char* why) const {
+  if (tensor.numel() == expected) return;
+  reject("`{}` must have {} elements ({}), found {} in shape {}", name, expected, why, tensor.numel(),
+         c10::str(tensor.sizes()));
+}
+
+void CallChecks::check_readable(const at::Tensor& tensor, const char* name) const {
+  if (!tensor.defined()) reject("`{}` is an undefined tensor", name);
+  if (!can_stage(tensor.device().type())) {
+    reject("`{}` must be a CPU or CUDA tensor, found one on {}; copy it with .cpu()", name, tensor.device().str());
+  }
+  if (tensor.layout() != at::kStrided || tensor.is_nested()) {
+    reject("`{}` must be a dense tensor, found layout {}; convert it with .to_dense()", name,
+           tensor.is_nested() ? std::string("Nested") : c10::str(tensor.layout()));
+  }
+}
+
+void CallChecks::check_writable(const at::Tensor& tensor, const char* name) const {
+  check_readable(tensor, name);
+  if (!is_plain_memory(tensor) && may_overlap_itself(tensor)) {
+    reject(
+        "`{}` receives data, but several of its elements share memory (shape {}, strides {}), as after expand(); use "
+        "clone()",
+        name, c10::str(tensor.sizes()), c10::str(tensor.strides()));
+  }
+}
+
+CallChecks::Reduction CallChecks::reduction(const c10d::ReduceOp& op, at::ScalarType dtype) const {
+  if (op.op_ >= c10d::ReduceOp::UNUSED) reject("{} is not a reduction", static_cast<int>(op.op_));
+  const Reduction result{data_type(dtype), static_cast<comm::ReduceOp>(op.op_),
+                         op.op_ == c10d::ReduceOp::PREMUL_SUM ? premul_factor(op) : 1.0};
+  if (result.type == comm::DataType::kByte || !comm::is_supported(result.type, result.op)) {
+    reject("{} is not defined for tensors of dtype {}", comm::to_string(result.op), c10::toString(dtype));
+  }
+  return result;
+}
+
+std::vector<std::int64_t> CallChecks::split_elements(const at::Tensor& tensor, const char* name,
+                                                     const std::vector<std::int64_t>& splits) const {
+  const auto world = static_cast<std::size_t>(world_size_);
+  if (tensor.dim() == 0) reject("`{}` must have a first dimension to split, found a scalar", name);
+  const std::int64_t rows = tensor.size(0);
+  if (splits.empty()) {
+    if (rows % world_size_ != 0) {
+      reject("the first dimension of `{}` must divide by {} ranks, found {}; give splits", name, world, rows);
+    }
+    return std::vector<std::int64_t>(world, tensor.numel() / world_size_);
+  }
+  if (splits.size() != world) {
+    reject("there must be a split of `{}` per rank ({}), found {}", name, world, splits.size());
+  }
+  const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  if (sum != rows) reject("the splits of `{}` must add up to its first dimension, {}, found {}", name, rows, sum);
+  std::vector<std::int64_t> elements;
+  for (const std::int64_t split : splits) {
+    if (split < 0) reject("a split of `{}` is negative: {}", name, split);
+    elements.push_back(rows == 0 ? 0 : tensor.numel() / rows * split);
+  }
+  return elements;
+}
+
+}  // namespace lockstep

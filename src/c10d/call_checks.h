@@ -1,0 +1,65 @@
+// What a call of a group can check about its arguments on this rank alone, and the words in which it says so. Shared by
+// the backends.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "lockstep/comm/collective/types.h"
+
+namespace lockstep {
+
+// "rank 1 (rank 3 of the world), group 'odd'": how errors name a member. `global_ranks` may be empty.
+std::string describe_member(int rank, const std::string& group, const std::vector<int>& global_ranks);
+
+class CallChecks {
+ public:
+  // `who` as from describe_member; `operation` is the public name of what was called; both outlive this.
+  CallChecks(const std::string& who, const char* operation, int world_size)
+      : who_(who), operation_(operation), world_size_(world_size) {}
+
+  const std::string& who() const { return who_; }
+  const char* operation() const { return operation_; }
+  int world_size() const { return world_size_; }
+
+  // `name` is the argument's, for errors.
+  const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name) const;
+  void check_count(std::size_t count, std::size_t expected, const char* name) const;
+  void check_root(std::int64_t root) const;
+  void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name) const;
+  void check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected, const char* why) const;
+  // A dense tensor on a device that the host reaches; for outputs, no two elements may share memory.
+  void check_readable(const at::Tensor& tensor, const char* name) const;
+  void check_writable(const at::Tensor& tensor, const char* name) const;
+
+  struct Reduction {
+    comm::DataType type;
+    comm::ReduceOp op;
+    double factor;
+  };
+  Reduction reduction(const c10d::ReduceOp& op, at::ScalarType dtype) const;
+
+  // Elements for each rank: equal parts of the first dimension, or as many rows as `splits` says.
+  std::vector<std::int64_t> split_elements(const at::Tensor& tensor, const char* name,
+                                           const std::vector<std::int64_t>& splits) const;
+
+  // Throws "rank 1, group 'world', all_reduce: `tensor` ..." with code kInvalidArgument.
+  template <typename... Args>
+  [[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) const {
+    reject_text(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  [[noreturn]] void reject_text(const std::string& text) const;
+
+  const std::string& who_;
+  const char* operation_;
+  int world_size_;
+};
+
+}  // namespace lockstep
