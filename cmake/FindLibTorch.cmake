@@ -2,6 +2,7 @@
 #
 # Input:  LOCKSTEP_TORCH_DIR  the wheel's folder, .../site-packages/torch (asked from `python3` when not given)
 # Output: LibTorch::LibTorch  headers, libtorch_cpu and libc10; LibTorch_VERSION
+#         LibTorch::CUDA      libtorch_cuda and libc10_cuda, linked even if no symbol of theirs is used (in CUDA wheels)
 #         LibTorch_PYTHON     the interpreter of the environment that holds the wheel, for parity tests
 if(NOT LOCKSTEP_TORCH_DIR)
   find_package(Python3 QUIET COMPONENTS Interpreter)
@@ -16,6 +17,8 @@ endif()
 
 find_path(LibTorch_INCLUDE_DIR torch/headeronly/version.h PATHS ${LOCKSTEP_TORCH_DIR}/include NO_DEFAULT_PATH NO_CACHE)
 find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
+find_library(LibTorch_CUDA_LIBRARY torch_cuda PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
 find_library(LibTorch_C10_LIBRARY c10 PATHS ${LOCKSTEP_TORCH_DIR}/lib NO_DEFAULT_PATH NO_CACHE)
 if(LibTorch_INCLUDE_DIR)
   file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h version_lines REGEX "define TORCH_VERSION_[MP][A-Z]+ ")
@@ -41,4 +44,10 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     # The wheel's libraries find their own dependencies by RPATH at run time; the linker need not see them.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath,${LOCKSTEP_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${LibTorch_CPU_LIBRARY};${LibTorch_C10_LIBRARY}")
+endif()
+
+if(LibTorch_FOUND AND LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND NOT TARGET LibTorch::CUDA)
+  add_library(LibTorch::CUDA INTERFACE IMPORTED)
+  set_target_properties(LibTorch::CUDA PROPERTIES INTERFACE_LINK_LIBRARIES LibTorch::LibTorch INTERFACE_LINK_OPTIONS
+    "-Wl,--push-state,--no-as-needed,${LibTorch_CUDA_LIBRARY},${LibTorch_C10_CUDA_LIBRARY},--pop-state")
 endif()

@@ -1,7 +1,9 @@
 # `cmake --install`: headers, one static library per layer, and a CMake package, so that a project elsewhere says
 #   find_package(lockstep REQUIRED)
 #   target_link_libraries(train PRIVATE lockstep::lockstep)
-# lockstep::lockstep stands for all layers; each is there by name too (lockstep::collective without LibTorch).
+# lockstep::lockstep stands for all layers; each is there by name too (lockstep::collective without LibTorch). Backends are
+# components: find_package(lockstep COMPONENTS mpi) fails when this build has no MPI. Programs need not link
+# lockstep::mpi, which is loaded when asked for; those that use GPUs link lockstep::nccl.
 include(CMakePackageConfigHelpers)
 get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
 add_library(lockstep_all INTERFACE)
@@ -10,7 +12,9 @@ set_target_properties(lockstep_all PROPERTIES EXPORT_NAME lockstep)
 target_link_libraries(lockstep_all INTERFACE ${layers})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-install(TARGETS lockstep_all ${layers} EXPORT lockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+get_property(backends GLOBAL PROPERTY LOCKSTEP_BACKENDS)
+install(TARGETS lockstep_all ${layers} ${backends} EXPORT lockstepTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake

@@ -13,8 +13,12 @@ function(lockstep_compile_options target)
 endfunction()
 
 # torch/torch.h takes some 15 s to parse: every target that uses it shares one precompiled copy.
+# lockstep_use_torch(TARGET [PRIVATE])
 function(lockstep_use_torch target)
-  target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
+  if(NOT ARGN)
+    set(ARGN PUBLIC)
+  endif()
+  target_link_libraries(${target} ${ARGN} LibTorch::LibTorch)
   # The wheel brings headers of a newer fmt than the system's library; they come first on the path, so use them alone.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   if(TARGET lockstep_torch_pch AND NOT target STREQUAL lockstep_torch_pch)

@@ -3,10 +3,10 @@
 
 readonly DEFAULT_TORCH=2.15.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev
-  python3-venv dataset-fashion-mnist iproute2 libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libpng-dev libspdlog-dev
-  libssl-dev libucx-dev libwebp-dev nlohmann-json3-dev zlib1g-dev)
-# For the tests with other launchers: Open MPI, and the libraries that Slurm's programs load.
-readonly TEST_PACKAGES=(openmpi-bin libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
+  python3-venv dataset-fashion-mnist iproute2 libcli11-dev libfmt-dev libgtest-dev libjpeg-dev libopenmpi-dev libpng-dev
+  libspdlog-dev libssl-dev libucx-dev libwebp-dev nlohmann-json3-dev openmpi-bin zlib1g-dev)
+# For the tests under Slurm: the libraries that Slurm's programs load.
+readonly TEST_PACKAGES=(libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
 readonly CHECK_PACKAGES=(clang-14 clang-format-14 clang-tidy-14)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)

@@ -2,6 +2,7 @@
 #include "lockstep/c10d/collectives.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "c10d/world.h"
 #include "lockstep/c10d/process_group_lockstep.h"
@@ -31,10 +32,14 @@ struct Target {
                         fmt::format("{}: rank {} of the world is no member of group '{}' (ranks {})", operation,
                                     get_rank(), members.name, ranks_text(members.ranks)));
   }
+  std::vector<std::string> served;
+  for (const auto& own : group->getDeviceTypes())
+    served.push_back(c10::DeviceTypeName(own.type(), /*lower_case=*/true));
   throw ArgumentError(
       ErrorCode::kUnsupported,
-      fmt::format("{}: group '{}' has no backend for tensors on {}; it serves the CPU, copy with .cpu()", operation,
-                  members.name, c10::DeviceTypeName(device, /*lower_case=*/true)));
+      fmt::format("{}: group '{}' has no backend for tensors on {}; it has {} for {}: copy them there with .to()",
+                  operation, members.name, c10::DeviceTypeName(device, /*lower_case=*/true), get_backend(group),
+                  fmt::join(served, " and ")));
 }
 
 Target find_target(const ProcessGroup& group, c10::DeviceType device, const char* operation) {

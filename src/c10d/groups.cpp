@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <tuple>
 
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/comm/store/prefix_store.h"
 
 namespace lockstep {
@@ -23,18 +24,15 @@ ProcessGroup make_group(World::Members members, const std::string& key, std::chr
   World& world = World::of_process();
   const World::Facts facts = world.facts("new_group");
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
-  c10::intrusive_ptr<c10d::Backend> backend;
+  std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
     members.rank = static_cast<int>(found - members.ranks.begin());
-    ProcessGroupLockstepOptions options;
-    options.rank = members.rank;
-    options.world_size = static_cast<int>(members.ranks.size());
-    options.name = members.name;
-    options.timeout = timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout;
-    options.global_ranks = members.ranks;
-    backend = ProcessGroupLockstep::create(std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), options);
+    backends = make_backends(
+        facts.backends,
+        {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name, members.rank, members.ranks,
+         timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout, facts.local_rank});
   }
-  ProcessGroup group = make_handle(members, facts.store, backend);
+  ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));
   return group;
 }
@@ -69,7 +67,17 @@ int get_world_size(const ProcessGroup& group) {
 std::string get_backend(const ProcessGroup& group) {
   const ProcessGroup target = group_or_default(group, "get_backend");
   if (!target->hasBackends()) return "none";
-  return target->getBackend(target->getDeviceTypes().front().type())->getBackendName();
+  std::map<std::string, std::string> by_device;
+  std::set<std::string> names;
+  for (const auto& device : target->getDeviceTypes()) {
+    const std::string name = target->getBackend(device.type())->getBackendName();
+    by_device[c10::DeviceTypeName(device.type(), /*lower_case=*/true)] = name;
+    names.insert(name);
+  }
+  if (names.size() == 1) return *names.begin();
+  std::string text;
+  for (const auto& [device, name] : by_device) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", device, name);
+  return text;
 }
 
 int get_group_rank(const ProcessGroup& group, int global_rank) {
@@ -117,9 +125,11 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   World& world = World::of_process();
   const World::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
-  const at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong);
-  const at::Tensor all = at::empty({size, 2}, at::kLong);
+  const at::Tensor mine =
+      at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(local_device());
+  at::Tensor all = at::empty({size, 2}, mine.options());
   all_gather_into_tensor(all, mine, {.group = whole});
+  all = all.cpu();
 
   std::vector<std::tuple<int64_t, int64_t>> order;  // (key, rank in the parent)
   const auto table = all.accessor<int64_t, 2>();

@@ -3,7 +3,6 @@
 
 #include <exception>
 #include <numeric>
-#include <sstream>
 
 #include "c10d/world.h"
 #include "lockstep/base/log.h"
@@ -17,32 +16,8 @@ namespace {
 // How long the rank that hosts the store waits for the others when it leaves in order.
 constexpr std::chrono::milliseconds kPartingTime{5000};
 
-constexpr std::string_view kBackends = "this build has: lockstep (CPU; gloo is another name for it), cpu:lockstep";
-
 [[noreturn]] void reject(ErrorCode code, const std::string& text) {
   throw ArgumentError(code, "init_process_group: " + text);
-}
-
-// `entry` is "name" or "device:name".
-void check_backend_entry(const std::string& entry) {
-  const std::size_t colon = entry.find(':');
-  const std::string device = colon == std::string::npos ? "" : entry.substr(0, colon);
-  const std::string name = colon == std::string::npos ? entry : entry.substr(colon + 1);
-  if (name == "nccl" || name == "mpi") {
-    reject(ErrorCode::kUnsupported, fmt::format("backend '{}' is not part of this build; {}", name, kBackends));
-  }
-  if (name != "lockstep" && name != "gloo") {
-    reject(ErrorCode::kInvalidArgument, fmt::format("unknown backend '{}'; {}", entry, kBackends));
-  }
-  if (!device.empty() && device != "cpu") {
-    reject(ErrorCode::kUnsupported,
-           fmt::format("backend '{}' serves CPU tensors, not '{}'; {}", name, device, kBackends));
-  }
-}
-
-void check_backend(std::string_view backend) {
-  std::istringstream entries{std::string(backend)};
-  for (std::string entry; std::getline(entries, entry, ',');) check_backend_entry(entry);
 }
 
 struct Place {
@@ -113,7 +88,7 @@ int find_local_rank(int rank, int world_size) {
 }  // namespace
 
 void init_process_group(std::string_view backend, const InitOptions& options) {
-  check_backend(backend);
+  const BackendChoice backends = parse_backends(backend);
   if (is_initialized()) {
     reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
   }
@@ -123,20 +98,17 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
   }
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
-  World::Facts facts{met.store, met.rank, met.world_size, place.local_rank, options.timeout};
+  World::Facts facts{met.store, met.rank, met.world_size, place.local_rank, options.timeout, backends};
   if (facts.local_rank < 0) facts.local_rank = find_local_rank(met.rank, met.world_size);
 
   World::Members members{met.rank, std::vector<int>(met.world_size),
                          options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  ProcessGroupLockstepOptions own;
-  own.rank = met.rank;
-  own.world_size = met.world_size;
-  own.name = members.name;
-  own.timeout = options.timeout;
+  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, facts.local_rank};
   try {
-    const auto engine = ProcessGroupLockstep::create(met.store, own);
-    World::of_process().open(make_handle(members, met.store, engine), members, facts, met);
+    const auto made = make_backends(backends, request);
+    facts.device = choose_device(backends, facts.local_rank);
+    World::of_process().open(make_handle(members, met.store, made), members, facts, met);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));
     throw;
@@ -150,8 +122,11 @@ void destroy_process_group(const ProcessGroup& group) {
     world.remove(group);
     return;
   }
-  const auto backend = world.default_group("destroy_process_group")->getBackend(c10::DeviceType::CPU);
-  const bool in_order = backend->getError() == c10d::ErrorType::SUCCESS;
+  const ProcessGroup whole = world.default_group("destroy_process_group");
+  bool in_order = true;
+  for (const auto& device : whole->getDeviceTypes()) {
+    in_order = in_order && whole->getBackend(device.type())->getError() == c10d::ErrorType::SUCCESS;
+  }
   world.close(in_order ? kPartingTime : std::chrono::milliseconds(0));
 }
 
@@ -177,7 +152,8 @@ int get_local_rank() {
   return World::of_process().facts("get_local_rank").local_rank;
 }
 at::Device local_device() {
-  return at::Device(at::kCPU);
+  const World& world = World::of_process();
+  return world.is_open() ? world.facts("local_device").device : at::Device(at::kCPU);
 }
 
 ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions& options)

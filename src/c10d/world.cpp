@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "lockstep/base/log.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
@@ -73,8 +72,7 @@ bool World::has_failed() const {
   }
   for (const ProcessGroup& group : groups) {
     for (const at::Device& device : group->getDeviceTypes()) {
-      const auto* engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device.type()).get());
-      if (engine != nullptr && !engine->health().ok()) return true;
+      if (group->getBackend(device.type())->getError() != c10d::ErrorType::SUCCESS) return true;
     }
   }
   return false;
@@ -120,13 +118,16 @@ int World::count(const std::string& key) {
 }
 
 ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
-                         const c10::intrusive_ptr<c10d::Backend>& backend) {
+                         const std::vector<DeviceBackend>& backends) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<StoreAdapter>(store), members.rank,
                                                        static_cast<int>(members.ranks.size()));
-  if (backend != nullptr) {
-    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
-    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  for (const auto& [device, type, backend] : backends) {
+    // c10d gives each backend the group's own device, which is none.
+    const auto bound = backend->getBoundDeviceId();
+    group->setBackend(device, type, backend);
+    backend->setBoundDeviceId(bound);
   }
+  if (!backends.empty()) group->setDefaultBackend(backends.front().type);
   group->setGroupName(members.name);
   return group;
 }

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "c10d/backends.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/comm/store/rendezvous.h"
@@ -22,6 +23,8 @@ class World {
     int world_size = 1;
     int local_rank = 0;
     std::chrono::milliseconds timeout{0};
+    BackendChoice backends = {};
+    c10::Device device{c10::kCPU};  // where this rank computes
   };
   struct Members {
     int rank = -1;           // this process's group rank; -1: not a member
@@ -69,9 +72,9 @@ class World {
   std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// A handle whose CPU tensors go to `backend`; null: the handle of a rank that is no member.
+// A handle whose tensors go to these backends by device; none: the handle of a rank that is no member.
 ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
-                         const c10::intrusive_ptr<c10d::Backend>& backend);
+                         const std::vector<DeviceBackend>& backends);
 
 // The members as text: "0-3,7".
 std::string ranks_text(const std::vector<int>& ranks);

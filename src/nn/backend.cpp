@@ -5,13 +5,13 @@ namespace lockstep::nn_detail {
 Backend::Backend(ProcessGroup group, torch::Device device)
     : backend_((group ? group : default_group())->getBackend(device.type())), device_(device) {
   const std::string name = backend_->getBackendName();
-  has_avg_ = name == "lockstep" || name == "nccl";
+  has_avg_ = name == "lockstep" || name == "nccl" || name == "mpi";
 }
 
 torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
   const auto options = torch::TensorOptions().dtype(dtype).device(device_);
   const auto index = device_.has_index() ? device_.index() : c10::DeviceIndex{0};
-  if (!backend_->supportsTensorAlloc(index)) return torch::zeros({elements}, options);
+  if (!device_.is_cpu() || !backend_->supportsTensorAlloc(index)) return torch::zeros({elements}, options);
   return backend_->allocateTensor(static_cast<long>(elements), options).zero_();  // NOLINT(google-runtime-int)
 }
 

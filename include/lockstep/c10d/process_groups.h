@@ -2,7 +2,7 @@
 //
 // A ProcessGroup is LibTorch's own c10d::ProcessGroup, which holds one c10d::Backend per kind of device. Lockstep's
 // functions take the backend of the tensor's device from it and call that directly, past LibTorch's dispatcher; the
-// same handle will carry NCCL for GPU tensors beside the CPU engine, and works with everything else that is written
+// same handle carries NCCL for GPU tensors beside the CPU engine, and works with everything else that is written
 // against c10d.
 //
 // Ranks in this interface are ranks of the world, as in torch.distributed, unless a function says "group rank".
@@ -48,8 +48,13 @@ struct InitOptions {
 };
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists who came and who did
-// not. Backends: "lockstep" (CPU; "gloo" is another name for it), "cpu:lockstep"; "" chooses by what this build has:
-// lockstep.
+// not. Backends (docs/backends.md says which one when):
+//   "lockstep"  the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
+//   "mpi"       the same over the MPI that started the job
+//   "nccl"      CUDA tensors alone; for programs that link lockstep::nccl
+//   "cpu:lockstep,cuda:nccl"  by device
+//   ""          "cpu:lockstep,cuda:nccl" in a program with lockstep::nccl on a machine with a GPU, else "lockstep"
+// A backend that is unknown or cannot be used here is an error that says why and what there is.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
 // Leaves `group` (null: the world and every group made from it). Does not block: ranks that still wait for this one get
@@ -70,9 +75,10 @@ int get_rank(const ProcessGroup& group = nullptr);
 int get_world_size(const ProcessGroup& group = nullptr);
 // This process's number among those of the job on this machine.
 int get_local_rank();
-// "lockstep"
+// "lockstep", "mpi" or "nccl"; where devices differ, as in "cpu:lockstep,cuda:nccl".
 std::string get_backend(const ProcessGroup& group = nullptr);
-// The device that this rank should compute on.
+// The device that this rank should compute on: with NCCL, GPU number get_local_rank() of the machine's, counted anew
+// from the first when there are fewer; else the CPU.
 at::Device local_device();
 
 // Rank translation; asking for a rank that is not there is an error.

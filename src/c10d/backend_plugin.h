@@ -1,0 +1,42 @@
+// The seam between init_process_group and the backends that live in libraries of their own, liblockstep_mpi.so and
+// liblockstep_nccl.so: programs that use neither load neither, nor what they link. A library exports one C function
+// that answers a BackendPlugin.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "lockstep/comm/store/store.h"
+
+namespace lockstep {
+
+// A backend's part in one group.
+struct BackendRequest {
+  std::shared_ptr<comm::Store> store;  // keys are this backend's and group's alone
+  std::string name;                    // in errors
+  int rank = 0;                        // in the group
+  std::vector<int> global_ranks;       // by group rank
+  std::chrono::milliseconds timeout;   // for joining, and for each operation unless it has its own
+  int local_rank = 0;                  // of this process on its machine
+
+  int world_size() const { return static_cast<int>(global_ranks.size()); }
+};
+
+struct BackendPlugin {
+  const char* build;  // must be that of the caller: C++ types cross this seam
+  // Collective over the members; throws what init_process_group and new_group throw.
+  c10::intrusive_ptr<c10d::Backend> (*create)(const BackendRequest& request);
+};
+
+// LOCKSTEP_BUILD is the versions of Lockstep and LibTorch, from CMake.
+inline constexpr const char* kBackendBuild = LOCKSTEP_BUILD;
+// extern "C" const lockstep::BackendPlugin* lockstep_backend();
+inline constexpr const char* kBackendEntry = "lockstep_backend";
+
+}  // namespace lockstep

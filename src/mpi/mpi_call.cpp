@@ -1,0 +1,167 @@
+#include "mpi/mpi_call.h"
+
+#include <limits>
+#include <numeric>
+
+#include "c10d/staging.h"
+#include "c10d/tensor_rules.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+
+void* mpi_address(const at::Tensor& tensor) {
+  static std::max_align_t nothing;
+  return tensor.numel() == 0 ? static_cast<void*>(&nothing) : tensor.data_ptr();
+}
+
+MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, int rank, const Options& options)
+    : CallChecks(group->who(), operation, group->world_size()), rank_(rank), options_(options) {
+  if (record_.isActive()) record_.before(operation);
+  if (const Status health = group->health(); !health.ok()) {
+    throw_status(health, fmt::format("{}, {}", who(), operation));
+  }
+  group->poll();
+  pending_.group = group;
+  pending_.operation = operation;
+  pending_.sequence = group->next_sequence();
+  pending_.deadline = Deadline::after(options.timeout);
+}
+
+void MpiCall::check_type(const at::Tensor& tensor, const char* name) const {
+  if (tensor.is_quantized()) reject("`{}` is quantized, which backend mpi does not move; send its int_repr()", name);
+}
+
+at::Tensor MpiCall::input(const at::Tensor& tensor, const char* name) {
+  check_readable(tensor, name);
+  check_type(tensor, name);
+  at::Tensor memory = tensor;
+  if (!is_plain_memory(tensor)) {
+    memory = make_host_memory(tensor);
+    copy_elements(memory, tensor);
+  }
+  pending_.kept.push_back(memory);
+  return memory;
+}
+
+at::Tensor MpiCall::input_beside(const at::Tensor& output, const at::Tensor& tensor, const char* name) {
+  const at::Tensor memory = input(tensor, name);
+  return memory.is_alias_of(output) ? input(memory.clone(), name) : memory;
+}
+
+at::Tensor MpiCall::output(const at::Tensor& tensor, const char* name) {
+  check_writable(tensor, name);
+  check_type(tensor, name);
+  at::Tensor memory = tensor;
+  if (!is_plain_memory(tensor)) {
+    wait_for_device(tensor);
+    memory = make_host_memory(tensor);
+    pending_.finishers.push_back([memory, tensor] { copy_elements(tensor, memory); });
+  }
+  pending_.kept.push_back(memory);
+  return memory;
+}
+
+at::Tensor MpiCall::in_place(const at::Tensor& tensor, const char* name) {
+  at::Tensor memory = output(tensor, name);
+  if (!is_plain_memory(tensor)) copy_elements(memory, tensor);
+  return memory;
+}
+
+namespace {
+
+// One tensor for all, and the part of it that is each one's.
+at::Tensor make_flat(const std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& parts) {
+  std::int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) total += tensor.numel();
+  at::Tensor flat = at::empty({total}, at::TensorOptions(tensors.front().scalar_type()));
+  std::int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    parts.push_back(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+  return flat;
+}
+
+}  // namespace
+
+at::Tensor MpiCall::flat_input(const std::vector<at::Tensor>& tensors, const char* name) {
+  for (const at::Tensor& tensor : tensors) {
+    check_readable(tensor, name);
+    check_type(tensor, name);
+    check_same_dtype(tensor, name, tensors.front(), name);
+  }
+  std::vector<at::Tensor> parts;
+  at::Tensor flat = make_flat(tensors, parts);
+  for (std::size_t i = 0; i < tensors.size(); ++i) copy_elements(parts[i], tensors[i]);
+  pending_.kept.push_back(flat);
+  return flat;
+}
+
+at::Tensor MpiCall::flat_output(const std::vector<at::Tensor>& tensors, const char* name) {
+  for (const at::Tensor& tensor : tensors) {
+    check_writable(tensor, name);
+    check_type(tensor, name);
+    check_same_dtype(tensor, name, tensors.front(), name);
+    wait_for_device(tensor);
+  }
+  std::vector<at::Tensor> parts;
+  at::Tensor flat = make_flat(tensors, parts);
+  pending_.finishers.push_back([parts, tensors] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) copy_elements(tensors[i], parts[i]);
+  });
+  pending_.kept.push_back(flat);
+  return flat;
+}
+
+int MpiCall::count(std::int64_t elements) const {
+  if (elements > std::numeric_limits<int>::max()) {
+    reject("MPI moves up to {} elements a call, found {}; use smaller tensors, or backend lockstep",
+           std::numeric_limits<int>::max(), elements);
+  }
+  return static_cast<int>(elements);
+}
+
+MpiCall::Layout MpiCall::layout(const std::vector<std::int64_t>& elements) const {
+  Layout result;
+  std::int64_t offset = 0;
+  for (const std::int64_t part : elements) {
+    result.counts.push_back(count(part));
+    result.offsets.push_back(count(offset));
+    offset += part;
+  }
+  return result;
+}
+
+MpiCall::Layout MpiCall::layout(const std::vector<at::Tensor>& tensors) const {
+  std::vector<std::int64_t> elements;
+  elements.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) elements.push_back(tensor.numel());
+  return layout(elements);
+}
+
+const MpiCall::Layout& MpiCall::keep(Layout layout) {
+  auto kept = std::make_shared<Layout>(std::move(layout));
+  pending_.layouts.push_back(kept);
+  return *kept;
+}
+
+void MpiCall::fail(const Status& status) {
+  pending_.group->break_with(status.with_context(operation()));
+  // Earlier parts of a coalesced call are under way and MPI may still write there.
+  if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(pending_.kept);
+  throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));
+}
+
+c10::intrusive_ptr<c10d::Work> MpiCall::work(std::vector<at::Tensor> outputs) {
+  pending_.finishers.insert(pending_.finishers.begin(), arithmetic_.begin(), arithmetic_.end());
+  const auto group = pending_.group;
+  auto work = c10::make_intrusive<MpiWork>(rank_, options_.type, std::move(outputs), std::move(pending_));
+  if (options_.async) {
+    group->add(work);
+  } else {
+    work->wait(std::chrono::milliseconds(0));
+  }
+  return work;
+}
+
+}  // namespace lockstep

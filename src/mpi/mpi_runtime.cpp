@@ -1,0 +1,171 @@
+#include "mpi/mpi_runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <thread>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+namespace {
+
+// How long the exit of a program waits for the other ranks that did not leave its groups, or never had one.
+constexpr std::chrono::milliseconds kShortPartingTime{5000};
+
+std::string level_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE: return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED: return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED: return "MPI_THREAD_SERIALIZED";
+    default: return "MPI_THREAD_MULTIPLE";
+  }
+}
+
+[[noreturn]] void fail(const std::string& text) {
+  throw BackendError(ErrorCode::kUnsupported, "backend mpi: " + text);
+}
+
+// Answers whether it was this call that initialised MPI.
+bool initialise() {
+  int done = 0;
+  MPI_Finalized(&done);
+  if (done != 0) fail("MPI was finalised already in this process; call MPI_Finalize after the last process group");
+  MPI_Initialized(&done);
+  int level = MPI_THREAD_SINGLE;
+  if (done != 0) {
+    MPI_Query_thread(&level);
+  } else if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level); code != MPI_SUCCESS) {
+    fail(mpi_status(code, "MPI_Init_thread").message());
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    fail(
+        fmt::format("expected MPI initialised with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE, since backward passes "
+                    "communicate from threads of their own, found {}; {}",
+                    level_name(level),
+                    done != 0 ? "the program initialised it: let it call MPI_Init_thread instead of MPI_Init"
+                              : "this MPI library offers no more: use one that is built with thread support"));
+  }
+  return done == 0;
+}
+
+}  // namespace
+
+Status mpi_status(int code, const std::string& what) {
+  if (code == MPI_SUCCESS) return {};
+  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  int kind = MPI_ERR_OTHER;
+  MPI_Error_string(code, text, &length);
+  MPI_Error_class(code, &kind);
+  const std::string message = fmt::format("{}: {}", what, std::string_view(text, static_cast<std::size_t>(length)));
+  switch (kind) {
+    case MPI_ERR_TRUNCATE: return {ErrorCode::kMismatch, message + "; ranks disagree about the size of a tensor"};
+    case MPI_ERR_COUNT:
+    case MPI_ERR_TYPE:
+    case MPI_ERR_TAG:
+    case MPI_ERR_RANK:
+    case MPI_ERR_ROOT:
+    case MPI_ERR_OP: return {ErrorCode::kInvalidArgument, message};
+    default: return {ErrorCode::kIo, message};
+  }
+}
+
+MpiRuntime& MpiRuntime::of_process() {
+  static auto* runtime = new MpiRuntime;
+  return *runtime;
+}
+
+MpiRuntime::MpiRuntime() : own_(initialise()), timeout_(kShortPartingTime) {
+  if (own_) {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    std::atexit(&MpiRuntime::at_exit);
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  std::fill(std::begin(types_), std::end(types_), MPI_DATATYPE_NULL);
+  for (auto& row : ops_) std::fill(std::begin(row), std::end(row), MPI_OP_NULL);
+}
+
+bool MpiRuntime::is_usable() {
+  if (finalised_) return false;
+  int done = 0;
+  MPI_Finalized(&done);
+  return done == 0;
+}
+
+MPI_Datatype MpiRuntime::element_type(std::int64_t bytes) {
+  MPI_Datatype& type = types_[std::countr_zero(static_cast<std::uint64_t>(bytes))];
+  if (type == MPI_DATATYPE_NULL) {
+    MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+  }
+  return type;
+}
+
+Result<MPI_Comm> MpiRuntime::make_communicator(const std::vector<int>& ranks) {
+  MutexLock lock(mutex_);
+  if (!is_usable()) return Status(ErrorCode::kAborted, "MPI was finalised");
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  int code = MPI_Comm_group(MPI_COMM_WORLD, &all);
+  if (code == MPI_SUCCESS) code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &members);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(MPI_COMM_WORLD, members, /*tag=*/0, &communicator);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+  if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
+  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+  LOCKSTEP_RETURN_IF_ERROR(mpi_status(code, "MPI_Comm_create_group"));
+  return communicator;
+}
+
+void MpiRuntime::enter_group(std::chrono::milliseconds timeout) {
+  MutexLock lock(mutex_);
+  ++groups_;
+  timeout_ = std::max(timeout_, timeout);
+}
+
+void MpiRuntime::leave_group() {
+  MutexLock lock(mutex_);
+  --groups_;
+}
+
+void MpiRuntime::give_up_finalising() {
+  MutexLock lock(mutex_);
+  in_order_ = false;
+}
+
+void MpiRuntime::keep_for_ever(std::vector<at::Tensor> tensors) {
+  MutexLock lock(mutex_);
+  for (at::Tensor& tensor : tensors) kept_.push_back(std::move(tensor));
+}
+
+void MpiRuntime::at_exit() {
+  of_process().finalise();
+}
+
+void MpiRuntime::finalise() {
+  MutexLock lock(mutex_);
+  if (!is_usable() || !in_order_) return;
+  if (!all_ranks_exit(groups_ == 0 ? timeout_ : std::min(timeout_, kShortPartingTime))) return;
+  finalised_ = true;
+  MPI_Finalize();
+}
+
+bool MpiRuntime::all_ranks_exit(std::chrono::milliseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
+  for (int done = 0;;) {
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done != 0) return true;
+    if (deadline.expired()) return false;
+    // Others may train on for long: leave them the core.
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+// MPI in this process: one for all groups, initialised at first use, finalised when the program exits.
+//
+// Threads: MPI is used at level MPI_THREAD_SERIALIZED: every call is made under mutex(). A program that initialises MPI
+// itself must ask for that level (or MULTIPLE, if it calls MPI while groups are in use), and finalises it itself.
+//
+// Exit: MPI_Finalize waits for all ranks, and would hang on one that is gone. So it is called only when every rank has
+// come to its own exit in order, which is found out by a barrier with a deadline; otherwise the process just ends, and
+// mpirun ends the others, as it does for any rank that ends without finalising.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+#include "lockstep/comm/collective/types.h"
+
+namespace lockstep {
+
+// The error that `code` of an MPI call stands for; ok for MPI_SUCCESS. `what` says what was tried.
+Status mpi_status(int code, const std::string& what);
+
+class MpiRuntime {
+ public:
+  // Initialises MPI when nobody has. Throws BackendError when it cannot be used: finalised already, or initialised for
+  // fewer threads than needed.
+  static MpiRuntime& of_process();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  Mutex& mutex() LOCKSTEP_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
+  // These three under mutex(), which the compiler cannot see in functions that are handed over.
+  // False once MPI was finalised, by this class or by the program.
+  bool is_usable() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  // The type that stands for one element of this many bytes (1, 2, 4, 8 or 16) where MPI only moves it.
+  MPI_Datatype element_type(std::int64_t bytes) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  struct Reduction {
+    MPI_Datatype type;
+    MPI_Op op;
+  };
+  // For sums (kAvg, kPremulSum: the sum), products, ... of any type that comm::is_supported allows.
+  Reduction reduction(comm::DataType type, comm::ReduceOp op) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+
+  // A communicator of these ranks of MPI_COMM_WORLD, in this order, whose errors are returned. Collective over them.
+  Result<MPI_Comm> make_communicator(const std::vector<int>& ranks) LOCKSTEP_EXCLUDES(mutex_);
+
+  // Groups in use, and how long the exit of this process waits for the other ranks' when none is left.
+  void enter_group(std::chrono::milliseconds timeout) LOCKSTEP_EXCLUDES(mutex_);
+  void leave_group() LOCKSTEP_EXCLUDES(mutex_);
+  // After this the process ends without finalising: some rank will not get there.
+  void give_up_finalising() LOCKSTEP_EXCLUDES(mutex_);
+  // Memory that MPI may still use: kept until the process ends.
+  void keep_for_ever(std::vector<at::Tensor> tensors) LOCKSTEP_EXCLUDES(mutex_);
+
+ private:
+  MpiRuntime();
+  static void at_exit();
+  void finalise() LOCKSTEP_EXCLUDES(mutex_);
+  bool all_ranks_exit(std::chrono::milliseconds timeout) LOCKSTEP_REQUIRES(mutex_);
+
+  int rank_ = 0;
+  int size_ = 1;
+  bool own_ = false;  // initialised by this class
+  Mutex mutex_;
+  bool finalised_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool in_order_ LOCKSTEP_GUARDED_BY(mutex_) = true;
+  int groups_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::chrono::milliseconds timeout_ LOCKSTEP_GUARDED_BY(mutex_);  // the longest of a group
+  MPI_Datatype types_[5] LOCKSTEP_GUARDED_BY(mutex_);              // by logarithm of the size
+  MPI_Op ops_[comm::kNumDataTypes][comm::kNumReduceOps] LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,130 @@
+// The methods of ProcessGroupMpi that send and receive, and the barrier that is made of such.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/c10d/errors.h"
+#include "mpi/mpi_runtime.h"
+#include "mpi/process_group_mpi.h"
+
+namespace lockstep {
+namespace {
+
+// The largest tag is kept for monitored_barrier.
+int own_tag(MPI_Comm communicator) {
+  MpiRuntime& runtime = MpiRuntime::of_process();
+  MutexLock lock(runtime.mutex());
+  void* value = nullptr;
+  int found = 0;
+  if (runtime.is_usable()) MPI_Comm_get_attr(communicator, MPI_TAG_UB, static_cast<void*>(&value), &found);
+  return found != 0 ? *static_cast<int*>(value) : 32767;  // what every MPI has
+}
+
+void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Isend(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     destination, tag, comm, request);
+  });
+}
+
+void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Irecv(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     source, tag, comm, request);
+  });
+}
+
+}  // namespace
+
+void ProcessGroupMpi::check_tag(const MpiCall& call, int tag) const {
+  const int limit = own_tag(group_->communicator());
+  if (tag < 0 || tag >= limit) call.reject("the tag must be from 0 to {}, found {}", limit - 1, tag);
+}
+
+void ProcessGroupMpi::check_peer(const MpiCall& call, const char* what, int peer) const {
+  if (peer < 0 || peer >= size_) {
+    call.reject("the {} must be a rank of the group, 0 to {}, found {}", what, size_ - 1, peer);
+  }
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::send(Tensors& tensors, int destination, int tag) {
+  MpiCall call(group_, "send", rank_, {c10d::OpType::SEND, /*async=*/true, timeout_.load()});
+  check_tag(call, tag);
+  check_peer(call, "destination", destination);
+  start_send(call, call.input(call.only(tensors, "tensors"), "tensor"), destination, tag);
+  return call.work(tensors);
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::recv(Tensors& tensors, int source, int tag) {
+  MpiCall call(group_, "recv", rank_, {c10d::OpType::RECV, /*async=*/true, timeout_.load()});
+  check_tag(call, tag);
+  check_peer(call, "source", source);
+  start_receive(call, call.output(call.only(tensors, "tensors"), "tensor"), source, tag);
+  return call.work(tensors);
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::recvAnysource(Tensors& tensors, int tag) {
+  MpiCall call(group_, "recv", rank_, {c10d::OpType::RECVANYSOURCE, /*async=*/true, timeout_.load()});
+  check_tag(call, tag);
+  start_receive(call, call.output(call.only(tensors, "tensors"), "tensor"), MPI_ANY_SOURCE, tag);
+  return call.work(tensors);
+}
+
+// Rank 0 hears from everyone, and tells everyone that it has heard from who is missing.
+void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  const auto timeout = timeout_or_default(opts.timeout);
+  const at::Tensor missing = at::zeros({size_}, at::kInt);
+  if (rank_ == 0) {
+    lead_barrier(timeout, missing);
+  } else {
+    barrier_message(at::zeros({1}, at::kInt), 0, Way::kSend);
+    // Rank 0 may have begun its wait later than this rank.
+    barrier_message(missing, 0, Way::kReceive)->wait(2 * timeout);
+  }
+  std::vector<int> names;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (missing[rank].item<int>() != 0) names.push_back(rank);
+  }
+  if (names.empty()) return;
+  const Status status(ErrorCode::kTimeout,
+                      fmt::format("rank(s) {} did not come within {} ms", fmt::join(names, ", "), timeout.count()));
+  group_->break_with(status.with_context("monitored_barrier"));
+  throw_status(status, group_->who() + ", monitored_barrier");
+}
+
+void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing) {
+  std::vector<WorkPtr> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(barrier_message(at::zeros({1}, at::kInt), rank, Way::kReceive));
+  }
+  const Deadline deadline = Deadline::after(timeout);
+  const auto all_came = [&] {
+    return std::all_of(arrivals.begin(), arrivals.end(), [](const WorkPtr& work) { return work->isCompleted(); });
+  };
+  while (!all_came() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  for (int rank = 1; rank < size_; ++rank) {
+    if (!arrivals[rank - 1]->isCompleted()) missing[rank] = 1;
+  }
+  std::vector<WorkPtr> answers;
+  for (int rank = 1; rank < size_; ++rank) {
+    if (missing[rank].item<int>() == 0) answers.push_back(barrier_message(missing, rank, Way::kSend));
+  }
+  for (const WorkPtr& answer : answers) answer->wait(timeout);
+}
+
+// Without a deadline of its own: that of the barrier counts.
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
+  MpiCall call(group_, "monitored_barrier", rank_,
+               {c10d::OpType::BARRIER, /*async=*/true, std::chrono::milliseconds(-1)});
+  const int tag = own_tag(group_->communicator());
+  if (way == Way::kSend) {
+    start_send(call, call.input(tensor, "tensor"), peer, tag);
+  } else {
+    start_receive(call, call.output(tensor, "tensor"), peer, tag);
+  }
+  return call.work({});
+}
+
+}  // namespace lockstep

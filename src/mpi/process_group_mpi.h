@@ -1,0 +1,114 @@
+// ProcessGroupMpi: the MPI that started the job as a c10d::Backend.
+//
+// It keeps the rules of ProcessGroupLockstep (tensors, dtypes, blocking and asynchronous calls, in-place use, roots and
+// peers as ranks of the group, errors by argument checks before anything moves); these are different:
+//
+// Ranks that disagree about kinds, sizes or types of an operation are not all told: MPI finds some of it (a message too
+// long for its receiver), and that breaks the group on the rank that sees it. A lost rank is the business of mpirun,
+// which ends the job. Running out of time breaks the group on this rank only.
+//
+// Sums are made in the order that MPI chooses: the same on every rank, but not the rank order of the lockstep engine.
+// AVG is the sum divided once; PREMUL_SUM multiplies, rounding, before it adds. At most 2^31 - 1 elements a call.
+// Quantized tensors are not moved. Tags go up to what MPI allows, less one.
+//
+// Threads: any, as for ProcessGroupLockstep.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "c10d/backend_plugin.h"
+#include "mpi/mpi_call.h"
+#include "mpi/mpi_group.h"
+
+namespace lockstep {
+
+class ProcessGroupMpi final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  // Collective over the members. Throws kInvalidArgument when MPI knows these processes by other ranks, kTimeout naming
+  // the members that did not come.
+  static c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request);
+  ~ProcessGroupMpi() override;
+
+  const std::string getBackendName() const override { return "mpi"; }  // NOLINT(readability-const-return-type)
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts = c10d::AllreduceCoalescedOptions()) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  WorkPtr reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  WorkPtr barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
+  // Rank 0 asks for everyone; when some do not come in time, every rank that came gets an error that names them.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks = false) override;
+
+  std::uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
+  void setSequenceNumberForGroup() override {}
+
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+
+  // Breaks the group on this rank.
+  void abort() override;
+  void shutdown() override { group_->leave(); }
+  c10d::ErrorType getError() override;
+
+ private:
+  ProcessGroupMpi(BackendRequest request, std::shared_ptr<MpiGroup> group);
+  template <typename CallOptions>
+  MpiCall::Options options(c10d::OpType type, const CallOptions& opts) const {
+    return {type, opts.asyncOp, timeout_or_default(opts.timeout)};
+  }
+  std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
+    return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
+  }
+  void check_tag(const MpiCall& call, int tag) const;
+  void check_peer(const MpiCall& call, const char* what, int peer) const;
+  enum class Way { kSend, kReceive };
+  WorkPtr barrier_message(const at::Tensor& tensor, int peer, Way way);
+  // Sets missing[rank] for each rank that did not come.
+  void lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing);
+
+  const BackendRequest request_;
+  const std::shared_ptr<MpiGroup> group_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<int> splits_{0};
+};
+
+}  // namespace lockstep

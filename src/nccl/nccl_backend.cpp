@@ -1,0 +1,62 @@
+// Backend nccl: LibTorch's own process group over NCCL, given Lockstep's store and this rank's GPU.
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <fmt/format.h>
+#include <torch/cuda.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "c10d/backend_plugin.h"
+#include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/store_adapter.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void fail(const BackendRequest& request, const std::string& text) {
+  throw BackendError(ErrorCode::kUnsupported,
+                     fmt::format("backend nccl, group '{}', rank {}: {}", request.name, request.rank, text));
+}
+
+// The GPU that choose_device() gives to this rank.
+c10::Device find_gpu(const BackendRequest& request) {
+  int count = 0;
+  try {
+    count = c10::cuda::device_count_ensure_non_zero();
+  } catch (const c10::Error& error) {
+    fail(request,
+         fmt::format("this machine has no GPU that CUDA can use: {}. Use backend lockstep, or check with nvidia-smi "
+                     "that the driver is there and CUDA_VISIBLE_DEVICES leaves a GPU",
+                     error.what_without_backtrace()));
+  }
+  if (!torch::cuda::is_available()) {
+    fail(
+        request,
+        "LibTorch was asked for CUDA before its CUDA libraries were loaded, and remembers that there is none. Link the "
+        "program with lockstep::nccl, which brings them from the start");
+  }
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(request.local_rank % count)};
+}
+
+c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
+  const c10::Device gpu = find_gpu(request);
+  c10::cuda::set_device(gpu.index());
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = request.timeout;
+  options->group_name = request.name;
+  options->global_ranks_in_group.assign(request.global_ranks.begin(), request.global_ranks.end());
+  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      c10::make_intrusive<StoreAdapter>(request.store, request.timeout), request.rank, request.world_size(), options);
+  // What has no tensors, such as a barrier, runs there.
+  group->setBoundDeviceId(gpu);
+  return group;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+// The one symbol that this library shows; see c10d/backend_plugin.h.
+extern "C" const lockstep::BackendPlugin* lockstep_backend() {
+  static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create};
+  return &plugin;
+}
