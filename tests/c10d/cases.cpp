@@ -37,7 +37,11 @@ std::string Case::text() const {
 torch::Tensor make_zeros(const Case& c, std::int64_t size) {
   const auto options = torch::TensorOptions().dtype(c.dtype);
   switch (c.memory) {
-    case Memory::kArena: return default_group()->getBackend(torch::kCPU)->allocateTensor(size, options).fill_(0);
+    case Memory::kArena: {
+      const auto backend = default_group()->getBackend(torch::kCPU);
+      if (!backend->supportsTensorAlloc(0)) return torch::zeros({size}, options);
+      return backend->allocateTensor(size, options).fill_(0);
+    }
     case Memory::kStrided: return torch::zeros({size, 2}, options).select(1, 1);
     default: return torch::zeros({size}, options);
   }

@@ -60,12 +60,38 @@ TEST(Init, BackendNames) {
   }
   expect_error(ErrorCode::kInvalidArgument, {"unknown backend 'smoke'", "lockstep", "gloo"},
                [] { init_process_group("smoke"); });
+  expect_error(ErrorCode::kInvalidArgument, {"cpu or cuda", "'gpu'"}, [] { init_process_group("gpu:lockstep"); });
+  expect_error(ErrorCode::kInvalidArgument, {"two backends for cpu tensors"},
+               [] { init_process_group("cpu:lockstep,cpu:gloo"); });
+#ifdef LOCKSTEP_HAS_NCCL
+  expect_error(ErrorCode::kUnsupported, {"'nccl' serves CUDA tensors", "'cpu'"},
+               [] { init_process_group("cpu:nccl,cuda:nccl"); });
+#else
   expect_error(ErrorCode::kUnsupported, {"nccl", "not part of this build"},
                [] { init_process_group("cpu:lockstep,cuda:nccl"); });
-  expect_error(ErrorCode::kUnsupported, {"mpi", "not part of this build"}, [] { init_process_group("mpi"); });
-  expect_error(ErrorCode::kUnsupported, {"CPU tensors", "cuda"}, [] { init_process_group("cuda:gloo"); });
+#endif
+#ifndef LOCKSTEP_HAS_MPI
+  expect_error(ErrorCode::kUnsupported, {"mpi", "not part of this build", "libopenmpi-dev"},
+               [] { init_process_group("mpi"); });
+#endif
   EXPECT_FALSE(is_initialized());
 }
+
+#ifdef LOCKSTEP_HAS_NCCL
+// Where there are GPUs this test uses them; elsewhere NCCL's part of the world says what is missing.
+TEST(Init, NcclIsThereOrSaysWhatIsMissing) {
+  if (torch::cuda::is_available()) {
+    const ProcessGroupGuard group("cpu:lockstep,cuda:nccl");
+    EXPECT_EQ(get_backend(), "cpu:lockstep,cuda:nccl");
+    return;
+  }
+  for (const char* name : {"nccl", "cpu:lockstep,cuda:nccl"}) {
+    expect_error(ErrorCode::kUnsupported, {"backend nccl", "no GPU", "CUDA_VISIBLE_DEVICES"},
+                 [&] { init_process_group(name); });
+    EXPECT_FALSE(is_initialized());
+  }
+}
+#endif
 
 TEST(Init, WrongOptions) {
   expect_error(ErrorCode::kInvalidArgument, {"timeout"}, [] { init_process_group("", {.timeout = milliseconds(0)}); });

@@ -9,14 +9,26 @@
 #include <string>
 
 #include "lockstep/c10d/distributed.h"
+#ifdef LOCKSTEP_TEST_OVER_MPI
+#include "support/mpirun.h"
+#else
 #include "support/process_ranks.h"
+#endif
 
 namespace lockstep::test {
 
-// fn(rank) in `world` processes, between init_process_group and destroy_process_group.
+// fn(rank) in `world` processes, between init_process_group and destroy_process_group. In the tests of backend mpi,
+// which run some tests of this folder too, they are processes of mpirun.
 inline void run_world(int world, const std::function<void(int rank)>& fn, const InitOptions& options = {}) {
-  run_processes(world, [&](int rank) {
-    ProcessGroupGuard group("", options);
+#ifdef LOCKSTEP_TEST_OVER_MPI
+  constexpr auto kRun = run_under_mpirun;
+  constexpr auto kBackend = "mpi";
+#else
+  constexpr auto kRun = [](int ranks, const std::function<void(int rank)>& body) { run_processes(ranks, body); };
+  constexpr auto kBackend = "";
+#endif
+  kRun(world, [&](int rank) {
+    ProcessGroupGuard group(kBackend, options);
     fn(rank);
   });
 }

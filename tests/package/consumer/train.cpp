@@ -19,8 +19,8 @@ class Doubles : public lockstep::data::Dataset {
   }
 };
 
-int main() {
-  lockstep::ProcessGroupGuard group;
+int main(int argc, char** argv) {
+  lockstep::ProcessGroupGuard group(argc > 1 ? argv[1] : "");
   const auto device = lockstep::local_device();
   Net net;
   net->to(device);

@@ -1,0 +1,205 @@
+// Backend mpi under mpirun: groups, errors, DDP, other users of MPI in the program, lost ranks. What collectives and
+// point-to-point operations do is tested by c10d/collectives_test.cpp, of which this program is built too.
+#include <gtest/gtest.h>
+#include <mpi.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <iostream>
+
+#include "c10d/ranks.h"
+#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "support/mpirun.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
+  run_world(4, [](int rank) {
+    EXPECT_EQ(get_backend(), "mpi");
+    EXPECT_EQ(get_local_rank(), rank);
+    const ProcessGroup pair = new_group({0, 1});
+    const torch::Tensor ones = torch::ones({5});
+    if (rank < 2) {
+      EXPECT_EQ(get_backend(pair), "mpi");
+      all_reduce(ones, {.group = pair});
+      EXPECT_EQ(get_rank(pair), rank);
+    } else {
+      EXPECT_EQ(get_rank(pair), -1);
+      expect_error(ErrorCode::kInvalidArgument, {"no member of group"}, [&] { all_reduce(ones, {.group = pair}); });
+    }
+    expect_equal(ones, torch::full({5}, rank < 2 ? 2.0 : 1.0), "world of 4, group {0,1}");
+
+    const ProcessGroup parity = split_group(rank % 2, -rank);
+    EXPECT_EQ(get_global_rank(parity, 0), rank % 2 + 2);  // the higher rank has the lower key
+    const torch::Tensor number = torch::full({1}, rank);
+    broadcast(number, rank % 2 + 2, {.group = parity});
+    expect_equal(number, torch::full({1}, rank % 2 + 2), "odd and even");
+
+    // Many groups, some of them alive at the same time.
+    std::vector<ProcessGroup> kept;
+    for (int i = 0; i < 60; ++i) {
+      kept.push_back(new_group({0, 1, 2, 3}));
+      all_reduce(torch::ones({3}), {.group = kept.back()});
+      if (kept.size() == 4) {
+        for (const ProcessGroup& group : kept) destroy_process_group(group);
+        kept.clear();
+      }
+    }
+    const std::vector<int> members = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+    const auto half = default_group()->getBackend(torch::kCPU)->split(nullptr, members, nullptr);
+    std::vector<torch::Tensor> tensors{torch::full({2}, rank)};
+    half->allreduce(tensors)->wait();
+    expect_equal(tensors[0], torch::full({2}, rank < 2 ? 1 : 5), "c10d's split");
+  });
+}
+
+TEST(MpiErrorsMulti, NameRankAndReason) {
+  run_world(2, [](int rank) {
+    const torch::Tensor tensor = torch::ones({4});
+    expect_error(ErrorCode::kInvalidArgument, {"rank " + std::to_string(rank), "group 'world'", "send", "0 to 1"},
+                 [&] { send(tensor, 7); });
+    expect_error(ErrorCode::kInvalidArgument, {"tag", "-1"}, [&] { send(tensor, 1 - rank, {.tag = -1}); });
+    expect_error(ErrorCode::kInvalidArgument, {"all_reduce", "is not defined for", "Float"},
+                 [&] { all_reduce(tensor, {.op = c10d::ReduceOp::BAND}); });
+    expect_error(ErrorCode::kInvalidArgument, {"CPU or CUDA", "meta"}, [&] {
+      std::vector<torch::Tensor> meta{tensor.to(torch::kMeta)};
+      default_group()->getBackend(torch::kCPU)->allreduce(meta);
+    });
+    expect_error(ErrorCode::kInvalidArgument, {"share memory"}, [&] { all_reduce(torch::ones({1}).expand({4})); });
+    all_reduce(tensor);
+    expect_equal(tensor, torch::full({4}, 2.0), "after wrong calls");
+
+    // A future becomes ready by itself.
+    const torch::Tensor more = torch::ones({100'000});
+    const auto future = all_reduce_async(more)->getFuture();
+    future->wait();
+    EXPECT_FALSE(future->hasError());
+    expect_equal(more, torch::full({100'000}, 2.0), "future");
+  });
+}
+
+// Rank 1 does not come: rank 0 hears who is missing, the group is broken there, and so the job ends as failed.
+TEST(MpiFault, TimeoutsNameTheMissing) {
+  if (!is_mpi_rank()) {
+    const Finished end = mpirun_current_test(2);
+    EXPECT_NE(end.exit_code, 0);
+    EXPECT_NE(end.out.find("rank 0 has seen it all"), std::string::npos) << end.out << end.err;
+    return;
+  }
+  const ProcessGroupGuard world("mpi");
+  const ProcessGroup first = new_group({0, 1});
+  const ProcessGroup second = new_group({0, 1});
+  if (world.rank() == 1) return barrier();
+  expect_error(ErrorCode::kTimeout, {"rank(s) 1", "300 ms"},
+               [&] { monitored_barrier({.group = first, .timeout = milliseconds(300)}); });
+  expect_error(ErrorCode::kAborted, {"broken", "monitored_barrier"}, [&] { barrier({.group = first}); });
+  expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"},
+               [&] { all_reduce(torch::ones({2}), {.group = second, .timeout = milliseconds(300)}); });
+  if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;
+  barrier();
+}
+
+struct Net : torch::nn::Module {
+  Net()
+      : first(register_module("first", torch::nn::Linear(20, 30))),
+        last(register_module("last", torch::nn::Linear(30, 5))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return last(torch::relu(first(x))); }
+  torch::nn::Linear first, last;
+};
+
+torch::Tensor train(const char* backend) {
+  const ProcessGroupGuard group(backend);
+  torch::manual_seed(1);
+  auto net = std::make_shared<Net>();
+  DistributedDataParallel<std::shared_ptr<Net>> ddp(net, {.bucket_cap_mb = 0.001});
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 10; ++step) {
+    torch::manual_seed(100 * step + group.rank());
+    optimizer.zero_grad();
+    ddp->forward(torch::randn({8, 20})).square().mean().backward();
+    optimizer.step();
+  }
+  std::vector<torch::Tensor> flat;
+  for (const torch::Tensor& parameter : net->parameters()) flat.push_back(parameter.detach().flatten());
+  return torch::cat(flat);
+}
+
+TEST(MpiTrainingMulti, ReachesTheWeightsOfTheLockstepEngine) {
+  run_under_mpirun(2, [](int) { expect_equal(train("mpi"), train("lockstep"), "weights after 10 steps"); });
+}
+
+// A program that uses MPI itself: its own traffic and groups of the backend side by side.
+TEST(MpiCoexistenceMulti, ProgramThatInitialisesMpi) {
+  run_under_mpirun(2, [](int rank) {
+    int level = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    ASSERT_GE(level, MPI_THREAD_SERIALIZED);
+    for (int round = 0; round < 2; ++round) {
+      const ProcessGroupGuard group("mpi");
+      const torch::Tensor tensor = torch::ones({3});
+      const Work work = all_reduce_async(tensor);
+      int sum = 0;
+      MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+      EXPECT_EQ(sum, 1);
+      work->wait();
+      expect_equal(tensor, torch::full({3}, 2.0), "beside the program's own MPI");
+    }
+    MPI_Finalize();
+    expect_error(ErrorCode::kAborted, {"finalised", "MPI_Finalize"}, [] {
+      init_process_group("mpi", {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()});
+    });
+  });
+}
+
+TEST(MpiCoexistenceMulti, TooFewThreadsAreRefused) {
+  run_under_mpirun(1, [](int) {
+    MPI_Init(nullptr, nullptr);
+    expect_error(ErrorCode::kUnsupported, {"MPI_THREAD_SERIALIZED", "MPI_THREAD_SINGLE", "MPI_Init_thread"},
+                 [] { init_process_group("mpi"); });
+    MPI_Finalize();
+  });
+}
+
+TEST(MpiErrorsMulti, RanksAreThoseOfMpi) {
+  run_under_mpirun(2, [](int rank) {
+    const auto join = [] {
+      const ProcessGroupGuard group("mpi", {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()});
+    };
+    if (rank == 0) return join();
+    expect_error(ErrorCode::kInvalidArgument, {"rank 0", "rank 1 of 2", "mpirun"}, join);
+  });
+}
+
+TEST(MpiFault, KilledRankEndsTheJob) {
+  if (is_mpi_rank()) {
+    const ProcessGroupGuard group("mpi");
+    all_reduce(torch::ones({10}));
+    if (group.rank() == 1) raise(SIGKILL);
+    all_reduce(torch::ones({10}));
+    return;
+  }
+  const Finished end = mpirun_current_test(2);
+  EXPECT_NE(end.exit_code, 0);
+  EXPECT_NE((end.out + end.err).find("signal 9"), std::string::npos) << end.out << end.err;
+}
+
+// One rank fails and leaves; the others wait for it in vain, until mpirun ends them.
+TEST(MpiFault, RankThatLeavesByAnExceptionEndsTheJob) {
+  if (is_mpi_rank()) {
+    const ProcessGroupGuard group("mpi");
+    if (group.rank() == 1) throw std::runtime_error("bad sample");
+    all_reduce(torch::ones({10}));
+    return;
+  }
+  const Finished end = mpirun_current_test(2);
+  EXPECT_NE(end.exit_code, 0);
+  EXPECT_NE((end.out + end.err).find("bad sample"), std::string::npos) << end.out << end.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test
