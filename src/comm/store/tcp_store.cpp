@@ -96,8 +96,8 @@ class TcpStore::Connections {
   const std::string& local_address() const { return local_address_; }
 
   // Sends a request and waits for its answer; an error in the answer comes back as status.
-  Result<Message> call(Message request, Deadline deadline);
-  Result<Message> call(Message request) { return call(std::move(request), Deadline::after(options_.request_timeout)); }
+  Result<Message> call(const Message& request, Deadline deadline);
+  Result<Message> call(const Message& request) { return call(request, Deadline::after(options_.request_timeout)); }
 
   // The same for kGet and kWait, which wait at the server.
   Result<Message> call_waiting(Op op, std::span<const std::string> keys, Deadline deadline);
@@ -178,7 +178,7 @@ Result<Message> TcpStore::Connections::exchange(int fd, const std::string& frame
   return wire::decode(body);
 }
 
-Result<Message> TcpStore::Connections::call(Message request, Deadline deadline) {
+Result<Message> TcpStore::Connections::call(const Message& request, Deadline deadline) {
   if (wire::body_bytes(request.parts) > wire::kMaxFrameBytes) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("a store request has at most {} bytes, found {}",
                                                            wire::kMaxFrameBytes, wire::body_bytes(request.parts)));
@@ -207,7 +207,7 @@ Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
   Message request{static_cast<std::uint8_t>(op), deadline.is_never() ? wire::kWaitForever : milliseconds,
                   std::vector<std::string>(keys.begin(), keys.end())};
-  return call(std::move(request), later(deadline, kAnswerGrace));
+  return call(request, later(deadline, kAnswerGrace));
 }
 
 void TcpStore::Connections::close() {
@@ -262,7 +262,7 @@ Result<std::int64_t> TcpStore::add(std::string_view key, std::int64_t amount) {
 Result<Bytes> TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
   LOCKSTEP_RETURN_IF_ERROR(check_entry(key, desired.size()));
   auto request = make(Op::kCompareSet, {std::string(key), std::string(expected), std::string(desired)});
-  LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call(std::move(request)));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call(request));
   if (answer.parts.size() != 1) return malformed_answer();
   return std::move(answer.parts[0]);
 }
@@ -278,7 +278,7 @@ Status TcpStore::wait(std::span<const std::string> keys, Deadline deadline) {
 
 Result<bool> TcpStore::check(std::span<const std::string> keys) {
   auto request = make(Op::kCheck, std::vector<std::string>(keys.begin(), keys.end()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(std::move(request)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(request));
   return answer.number != 0;
 }
 

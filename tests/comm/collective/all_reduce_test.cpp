@@ -97,10 +97,11 @@ TEST_P(AllReduceTest, KeepsManyUnderWay) {
       operations.push_back(*operation);
     }
     const int world = group.world_size();
+    const int sum_of_ranks = world * (world - 1) / 2;
     for (int i = kOperations - 1; i >= 0; --i) {
       ASSERT_TRUE(operations[i].wait(Deadline::never()).ok());
       ASSERT_EQ(operations[i].sequence(), static_cast<std::uint64_t>(i + 1));
-      const float expected = static_cast<float>(world * i + world * (world - 1) / 2);
+      const float expected = static_cast<float>(world * i + sum_of_ranks);
       for (const float value : buffers[i]) ASSERT_EQ(value, expected);
     }
   });
