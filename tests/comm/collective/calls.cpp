@@ -101,7 +101,7 @@ Style random_style(std::mt19937_64& random) {
 std::vector<std::byte> contribution(const Spec& spec, int from, int to, std::size_t count) {
   const std::size_t word = std::min<std::size_t>(8, size_of(spec.type));
   std::vector<std::byte> bytes(count * size_of(spec.type));
-  std::uint64_t state = mix(spec.seed + 1000 * from + to);
+  std::uint64_t state = mix(spec.seed + std::uint64_t{1000} * from + to);
   // Over the bytes of the one before, so that the copy has a fixed size: compilers make one instruction of it.
   bytes.resize(bytes.size() + sizeof(state));
   for (std::size_t i = 0; i + sizeof(state) < bytes.size(); i += word) {
@@ -137,6 +137,7 @@ std::vector<std::byte> Call::sent(int from, int to) const {
 std::vector<std::byte> Call::reduced(int to) const {
   const auto combine = [&](const std::vector<std::vector<std::byte>>& all, comm::ReduceOp op, std::size_t divisor) {
     std::vector<const std::byte*> inputs;
+    inputs.reserve(all.size());
     for (const auto& input : all) inputs.push_back(input.data());
     std::vector<std::byte> result(all[0].size());
     std::byte* const output = result.data();
@@ -144,6 +145,7 @@ std::vector<std::byte> Call::reduced(int to) const {
     return result;
   };
   std::vector<std::vector<std::byte>> all;
+  all.reserve(group_.world_size());
   for (int from = 0; from < group_.world_size(); ++from) all.push_back(sent(from, to));
   // What fits into the ranks' first words is summed by each rank itself, in rank order.
   const bool carried = spec_.kind != Kind::kReduceScatter && all[0].size() <= comm::Call::kPayloadBytes;
@@ -286,7 +288,7 @@ class UnderWay {
  public:
   explicit UnderWay(std::mt19937_64& random) : random_(random) {}
 
-  void add(std::shared_ptr<Call> call, Operation operation) { items_.push_back({std::move(call), operation}); }
+  void add(std::shared_ptr<Call> call, const Operation& operation) { items_.push_back({std::move(call), operation}); }
   std::size_t size() const { return items_.size(); }
   void finish_one() {
     const auto item = items_.begin() + random_() % items_.size();
@@ -311,7 +313,7 @@ void exchange_messages(Communicator& group, std::mt19937_64& own, std::uint64_t 
   std::vector<std::unique_ptr<Buffer>> sent;
   std::vector<std::unique_ptr<Buffer>> got;
   std::vector<Operation> operations;
-  std::vector<int> order(2 * world);
+  std::vector<int> order(std::size_t{2} * world);
   for (int i = 0; i < 2 * world; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), own);
   for (int i = 0; i < world; ++i) {
@@ -342,7 +344,7 @@ void exchange_messages(Communicator& group, std::mt19937_64& own, std::uint64_t 
 void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std::size_t max_count,
                          const std::vector<int>& machine_of) {
   std::mt19937_64 common(seed);
-  std::mt19937_64 own(mix(seed + 77 * (group.rank() + 1)));
+  std::mt19937_64 own(mix(seed + std::uint64_t{77} * (group.rank() + 1)));
   UnderWay under_way(own);
   for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
     if (common() % 10 == 0) {
