@@ -22,6 +22,7 @@
 #include "launch/process_tree.h"
 #include "launch/signals.h"
 #include "launch/spawn_child.h"
+#include "lockstep/launch/first_failure.h"
 
 namespace lockstep::launch {
 namespace {
@@ -84,33 +85,40 @@ Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call
   return commands;
 }
 
-// The failure to report once some process has failed: the earliest exception, or this exit when it came before all.
-Status first_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, int call) {
-  int rank = exit.index;
-  std::int64_t when = exit.when.time_since_epoch().count();
-  const auto count = static_cast<int>(pipes.size());
-  std::optional<SpawnReport> failure;
-  for (int i = 0; i < count; ++i) {
-    SpawnReport report = read_spawn_report(pipes[static_cast<std::size_t>(i)].reader.get());
-    const bool earlier = report.error && report.error_ns <= when;
-    if (earlier) {
-      rank = i;
-      when = report.error_ns;
-    }
-    if (earlier || (i == exit.index && !failure)) failure = std::move(report);
-  }
-  if (failure->error) {
-    return Status(ErrorCode::kPeerFailed, fmt::format("spawn: rank {} of {} threw: {}", rank, count, *failure->error));
-  }
-  if (!failure->started) {
+Status thrown(int rank, std::size_t count, const std::string& error) {
+  return Status(ErrorCode::kPeerFailed, fmt::format("spawn: rank {} of {} threw: {}", rank, count, error));
+}
+
+// What this process did, by its report and its exit.
+Status describe_failure(const Exit& exit, const SpawnReport& report, std::size_t count, int call) {
+  if (report.error) return thrown(exit.index, count, *report.error);
+  if (!report.started) {
     return Status(ErrorCode::kPeerFailed,
                   fmt::format("spawn: the process of rank {} of {} left with {} before it arrived at call {} of spawn: "
                               "main() must come to the same call again in each process",
-                              rank, count, describe_exit(exit), call));
+                              exit.index, count, describe_exit(exit), call));
   }
   return Status(ErrorCode::kPeerFailed,
-                fmt::format("spawn: rank {} of {} (process {}) left with {} after {:.2f} s", rank, count, exit.pid,
-                            describe_exit(exit), std::chrono::duration<double>(exit.run_time).count()));
+                fmt::format("spawn: rank {} of {} (process {}) left with {} after {:.2f} s", exit.index, count,
+                            exit.pid, describe_exit(exit), std::chrono::duration<double>(exit.run_time).count()));
+}
+
+// The failure to report once some process has failed: the earliest exception, or this exit when it came before all.
+Status earliest_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, int call) {
+  int rank = exit.index;
+  std::int64_t when = exit.when.time_since_epoch().count();
+  std::optional<std::string> error;
+  SpawnReport own;
+  for (std::size_t i = 0; i < pipes.size(); ++i) {
+    SpawnReport report = read_spawn_report(pipes[i].reader.get());
+    if (report.error && report.error_ns <= when) {
+      rank = static_cast<int>(i);
+      when = report.error_ns;
+      error = report.error;
+    }
+    if (static_cast<int>(i) == exit.index) own = std::move(report);
+  }
+  return error ? thrown(rank, pipes.size(), *error) : describe_failure(exit, own, pipes.size(), call);
 }
 
 // False when the deadline passed first.
@@ -127,11 +135,12 @@ bool wait_readable(int fd, Deadline deadline) {
 
 class Join {
  public:
-  Join(ProcessTree& tree, const std::vector<ReportPipe>& pipes, int call)
-      : tree_(tree), pipes_(pipes), call_(call), left_(pipes.size(), false) {}
+  Join(ProcessTree& tree, const JobFacts& job, const std::vector<ReportPipe>& pipes, int call)
+      : tree_(tree), job_(job), pipes_(pipes), call_(call), left_(pipes.size(), false) {}
 
   Status run(const SpawnOptions& options) {
     const Deadline deadline = Deadline::after(options.timeout);
+    grace_ = options.grace;
     Status failure;
     while (failure.ok() && tree_.running() > 0) {
       if (!wait_readable(tree_.fd(), deadline)) {
@@ -147,14 +156,42 @@ class Join {
 
  private:
   Status take_exit() {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_.next_exit());
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, next_exit());
     if (!exit) return {};
-    left_[static_cast<std::size_t>(exit->index)] = true;
-    if (exit->failed()) return first_failure(*exit, pipes_, call_);
-    const SpawnReport report = read_spawn_report(pipes_[static_cast<std::size_t>(exit->index)].reader.get());
+    if (exit->failed()) return failure_behind(*exit);
+    const SpawnReport report = report_of(exit->index);
     // Leaving with 0 out of fn, by exit(), is the program's own decision.
-    if (!report.started) return first_failure(*exit, pipes_, call_);
-    return {};
+    return report.started ? Status() : describe_failure(*exit, report, pipes_.size(), call_);
+  }
+
+  Result<std::optional<Exit>> next_exit() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_.next_exit());
+    if (exit) left_[static_cast<std::size_t>(exit->index)] = true;
+    return exit;
+  }
+
+  SpawnReport report_of(int rank) const {
+    return read_spawn_report(pipes_[static_cast<std::size_t>(rank)].reader.get());
+  }
+
+  // That of the rank in which the failure began, which may leave after one that failed of it.
+  Status failure_behind(const Exit& exit) {
+    const Result<std::optional<int>> claimed = first_failure(job_.store, job_.job_key);
+    const int rank = claimed.ok() ? claimed.value().value_or(-1) : -1;
+    if (rank >= 0 && rank < job_.world_size) {
+      const std::optional<Exit> began = rank == exit.index ? exit : await_exit(rank, Deadline::after(grace_));
+      if (began && began->failed()) return describe_failure(*began, report_of(rank), pipes_.size(), call_);
+    }
+    return earliest_failure(exit, pipes_, call_);
+  }
+
+  std::optional<Exit> await_exit(int rank, Deadline deadline) {
+    while (!left_[static_cast<std::size_t>(rank)] && wait_readable(tree_.fd(), deadline)) {
+      const Result<std::optional<Exit>> exit = next_exit();
+      if (!exit.ok()) break;
+      if (exit.value() && exit.value()->index == rank) return exit.value();
+    }
+    return std::nullopt;
   }
 
   Status timed_out(std::chrono::nanoseconds timeout) const {
@@ -176,8 +213,10 @@ class Join {
   }
 
   ProcessTree& tree_;
+  const JobFacts& job_;
   const std::vector<ReportPipe>& pipes_;
   int call_;
+  std::chrono::milliseconds grace_{0};
   std::vector<bool> left_;
 };
 
@@ -194,7 +233,7 @@ Status run_parent(const SpawnOptions& options, int call) {
                             make_commands(options, call, job, pipes, null_fd.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
   for (ReportPipe& pipe : pipes) pipe.writer.reset();
-  return Join(tree, pipes, call).run(options);
+  return Join(tree, job, pipes, call).run(options);
 }
 
 }  // namespace

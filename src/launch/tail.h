@@ -11,7 +11,7 @@ namespace lockstep::launch {
 class Tail {
  public:
   static constexpr std::size_t kMaxLines = 20;
-  static constexpr std::size_t kMaxBytes = 8 * 1024;
+  static constexpr std::size_t kMaxBytes = std::size_t{8} << 10;
 
   void append(std::string_view bytes);
   // Without line ends; of a line with '\r' what a terminal would show at last.

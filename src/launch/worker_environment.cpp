@@ -1,5 +1,6 @@
 #include "lockstep/launch/worker_environment.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ std::vector<std::string> merge_environment(std::span<const std::string> inherite
         std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
     if (!replaced) merged.push_back(entry);
   }
-  for (const auto& [name, value] : variables) merged.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
 }
 

@@ -18,7 +18,7 @@ class WorkerStream {
 
   // A partial line is shown after this time, or when it is this long.
   static constexpr std::chrono::milliseconds kPartialDelay{200};
-  static constexpr std::size_t kPartialBytes = 64 * 1024;
+  static constexpr std::size_t kPartialBytes = std::size_t{64} << 10;
 
   enum class Style {
     kRaw,       // bytes as they come: the only worker

@@ -1,7 +1,9 @@
 #include "lockstep/launch/spawn.h"
 
+#include <fcntl.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,8 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/fd.h"
+#include "lockstep/launch/first_failure.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::launch {
 namespace {
@@ -21,13 +26,14 @@ namespace {
 using namespace std::chrono_literals;
 
 // As run_processes sets it up, for tests that look at the Status.
-Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::nanoseconds timeout = 30s) {
+Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::nanoseconds timeout = 30s,
+                  std::chrono::milliseconds grace = 200ms) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
   SpawnOptions options;
   options.nprocs = nprocs;
   options.call_number = call;
   options.timeout = timeout;
-  options.grace = 200ms;
+  options.grace = grace;
   options.argv = {testing::internal::GetArgvs().front(),
                   std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name(), "--gtest_brief=1"};
   return spawn(fn, options);
@@ -89,6 +95,31 @@ TEST(SpawnFault, SignalIsNamed) {
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
   EXPECT_NE(status.message().find("rank 1 of 2"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("signal SIGKILL (9)"), std::string::npos) << status.message();
+}
+
+// Rank 0 has told the others and unwinds, until rank 1 has failed of it and is gone.
+TEST(SpawnFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
+  const test::SharedScratchFolder folder;
+  const auto fail = [&](int rank) {
+    const Fd alive(open(folder.path("alive").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const auto wait_for = [&](const char* name) {
+      while (access(folder.path(name).c_str(), F_OK) != 0) usleep(1000);
+    };
+    const auto tell = [&](const char* name) { Fd(open(folder.path(name).c_str(), O_CREAT | O_WRONLY, 0600)); };
+    if (rank == 1) {
+      flock(alive.get(), LOCK_EX);
+      tell("locked");
+      wait_for("claimed");
+      // No destructor of `alive`: it is held until the process is gone.
+      _exit(7);
+    }
+    wait_for("locked");
+    if (!claim_first_failure(rank).ok()) throw std::runtime_error("cannot claim");
+    tell("claimed");
+    flock(alive.get(), LOCK_EX);
+    throw std::runtime_error("the cause");
+  };
+  EXPECT_EQ(spawn_here(2, 1, fail, 30s, 20s).message(), "spawn: rank 0 of 2 threw: the cause");
 }
 
 TEST(SpawnFault, ExitCodeIsNamed) {

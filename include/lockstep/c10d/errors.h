@@ -1,4 +1,5 @@
-// The exceptions of Lockstep's layers that use LibTorch. docs/errors.md says what state remains after each.
+// The exceptions of process groups and of DDP (data and checkpoint have their own). docs/errors.md says what state
+// remains after each.
 //
 // All derive from c10::Error, so `catch (const c10::Error&)` (or std::exception) gets every one; their text is one
 // plain message without a stack trace. `error_code(e)` tells what kind of error it is:

@@ -30,8 +30,7 @@ using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 struct InitOptions {
   // Where ranks find one another:
   //   ""                  whatever is there: explicit rank and world_size below, launcher variables, Slurm, Open MPI;
-  //   when nothing
-  //                       says that the job is distributed, a world of one rank, without any network
+  //                       when nothing says that the job is distributed, a world of one rank, without any network
   //   "env://"            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   "tcp://host:port"   rank 0 listens there
   //   "file:///path"      a file that all ranks reach
@@ -57,8 +56,9 @@ struct InitOptions {
 // A backend that is unknown or cannot be used here is an error that says why and what there is.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
-// Leaves `group` (null: the world and every group made from it). Does not block: ranks that still wait for this one get
-// an error. Safe after errors and when called twice; without a world it does nothing.
+// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this one get an error.
+// Blocks only when a working world is left, on the rank that hosts its store (rank 0, unless a launcher hosts it):
+// until the others have left, for up to 5 s. Safe after errors and when called twice; without a world it does nothing.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
 // Breaks `group` for all its ranks: their operations fail with `reason`. For errors that only this rank has seen.

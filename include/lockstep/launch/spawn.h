@@ -6,8 +6,8 @@
 //  - what main() does before the call, it does in every process: parse arguments, open files. Side effects that must
 //    happen once belong behind the call, or inside fn behind `rank == 0`;
 //  - the way to the call must not depend on anything that differs in the processes. A process that ends without
-//  arriving
-//    there is an error that says so. Calls of spawn that came earlier are skipped there: they return success at once;
+//    arriving there is an error that says so. Calls of spawn that came earlier are skipped there: they return success
+//    at once;
 //  - fn runs with variables captured in that process, not with the parent's: what the parent computed or read from
 //    standard input before the call is there only if main() computes it again. What fn changes, the parent does not
 //    see;
@@ -54,9 +54,10 @@ struct SpawnOptions {
 // rank 0, the others read /dev/null.
 //
 // An exception in fn, an exit code other than 0 or a signal: the first of them in time comes back as kPeerFailed,
-// naming the rank and the exception's text; the other processes are stopped. kTimeout names the ranks that were still
-// running. kInvalidArgument: nprocs below 1. kUnsupported: called inside fn of another spawn. The processes and all
-// that they started are gone when spawn returns, and also when this process dies, in whatever way.
+// naming the rank and the exception's text; the other processes are stopped. Where an exception left a
+// ProcessGroupGuard's scope, that rank's counts as the first, not that of a rank which failed of it. kTimeout names the
+// ranks that were still running. kInvalidArgument: nprocs below 1. kUnsupported: called inside fn of another spawn. The
+// processes and all that they started are gone when spawn returns, and also when this process dies, in whatever way.
 //
 // Call it from one thread at a time.
 Status spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options);
