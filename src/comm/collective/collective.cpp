@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <thread>
 
 #include "copy.h"
 #include "plan.h"
+#include "small_call.h"
 
 namespace lockstep::comm {
 namespace {
@@ -15,10 +17,9 @@ namespace {
 constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
 // In a claim word: nobody may claim any more. No operation has that many tickets.
 constexpr std::uint64_t kClosed = std::uint64_t{1} << (kTicketBits - 1);
-constexpr std::size_t kPieceAlignment = 16;
 
 std::size_t padded(std::size_t bytes) {
-  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+  return inline_stride(bytes, /*tiny=*/false);
 }
 
 template <typename P>
@@ -73,7 +74,7 @@ Status Collective::post(std::uint64_t sequence) {
   post.kind = request_.kind;
   post.type = request_.type;
   post.op = request_.op;
-  post.flags = blocking_ ? kBlocking : 0;
+  post.flags = conduct_ == Conduct::kStays ? kBlocking : 0;
   post.root = request_.root;
   post.count = request_.count;
   post.factor = request_.factor;
@@ -89,42 +90,46 @@ Status Collective::post(std::uint64_t sequence) {
 
 void Collective::adopt_small(std::uint64_t sequence) {
   sequence_ = sequence;
-  private_output_ = true;
-}
-
-void post_small(const GroupMemory& memory, const Waiting& waiting, const AllReduce& args, std::uint64_t sequence) {
-  const int me = memory.rank();
-  const std::size_t bytes = args.count * size_of(args.type);
-  Post& post = memory.post(me, sequence);
-  post.kind = Kind::kAllReduce;
-  post.type = args.type;
-  post.op = args.op;
-  post.flags = kBlocking | kPrivateOutput;
-  post.root = 0;
-  post.count = args.count;
-  post.factor = args.factor;
-  std::byte* place = bytes <= Post::kTinyBytes ? post.tiny() : memory.payload(me, sequence);
-  copy_to_readers(place, args.input, bytes);
-  post.input = memory.address_in_control(place);
-  post.output = kNowhere;
-  memory.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(Kind::kAllReduce),
-                                 std::memory_order_relaxed);
-  post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
-  waiting.notify(true);
+  private_output_ = request_.output.bytes > 0 || !request_.outputs.empty();
 }
 
 Status Collective::publish(Post& post) {
   if (reduces_in_place() && !Plan::is_one_shot(request_.kind, request_.input.bytes)) {
     const bool shared =
         in_arena(request_.input.data, request_.input.bytes) && in_arena(request_.output.data, request_.output.bytes);
-    if (!shared && blocking_) {
+    if (!shared && conduct_ == Conduct::kStays) {
       post.flags |= kUnstaged;
       return {};
     }
     return publish_in_place(post);
   }
-  LOCKSTEP_RETURN_IF_ERROR(publish_inputs(post));
+  publish_input_sizes(post);
+  if (may_stream()) {
+    post.flags |= kUnstaged;
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(publish_inputs(post));
+  }
   return publish_outputs(post);
+}
+
+bool Collective::inputs_shared() const {
+  const auto shared = [&](const ConstPiece& piece) { return in_arena(piece.data, piece.bytes); };
+  return shared(request_.input) && std::all_of(request_.inputs.begin(), request_.inputs.end(), shared);
+}
+
+bool Collective::may_stream() const {
+  return conduct_ == Conduct::kStays && memory_.world() > 1 &&
+         padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
+}
+
+void Collective::publish_input_sizes(Post& post) {
+  post.input = kNowhere;
+  post.input_bytes = request_.input.bytes;
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+    table[i].input = kNowhere;
+    table[i].input_bytes = request_.inputs[i].bytes;
+  }
 }
 
 // All-reduce of what is too large to inline. A private buffer is copied to where the result will be, and reduced there.
@@ -149,13 +154,18 @@ Status Collective::publish_in_place(Post& post) {
 
 Status Collective::publish_inputs(Post& post) {
   const std::size_t total = padded_total(request_.input, request_.inputs);
-  bool direct = total > Communicator::kInlineBytes && in_arena(request_.input.data, request_.input.bytes);
-  for (const ConstPiece& piece : request_.inputs) direct = direct && in_arena(piece.data, piece.bytes);
-  const bool inlined = total <= Communicator::kInlineBytes;
+  const bool direct = total > kAlwaysCopiedBytes && inputs_shared();
+  const bool inlined = !direct && total <= kCopiedBytes;
   if (!inlined) needs_all_ = true;
+  if (const std::optional<std::size_t> piece = even_piece(request_); inlined && piece) {
+    post.flags |= kInlined;
+    if (has_lists(request_.kind)) post.count = *piece;
+  }
 
-  std::byte* place = memory_.payload(memory_.rank(), sequence_);
-  if (!inlined && !direct) {
+  std::byte* place = nullptr;
+  if (inlined) {
+    place = memory_.payload(memory_.rank(), sequence_, total);
+  } else if (!direct) {
     LOCKSTEP_RETURN_IF_ERROR(input_staging_.allocate(memory_.shared_arena(), total));
     place = input_staging_.data();
   }
@@ -167,13 +177,11 @@ Status Collective::publish_inputs(Post& post) {
     place += padded(piece.bytes);
     return inlined ? memory_.address_in_control(at) : memory_.address_in_arena(at);
   };
-  post.input = put(request_.input);
-  post.input_bytes = request_.input.bytes;
+  // Of an inlined list: where the first piece is.
+  if ((post.flags & kInlined) != 0) post.input = memory_.address_in_control(place);
+  if (request_.input.bytes > 0) post.input = put(request_.input);
   PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
-  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
-    table[i].input = put(request_.inputs[i]);
-    table[i].input_bytes = request_.inputs[i].bytes;
-  }
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) table[i].input = put(request_.inputs[i]);
   return {};
 }
 
@@ -185,7 +193,7 @@ Status Collective::publish_outputs(Post& post) {
   const bool own_work =
       Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
   // Who stays in the call fetches it himself; else others, whose inputs it needs, must be able to go on without us.
-  private_output_ = own_work || (!direct && blocking_);
+  private_output_ = own_work || (!direct && conduct_ != Conduct::kLeaves);
   const bool staged = !private_output_ && !direct;
   if (private_output_) post.flags |= kPrivateOutput;
   if (!private_output_ && total > 0) needs_all_ = true;
@@ -276,7 +284,7 @@ bool Collective::advance(bool help, Scratch& scratch) {
 Status Collective::stage_late() {
   Post& post = memory_.post(memory_.rank(), sequence_);
   if ((post.flags & kUnstaged) == 0) return {};
-  LOCKSTEP_RETURN_IF_ERROR(publish_in_place(post));
+  LOCKSTEP_RETURN_IF_ERROR(reduces_in_place() ? publish_in_place(post) : publish_inputs(post));
   post.state.store(2 * sequence_ + 1, std::memory_order_seq_cst);
   waiting_.notify(true);
   return {};
@@ -285,6 +293,7 @@ Status Collective::stage_late() {
 void Collective::start_running() {
   phase_ = Phase::kRunning;
   const Plan plan(memory_, sequence_);
+  if (plan.inlined()) needs_all_ = false;
   for (int rank = 0; rank < memory_.world(); ++rank) total_tickets_ += plan.tickets(rank);
 }
 

@@ -44,13 +44,20 @@ struct Scratch {
   std::vector<std::byte*> outputs;
 };
 
+// How the rank that asked for an operation behaves.
+enum class Conduct {
+  kLeaves,  // goes on; others may have to do its work
+  kDrives,  // calls advance() until it is over
+  kStays,   // that, and nothing else meanwhile: it can stream
+};
+
 class Collective {
  public:
-  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, bool blocking)
-      : memory_(memory), waiting_(waiting), request_(std::move(request)), blocking_(blocking) {}
+  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Conduct conduct)
+      : memory_(memory), waiting_(waiting), request_(std::move(request)), conduct_(conduct) {}
 
   Status post(std::uint64_t sequence);
-  // Takes over an operation that post_small() has posted.
+  // Takes over an operation that a SmallCall has posted.
   void adopt_small(std::uint64_t sequence);
 
   // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
@@ -83,8 +90,11 @@ class Collective {
   bool in_arena(const void* data, std::size_t bytes) const {
     return bytes == 0 || memory_.arena().contains(data, bytes);
   }
+  bool inputs_shared() const;
+  bool may_stream() const;
   bool reduces_in_place() const { return request_.kind == Kind::kAllReduce; }
   Status publish(Post& post);
+  void publish_input_sizes(Post& post);
   Status publish_inputs(Post& post);
   Status publish_outputs(Post& post);
   Status publish_in_place(Post& post);
@@ -101,7 +111,7 @@ class Collective {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   Request request_;
-  bool blocking_;
+  Conduct conduct_;
   std::uint64_t sequence_ = 0;
   Phase phase_ = Phase::kPosted;
   Status status_;
@@ -118,8 +128,5 @@ class Collective {
   std::uint64_t next_private_ = 0;
   bool all_claimed_ = false;  // there is nothing left to do but to wait for those who claimed
 };
-
-// The short way for an all-reduce of at most kInlineBytes: the same post without a Collective around it.
-void post_small(const GroupMemory& memory, const Waiting& waiting, const AllReduce& args, std::uint64_t sequence);
 
 }  // namespace lockstep::comm

@@ -112,34 +112,39 @@ SharedArena& Communicator::arena() const {
   return wide_ ? wide_->arena() : impl_->memory().arena();
 }
 
+Status Communicator::run_request(const RequestView& request, Deadline deadline) {
+  return wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline);
+}
+Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep) {
+  return wide_ ? wide_->start(request.copy(), std::move(keep)) : impl_->start(request.copy(), std::move(keep));
+}
+
 Status Communicator::run(const AllReduce& args, Deadline deadline) {
-  if (wide_) return wide_->run(make_request(args), deadline);
-  if (args.count * size_of(args.type) <= kInlineBytes) return impl_->run_small(args, deadline);
-  return impl_->run(make_request(args), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const Reduce& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const Broadcast& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const AllGather& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const Gather& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const Scatter& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args, rank()), deadline) : impl_->run(make_request(args, rank()), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const ReduceScatter& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const AllToAll& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 Status Communicator::run(const Barrier& args, Deadline deadline) {
-  return wide_ ? wide_->run(make_request(args), deadline) : impl_->run(make_request(args), deadline);
+  return run_request(view_of(args, rank()), deadline);
 }
 
 Status Communicator::run(const Send& args, Deadline deadline) {
@@ -152,35 +157,31 @@ Status Communicator::run(const Receive& args, Deadline deadline) {
 }
 
 Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
-               : impl_->start(make_request(args, rank()), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
-               : impl_->start(make_request(args, rank()), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
-               : impl_->start(make_request(args, rank()), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args, rank()), std::move(keep))
-               : impl_->start(make_request(args, rank()), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
-  return wide_ ? wide_->start(make_request(args), std::move(keep)) : impl_->start(make_request(args), std::move(keep));
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 
 Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {

@@ -43,9 +43,13 @@ enum PostFlag : std::uint8_t {
   kBlocking = 1,  // the rank stays in the call until the operation is done
   kUnstaged = 2,  // its buffer is private and has not been copied: it can stream, or will stage and then say "ready"
   kPrivateOutput = 4,  // only the rank itself can write its output
+  kInlined =
+      8,       // its inputs are in control memory, each of `count` units: where all ranks say so, each fetches its own
+  kTiny = 16,  // the inputs are in this line, see tiny()
 };
 
-// What one rank asks for. The fields up to `factor` must agree between ranks, except flags.
+// What one rank asks for. The fields up to `factor` must agree between ranks, except flags, and except `count` where
+// ranks give lists: there it is the bytes of a piece, with kInlined alone, and the tables of pieces must agree.
 struct alignas(kLine) Post {
   std::atomic<std::uint64_t> state;  // 2 * sequence once written; + 1 once its buffers may be used by others
   Kind kind;
@@ -98,6 +102,9 @@ struct alignas(kLine) RankState {
   alignas(kLine) std::atomic<std::uint64_t> laid_out;
   std::atomic<std::uint64_t> reduced;
   std::atomic<std::uint32_t> copy_way;  // of rank 0: how all write their staging, a CopyWay
+  // The same of other operations, by Kind (copy_ways.h): streamed, and small.
+  std::atomic<std::uint32_t> move_ways;
+  std::atomic<std::uint32_t> small_ways;
 };
 
 struct alignas(kLine) Header {
@@ -114,6 +121,11 @@ struct alignas(kLine) AbortReason {
 
 // Each rank's staging holds so many pieces of at most so many bytes (a multiple of the page size), see stream.h.
 inline constexpr std::size_t kStreamPieces = 3;
+
+// Inputs of a rank that together have so many bytes are copied into control memory if they are private, or even if
+// they are not: a copy costs less than waiting until others have read them in place.
+inline constexpr std::size_t kCopiedBytes = std::size_t{32} << 10;
+inline constexpr std::size_t kAlwaysCopiedBytes = std::size_t{8} << 10;
 std::size_t stream_piece_bytes(int world);
 
 // Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
@@ -126,7 +138,18 @@ struct alignas(kLine) Message {
   std::uint64_t bytes;
   Address data;      // kNowhere: in `eager`
   Address consumed;  // where to set a flag once the data has been copied (large messages)
+  Address passage;   // of a Passage, where the data comes in pieces
   alignas(kLine) std::byte eager[kEagerBytes];
+};
+
+// A large message from private memory, in the sender's arena: its pieces are written while earlier ones are read, and
+// then over these, so that all stays in cache. To a receiver that is not there they are written side by side.
+struct Passage {
+  std::uint64_t piece_bytes;
+  alignas(kLine) std::atomic<std::uint64_t> written;  // pieces
+  alignas(kLine) std::atomic<std::uint64_t> read;
+  // By piece, where it is in the staging, counted in pieces.
+  std::uint32_t* places() { return reinterpret_cast<std::uint32_t*>(this + 1); }
 };
 
 // Where everything is, for a group of `world` ranks.
@@ -141,10 +164,11 @@ class ControlLayout {
         ranks_(align(reasons_ + world * sizeof(AbortReason))),
         channels_(ranks_ + world * rank_bytes_),
         stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
-        stream_bytes_(kStreamPieces * stream_piece_bytes(world)) {}
+        stream_bytes_(kStreamPieces * stream_piece_bytes(world)),
+        copies_(stream_ + world * stream_bytes_) {}
 
   // Address space; pages exist once they are touched.
-  std::size_t total() const { return stream_ + world_ * stream_bytes_; }
+  std::size_t total() const { return copies_ + world_ * copies_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
   std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
@@ -152,6 +176,8 @@ class ControlLayout {
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
   std::size_t done(int rank, int slot) const { return claim(rank, kRing) + slot * sizeof(Counter); }
   std::size_t payload(int rank, int slot) const { return done(rank, kRing) + slot * Communicator::kInlineBytes; }
+  std::size_t copies(int rank) const { return copies_ + rank * copies_bytes(); }
+  static constexpr std::size_t copies_bytes() { return kRing * kCopiedBytes; }
   std::size_t pieces(int rank, int slot) const {
     return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * world_ * sizeof(PieceEntry);
   }
@@ -171,6 +197,7 @@ class ControlLayout {
   std::size_t channels_;
   std::size_t stream_;
   std::size_t stream_bytes_;
+  std::size_t copies_;
 };
 
 }  // namespace lockstep::comm

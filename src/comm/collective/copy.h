@@ -36,19 +36,36 @@ inline void copy_cached(void* to, const void* from, std::size_t bytes) {
 
 // For memory that this rank writes and others read, again and again: past the cache. A line that another core has read
 // since can be written only after that core has given it up, some 27 ns a line on Zen 4, one after the other; streaming
-// stores do without, and the readers find the line just as quickly. `to` should be aligned to 16 bytes.
+// stores do without, and the readers find the line just as quickly.
 inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
 #if defined(__SSE2__)
-  if (bytes >= 256 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0) {
-    for (; bytes >= 16; bytes -= 16, in += 16, out += 16) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(out), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+  if (bytes >= 256) {
+    // Whole lines, or each costs a write of its own to memory.
+    const std::size_t head = -reinterpret_cast<std::uintptr_t>(out) % 64;
+    std::memcpy(out, in, head);
+    bytes -= head, in += head, out += head;
+    for (; bytes >= 64; bytes -= 64, in += 64, out += 64) {
+      const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
+      const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 1);
+      const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 2);
+      const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + 3);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out), a);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out) + 1, b);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out) + 2, c);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out) + 3, d);
     }
     _mm_sfence();  // before the flag that tells the readers
   }
 #endif
   if (bytes > 0) std::memcpy(out, in, bytes);
+}
+
+// For results so large (together) that the caches cannot keep them: saves reading each line before it is overwritten.
+inline constexpr std::size_t kLargeResult = std::size_t{4} << 20;
+inline void copy_past_caches(void* to, const void* from, std::size_t bytes) {
+  copy_to_readers(to, from, bytes);
 }
 
 }  // namespace lockstep::comm

@@ -7,8 +7,9 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <utility>
 
-#include "lockstep/comm/collective/reduce.h"
+#include "comm/transport/map_shared.h"
 #include "plan.h"
 
 namespace lockstep::comm {
@@ -16,6 +17,9 @@ namespace {
 
 // How long a rank that leaves lets others finish what they have begun.
 constexpr auto kFarewell = std::chrono::milliseconds(200);
+
+// From here on the way in which inputs are copied into control memory matters.
+constexpr std::size_t kJudgedBytes = 4096;
 
 // A rank that has seen everyone arrive leaves the others' tickets to them for a moment: they are just about to begin.
 constexpr int kSpinsBeforeHelp = 30;
@@ -35,7 +39,10 @@ Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver 
       waiting_(memory_),
       timeout_(options.timeout),
       mailbox_(memory_, waiting_),
-      stream_(memory_, waiting_) {
+      small_ways_(memory_, &RankState::small_ways),
+      ring_(memory_, waiting_),
+      stream_(memory_, waiting_, ring_),
+      move_stream_(memory_, ring_) {
   memory_.state(rank).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
 }
 
@@ -158,10 +165,25 @@ bool Communicator::Impl::finish_at_once(Collective& collective) {
   return false;
 }
 
-Status Communicator::Impl::run(Request request, Deadline deadline) {
-  Collective collective(memory_, waiting_, std::move(request), /*blocking=*/true);
+Status Communicator::Impl::run(const RequestView& request, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, memory_.rank(), memory_.world()));
+  SmallCall small(memory_, request);
+  if (small.fits()) {
+    std::optional<Collective> collective;
+    if (run_small(small, request, collective)) return {};
+    if (collective) return finish(*collective, deadline);
+  }
+  return run_at_length(request.copy(), deadline);
+}
+
+Status Communicator::Impl::run_at_length(Request request, Deadline deadline) {
+  Collective collective(memory_, waiting_, std::move(request), Conduct::kStays);
   LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
   if (finish_at_once(collective)) return collective.status();
+  return finish(collective, deadline);
+}
+
+Status Communicator::Impl::finish(Collective& collective, Deadline deadline) {
   Status status = finish_waiting(collective, deadline);
   if (status.ok() && collective.wants_stream()) status = stream(collective, deadline);
   if (!status.ok()) {
@@ -174,7 +196,7 @@ Status Communicator::Impl::run(Request request, Deadline deadline) {
 Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
   std::uint64_t progress = 0;
   auto progressed = std::chrono::steady_clock::now();
-  const Stream::WaitFor wait_for = [&](const Stream::Step& step) {
+  const StagingRing::WaitFor wait_for = [&](const StagingRing::Step& step) {
     return wait_until(
         waiting_, deadline, [] { return -1; }, step,
         [&](bool expired) { return check(collective, expired, progress, progressed); });
@@ -186,7 +208,9 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
     drive(true);
     return pending_.front() == &collective;
   }));
-  const Status status = stream_.all_reduce(collective.request(), wait_for);
+  const Request& request = collective.request();
+  const Status status = request.kind == Kind::kAllReduce ? stream_.all_reduce(request, wait_for)
+                                                         : move_stream_.run(request, collective.sequence(), wait_for);
   if (status.ok()) {
     MutexLock lock(mutex_);
     collective.finish({});
@@ -195,65 +219,53 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
   return status;
 }
 
-// The usual small all-reduce touches nothing but its own line and payload and those of the others.
-Status Communicator::Impl::run_small(const AllReduce& args, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(validate(make_request(args), memory_.rank(), memory_.world()));
-  LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
-  std::optional<Collective> collective;
-  {
-    MutexLock lock(mutex_);
-    if (admitted() && pending_.empty()) {
-      const std::uint64_t sequence = next_sequence();
-      post_small(memory_, waiting_, args, sequence);
-      const int world = memory_.world();
-      scratch_.inputs.resize(world);
-      bool agreed = true;
-      const Post& mine = memory_.post(memory_.rank(), sequence);
-      int rank = 0;
-      for (int spin = 0; rank < world && spin <= waiting_.spins();) {
-        const Post& post = memory_.post(rank, sequence);
-        if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
-          ++spin;
-          cpu_relax();
-          continue;
-        }
-        agreed = agreed && post.kind == mine.kind && post.count == mine.count && post.type == mine.type &&
-                 post.op == mine.op && std::memcmp(&post.factor, &mine.factor, sizeof(double)) == 0;
-        if (agreed && args.count > 0) scratch_.inputs[rank] = memory_.resolve(rank, post.input);
-        ++rank;
-      }
-      if (rank == world && agreed) {
-        auto* output = static_cast<std::byte*>(args.output);
-        reduce({args.type, args.op, args.factor}, scratch_.inputs, std::span(&output, 1), args.count);
-        reap();
-        return {};
-      }
-      // Still under the lock: nobody may take the number for completed.
-      collective.emplace(memory_, waiting_, make_request(args), /*blocking=*/true);
-      collective->adopt_small(sequence);
-      pending_.push_back(&*collective);
+// The usual case touches nothing but this rank's line and payload and those of the others.
+bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
+  MutexLock lock(mutex_);
+  if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
+  const std::uint64_t sequence = next_sequence();
+  // What is smaller goes well either way; no clock is asked for it.
+  const bool judged = call.bytes() >= kJudgedBytes;
+  const CopyWay way = judged ? small_ways_.way(request.kind) : CopyWay::kPlain;
+  if (judged && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());
+  const auto started = judged ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  call.post(waiting_, sequence, way);
+  bool agreed = true;
+  int rank = 0;
+  for (int spin = 0; rank < memory_.world() && spin <= waiting_.spins();) {
+    const Post& post = memory_.post(rank, sequence);
+    if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
+      ++spin;
+      cpu_relax();
+      continue;
     }
+    agreed = agreed && call.agrees(post);
+    ++rank;
   }
-  if (!collective) return run(make_request(args), deadline);
-  const Status status = finish_waiting(*collective, deadline);
-  if (!status.ok()) {
-    forget(*collective);
-    return status;
+  if (rank == memory_.world() && agreed) {
+    call.fetch(scratch_);
+    if (judged) small_ways_.record(request.kind, started, call.bytes());
+    reap();
+    return true;
   }
-  return collective->status();
+  // Still under the lock: nobody may take the number for completed.
+  collective.emplace(memory_, waiting_, request.copy(), Conduct::kStays);
+  collective->adopt_small(sequence);
+  pending_.push_back(&*collective);
+  return false;
 }
 
 Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), /*blocking=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), Conduct::kLeaves));
   return Operation(std::move(state));
 }
 
 Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Request request, KeepAlive keep_alive,
-                                                                     bool blocking) {
+                                                                     Conduct conduct) {
   auto state = std::make_shared<Operation::State>();
   state->group = shared_from_this();
   state->keep_alive = std::move(keep_alive);
-  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), blocking);
+  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
   LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, Deadline::after(timeout_)));
   MutexLock lock(mutex_);
   started_.push_back(state);

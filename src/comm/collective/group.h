@@ -4,14 +4,18 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collective.h"
+#include "copy_ways.h"
 #include "group_memory.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/collective/communicator.h"
 #include "mailbox.h"
+#include "move_stream.h"
 #include "request.h"
+#include "small_call.h"
 #include "stream.h"
 #include "waiting.h"
 
@@ -37,11 +41,10 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
  public:
   Impl(int rank, const CommunicatorOptions& options, HandOver parts);
 
-  Status run(Request request, Deadline deadline);
-  Status run_small(const AllReduce& args, Deadline deadline);
+  Status run(const RequestView& request, Deadline deadline);
   Result<Operation> start(Request request, KeepAlive keep_alive);
-  // For a WideGroup: `blocking` promises that this rank drives the operation until it is over.
-  Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, bool blocking);
+  // For a WideGroup, which drives what it blocks on among other things.
+  Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, Conduct conduct);
   // Receives a message that has arrived; false when there is none that matches.
   bool try_receive(Transfer& transfer);
   Status run(Transfer transfer, Deadline deadline);
@@ -65,6 +68,11 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   bool admitted() LOCKSTEP_REQUIRES(mutex_);
   std::uint64_t next_sequence() LOCKSTEP_REQUIRES(mutex_);
   Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status run_at_length(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  // True: over. Else `collective` goes on with it, or is empty where it has not begun.
+  bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
+      LOCKSTEP_EXCLUDES(mutex_);
+  Status finish(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   bool finish_at_once(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
@@ -97,7 +105,12 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Scratch scratch_ LOCKSTEP_GUARDED_BY(mutex_);
   Mailbox mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  Stream stream_;  // used by one operation at a time, in the order of their numbers
+  CopyWays small_ways_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool payloads_touched_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Used by one operation at a time, in the order of their numbers.
+  StagingRing ring_;
+  Stream stream_;
+  MoveStream move_stream_;
 };
 
 }  // namespace lockstep::comm

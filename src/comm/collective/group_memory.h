@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,14 @@ class GroupMemory {
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
   Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
-  std::byte* payload(int rank, std::uint64_t sequence) const {
-    return &at<std::byte>(layout_.payload(rank, slot(sequence)));
+  // For inputs of together `bytes`, at most kCopiedBytes.
+  std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
+    if (bytes <= Communicator::kInlineBytes) return &at<std::byte>(layout_.payload(rank, slot(sequence)));
+    return &at<std::byte>(layout_.copies(rank) + slot(sequence) * kCopiedBytes);
+  }
+  // All payloads of more than kInlineBytes, of all ranks.
+  std::span<std::byte> large_payloads() const {
+    return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(world_) * ControlLayout::copies_bytes()};
   }
   PieceEntry* pieces(int rank, std::uint64_t sequence) const {
     return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));

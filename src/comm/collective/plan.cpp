@@ -39,6 +39,11 @@ const char* to_string(Kind kind) {
   return "unknown";
 }
 
+Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
+    : memory_(memory), sequence_(sequence), kind_(own().kind) {
+  for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
+}
+
 std::string Plan::describe(const Post& post) {
   const std::string name = to_string(post.kind);
   const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
@@ -64,7 +69,8 @@ Status Plan::agreement() const {
   for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
     const Post& other = post(rank);
     agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
-             other.count == first.count && std::memcmp(&other.factor, &first.factor, sizeof(double)) == 0;
+             (other.count == first.count || has_lists(kind_)) &&
+             std::memcmp(&other.factor, &first.factor, sizeof(double)) == 0;
   }
   if (agreed) return check_sizes();
 
@@ -87,56 +93,67 @@ Status Plan::check_sizes() const {
     return {};
   for (int to = 0; to < memory_.world(); ++to) {
     for (int from = 0; from < memory_.world(); ++from) {
-      const std::size_t sent_bytes = sent(from, to).bytes;
-      const std::size_t wanted_bytes = wanted(to, from).bytes;
-      if (sent_bytes == wanted_bytes) continue;
+      const std::size_t sends = sent_bytes(from, to);
+      const std::size_t wants = wanted_bytes(to, from);
+      if (sends == wants) continue;
       return {
           ErrorCode::kMismatch,
           fmt::format(
               "the ranks of group '{}' disagree in collective #{} ({}): rank {} expects {} bytes from rank {}, which "
               "sends {}",
-              memory_.name(), sequence_, to_string(kind_), to, wanted_bytes, from, sent_bytes)};
+              memory_.name(), sequence_, to_string(kind_), to, wants, from, sends)};
     }
   }
   return {};
 }
 
-Plan::Part Plan::sent(int from, int to) const {
-  const auto whole = [&](const Post& post) {
-    return Part{post.input == kNowhere ? nullptr : memory_.resolve(from, post.input), post.input_bytes};
-  };
-  const auto piece = [&] {
-    const PieceEntry& entry = memory_.pieces(from, sequence_)[to];
-    return Part{entry.input == kNowhere ? nullptr : memory_.resolve(from, entry.input), entry.input_bytes};
-  };
+// With tiny inputs, sizes follow from the count.
+std::size_t Plan::input_bytes(const Post& post) const {
+  return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type)) : post.input_bytes;
+}
+
+std::size_t Plan::output_bytes(const Post& post) const {
+  return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type))
+                                   : post.output_bytes;
+}
+
+std::size_t Plan::sent_bytes(int from, int to) const {
   switch (kind_) {
-    case Kind::kBroadcast: return from == own().root && to != from ? whole(post(from)) : Part{};
-    case Kind::kAllGather: return whole(post(from));
-    case Kind::kGather: return to == own().root ? whole(post(from)) : Part{};
-    case Kind::kScatter: return from == own().root ? piece() : Part{};
+    case Kind::kBroadcast: return from == own().root && to != from ? input_bytes(post(from)) : 0;
+    case Kind::kAllGather: return input_bytes(post(from));
+    case Kind::kReduce:
+    case Kind::kGather: return to == own().root ? input_bytes(post(from)) : 0;
+    case Kind::kScatter: return from == own().root ? memory_.pieces(from, sequence_)[to].input_bytes : 0;
     case Kind::kReduceScatter:
-    case Kind::kAllToAll: return piece();
-    default: return {};
+    case Kind::kAllToAll: return memory_.pieces(from, sequence_)[to].input_bytes;
+    default: return 0;
   }
 }
 
-Plan::Part Plan::wanted(int to, int from) const {
-  const auto whole = [&](const Post& post) {
-    return Part{post.output == kNowhere ? nullptr : memory_.resolve(to, post.output), post.output_bytes};
-  };
-  const auto piece = [&] {
-    const PieceEntry& entry = memory_.pieces(to, sequence_)[from];
-    return Part{entry.output == kNowhere ? nullptr : memory_.resolve(to, entry.output), entry.output_bytes};
-  };
+std::size_t Plan::wanted_bytes(int to, int from) const {
   switch (kind_) {
-    case Kind::kBroadcast: return from == own().root && to != from ? whole(post(to)) : Part{};
-    case Kind::kGather: return to == own().root ? piece() : Part{};
-    case Kind::kScatter: return from == own().root ? whole(post(to)) : Part{};
-    case Kind::kReduceScatter: return whole(post(to));
+    case Kind::kBroadcast: return from == own().root && to != from ? output_bytes(post(to)) : 0;
+    case Kind::kGather: return to == own().root ? memory_.pieces(to, sequence_)[from].output_bytes : 0;
+    case Kind::kScatter: return from == own().root ? output_bytes(post(to)) : 0;
+    case Kind::kReduceScatter: return output_bytes(post(to));
     case Kind::kAllGather:
-    case Kind::kAllToAll: return piece();
-    default: return {};
+    case Kind::kAllToAll: return memory_.pieces(to, sequence_)[from].output_bytes;
+    default: return 0;
   }
+}
+
+Plan::Part Plan::sent(int from, int to) const {
+  const std::size_t bytes = sent_bytes(from, to);
+  if (bytes == 0) return {};
+  const Address address = lists_inputs(kind_) ? memory_.pieces(from, sequence_)[to].input : post(from).input;
+  return {address == kNowhere ? nullptr : memory_.resolve(from, address), bytes};
+}
+
+Plan::Part Plan::wanted(int to, int from) const {
+  const std::size_t bytes = wanted_bytes(to, from);
+  if (bytes == 0) return {};
+  const Address address = lists_outputs(kind_) ? memory_.pieces(to, sequence_)[from].output : post(to).output;
+  return {address == kNowhere ? nullptr : memory_.resolve(to, address), bytes};
 }
 
 Plan::Part Plan::wanted_at(int to, int from, const PrivateOutputs& outputs) const {
@@ -154,7 +171,8 @@ std::size_t Plan::ticket_bytes() const {
 }
 
 bool Plan::shared(int owner) const {
-  if (kind_ == Kind::kAllReduce) return !one_shot();
+  if (inlined_) return false;
+  if (kind_ == Kind::kAllReduce) return true;
   const int writer = kind_ == Kind::kReduce ? own().root : owner;
   return (post(writer).flags & kPrivateOutput) == 0;
 }
@@ -162,7 +180,7 @@ bool Plan::shared(int owner) const {
 // A private result is its owner's work alone.
 int Plan::workers(int& first) const {
   first = kind_ == Kind::kReduce ? own().root : memory_.rank();
-  if (one_shot() || !shared(first)) return 1;
+  if (!shared(first)) return 1;
   first = 0;
   return memory_.world();
 }
@@ -185,9 +203,9 @@ std::uint64_t Plan::tickets(int owner) const {
     const std::uint64_t each = ceil_divide(all, count);
     return std::min(each, all - std::min(all, owner * each));
   }
-  if (kind_ == Kind::kReduceScatter) return ceil_divide(post(owner).output_bytes, ticket_bytes());
+  if (kind_ == Kind::kReduceScatter) return ceil_divide(output_bytes(post(owner)), ticket_bytes());
   std::uint64_t sum = 0;
-  for (int from = 0; from < memory_.world(); ++from) sum += ceil_divide(wanted(owner, from).bytes, ticket_bytes());
+  for (int from = 0; from < memory_.world(); ++from) sum += ceil_divide(wanted_bytes(owner, from), ticket_bytes());
   return sum;
 }
 
@@ -225,7 +243,7 @@ void Plan::execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& s
 void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const PrivateOutputs& outputs,
                                   Scratch& scratch) const {
   const std::size_t begin = ticket * ticket_bytes();
-  const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), post(owner).output_bytes - begin);
+  const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), output_bytes(post(owner)) - begin);
   scratch.inputs.clear();
   for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
   scratch.outputs.assign(1, wanted_at(owner, 0, outputs).data + begin);
@@ -235,7 +253,7 @@ void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const Private
 void Plan::execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& outputs) const {
   const std::size_t step = ticket_bytes();
   for (int from = 0; from < memory_.world(); ++from) {
-    const std::uint64_t tickets = ceil_divide(wanted(owner, from).bytes, step);
+    const std::uint64_t tickets = ceil_divide(wanted_bytes(owner, from), step);
     if (ticket >= tickets) {
       ticket -= tickets;
       continue;

@@ -18,19 +18,20 @@ struct PrivateOutputs {
 
 class Plan {
  public:
-  Plan(const GroupMemory& memory, std::uint64_t sequence) : memory_(memory), sequence_(sequence), kind_(own().kind) {}
+  // Once all ranks have posted.
+  Plan(const GroupMemory& memory, std::uint64_t sequence);
 
   // Ok when all ranks asked for the same; else who asked for what. The same text on every rank.
   Status agreement() const;
 
-  // Every rank reduces the inlined inputs for itself.
-  bool one_shot() const { return is_one_shot(kind_, total_bytes()); }
+  // All inputs are in control memory: each rank makes its own result, and waits for nobody's work.
+  bool inlined() const { return inlined_; }
+  // What a rank knows beforehand to be inlined by all.
   static bool is_one_shot(Kind kind, std::size_t bytes) {
     return (kind == Kind::kAllReduce || kind == Kind::kReduce) && bytes <= Communicator::kInlineBytes;
   }
 
-  // The results of `total` bytes come out of inputs that all ranks have inlined: each rank fetches its own, and waits
-  // for nobody's work.
+  // The same of results of `total` bytes that are only fetched.
   static bool is_fetched(Kind kind, std::size_t total) {
     const bool follows = kind == Kind::kBroadcast || kind == Kind::kAllGather || kind == Kind::kGather;
     return follows && total <= Communicator::kInlineBytes;
@@ -41,14 +42,19 @@ class Plan {
   bool shared(int owner) const;
   void execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const;
 
-  // For messages: "all_reduce of 10 float32 (sum)".
-  static std::string describe(const Post& post);
-
- private:
   struct Part {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
+  // What `from` sends to `to`; nowhere if `to` cannot see it, empty when nothing passes between them.
+  Part sent(int from, int to) const;
+  // Its size alone, as addresses may yet change.
+  std::size_t sent_bytes(int from, int to) const;
+
+  // For messages: "all_reduce of 10 float32 (sum)".
+  static std::string describe(const Post& post);
+
+ private:
   struct Range {
     std::size_t begin;
     std::size_t end;
@@ -60,9 +66,12 @@ class Plan {
   std::size_t ticket_bytes() const;
   bool reduces() const { return kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter; }
 
-  // What `from` sends to `to`, and where `to` wants what comes from `from`; empty when nothing passes between them.
-  Part sent(int from, int to) const;
+  // Where `to` wants what comes from `from`.
   Part wanted(int to, int from) const;
+  std::size_t wanted_bytes(int to, int from) const;
+  // Of the one input or output of `post`.
+  std::size_t input_bytes(const Post& post) const;
+  std::size_t output_bytes(const Post& post) const;
   Part wanted_at(int to, int from, const PrivateOutputs& outputs) const;
   // Of kAllReduce and kReduce: among how many ranks the elements are shared out, and which is the first of them.
   int workers(int& first) const;
@@ -76,6 +85,7 @@ class Plan {
   const GroupMemory& memory_;
   std::uint64_t sequence_;
   Kind kind_;
+  bool inlined_ = true;
 };
 
 }  // namespace lockstep::comm

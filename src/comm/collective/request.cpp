@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace lockstep::comm {
 namespace {
 
 template <typename Args>
-Request reduction(Kind kind, const Args& args) {
-  Request request;
+RequestView reduction(Kind kind, const Args& args) {
+  RequestView request;
   request.kind = kind;
   request.type = args.type;
   request.op = args.op;
@@ -19,7 +21,7 @@ bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
 
-Status check_list(const Request& request, const char* what, std::size_t size, int world) {
+Status check_list(const RequestView& request, const char* what, std::size_t size, int world) {
   if (size == static_cast<std::size_t>(world)) return {};
   return {ErrorCode::kInvalidArgument,
           fmt::format("{}: expected one {} per rank ({}), got {}", to_string(request.kind), what, world, size)};
@@ -27,8 +29,8 @@ Status check_list(const Request& request, const char* what, std::size_t size, in
 
 }  // namespace
 
-Request make_request(const AllReduce& args) {
-  Request request = reduction(Kind::kAllReduce, args);
+RequestView view_of(const AllReduce& args, int) {
+  RequestView request = reduction(Kind::kAllReduce, args);
   const std::size_t bytes = args.count * size_of(args.type);
   request.count = args.count;
   request.input = {args.input, bytes};
@@ -36,8 +38,8 @@ Request make_request(const AllReduce& args) {
   return request;
 }
 
-Request make_request(const Reduce& args, int rank) {
-  Request request = reduction(Kind::kReduce, args);
+RequestView view_of(const Reduce& args, int rank) {
+  RequestView request = reduction(Kind::kReduce, args);
   const std::size_t bytes = args.count * size_of(args.type);
   request.count = args.count;
   request.root = args.root;
@@ -46,8 +48,8 @@ Request make_request(const Reduce& args, int rank) {
   return request;
 }
 
-Request make_request(const Broadcast& args, int rank) {
-  Request request;
+RequestView view_of(const Broadcast& args, int rank) {
+  RequestView request;
   request.kind = Kind::kBroadcast;
   request.type = args.type;
   request.root = args.root;
@@ -60,8 +62,8 @@ Request make_request(const Broadcast& args, int rank) {
   return request;
 }
 
-Request make_request(const AllGather& args) {
-  Request request;
+RequestView view_of(const AllGather& args, int) {
+  RequestView request;
   request.kind = Kind::kAllGather;
   request.type = args.type;
   request.input = args.input;
@@ -69,8 +71,8 @@ Request make_request(const AllGather& args) {
   return request;
 }
 
-Request make_request(const Gather& args, int rank) {
-  Request request;
+RequestView view_of(const Gather& args, int rank) {
+  RequestView request;
   request.kind = Kind::kGather;
   request.type = args.type;
   request.root = args.root;
@@ -79,8 +81,8 @@ Request make_request(const Gather& args, int rank) {
   return request;
 }
 
-Request make_request(const Scatter& args, int rank) {
-  Request request;
+RequestView view_of(const Scatter& args, int rank) {
+  RequestView request;
   request.kind = Kind::kScatter;
   request.type = args.type;
   request.root = args.root;
@@ -89,15 +91,15 @@ Request make_request(const Scatter& args, int rank) {
   return request;
 }
 
-Request make_request(const ReduceScatter& args) {
-  Request request = reduction(Kind::kReduceScatter, args);
+RequestView view_of(const ReduceScatter& args, int) {
+  RequestView request = reduction(Kind::kReduceScatter, args);
   request.inputs = args.inputs;
   request.output = args.output;
   return request;
 }
 
-Request make_request(const AllToAll& args) {
-  Request request;
+RequestView view_of(const AllToAll& args, int) {
+  RequestView request;
   request.kind = Kind::kAllToAll;
   request.type = args.type;
   request.inputs = args.inputs;
@@ -105,13 +107,31 @@ Request make_request(const AllToAll& args) {
   return request;
 }
 
-Request make_request(const Barrier&) {
-  Request request;
+RequestView view_of(const Barrier&, int) {
+  RequestView request;
   request.kind = Kind::kBarrier;
   return request;
 }
 
-Status validate(const Request& request, int rank, int world) {
+std::optional<std::size_t> even_piece(const RequestView& request) {
+  const auto all = [](const auto& pieces, std::size_t bytes) {
+    return std::all_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.bytes == bytes; });
+  };
+  std::size_t bytes = request.input.bytes;
+  switch (request.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce: return bytes;
+    case Kind::kBroadcast: return request.count;
+    case Kind::kScatter:
+    case Kind::kReduceScatter: bytes = request.output.bytes; break;
+    case Kind::kAllToAll: bytes = request.inputs[0].bytes; break;
+    default: break;
+  }
+  if (all(request.inputs, bytes) && all(request.outputs, bytes)) return bytes;
+  return std::nullopt;
+}
+
+Status validate(const RequestView& request, int rank, int world) {
   const char* name = to_string(request.kind);
   if (request.root < 0 || request.root >= world) {
     return {ErrorCode::kInvalidArgument,

@@ -1,7 +1,5 @@
 #include "stream.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -40,30 +38,28 @@ std::size_t stream_piece_bytes(int world) {
   return world > 2 ? kPieceBytesManyRanks : kPieceBytes;
 }
 
-Stream::Stream(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), piece_bytes_(stream_piece_bytes(memory.world())) {}
+Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
+    : memory_(memory), waiting_(waiting), ring_(ring) {}
 
-Status Stream::everyone(std::atomic<std::uint64_t> RankState::*counter, std::uint64_t value,
-                        const WaitFor& wait_for) const {
+Status Stream::wait_until_reduced(const WaitFor& wait_for) const {
   int next = 0;
   return wait_for([&] {
-    while (next < memory_.world() && (memory_.state(next).*counter).load(std::memory_order_acquire) >= value) ++next;
+    while (next < memory_.world() && memory_.state(next).reduced.load(std::memory_order_acquire) >= ring_.number())
+      ++next;
     return next == memory_.world();
   });
 }
 
 Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
-  const std::size_t step = piece_bytes_ / element;
-  if (!touched_) touch_staging();
+  const std::size_t step = stream_piece_bytes(memory_.world()) / element;
   for (std::size_t end = request.count; end > 0;) {
     const std::size_t count = std::min(step, end);
     end -= count;
-    place_ = place_of(count * element);
+    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(count * element, StagingRing::Use::kWrites, wait_for));
     const bool small = memory_.world() <= 2 && count * element <= kSmallPieceBytes;
     LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
                                    : pass_piece(request, end, count, wait_for));
-    ++pieces_;
   }
   return {};
 }
@@ -71,12 +67,11 @@ Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
 Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
   const std::size_t element = size_of(request.type);
-  copy_to_readers(staging(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
+  copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
                   count * element);
-  mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
-  mine.reduced.store(pieces_ + 1, std::memory_order_relaxed);  // nobody waits for that
-  waiting_.notify(true);
-  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
+  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // nobody waits for that
+  ring_.lay_out();
+  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   gather_inputs(request, begin, 0);
   std::byte* const result = static_cast<std::byte*>(request.output.data) + begin * element;
   reduce({request.type, request.op, request.factor}, inputs_, std::span(&result, 1), count);
@@ -89,16 +84,15 @@ Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
   Stopwatch watch;
   lay_out(request, begin, count);
-  mine.laid_out.store(pieces_ + 1, std::memory_order_seq_cst);
+  ring_.lay_out();
   watch.stop();
-  waiting_.notify(true);
-  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::laid_out, pieces_ + 1, wait_for));
+  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   watch.start();
   reduce_slice(request, begin, count);
-  mine.reduced.store(pieces_ + 1, std::memory_order_seq_cst);
+  mine.reduced.store(ring_.number(), std::memory_order_seq_cst);
   watch.stop();
   waiting_.notify(true);
-  LOCKSTEP_RETURN_IF_ERROR(everyone(&RankState::reduced, pieces_ + 1, wait_for));
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_reduced(wait_for));
   watch.start();
   collect_slices(request, begin, count);
   watch.stop();
@@ -109,28 +103,12 @@ Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t
   return {};
 }
 
-// All pages in one call, at the group's first use, instead of by a fault for each later. Failure costs those faults.
-void Stream::touch_staging() {
-  touched_ = true;
-#ifdef MADV_POPULATE_WRITE
-  madvise(memory_.stream(0), memory_.world() * kStreamPieces * piece_bytes_, MADV_POPULATE_WRITE);
-#endif
-}
-
-// Never where the piece before lies, whatever their sizes: that one begins at most a piece before `next_place_`, and at
-// the start only the last third can be left.
-std::size_t Stream::place_of(std::size_t bytes) {
-  const std::size_t place = next_place_ + bytes > kStreamPieces * piece_bytes_ ? 0 : next_place_;
-  next_place_ = (place + bytes + kLine - 1) / kLine * kLine;
-  return place;
-}
-
 void Stream::lay_out(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
   const std::size_t from = slice_begin(count, element, memory_.rank()) * element;
   const std::size_t to = slice_begin(count, element, memory_.rank() + 1) * element;
-  std::byte* const place = staging(memory_.rank());
+  std::byte* const place = ring_.of(memory_.rank());
   stage(place, input, from);
   stage(place + to, input + to, count * element - to);
 }
@@ -152,7 +130,7 @@ void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_
   for (int rank = 0; rank < memory_.world(); ++rank) {
     inputs_.push_back(rank == memory_.rank()
                           ? static_cast<const std::byte*>(request.input.data) + (begin + from) * element
-                          : staging(rank) + from * element);
+                          : ring_.of(rank) + from * element);
   }
 }
 
@@ -167,7 +145,7 @@ void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t
     const std::size_t elements = std::min(step, end - from);
     gather_inputs(request, begin, from);
     std::byte* const result = static_cast<std::byte*>(request.output.data) + (begin + from) * element;
-    std::byte* const place = staging(memory_.rank()) + from * element;
+    std::byte* const place = ring_.of(memory_.rank()) + from * element;
     const std::array outputs{result, place};
     const bool at_once = way_ == CopyWay::kPlain;
     reduce(reduction, inputs_, std::span(outputs).first(at_once ? 2 : 1), elements);
@@ -182,7 +160,7 @@ void Stream::collect_slices(const Request& request, std::size_t begin, std::size
     if (rank == memory_.rank()) continue;
     const std::size_t from = slice_begin(count, element, rank) * element;
     const std::size_t to = slice_begin(count, element, rank + 1) * element;
-    copy_cached(output + from, staging(rank) + from, to - from);
+    copy_cached(output + from, ring_.of(rank) + from, to - from);
   }
 }
 

@@ -84,7 +84,8 @@ void WideGroup::issue() {
       return;
     }
     if (request->kind != Kind::kNone) {
-      auto started = before_->launch(std::move(request).value(), nullptr, operation->blocking);
+      auto started = before_->launch(std::move(request).value(), nullptr,
+                                     operation->blocking ? Conduct::kDrives : Conduct::kLeaves);
       if (!started.ok()) return;  // the local group is broken, which check() finds
       active.local = std::move(started).value();
     }
@@ -113,7 +114,8 @@ bool WideGroup::advance(Active& active) {
     case Stage::kWaiting: {
       auto request = active.step->after();
       if (!request.ok()) return false;
-      auto started = after_->launch(std::move(request).value(), nullptr, active.operation->blocking);
+      auto started = after_->launch(std::move(request).value(), nullptr,
+                                    active.operation->blocking ? Conduct::kDrives : Conduct::kLeaves);
       if (!started.ok()) return false;
       active.local = std::move(started).value();
       active.stage = Stage::kAfter;

@@ -42,4 +42,10 @@ Result<std::byte*> map_shared(int fd, std::size_t bytes) {
   return base;
 }
 
+void populate([[maybe_unused]] std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE
+  madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE);
+#endif
+}
+
 }  // namespace lockstep::comm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "lockstep/base/status.h"
 
@@ -13,5 +14,8 @@ namespace lockstep::comm {
 // copies and sums run at a third of their speed. Multiples of 2 MiB, so that huge pages stay possible where they are
 // allowed.
 Result<std::byte*> map_shared(int fd, std::size_t bytes);
+
+// Makes all pages of `memory` present in one call, instead of by a fault for each later. Failure costs those faults.
+void populate(std::span<std::byte> memory);
 
 }  // namespace lockstep::comm

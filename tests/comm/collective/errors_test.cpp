@@ -264,7 +264,7 @@ TEST(ErrorsMulti, LeavingWithAnOperationUnderWayBreaksTheGroup) {
 
 TEST(ErrorsMulti, ExhaustedArenaIsToldToAll) {
   auto store = std::make_shared<HashStore>();
-  for (const std::size_t count : {std::size_t{500'000}, std::size_t{3000}}) {
+  for (const std::size_t count : {std::size_t{500'000}, std::size_t{10'000}}) {
     test::run_each(3, [&](int rank) {
       SharedArenaOptions options;
       if (rank == 1) options.reserve = 4096;

@@ -110,13 +110,13 @@ TEST(CommunicatorFault, KilledBeforeItPosts) {
   EXPECT_EQ(group->run(Barrier{}, Deadline::never()).message(), status.message());
 }
 
-// All-reduces without end: the rank dies inside one of them, or between two.
-void reduce_until_it_fails(Place place, bool blocking) {
+// Operations without end: the rank dies inside one of them, or between two.
+void go_on_until_it_fails(Kind kind, Place place, bool blocking) {
   const ProcessGroup group;
   test::Spec spec;
-  spec.kind = Kind::kAllReduce;
+  spec.kind = kind;
   spec.count = 3'000'000;
-  test::Call call(*group, spec, {place, place, true, blocking});
+  test::Call call(*group, spec, {place, place, kind == Kind::kAllReduce, blocking});
   Status status;
   for (int round = 0; status.ok(); ++round) {
     if (round == 2) say_ready();
@@ -133,17 +133,35 @@ void reduce_until_it_fails(Place place, bool blocking) {
 
 TEST(CommunicatorFault, KilledWithinALargeSharedAllReduce) {
   if (!is_rank()) return kill_when_ready(3, 2);
-  reduce_until_it_fails(Place::kArena, true);
+  go_on_until_it_fails(Kind::kAllReduce, Place::kArena, true);
 }
 
 TEST(CommunicatorFault, KilledWithinALargeStreamedAllReduce) {
   if (!is_rank()) return kill_when_ready(3, 2);
-  reduce_until_it_fails(Place::kPrivate, true);
+  go_on_until_it_fails(Kind::kAllReduce, Place::kPrivate, true);
+}
+
+TEST(CommunicatorFault, KilledWithinALargeStreamedAllToAll) {
+  if (!is_rank()) return kill_when_ready(3, 2);
+  go_on_until_it_fails(Kind::kAllToAll, Place::kPrivate, true);
+}
+
+TEST(CommunicatorFault, RootKilledWithinALargeStreamedBroadcast) {
+  if (!is_rank()) return kill_when_ready(3, 2);
+  const ProcessGroup group;
+  std::vector<std::byte> data(10'000'000);
+  Status status;
+  for (int round = 0; status.ok(); ++round) {
+    if (round == 2) say_ready();
+    status = group->run(Broadcast{data.data(), data.size(), 2}, Deadline::never());
+  }
+  expect_names(status, ErrorCode::kPeerFailed, "rank 2 (pid ");
+  expect_names(status, ErrorCode::kPeerFailed, "died ");
 }
 
 TEST(CommunicatorFault, KilledWithinALargeAsyncAllReduce) {
   if (!is_rank()) return kill_when_ready(4, 2);
-  reduce_until_it_fails(Place::kPrivate, false);
+  go_on_until_it_fails(Kind::kAllReduce, Place::kPrivate, false);
 }
 
 TEST(CommunicatorFault, KilledWhileOthersSleepInDifferentCalls) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
 
 #include "comm/collective/calls.h"
 #include "support/effort.h"
@@ -71,15 +72,18 @@ TEST_P(OperationsMulti, EveryKindSizePlaceAndWay) {
   });
 }
 
-// Pieces of the stream and tickets end in the middle of everything here.
+// Pieces of streams and tickets end in the middle of everything here.
 TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const DataType type : {DataType::kFloat32, DataType::kComplex128}) {
-      for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
+      for (const Kind kind : kKinds) {
+        const bool list = kind >= Kind::kAllGather && kind <= Kind::kAllToAll;
         Spec spec;
         spec.kind = kind;
         spec.type = type;
-        spec.count = (kind == Kind::kReduceScatter ? 300'000 : 2'500'000) / size_of(type) + 13;
+        spec.even = type == DataType::kFloat32;
+        spec.count = (list ? 300'000 : 2'500'000) / size_of(type) + 13;
+        spec.root = group.world_size() - 1;
         for (const bool blocking : {true, false}) {
           for (const Place place : {Place::kArena, Place::kPrivate}) {
             ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{place, place, kind == Kind::kAllReduce, blocking}));
@@ -115,6 +119,41 @@ TEST(ReductionsMulti, EveryTypeAndReduction) {
           ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{Place::kPrivate, Place::kPrivate, true, true}));
         }
       }
+    }
+  });
+}
+
+// Some inputs can be read where they are and others must be staged; some ranks do not stay.
+TEST_P(OperationsMulti, PlacesAndWaysMixedInLargeOperations) {
+  test::run_threads(GetParam(), [](Communicator& group) {
+    for (const Kind kind : kKinds) {
+      for (int round = 0; round < 4; ++round) {
+        Spec spec;
+        spec.kind = kind;
+        spec.count = 90'001;
+        spec.root = round % group.world_size();
+        spec.seed = round;
+        const bool mine_shared = (group.rank() + round) % 2 == 0;
+        const Place place = mine_shared ? Place::kArena : Place::kPrivate;
+        const bool blocking = round < 2 || (group.rank() + round) % 3 != 0;
+        ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{place, Place::kPrivate, false, blocking}));
+      }
+    }
+  });
+}
+
+// Between streams of all kinds, a place in the staging is never written while others still read it.
+TEST_P(OperationsMulti, StreamsFollowOneAnother) {
+  test::run_threads(GetParam(), [](Communicator& group) {
+    std::mt19937_64 common(11);
+    for (int step = 0; step < test::repetitions(80); ++step) {
+      Spec spec;
+      spec.kind = kKinds[common() % std::size(kKinds)];
+      spec.count = 10'000 + common() % 200'000;
+      spec.even = common() % 2 == 0;
+      spec.root = static_cast<int>(common() % group.world_size());
+      spec.seed = common();
+      ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{Place::kPrivate, Place::kPrivate, step % 2 == 0, true}));
     }
   });
 }

@@ -159,12 +159,13 @@ struct CommunicatorOptions {
 };
 
 class WideGroup;
+struct RequestView;
 
 class Communicator {
  public:
   class Impl;
   static constexpr int kMaxPending = 32;
-  // Inputs up to this size travel inside the control memory, in one step.
+  // Inputs up to this size always travel inside the control memory, in one step.
   static constexpr std::size_t kInlineBytes = 1024;
 
   // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is
@@ -225,6 +226,8 @@ class Communicator {
 
  private:
   Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
+  Status run_request(const RequestView& request, Deadline deadline);
+  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive);
   std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
   std::shared_ptr<WideGroup> wide_;  // they are not
 };
