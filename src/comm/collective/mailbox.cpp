@@ -3,11 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <new>
 
 #include "copy.h"
 
 namespace lockstep::comm {
+namespace {
+
+// Pieces of a passage, and how many lie side by side before places are used again.
+constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
+constexpr std::size_t kLargestPiece = std::size_t{128} << 10;
+constexpr std::uint32_t kPiecesAhead = 6;
+// How long one side waits for the next move of the other, in rounds of Waiting's spins.
+constexpr int kPatience = 4;
+// Shorter messages do not tell how best to copy.
+constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
+
+std::uint64_t pieces_of(std::size_t bytes, const Passage& passage) {
+  return (bytes + passage.piece_bytes - 1) / passage.piece_bytes;
+}
+
+}  // namespace
 
 Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
     : memory_(memory), waiting_(waiting), sent_(memory.world()), received_(memory.world()) {}
@@ -23,16 +41,20 @@ Mailbox::~Mailbox() {
 void Mailbox::start(Transfer& transfer) {
   if (transfer.is_send) {
     sends_.push_back(&transfer);
-  } else if (!take_unexpected(transfer)) {
+  } else if (!take_unexpected(transfer, Which::kAny)) {
     receives_.push_back(&transfer);
   }
   pump();
 }
 
-bool Mailbox::take_unexpected(Transfer& transfer) {
+bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
   const auto letter = std::find_if(unexpected_.begin(), unexpected_.end(),
                                    [&](const Letter& candidate) { return matches(transfer, candidate); });
   if (letter == unexpected_.end()) return false;
+  if (which == Which::kWritten && letter->passage != nullptr &&
+      letter->passage->written.load(std::memory_order_acquire) < pieces_of(letter->bytes, *letter->passage)) {
+    return false;
+  }
   deliver(transfer, *letter);
   unexpected_.erase(letter);
   return true;
@@ -40,12 +62,13 @@ bool Mailbox::take_unexpected(Transfer& transfer) {
 
 bool Mailbox::try_receive(Transfer& transfer) {
   pump();
-  return take_unexpected(transfer);
+  return take_unexpected(transfer, Which::kWritten);
 }
 
 void Mailbox::withdraw(Transfer& transfer) {
   sends_.remove(&transfer);
   receives_.remove(&transfer);
+  fetching_.remove_if([&](const Fetching& fetching) { return fetching.transfer == &transfer; });
   for (Outgoing& outgoing : in_flight_) {
     if (outgoing.transfer == &transfer) outgoing.transfer = nullptr;
   }
@@ -68,6 +91,7 @@ void Mailbox::pump() {
     }
   }
   for (int source = 0; source < memory_.world(); ++source) fetch_from(source);
+  fetching_.remove_if([&](Fetching& fetching) { return fetch_pieces(fetching); });
   for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
     if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
       ++outgoing;
@@ -86,7 +110,7 @@ bool Mailbox::try_send(Transfer& transfer) {
   if (!free) return false;
   message.tag = transfer.tag;
   message.bytes = transfer.source.bytes;
-  message.data = message.consumed = kNowhere;
+  message.data = message.consumed = message.passage = kNowhere;
   if (transfer.source.bytes <= kEagerBytes) {
     if (transfer.source.bytes > 0) std::memcpy(message.eager, transfer.source.data, transfer.source.bytes);
     transfer.over = true;
@@ -98,26 +122,74 @@ bool Mailbox::try_send(Transfer& transfer) {
   ++sent_[transfer.peer];
   message.filled.store(position + 1, std::memory_order_seq_cst);
   waiting_.notify(true);
+  if (message.passage != kNowhere) write_passage(transfer.source, message);
   return true;
 }
 
 Status Mailbox::send_large(Transfer& transfer, Message& message) {
   Outgoing outgoing;
   outgoing.transfer = &transfer;
-  LOCKSTEP_RETURN_IF_ERROR(outgoing.flag.allocate(memory_.shared_arena(), kLine));
-  outgoing.consumed()->store(0, std::memory_order_relaxed);
   const void* data = transfer.source.data;
   if (!memory_.arena().contains(data, transfer.source.bytes)) {
-    LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), transfer.source.bytes));
-    copy_cached(outgoing.staging.data(), data, transfer.source.bytes);
+    LOCKSTEP_RETURN_IF_ERROR(open_passage(outgoing, message, transfer.source.bytes));
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
-    transfer.over = true;  // the caller's buffer is free again
+    transfer.over = true;  // the caller's buffer is free again as soon as all is written
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(outgoing.flag.allocate(memory_.shared_arena(), kLine));
   }
+  outgoing.consumed()->store(0, std::memory_order_relaxed);
   message.data = memory_.address_in_arena(data);
   message.consumed = memory_.address_in_arena(outgoing.flag.data());
   in_flight_.push_back(std::move(outgoing));
   return {};
+}
+
+// The flag lies before the passage.
+Status Mailbox::open_passage(Outgoing& outgoing, Message& message, std::size_t bytes) {
+  const std::size_t piece = std::clamp(bytes / 4, kSmallestPiece, kLargestPiece) / kLine * kLine;
+  const std::size_t pieces = (bytes + piece - 1) / piece;
+  LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes));
+  LOCKSTEP_RETURN_IF_ERROR(
+      outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(Passage) + pieces * sizeof(std::uint32_t)));
+  auto* const passage = new (outgoing.flag.data() + kLine) Passage{piece, {0}, {0}};
+  message.passage = memory_.address_in_arena(passage);
+  return {};
+}
+
+// After the message has been announced, so that the receiver can follow. Never waits for one that stands still.
+void Mailbox::write_passage(const ConstPiece& source, const Message& message) {
+  auto& passage = *reinterpret_cast<Passage*>(memory_.resolve(memory_.rank(), message.passage));
+  std::byte* const staging = memory_.resolve(memory_.rank(), message.data);
+  const auto* const data = static_cast<const std::byte*>(source.data);
+  const std::uint64_t pieces = pieces_of(source.bytes, passage);
+  const bool plain = choice_.way() == CopyWay::kPlain;
+  const auto started = std::chrono::steady_clock::now();
+  std::uint64_t reused = 0;  // pieces that others have been written over
+  std::uint32_t places = 0;
+  std::uint64_t stood_at = 0;  // where the receiver was when it was last waited for in vain
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    std::uint64_t read = passage.read.load(std::memory_order_acquire);
+    if (places >= kPiecesAhead && read > stood_at) {
+      for (int spin = 0; read <= reused && spin < kPatience * waiting_.spins(); ++spin) {
+        cpu_relax();
+        read = passage.read.load(std::memory_order_acquire);
+      }
+      if (read <= reused) stood_at = read;
+    }
+    const bool reuse = places >= kPiecesAhead && read > reused;
+    const std::uint32_t place = reuse ? passage.places()[reused++] : places++;
+    passage.places()[piece] = place;
+    const std::size_t begin = piece * passage.piece_bytes;
+    const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, source.bytes - begin);
+    std::byte* const to = staging + place * passage.piece_bytes;
+    plain ? copy_cached(to, data + begin, bytes) : copy_to_readers(to, data + begin, bytes);
+    passage.written.store(piece + 1, std::memory_order_seq_cst);
+    waiting_.notify(true);
+  }
+  if (source.bytes < kJudgedBytes) return;
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - started;
+  choice_.record(took.count() / static_cast<double>(source.bytes));
 }
 
 void Mailbox::fetch_from(int source) {
@@ -141,13 +213,15 @@ void Mailbox::fetch_from(int source) {
 }
 
 Mailbox::Letter Mailbox::open(int source, const Message& message) const {
-  Letter letter{source, message.tag, message.bytes, {}, nullptr, nullptr};
+  Letter letter{source, message.tag, message.bytes, {}, nullptr, nullptr, nullptr};
   if (message.data == kNowhere) {
     letter.eager.assign(reinterpret_cast<const char*>(message.eager),
                         std::min<std::size_t>(message.bytes, kEagerBytes));
   } else {
     letter.data = memory_.resolve(source, message.data);
     letter.consumed = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.resolve(source, message.consumed));
+    if (message.passage != kNowhere)
+      letter.passage = reinterpret_cast<Passage*>(memory_.resolve(source, message.passage));
   }
   return letter;
 }
@@ -158,12 +232,45 @@ void Mailbox::deliver(Transfer& receive, const Letter& letter) {
     receive.status = {ErrorCode::kMismatch,
                       fmt::format("recv from rank {} with tag {}: expected {} bytes, the message has {}", letter.from,
                                   letter.tag, receive.target.bytes, letter.bytes)};
+  } else if (letter.passage != nullptr) {
+    fetching_.push_back({&receive, letter});
+    if (fetch_pieces(fetching_.back())) fetching_.pop_back();
+    return;
   } else if (letter.bytes > 0) {
     const void* data = letter.data != nullptr ? static_cast<const void*>(letter.data) : letter.eager.data();
     copy_cached(receive.target.data, data, letter.bytes);
-    // The sender may have taken its memory back meanwhile; it breaks the group before it does.
-    if (letter.data != nullptr && waiting_.aborted()) receive.status = waiting_.abort_status();
   }
+  end_receive(receive, letter);
+}
+
+// True once there are no more.
+bool Mailbox::fetch_pieces(Fetching& fetching) {
+  const Letter& letter = fetching.letter;
+  Passage& passage = *letter.passage;
+  auto* const target = static_cast<std::byte*>(fetching.transfer->target.data);
+  const std::uint64_t pieces = pieces_of(letter.bytes, passage);
+  int spins = kPatience * waiting_.spins();
+  while (fetching.pieces < pieces) {
+    if (passage.written.load(std::memory_order_acquire) <= fetching.pieces) {
+      if (--spins < 0 || waiting_.aborted()) return false;
+      cpu_relax();
+      continue;
+    }
+    const std::size_t begin = fetching.pieces * passage.piece_bytes;
+    const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, letter.bytes - begin);
+    const std::byte* const from = letter.data + passage.places()[fetching.pieces] * passage.piece_bytes;
+    letter.bytes >= kLargeResult ? copy_past_caches(target + begin, from, bytes)
+                                 : copy_cached(target + begin, from, bytes);
+    passage.read.store(++fetching.pieces, std::memory_order_release);
+    spins = kPatience * waiting_.spins();
+  }
+  end_receive(*fetching.transfer, letter);
+  return true;
+}
+
+void Mailbox::end_receive(Transfer& receive, const Letter& letter) {
+  // The sender may have taken its memory back meanwhile; it breaks the group before it does.
+  if (letter.data != nullptr && receive.status.ok() && waiting_.aborted()) receive.status = waiting_.abort_status();
   if (letter.consumed != nullptr) {
     letter.consumed->store(1, std::memory_order_seq_cst);
     waiting_.notify(true);

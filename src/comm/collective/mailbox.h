@@ -1,7 +1,8 @@
 // Mailbox: point-to-point messages of one rank. Not thread-safe: the Communicator's lock is held around every call.
 //
 // A small message travels inside the channel entry; a large one stays in the sender's arena, is copied once by the
-// receiver, and the receiver says so in a flag beside it. Messages that nobody has asked for yet are taken out of the
+// receiver, and the receiver says so in a flag beside it. From private memory it comes there in pieces, which the
+// receiver may fetch meanwhile (Passage, control.h). Messages that nobody has asked for yet are taken out of the
 // channel, so an unmatched message never blocks the ones behind it.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "collective.h"
+#include "copy_choice.h"
 #include "group_memory.h"
 #include "waiting.h"
 
@@ -43,7 +45,7 @@ class Mailbox {
   bool in_flight(const Transfer& transfer) const;
   // Moves what can be moved without waiting.
   void pump();
-  bool idle() const { return sends_.empty() && receives_.empty() && in_flight_.empty(); }
+  bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
 
  private:
   struct Letter {  // a message that has arrived, wherever its bytes are
@@ -53,6 +55,12 @@ class Mailbox {
     std::string eager;
     const std::byte* data;  // large: in the sender's arena
     std::atomic<std::uint32_t>* consumed;
+    Passage* passage;  // null: all of it is there
+  };
+  struct Fetching {  // a receive whose message comes in pieces
+    Transfer* transfer;
+    Letter letter;
+    std::uint64_t pieces = 0;  // fetched
   };
   struct Outgoing {  // a large message that the receiver has not copied yet
     Staging staging;
@@ -63,8 +71,13 @@ class Mailbox {
 
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
+  Status open_passage(Outgoing& outgoing, Message& message, std::size_t bytes);
+  void write_passage(const ConstPiece& source, const Message& message);
+  bool fetch_pieces(Fetching& fetching);
+  void end_receive(Transfer& receive, const Letter& letter);
   void fetch_from(int source);
-  bool take_unexpected(Transfer& transfer);
+  enum class Which { kAny, kWritten };  // of the letters that match: the first, or that only if all of it is there
+  bool take_unexpected(Transfer& transfer, Which which);
   Letter open(int source, const Message& message) const;
   static bool matches(const Transfer& receive, const Letter& letter) {
     return receive.tag == letter.tag && (receive.peer == kAnySource || receive.peer == letter.from);
@@ -78,7 +91,9 @@ class Mailbox {
   std::list<Transfer*> sends_;           // waiting for room, in order
   std::list<Transfer*> receives_;        // in the order in which they were asked for
   std::deque<Letter> unexpected_;
+  std::list<Fetching> fetching_;
   std::list<Outgoing> in_flight_;
+  CopyChoice choice_;  // of writing passages
 };
 
 }  // namespace lockstep::comm
