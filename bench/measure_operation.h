@@ -1,6 +1,9 @@
 // What the programs that measure collectives do, ours and MPI's alike: each rank rewrites its input before each call, a
 // barrier, only the call is timed, the result is checked. Standard library only, as measure.h.
 //
+// What a call took is what the rank took that was longest in it: the root of a broadcast may be gone before anybody has
+// received anything. Of send_recv, half of what rank 0's round trip took.
+//
 // Sizes are those of one rank's larger buffer: of the whole for broadcast, reduce and send_recv, of all inputs of a
 // rank for reduce_scatter, all_to_all and scatter, of the gathered result for all_gather and gather.
 #pragma once
@@ -67,10 +70,11 @@ struct Buffers {
   }
 };
 
-// `allocate(bytes)` answers an owner with get(); `barrier()` and `run(buffers)` end the program when they fail.
-template <typename Allocate, typename Barrier, typename Run>
+// `allocate(bytes)` answers an owner with get(); `barrier()`, `run(buffers)` and `longest(seconds)`, which takes the
+// maximum over the ranks in place, end the program when they fail.
+template <typename Allocate, typename Barrier, typename Longest, typename Run>
 void measure_operation(const Options& options, const std::string& operation, int rank, int world, Allocate allocate,
-                       Barrier barrier, Run run) {
+                       Barrier barrier, Longest longest, Run run) {
   constexpr int kWarmUp = 3;
   const Kind kind = parse_kind(operation);
   Report report(options.output, rank);
@@ -95,6 +99,7 @@ void measure_operation(const Options& options, const std::string& operation, int
         die(operation, "rank " + std::to_string(rank) + ": wrong result of " + std::to_string(step.bytes) + " bytes");
       }
     }
+    if (kind != Kind::kSendReceive) longest(std::span(seconds));
     report.add(step.bytes, seconds);
   }
 }

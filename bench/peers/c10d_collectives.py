@@ -2,7 +2,9 @@
 
 Every rank rewrites its input before each call; a barrier; only the call is timed; the result is checked. `bytes` are those
 of one rank's buffer: the whole tensor of broadcast, reduce, gather and send, all inputs of one rank in reduce_scatter and
-all_to_all, the gathered result in all_gather. Point to point: half of the time of a round trip, from rank 0 to 1 and back.
+all_to_all, the gathered result in all_gather. A call took what it took on the rank where it was longest: the root of a
+broadcast may be gone before anybody has received anything. Point to point: half of the time of a round trip, from rank 0
+to 1 and back.
 """
 
 import argparse
@@ -102,7 +104,11 @@ def measure(name: str, size: int, repetitions: int) -> list[float]:
             seconds.append((end - start) / (2 if name == "send_recv" else 1))
         if not operation.right():
             raise SystemExit(f"rank {dist.get_rank()}: wrong result of {name} of {size} bytes")
-    return seconds
+    if name == "send_recv":
+        return seconds
+    longest = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return longest.tolist()
 
 
 def main() -> None:
