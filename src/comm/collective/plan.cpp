@@ -44,6 +44,21 @@ Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
   for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
 }
 
+Status disagreement(const std::string& group, std::uint64_t sequence, const std::vector<std::string>& calls) {
+  std::map<std::string, std::string> ranks_by_call;
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    std::string& ranks = ranks_by_call[calls[rank]];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  std::string text;
+  for (const auto& [call, ranks] : ranks_by_call)
+    text += fmt::format("{}rank(s) {} called {}", text.empty() ? "" : "; ", ranks, call);
+  return {ErrorCode::kMismatch,
+          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
+                      "same calls with the same sizes, in the same order",
+                      group, sequence, text)};
+}
+
 std::string Plan::describe(const Post& post) {
   const std::string name = to_string(post.kind);
   const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
@@ -74,18 +89,9 @@ Status Plan::agreement() const {
   }
   if (agreed) return check_sizes();
 
-  std::map<std::string, std::string> ranks_by_call;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
-    std::string& ranks = ranks_by_call[describe(post(rank))];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-  }
-  std::string text;
-  for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {} called {}", text.empty() ? "" : "; ", ranks, call);
-  return {ErrorCode::kMismatch,
-          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
-                      "same calls with the same sizes, in the same order",
-                      memory_.name(), sequence_, text)};
+  std::vector<std::string> calls;
+  for (int rank = 0; rank < memory_.world(); ++rank) calls.push_back(describe(post(rank)));
+  return disagreement(memory_.name(), sequence_, calls);
 }
 
 Status Plan::check_sizes() const {

@@ -16,6 +16,9 @@ struct PrivateOutputs {
   const Request* request = nullptr;  // null: not private
 };
 
+// kMismatch: which ranks called what. `calls` has what each did, by rank.
+Status disagreement(const std::string& group, std::uint64_t sequence, const std::vector<std::string>& calls);
+
 class Plan {
  public:
   // Once all ranks have posted.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "plan.h"
 
@@ -60,18 +59,9 @@ Status agreement(std::span<const Call> calls, const std::string& group, std::uin
   const bool agreed =
       std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return same_request(call, calls.front()); });
   if (agreed) return {};
-  std::map<std::string, std::string> ranks_by_call;
-  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-    std::string& ranks = ranks_by_call[describe(calls[rank])];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-  }
-  std::string text;
-  for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {} called {}", text.empty() ? "" : "; ", ranks, call);
-  return {ErrorCode::kMismatch,
-          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
-                      "same calls with the same sizes, in the same order",
-                      group, sequence, text)};
+  std::vector<std::string> texts;
+  for (const Call& call : calls) texts.push_back(describe(call));
+  return disagreement(group, sequence, texts);
 }
 
 bool are_even(std::span<const Call> calls) {

@@ -287,20 +287,32 @@ class DirectStep final : public Step {
   bool started_ = false;
 };
 
+// The most that any rank keeps of its own, and so the most that a pair of ranks exchanges.
+std::size_t longest_piece(const MachineLayout& layout, const Sizes& sizes) {
+  std::size_t longest = 0;
+  for (int rank = 0; rank < layout.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
+  return longest;
+}
+
+// Until every rank of `machine` has had one of each other machine to itself.
+int rounds_of(const MachineLayout& layout, int machine) {
+  int rounds = 1;
+  for (int other = 0; other < layout.machines(); ++other) {
+    if (other != machine) rounds = std::max(rounds, ceil_divide(layout.size(machine), layout.size(other)));
+  }
+  return rounds;
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan) {
   const MachineLayout& layout = plan.context.layout;
   const auto sizes = std::make_shared<const Sizes>(plan);
-  std::size_t longest = 0;
-  for (int rank = 0; rank < layout.world(); ++rank) longest = std::max(longest, sizes->sent(rank, rank));
+  const std::size_t longest = longest_piece(layout, *sizes);
   std::vector<std::unique_ptr<Step>> steps;
   for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
     for (int source = 0; source < layout.machines(); ++source) {
-      int rounds = 1;
-      for (int machine = 0; machine < layout.machines(); ++machine) {
-        if (machine != source) rounds = std::max(rounds, ceil_divide(layout.size(source), layout.size(machine)));
-      }
+      const int rounds = rounds_of(layout, source);
       for (int round = 0; round < rounds; ++round)
         steps.push_back(std::make_unique<GatherStep>(plan.context, plan.request, sizes, source, round, chunk));
     }
@@ -311,17 +323,12 @@ std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan) {
 std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan) {
   const MachineLayout& layout = plan.context.layout;
   const auto sizes = std::make_shared<const Sizes>(plan);
-  std::size_t longest = 0;
-  for (int rank = 0; rank < layout.world(); ++rank) longest = std::max(longest, sizes->sent(rank, rank));
+  const std::size_t longest = longest_piece(layout, *sizes);
   std::vector<std::unique_ptr<Step>> steps;
   for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
     for (int destination = 0; destination < layout.machines(); ++destination) {
       const auto partials = std::make_shared<Partials>();
-      int rounds = 1;
-      for (int machine = 0; machine < layout.machines(); ++machine) {
-        if (machine != destination)
-          rounds = std::max(rounds, ceil_divide(layout.size(destination), layout.size(machine)));
-      }
+      const int rounds = rounds_of(layout, destination);
       for (int round = 0; round < rounds; ++round) {
         steps.push_back(std::make_unique<ScatterSumStep>(
             plan.context, plan.request, sizes, ScatterSumStep::Place{destination, round, rounds, chunk}, partials));
