@@ -62,8 +62,8 @@ std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
 
 }  // namespace
 
-Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes) {
-  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes));
+Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes, SharedArena::Pages pages) {
+  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes, pages));
   arena_ = arena;
   return {};
 }

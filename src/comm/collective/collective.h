@@ -28,7 +28,8 @@ class Staging {
   ~Staging() {
     if (data_ != nullptr) arena_->deallocate(data_);
   }
-  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes);
+  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes,
+                  SharedArena::Pages pages = SharedArena::Pages::kAtOnce);
   std::byte* data() const { return data_; }
   // Never gives the memory back: somebody may still use it.
   void leak() { data_ = nullptr; }

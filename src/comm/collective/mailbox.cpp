@@ -149,7 +149,8 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
 Status Mailbox::open_passage(Outgoing& outgoing, Message& message, std::size_t bytes) {
   const std::size_t piece = std::clamp(bytes / 4, kSmallestPiece, kLargestPiece) / kLine * kLine;
   const std::size_t pieces = (bytes + piece - 1) / piece;
-  LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes));
+  // A receiver that follows lets a few pieces do, so the other pages are not wanted.
+  LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(
       outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(Passage) + pieces * sizeof(std::uint32_t)));
   auto* const passage = new (outgoing.flag.data() + kLine) Passage{piece, {0}, {0}};

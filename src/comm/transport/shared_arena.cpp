@@ -46,7 +46,7 @@ SharedArena::~SharedArena() {
   munmap(base_, reserve_);
 }
 
-Result<std::byte*> SharedArena::allocate(std::size_t bytes) {
+Result<std::byte*> SharedArena::allocate(std::size_t bytes, [[maybe_unused]] Pages pages) {
   const std::size_t alignment = bytes >= kPage ? kPage : kLine;
   std::optional<std::size_t> offset;
   {
@@ -59,7 +59,7 @@ Result<std::byte*> SharedArena::allocate(std::size_t bytes) {
                                                        bytes, allocated(), reserve_));
   }
 #ifdef MADV_POPULATE_WRITE
-  if (bytes >= kPopulateFrom) madvise(base_ + *offset, bytes, MADV_POPULATE_WRITE);
+  if (pages == Pages::kAtOnce && bytes >= kPopulateFrom) madvise(base_ + *offset, bytes, MADV_POPULATE_WRITE);
 #endif
   return base_ + *offset;
 }

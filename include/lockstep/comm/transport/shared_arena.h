@@ -29,8 +29,10 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
+  // When the pages of a large allocation are made. At once costs less where all of them will be used.
+  enum class Pages { kAtOnce, kWhenTouched };
   // Memory aligned to 64 bytes (to a page from one page up). Contents are unspecified. Thread-safe.
-  Result<std::byte*> allocate(std::size_t bytes);
+  Result<std::byte*> allocate(std::size_t bytes, Pages pages = Pages::kAtOnce);
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
