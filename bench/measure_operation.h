@@ -1,5 +1,6 @@
 // What the programs that measure collectives do, ours and MPI's alike: each rank rewrites its input before each call, a
-// barrier, only the call is timed, the result is checked. Standard library only, as measure.h.
+// barrier, only the call is timed, a barrier, so that nobody checks on a core that others still need for the call, and
+// the result is checked. Standard library only, as measure.h.
 //
 // What a call took is what the rank took that was longest in it: the root of a broadcast may be gone before anybody has
 // received anything. Of send_recv, half of what rank 0's round trip took.
@@ -94,6 +95,7 @@ void measure_operation(const Options& options, const std::string& operation, int
       const double start = now();
       run(buffers);
       const double end = now();
+      barrier();
       if (repetition >= 0) seconds.push_back((end - start) / (kind == Kind::kSendReceive ? 2 : 1));
       if (!buffers.right(value)) {
         die(operation, "rank " + std::to_string(rank) + ": wrong result of " + std::to_string(step.bytes) + " bytes");

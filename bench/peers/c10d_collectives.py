@@ -1,10 +1,10 @@
 """One operation of torch.distributed by size, over Gloo or over Lockstep: the same program for both. Started by torchrun.
 
-Every rank rewrites its input before each call; a barrier; only the call is timed; the result is checked. `bytes` are those
-of one rank's buffer: the whole tensor of broadcast, reduce, gather and send, all inputs of one rank in reduce_scatter and
-all_to_all, the gathered result in all_gather. A call took what it took on the rank where it was longest: the root of a
-broadcast may be gone before anybody has received anything. Point to point: half of the time of a round trip, from rank 0
-to 1 and back.
+Every rank rewrites its input before each call; a barrier; only the call is timed; a barrier, so that nobody checks on a
+core that others still need for the call; the result is checked. `bytes` are those of one rank's buffer: the whole tensor
+of broadcast, reduce, gather and send, all inputs of one rank in reduce_scatter and all_to_all, the gathered result in
+all_gather. A call took what it took on the rank where it was longest: the root of a broadcast may be gone before anybody
+has received anything. Point to point: half of the time of a round trip, from rank 0 to 1 and back.
 """
 
 import argparse
@@ -100,6 +100,7 @@ def measure(name: str, size: int, repetitions: int) -> list[float]:
         start = time.perf_counter()
         operation.run()
         end = time.perf_counter()
+        dist.barrier()
         if repetition >= 0:
             seconds.append((end - start) / (2 if name == "send_recv" else 1))
         if not operation.right():
