@@ -294,6 +294,7 @@ void Collective::start_running() {
   phase_ = Phase::kRunning;
   const Plan plan(memory_, sequence_);
   if (plan.inlined()) needs_all_ = false;
+  large_results_ = plan.large_results();
   for (int rank = 0; rank < memory_.world(); ++rank) total_tickets_ += plan.tickets(rank);
 }
 
@@ -305,7 +306,7 @@ void Collective::run_tickets(bool help, Scratch& scratch) {
 void Collective::work(bool help, Scratch& scratch) {
   const Plan plan(memory_, sequence_);
   const int me = memory_.rank();
-  const PrivateOutputs outputs{private_output_ ? &request_ : nullptr};
+  const Outputs outputs{private_output_ ? &request_ : nullptr, large_results_};
   const std::uint64_t before = my_done_;
   const auto run = [&](int owner) {
     const std::uint64_t tickets = plan.tickets(owner);

@@ -124,6 +124,7 @@ class Collective {
   Staging output_staging_;
   bool private_output_ = false;
   bool needs_all_ = false;  // others read or write memory of this rank: it must outwait them
+  bool large_results_ = false;
   std::uint64_t total_tickets_ = 0;
   std::uint64_t my_done_ = 0;
   std::uint64_t next_private_ = 0;

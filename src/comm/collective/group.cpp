@@ -42,7 +42,7 @@ Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver 
       small_ways_(memory_, &RankState::small_ways),
       ring_(memory_, waiting_),
       stream_(memory_, waiting_, ring_),
-      move_stream_(memory_, ring_) {
+      move_stream_(memory_, waiting_, ring_) {
   memory_.state(rank).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
 }
 
@@ -160,7 +160,7 @@ bool Communicator::Impl::finish_at_once(Collective& collective) {
       return true;
     }
     if (collective.wants_stream()) return false;
-    cpu_relax();
+    waiting_.relax();
   }
   return false;
 }
@@ -209,8 +209,8 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
     return pending_.front() == &collective;
   }));
   const Request& request = collective.request();
-  const Status status = request.kind == Kind::kAllReduce ? stream_.all_reduce(request, wait_for)
-                                                         : move_stream_.run(request, collective.sequence(), wait_for);
+  const Status status = Stream::suits(request) ? stream_.run(request, wait_for)
+                                               : move_stream_.run(request, collective.sequence(), wait_for);
   if (status.ok()) {
     MutexLock lock(mutex_);
     collective.finish({});
@@ -236,7 +236,7 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
     const Post& post = memory_.post(rank, sequence);
     if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
       ++spin;
-      cpu_relax();
+      waiting_.relax();
       continue;
     }
     agreed = agreed && call.agrees(post);

@@ -16,8 +16,6 @@ namespace {
 constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
 constexpr std::size_t kLargestPiece = std::size_t{128} << 10;
 constexpr std::uint32_t kPiecesAhead = 6;
-// How long one side waits for the next move of the other, in rounds of Waiting's spins.
-constexpr int kPatience = 4;
 // Shorter messages do not tell how best to copy.
 constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
 
@@ -172,8 +170,8 @@ void Mailbox::write_passage(const ConstPiece& source, const Message& message) {
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
     std::uint64_t read = passage.read.load(std::memory_order_acquire);
     if (places >= kPiecesAhead && read > stood_at) {
-      for (int spin = 0; read <= reused && spin < kPatience * waiting_.spins(); ++spin) {
-        cpu_relax();
+      for (int spin = 0; read <= reused && spin < waiting_.patience(); ++spin) {
+        waiting_.relax();
         read = passage.read.load(std::memory_order_acquire);
       }
       if (read <= reused) stood_at = read;
@@ -250,20 +248,20 @@ bool Mailbox::fetch_pieces(Fetching& fetching) {
   Passage& passage = *letter.passage;
   auto* const target = static_cast<std::byte*>(fetching.transfer->target.data);
   const std::uint64_t pieces = pieces_of(letter.bytes, passage);
-  int spins = kPatience * waiting_.spins();
+  int spins = waiting_.patience();
   while (fetching.pieces < pieces) {
     if (passage.written.load(std::memory_order_acquire) <= fetching.pieces) {
       if (--spins < 0 || waiting_.aborted()) return false;
-      cpu_relax();
+      waiting_.relax();
       continue;
     }
     const std::size_t begin = fetching.pieces * passage.piece_bytes;
     const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, letter.bytes - begin);
     const std::byte* const from = letter.data + passage.places()[fetching.pieces] * passage.piece_bytes;
-    letter.bytes >= kLargeResult ? copy_past_caches(target + begin, from, bytes)
-                                 : copy_cached(target + begin, from, bytes);
+    letter.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
+                                  : copy_cached(target + begin, from, bytes);
     passage.read.store(++fetching.pieces, std::memory_order_release);
-    spins = kPatience * waiting_.spins();
+    spins = waiting_.patience();
   }
   end_receive(*fetching.transfer, letter);
   return true;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "copy.h"
+#include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -37,20 +38,19 @@ std::size_t MoveStream::longest(const Job& job) const {
   return most;
 }
 
-// At least a few windows, so that they overlap.
+// At least a few windows, so that they overlap. But with more ranks than cores nothing overlaps, and each meeting costs
+// turns of the cores.
 std::size_t MoveStream::window_bytes(Kind kind, std::size_t longest) const {
-  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / lanes(kind));
-  const std::size_t least = std::min(kSmallestWindow, stream_piece_bytes(memory_.world()) / lanes(kind));
-  return std::clamp(longest / 4, least, std::min(most, stream_piece_bytes(memory_.world()) / lanes(kind))) / kLine *
-         kLine;
+  const std::size_t room = stream_piece_bytes(memory_.world()) / lanes(kind) / kLine * kLine;
+  if (waiting_.crowded()) return room;
+  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / lanes(kind) / kLine * kLine);
+  return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestWindow, most));
 }
 
 Status MoveStream::run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for) {
   Job job{request, Plan(memory_, sequence)};
   job.stages = (memory_.post(memory_.rank(), sequence).flags & kUnstaged) != 0;
-  std::size_t results = request.output.bytes;
-  for (const Piece& piece : request.outputs) results += piece.bytes;
-  job.large_results = results >= kLargeResult;
+  job.large_results = job.plan.large_results();
 
   const std::size_t end = longest(job);
   const std::size_t bytes = window_bytes(request.kind, end);
@@ -142,7 +142,10 @@ Status MoveStream::reduce_all(const Job& job, Window window, const WaitFor& wait
   }
   auto* const result = static_cast<std::byte*>(request.output.data) + window.begin;
   const std::size_t bytes = std::min(window.bytes, request.output.bytes - window.begin);
-  reduce({request.type, request.op, request.factor}, inputs_, std::span(&result, 1), bytes / size_of(request.type));
+  const Reduction reduction{request.type, request.op, request.factor};
+  const std::size_t count = bytes / size_of(request.type);
+  job.large_results ? reduce_past_caches(reduction, inputs_, result, count)
+                    : reduce(reduction, inputs_, std::span(&result, 1), count);
   return {};
 }
 

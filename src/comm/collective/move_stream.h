@@ -24,8 +24,8 @@ class MoveStream {
  public:
   using WaitFor = StagingRing::WaitFor;
 
-  MoveStream(const GroupMemory& memory, StagingRing& ring)
-      : memory_(memory), ring_(ring), ways_(memory, &RankState::move_ways) {}
+  MoveStream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
+      : memory_(memory), waiting_(waiting), ring_(ring), ways_(memory, &RankState::move_ways) {}
 
   // All ranks have posted `request`s that agree, as number `sequence`.
   Status run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for);
@@ -40,8 +40,8 @@ class MoveStream {
   struct Job {
     const Request& request;
     const Plan plan;
-    bool stages = false;         // this rank's inputs are private
-    bool large_results = false;  // of this rank
+    bool stages = false;  // this rank's inputs are private
+    bool large_results = false;
   };
 
   std::size_t longest(const Job& job) const;
@@ -56,6 +56,7 @@ class MoveStream {
   const std::byte* source(const Job& job, Window window, int from) const;
 
   const GroupMemory& memory_;
+  const Waiting& waiting_;
   StagingRing& ring_;
   CopyWays ways_;
   CopyWay way_ = CopyWay::kPlain;

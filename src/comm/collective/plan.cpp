@@ -7,6 +7,7 @@
 #include <map>
 
 #include "copy.h"
+#include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -162,13 +163,27 @@ Plan::Part Plan::wanted(int to, int from) const {
   return {address == kNowhere ? nullptr : memory_.resolve(to, address), bytes};
 }
 
-Plan::Part Plan::wanted_at(int to, int from, const PrivateOutputs& outputs) const {
+Plan::Part Plan::wanted_at(int to, int from, const Outputs& outputs) const {
   Part part = wanted(to, from);
-  if (to == memory_.rank() && outputs.request != nullptr && part.bytes > 0) {
-    const bool listed = !outputs.request->outputs.empty();
-    part.data = static_cast<std::byte*>(listed ? outputs.request->outputs[from].data : outputs.request->output.data);
+  if (to == memory_.rank() && outputs.own != nullptr && part.bytes > 0) {
+    const bool listed = !outputs.own->outputs.empty();
+    part.data = static_cast<std::byte*>(listed ? outputs.own->outputs[from].data : outputs.own->output.data);
   }
   return part;
+}
+
+// The result of all-reduce lies in lines that have just been read.
+bool Plan::large_results() const {
+  if (kind_ == Kind::kAllReduce) return false;
+  std::size_t sum = 0;
+  if (kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter) {
+    for (int rank = 0; rank < memory_.world(); ++rank) sum += output_bytes(post(rank));
+    return (kind_ == Kind::kReduce ? total_bytes() : sum) >= kLargeResults;
+  }
+  for (int to = 0; to < memory_.world(); ++to) {
+    for (int from = 0; from < memory_.world(); ++from) sum += sent_bytes(from, to);
+  }
+  return sum >= kLargeResults;
 }
 
 // A whole number of cache lines, and so of elements.
@@ -215,7 +230,7 @@ std::uint64_t Plan::tickets(int owner) const {
   return sum;
 }
 
-void Plan::execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const {
+void Plan::execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const {
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
   // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines
@@ -229,34 +244,39 @@ void Plan::execute(int owner, std::uint64_t ticket, const PrivateOutputs& output
   execute_reduce({begin, std::min<std::size_t>(own().count, begin + step)}, outputs, scratch);
 }
 
-void Plan::execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const {
+void Plan::execute_reduce(Range range, const Outputs& outputs, Scratch& scratch) const {
   const std::size_t offset = range.begin * size_of(own().type);
   scratch.inputs.clear();
   scratch.outputs.clear();
   for (int rank = 0; rank < memory_.world(); ++rank)
     scratch.inputs.push_back(memory_.resolve(rank, post(rank).input) + offset);
-  if (outputs.request != nullptr) {
-    scratch.outputs.push_back(static_cast<std::byte*>(outputs.request->output.data) + offset);
+  if (outputs.own != nullptr) {
+    scratch.outputs.push_back(static_cast<std::byte*>(outputs.own->output.data) + offset);
   } else if (kind_ == Kind::kReduce) {
     scratch.outputs.push_back(memory_.resolve(own().root, post(own().root).output) + offset);
   } else {
     for (int rank = 0; rank < memory_.world(); ++rank)
       scratch.outputs.push_back(memory_.resolve(rank, post(rank).output) + offset);
   }
-  reduce({own().type, own().op, own().factor}, scratch.inputs, scratch.outputs, range.end - range.begin);
+  combine(scratch, range.end - range.begin, outputs.large);
 }
 
-void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const PrivateOutputs& outputs,
-                                  Scratch& scratch) const {
+void Plan::combine(Scratch& scratch, std::size_t count, bool past_caches) const {
+  const Reduction reduction{own().type, own().op, own().factor};
+  past_caches ? reduce_past_caches(reduction, scratch.inputs, scratch.outputs.front(), count)
+              : reduce(reduction, scratch.inputs, scratch.outputs, count);
+}
+
+void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const {
   const std::size_t begin = ticket * ticket_bytes();
   const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), output_bytes(post(owner)) - begin);
   scratch.inputs.clear();
   for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
   scratch.outputs.assign(1, wanted_at(owner, 0, outputs).data + begin);
-  reduce({own().type, own().op, own().factor}, scratch.inputs, scratch.outputs, bytes / size_of(own().type));
+  combine(scratch, bytes / size_of(own().type), outputs.large);
 }
 
-void Plan::execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& outputs) const {
+void Plan::execute_move(int owner, std::uint64_t ticket, const Outputs& outputs) const {
   const std::size_t step = ticket_bytes();
   for (int from = 0; from < memory_.world(); ++from) {
     const std::uint64_t tickets = ceil_divide(wanted_bytes(owner, from), step);
@@ -267,7 +287,10 @@ void Plan::execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& o
     const Part to = wanted_at(owner, from, outputs);
     const Part source = sent(from, owner);
     const std::size_t begin = ticket * step;
-    if (to.data != source.data) copy_cached(to.data + begin, source.data + begin, std::min(step, to.bytes - begin));
+    const std::size_t bytes = std::min(step, to.bytes - begin);
+    if (to.data == source.data) return;
+    outputs.large ? copy_past_caches(to.data + begin, source.data + begin, bytes)
+                  : copy_cached(to.data + begin, source.data + begin, bytes);
     return;
   }
 }

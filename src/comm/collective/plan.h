@@ -11,9 +11,9 @@
 
 namespace lockstep::comm {
 
-// Where the outputs of this rank are when others cannot see them.
-struct PrivateOutputs {
-  const Request* request = nullptr;  // null: not private
+struct Outputs {
+  const Request* own = nullptr;  // where those of this rank are, when others cannot see them
+  bool large = false;            // Plan::large_results()
 };
 
 // kMismatch: which ranks called what. `calls` has what each did, by rank.
@@ -40,10 +40,13 @@ class Plan {
     return follows && total <= Communicator::kInlineBytes;
   }
 
+  // Whether results are better written past the caches (copy.h).
+  bool large_results() const;
+
   std::uint64_t tickets(int owner) const;
   // Whether ranks other than `owner` may do its tickets.
   bool shared(int owner) const;
-  void execute(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const;
+  void execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const;
 
   struct Part {
     std::byte* data = nullptr;
@@ -75,15 +78,16 @@ class Plan {
   // Of the one input or output of `post`.
   std::size_t input_bytes(const Post& post) const;
   std::size_t output_bytes(const Post& post) const;
-  Part wanted_at(int to, int from, const PrivateOutputs& outputs) const;
+  Part wanted_at(int to, int from, const Outputs& outputs) const;
   // Of kAllReduce and kReduce: among how many ranks the elements are shared out, and which is the first of them.
   int workers(int& first) const;
   std::size_t ticket_elements(int workers) const;
   Status check_sizes() const;
 
-  void execute_reduce(Range range, const PrivateOutputs& outputs, Scratch& scratch) const;
-  void execute_reduce_scatter(int owner, std::uint64_t ticket, const PrivateOutputs& outputs, Scratch& scratch) const;
-  void execute_move(int owner, std::uint64_t ticket, const PrivateOutputs& outputs) const;
+  void execute_reduce(Range range, const Outputs& outputs, Scratch& scratch) const;
+  void execute_reduce_scatter(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const;
+  void combine(Scratch& scratch, std::size_t count, bool past_caches) const;
+  void execute_move(int owner, std::uint64_t ticket, const Outputs& outputs) const;
 
   const GroupMemory& memory_;
   std::uint64_t sequence_;

@@ -42,10 +42,9 @@ void StagingRing::lay_out() {
 // it back after milliseconds.
 template <typename Reached>
 Status StagingRing::wait(Reached reached, const WaitFor& wait_for) const {
-  constexpr int kPatience = 8;
-  for (int i = 0; i < kPatience * waiting_.spins(); ++i) {
+  for (int i = 0; i < waiting_.patience(); ++i) {
     if (reached()) return {};
-    cpu_relax();
+    waiting_.relax();
   }
   return wait_for(reached);
 }

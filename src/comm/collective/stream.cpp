@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "copy.h"
+#include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -17,6 +18,8 @@ constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
 
 // Up to here a second meeting costs more than reducing everything twice.
 constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
+// And a smaller reduce is sooner done by its root alone.
+constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 10;
 
 // The time between start (or construction) and stop, added up.
@@ -50,14 +53,23 @@ Status Stream::wait_until_reduced(const WaitFor& wait_for) const {
   });
 }
 
-Status Stream::all_reduce(const Request& request, const WaitFor& wait_for) {
+bool Stream::suits(const Request& request) {
+  return request.kind == Kind::kAllReduce ||
+         (request.kind == Kind::kReduce && request.input.bytes >= kSharedReduceBytes);
+}
+
+bool Stream::receives(const Request& request) const {
+  return request.kind == Kind::kAllReduce || memory_.rank() == request.root;
+}
+
+Status Stream::run(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
   const std::size_t step = stream_piece_bytes(memory_.world()) / element;
   for (std::size_t end = request.count; end > 0;) {
     const std::size_t count = std::min(step, end);
     end -= count;
     LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(count * element, StagingRing::Use::kWrites, wait_for));
-    const bool small = memory_.world() <= 2 && count * element <= kSmallPieceBytes;
+    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallPieceBytes;
     LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
                                    : pass_piece(request, end, count, wait_for));
   }
@@ -94,7 +106,7 @@ Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t
   waiting_.notify(true);
   LOCKSTEP_RETURN_IF_ERROR(wait_until_reduced(wait_for));
   watch.start();
-  collect_slices(request, begin, count);
+  if (receives(request)) collect_slices(request, begin, count);
   watch.stop();
   if (memory_.rank() == 0) {
     choice_.record(watch.nanoseconds() / static_cast<double>(count * size_of(request.type)));
@@ -134,26 +146,42 @@ void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_
   }
 }
 
-// The result also goes to staging. Streaming does so in blocks, which are in the first-level cache when they are
-// copied.
+// Of all-reduce the result also goes to staging.
 void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const Reduction reduction{request.type, request.op, request.factor};
-  const std::size_t end = slice_begin(count, element, memory_.rank() + 1);
-  const std::size_t step = way_ == CopyWay::kPlain ? count : kBlockBytes / element;
-  for (std::size_t from = slice_begin(count, element, memory_.rank()); from < end; from += step) {
-    const std::size_t elements = std::min(step, end - from);
-    gather_inputs(request, begin, from);
-    std::byte* const result = static_cast<std::byte*>(request.output.data) + (begin + from) * element;
-    std::byte* const place = ring_.of(memory_.rank()) + from * element;
+  const std::size_t from = slice_begin(count, element, memory_.rank());
+  const std::size_t elements = slice_begin(count, element, memory_.rank() + 1) - from;
+  std::byte* const place = ring_.of(memory_.rank()) + from * element;
+  gather_inputs(request, begin, from);
+  if (!receives(request)) {
+    way_ == CopyWay::kPlain ? reduce(reduction, inputs_, std::span(&place, 1), elements)
+                            : reduce_past_caches(reduction, inputs_, place, elements);
+    return;
+  }
+  std::byte* const result = static_cast<std::byte*>(request.output.data) + (begin + from) * element;
+  if (request.kind == Kind::kAllReduce) return reduce_for_all(reduction, result, place, elements);
+  reduce(reduction, inputs_, std::span(&result, 1), elements);
+}
+
+// Streaming goes by blocks, which are in the first-level cache when they are copied.
+void Stream::reduce_for_all(const Reduction& reduction, std::byte* result, std::byte* place, std::size_t elements) {
+  if (way_ == CopyWay::kPlain) {
     const std::array outputs{result, place};
-    const bool at_once = way_ == CopyWay::kPlain;
-    reduce(reduction, inputs_, std::span(outputs).first(at_once ? 2 : 1), elements);
-    if (!at_once) stage(place, result, elements * element);
+    return reduce(reduction, inputs_, outputs, elements);
+  }
+  const std::size_t element = size_of(reduction.type);
+  for (std::size_t count = 0; elements > 0; elements -= count) {
+    count = std::min(kBlockBytes / element, elements);
+    reduce(reduction, inputs_, std::span(&result, 1), count);
+    stage(place, result, count * element);
+    result += count * element;
+    place += count * element;
+    for (const std::byte*& input : inputs_) input += count * element;
   }
 }
 
-void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) {
+void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {
   const std::size_t element = size_of(request.type);
   auto* output = static_cast<std::byte*>(request.output.data) + begin * element;
   for (int rank = 0; rank < memory_.world(); ++rank) {

@@ -12,10 +12,10 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int kSpins = 500;              // some 15 us
-constexpr int kSpinsOversubscribed = 1;  // the awaited rank may need this core
+constexpr int kSpins = 500;  // some 15 us
+constexpr int kTurns = 2;    // of every other rank on this core, where there are more ranks than cores
 constexpr auto kYieldFor = std::chrono::microseconds(2000);
-constexpr auto kYieldForOversubscribed = std::chrono::microseconds(200);
+constexpr auto kYieldForCrowded = std::chrono::microseconds(200);
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout) {
   const timespec limit{0, static_cast<long>(timeout.count())};
@@ -32,11 +32,11 @@ int cores() {
 
 }  // namespace
 
-Waiting::Waiting(const GroupMemory& memory) : memory_(memory) {
-  const bool crowded = memory.world() > cores();
-  spins_ = crowded ? kSpinsOversubscribed : kSpins;
-  yield_for_ = crowded ? kYieldForOversubscribed : kYieldFor;
-}
+Waiting::Waiting(const GroupMemory& memory)
+    : memory_(memory),
+      crowded_(memory.world() > cores()),
+      spins_(crowded_ ? kTurns * (memory.world() / cores()) : kSpins),
+      yield_for_(crowded_ ? kYieldForCrowded : kYieldFor) {}
 
 void Waiting::pause(std::chrono::steady_clock::time_point started, const std::function<int()>& awaited,
                     const std::function<bool()>& done) const {

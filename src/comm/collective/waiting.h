@@ -1,7 +1,7 @@
 // Waiting: how a rank waits for the others, how it is woken, and how the group breaks.
 //
 // A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
-// that the awaited rank rings. With more ranks than cores it does not spin: the core is needed by the one waited for.
+// that the awaited rank rings. With more ranks than cores it yields at once: the core is needed by the one waited for.
 // Every wait sees an abort at once and the death of a process within kCheckEvery.
 #pragma once
 
@@ -33,8 +33,13 @@ class Waiting {
 
   explicit Waiting(const GroupMemory& memory);
 
-  // Iterations to spin before anything else is tried.
+  // Whether there are more ranks than cores.
+  bool crowded() const { return crowded_; }
+  // How often relax() is called before anything else is tried; in the midst of an operation, when all ranks are there
+  // and busy with it, rather patience() times.
   int spins() const { return spins_; }
+  int patience() const { return crowded_ ? spins_ : kPatience * spins_; }
+  void relax() const { crowded_ ? static_cast<void>(sched_yield()) : cpu_relax(); }
 
   // Wakes ranks that sleep until this rank posts something, or (any) until anything happens. Call after the store that
   // they wait for, which must be sequentially consistent.
@@ -56,9 +61,12 @@ class Waiting {
   bool left(int rank) const { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; }
 
  private:
+  static constexpr int kPatience = 8;
+
   void wake(bool posted) const;
 
   const GroupMemory& memory_;
+  bool crowded_;
   mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason
   int spins_;
   std::chrono::microseconds yield_for_;
@@ -71,7 +79,7 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
                   OnCheck on_check) {
   for (int i = 0; i < waiting.spins(); ++i) {
     if (step()) return {};
-    cpu_relax();
+    waiting.relax();
   }
   const auto started = std::chrono::steady_clock::now();
   auto last_check = started;

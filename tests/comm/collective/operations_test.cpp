@@ -5,6 +5,7 @@
 #include <random>
 
 #include "comm/collective/calls.h"
+#include "comm/collective/copy.h"
 #include "support/effort.h"
 #include "support/thread_ranks.h"
 
@@ -154,6 +155,21 @@ TEST_P(OperationsMulti, StreamsFollowOneAnother) {
       spec.root = static_cast<int>(common() % group.world_size());
       spec.seed = common();
       ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{Place::kPrivate, Place::kPrivate, step % 2 == 0, true}));
+    }
+  });
+}
+
+// Results that are written past the caches, with a tail.
+TEST(LargeResultsMulti, ArriveWhole) {
+  test::run_threads(2, [](Communicator& group) {
+    for (const Kind kind : {Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter}) {
+      Spec spec;
+      spec.kind = kind;
+      spec.count = kLargeResults / sizeof(float) / (kind == Kind::kAllGather ? 4 : 1) + 5;
+      if (kind == Kind::kReduceScatter) spec.count /= 2;
+      for (const Place place : {Place::kArena, Place::kPrivate}) {
+        ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{place, place, false, true}));
+      }
     }
   });
 }
