@@ -59,7 +59,8 @@ bool MpiWork::wait(std::chrono::milliseconds timeout) {
 }
 
 bool MpiWork::isCompleted() {
-  return progress();
+  complete_if_due();
+  return is_settled();
 }
 
 bool MpiWork::progress() {
@@ -76,7 +77,9 @@ bool MpiWork::progress() {
   }
   // Outside the lock: callbacks of the future may ask this work things.
   fulfil(future);
-  if (!status.ok()) group_->break_with(status.with_context(operation_));
+  // A message of the wrong size has been received all the same, and concerns nobody else.
+  const bool wrong_message = is_receive() && status.code() == ErrorCode::kMismatch;
+  if (!status.ok() && !wrong_message) group_->break_with(status.with_context(operation_));
   return true;
 }
 
@@ -91,9 +94,22 @@ Status MpiWork::test(bool& all_done) {
     MPI_Status status;
     LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Test(&request, &done, &status), "MPI_Test"));
     all_done = all_done && done != 0;
-    if (done != 0 && is_receive()) source_ = status.MPI_SOURCE;
+    if (done != 0 && is_receive()) {
+      source_ = status.MPI_SOURCE;
+      return check_received(status);
+    }
   }
   return {};
+}
+
+// MPI itself objects to longer messages only.
+Status MpiWork::check_received(const MPI_Status& status) const {
+  MPI_Count bytes = 0;
+  LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x"));
+  const auto expected = static_cast<MPI_Count>(outputs_.front().nbytes());
+  if (bytes == expected) return {};
+  return {ErrorCode::kMismatch,
+          fmt::format("expected a message of {} bytes, that of rank {} has {}", expected, status.MPI_SOURCE, bytes)};
 }
 
 void MpiWork::time_out() {

@@ -36,6 +36,7 @@ class MpiWork final : public c10d::Work {
 
   // Zero: until the operation's own deadline, which counts from its start. Running out of time breaks the group.
   bool wait(std::chrono::milliseconds timeout) override;
+  // True also for work that is past its deadline or whose group broke: then wait() throws.
   bool isCompleted() override;
   bool isSuccess() const override;
   int sourceRank() const override;
@@ -55,6 +56,7 @@ class MpiWork final : public c10d::Work {
   // Settles when the requests are done or one has failed; answers whether the work is settled.
   bool progress() LOCKSTEP_EXCLUDES(mutex_);
   Status test(bool& all_done) LOCKSTEP_REQUIRES(mutex_);
+  Status check_received(const MPI_Status& status) const;
   void time_out();
   void settle(const Status& status) LOCKSTEP_EXCLUDES(mutex_);
   c10::intrusive_ptr<c10::ivalue::Future> settle_locked(const Status& status) LOCKSTEP_REQUIRES(mutex_);

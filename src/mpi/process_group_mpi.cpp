@@ -91,8 +91,13 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::split(const c10::intrusive_pt
   const bool own_name = opts != nullptr && !opts->group_name.empty() && opts->group_name != request_.name;
   part.name = own_name ? opts->group_name : members;
   part.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
-  // The members meet under what only they have in common.
-  part.store = std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, ++splits_), request_.store);
+  // The members meet under what only they have in common: how often they have split off in this way.
+  int number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++splits_[members];
+  }
+  part.store = std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, number), request_.store);
   return create(part);
 }
 

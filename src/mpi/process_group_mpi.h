@@ -3,9 +3,10 @@
 // It keeps the rules of ProcessGroupLockstep (tensors, dtypes, blocking and asynchronous calls, in-place use, roots and
 // peers as ranks of the group, errors by argument checks before anything moves); these are different:
 //
-// Ranks that disagree about kinds, sizes or types of an operation are not all told: MPI finds some of it (a message too
-// long for its receiver), and that breaks the group on the rank that sees it. A lost rank is the business of mpirun,
-// which ends the job. Running out of time breaks the group on this rank only.
+// Ranks that disagree about kinds, sizes or types of an operation are not all told: MPI finds some of it (parts too
+// long for their receiver), and that breaks the group on the rank that sees it; a collective with parts that are too
+// short leaves the rest of the output as it was. recv finds every wrong size, and leaves the group in order. A lost
+// rank is the business of mpirun, which ends the job. Running out of time breaks the group on this rank only.
 //
 // Sums are made in the order that MPI chooses: the same on every rank, but not the rank order of the lockstep engine.
 // AVG is the sum divided once; PREMUL_SUM multiplies, rounding, before it adds. At most 2^31 - 1 elements a call.
@@ -15,7 +16,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -108,7 +111,8 @@ class ProcessGroupMpi final : public c10d::Backend {
   const BackendRequest request_;
   const std::shared_ptr<MpiGroup> group_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  std::atomic<int> splits_{0};
+  Mutex mutex_;
+  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // by their members
 };
 
 }  // namespace lockstep

@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <thread>
 
 #include "c10d/ranks.h"
 #include "lockstep/comm/store/hash_store.h"
@@ -58,6 +60,22 @@ TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
   });
 }
 
+TEST(MpiGroupsMulti, SplitsOverlapInAnyNumber) {
+  run_world(3, [](int rank) {
+    const auto world = default_group()->getBackend(torch::kCPU);
+    const auto check = [&](std::vector<int> members) {
+      if (std::count(members.begin(), members.end(), rank) == 0) return;
+      std::vector<torch::Tensor> tensors{torch::ones({2})};
+      world->split(nullptr, members, nullptr)->allreduce(tensors)->wait();
+      expect_equal(tensors[0], torch::full({2}, 2.0), "a pair");
+    };
+    check({0, 1});
+    check({1, 2});
+    check({0, 1});
+    check({0, 2});
+  });
+}
+
 TEST(MpiErrorsMulti, NameRankAndReason) {
   run_world(2, [](int rank) {
     const torch::Tensor tensor = torch::ones({4});
@@ -73,6 +91,16 @@ TEST(MpiErrorsMulti, NameRankAndReason) {
     expect_error(ErrorCode::kInvalidArgument, {"share memory"}, [&] { all_reduce(torch::ones({1}).expand({4})); });
     all_reduce(tensor);
     expect_equal(tensor, torch::full({4}, 2.0), "after wrong calls");
+
+    for (const int found : {3, 5}) {
+      if (rank == 0) send(torch::ones({found}), 1);
+      const auto receive = [&] { recv(tensor, 0); };
+      if (rank == 0) continue;
+      const std::string sizes = found == 3 ? "expected a message of 16 bytes, that of rank 0 has 12" : "truncated";
+      expect_error(ErrorCode::kMismatch, {"rank 1", "recv", sizes}, receive);
+    }
+    all_reduce(tensor.fill_(1));
+    expect_equal(tensor, torch::full({4}, 2.0), "after messages of the wrong size");
 
     // A future becomes ready by itself.
     const torch::Tensor more = torch::ones({100'000});
@@ -94,12 +122,20 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
   const ProcessGroupGuard world("mpi");
   const ProcessGroup first = new_group({0, 1});
   const ProcessGroup second = new_group({0, 1});
+  const ProcessGroup third = new_group({0, 1});
   if (world.rank() == 1) return barrier();
   expect_error(ErrorCode::kTimeout, {"rank(s) 1", "300 ms"},
                [&] { monitored_barrier({.group = first, .timeout = milliseconds(300)}); });
   expect_error(ErrorCode::kAborted, {"broken", "monitored_barrier"}, [&] { barrier({.group = first}); });
   expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"},
                [&] { all_reduce(torch::ones({2}), {.group = second, .timeout = milliseconds(300)}); });
+  // Polling comes to an end as waiting does: at the deadline, and for all works of the group then.
+  const Work late = all_reduce_async(torch::ones({2}), {.group = third, .timeout = milliseconds(300)});
+  const Work beside = irecv(torch::ones({2}), 1, {.group = third});
+  while (!late->isCompleted()) std::this_thread::yield();
+  EXPECT_TRUE(beside->isCompleted());
+  expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"}, [&] { late->wait(); });
+  expect_error(ErrorCode::kAborted, {"recv", "broken", "all_reduce timed out"}, [&] { beside->wait(); });
   if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;
   barrier();
 }

@@ -11,8 +11,9 @@
 // lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
-// are ranks of the world. Without init_process_group, and on ranks that are not in `group`, every function throws.
-// Errors: lockstep/c10d/errors.h and docs/errors.md.
+// are ranks of the world. Backend lockstep tells every rank when they do not match; with mpi and nccl results may be
+// wrong or incomplete instead (docs/backends.md). Without init_process_group, and on ranks that are not in `group`,
+// every function throws. Errors: lockstep/c10d/errors.h and docs/errors.md.
 #pragma once
 
 #include <ATen/ATen.h>
