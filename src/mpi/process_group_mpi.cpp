@@ -46,9 +46,11 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   check_place(runtime, request);
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
   // Making a communicator has no deadline: first find out, with one, that everyone is here.
-  auto met = comm::check_in(*request.store, "members", comm::make_member(request.rank, request.world_size()),
+  const std::string members = "members";
+  auto met = comm::check_in(*request.store, members, comm::make_participant(request.rank, request.world_size()),
                             Deadline::after(request.timeout));
   if (!met.ok()) throw_status(met.status(), who + ", joining the group");
+  comm::forget(*request.store, members, met.value(), request.world_size());
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   auto group = std::make_shared<MpiGroup>(*communicator, who, request.world_size());

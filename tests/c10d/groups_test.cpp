@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
@@ -11,15 +12,18 @@
 namespace lockstep::test {
 namespace {
 
-// Open descriptors of this process, and its mappings of shared memory.
-std::pair<std::ptrdiff_t, std::ptrdiff_t> resources() {
+// Open descriptors of this process, its mappings of shared memory, and all ranks' keys in the world's store.
+std::tuple<std::ptrdiff_t, std::ptrdiff_t, std::int64_t> resources() {
+  barrier();  // whoever clears up after the last group has done so
   const std::ptrdiff_t descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   std::ptrdiff_t mappings = 0;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("memfd") != std::string::npos) ++mappings;
   }
-  return {descriptors, mappings};
+  const std::int64_t keys = default_group()->getStore()->getNumKeys();
+  barrier();  // and nobody makes the next one before all have counted
+  return {descriptors, mappings, keys};
 }
 
 TEST(ProcessGroupLockstepTest, GoesWithItsLastOwner) {
@@ -116,7 +120,7 @@ void check_many_groups(int rank) {
   make_one();
   const auto before = resources();
   for (int i = 0; i < 200; ++i) make_one();
-  EXPECT_EQ(resources(), before) << "descriptors, mappings";
+  EXPECT_EQ(resources(), before) << "descriptors, mappings, keys";
 }
 
 TEST(GroupsMulti, OfFourRanks) {

@@ -42,7 +42,14 @@ TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
     broadcast(number, rank % 2 + 2, {.group = parity});
     expect_equal(number, torch::full({1}, rank % 2 + 2), "odd and even");
 
-    // Many groups, some of them alive at the same time.
+    // Many groups, some of them alive at the same time. None leaves anything in the store.
+    const auto keys = [] {
+      barrier();
+      const std::int64_t found = default_group()->getStore()->getNumKeys();
+      barrier();
+      return found;
+    };
+    const std::int64_t keys_before = keys();
     std::vector<ProcessGroup> kept;
     for (int i = 0; i < 60; ++i) {
       kept.push_back(new_group({0, 1, 2, 3}));
@@ -52,6 +59,7 @@ TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
         kept.clear();
       }
     }
+    EXPECT_EQ(keys(), keys_before);
     const std::vector<int> members = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     const auto half = default_group()->getBackend(torch::kCPU)->split(nullptr, members, nullptr);
     std::vector<torch::Tensor> tensors{torch::full({2}, rank)};

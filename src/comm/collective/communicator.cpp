@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/store/met.h"
 #include "group.h"
 #include "machines.h"
 #include "wide_group.h"
@@ -38,6 +39,12 @@ Result<Transfer> make_transfer(const Receive& args, int world) {
   transfer.tag = args.tag;
   transfer.target = args.data;
   return transfer;
+}
+
+// This rank has joined. Only a group that has failed to form leaves something in the store.
+void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
+  for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
+  delete_once_met(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
 }
 
 }  // namespace
@@ -78,6 +85,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
     MachineLayout layout(members.value());
     if (layout.machines() > 1) {
       LOCKSTEP_ASSIGN_OR_RETURN(auto wide, WideGroup::create(store, own, std::move(layout)));
+      clear_up(*store, own, wide->meeting_keys());
       return std::unique_ptr<Communicator>(new Communicator(nullptr, std::move(wide)));
     }
   }
@@ -89,6 +97,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   auto parts = hand_over(*store, *own.arena, hand_over_options, Deadline::after(own.timeout));
   if (!parts.ok())
     return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+  if (own.world_size > 1) clear_up(*store, own, {hand_over_key(own.name)});
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_shared<Impl>(own.rank, own, std::move(parts).value()), nullptr));
 }

@@ -89,7 +89,18 @@ Status missing(const std::vector<Member>& members, const std::string& group, int
   return {ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", group, ranks)};
 }
 
+std::string roll_key(const std::string& group) {
+  return fmt::format("lockstep/{}/roll", group);
+}
+std::string members_key(const std::string& group) {
+  return fmt::format("lockstep/{}/members", group);
+}
+
 }  // namespace
+
+std::vector<std::string> roll_keys(const std::string& group) {
+  return {roll_key(group), members_key(group)};
+}
 
 Member describe_this_process(int rank, int world, const std::string& machine_override) {
   Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name()};
@@ -99,8 +110,8 @@ Member describe_this_process(int rank, int world, const std::string& machine_ove
 }
 
 Result<std::vector<Member>> call_roll(Store& store, const std::string& group, const Member& me, Deadline deadline) {
-  const std::string roll = fmt::format("lockstep/{}/roll", group);
-  const std::string complete = fmt::format("lockstep/{}/members", group);
+  const std::string roll = roll_key(group);
+  const std::string complete = members_key(group);
   LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
   LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));

@@ -28,6 +28,9 @@ Member describe_this_process(int rank, int world, const std::string& machine_ove
 // kMismatch who is there twice or has another world size.
 Result<std::vector<Member>> call_roll(Store& store, const std::string& group, const Member& me, Deadline deadline);
 
+// What that leaves in the store.
+std::vector<std::string> roll_keys(const std::string& group);
+
 class MachineLayout {
  public:
   explicit MachineLayout(const std::vector<Member>& members);

@@ -49,6 +49,9 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
                                                    const CommunicatorOptions& options, MachineLayout layout);
   ~WideGroup();
 
+  // What create() leaves in the store.
+  std::vector<std::string> meeting_keys() const;
+
   Status run(Request request, Deadline deadline);
   Result<Operation> start(Request request, Communicator::KeepAlive keep_alive);
   Status run(const Transfer& transfer, Deadline deadline);
@@ -82,6 +85,9 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
 
   WideGroup(const CommunicatorOptions& options, MachineLayout layout);
   Status open(const std::shared_ptr<Store>& store, Deadline deadline);
+  std::string wire_key(int rank) const;
+  // Of a group of this machine's ranks.
+  std::string local_name(int machine, const char* what) const;
   Result<std::shared_ptr<Communicator::Impl>> open_local(const std::shared_ptr<Store>& store, const char* what,
                                                          Deadline deadline) const;
   Status exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/transport/hand_over.h"
 #include "comm/transport/network_interface.h"
 #include "comm/transport/ucx_transport.h"
 #include "lockstep/base/environment.h"
@@ -16,6 +17,8 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kTokenBytes = 16;
+constexpr const char* kBefore = "before";  // the local groups
+constexpr const char* kAfter = "after";
 constexpr auto kFarewell = std::chrono::milliseconds(200);
 
 // The interface that other machines reach this one by: that of the way to the store, which everyone has gone already;
@@ -53,9 +56,26 @@ Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store
   return group;
 }
 
+std::string WideGroup::wire_key(int rank) const {
+  return fmt::format("lockstep/{}/wire/{}", name_, rank);
+}
+
+std::string WideGroup::local_name(int machine, const char* what) const {
+  return fmt::format("{}@{}/{}", name_, machine, what);
+}
+
+std::vector<std::string> WideGroup::meeting_keys() const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
+  for (int machine = 0; machine < layout_.machines(); ++machine) {
+    for (const char* what : {kBefore, kAfter}) keys.push_back(hand_over_key(local_name(machine, what)));
+  }
+  return keys;
+}
+
 Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, "before", deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, "after", deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, kBefore, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, kAfter, deadline));
   LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(
       transport_, open_ucx(find_interface(*store), [this](const Letter& letter) { return on_letter(letter); }));
@@ -74,7 +94,7 @@ Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::sha
   CommunicatorOptions local;
   local.rank = layout_.index_of(rank_);
   local.world_size = layout_.size(machine);
-  local.name = fmt::format("{}@{}/{}", name_, machine, what);
+  local.name = local_name(machine, what);
   local.timeout = timeout_;
   local.arena = arena_;
   HandOverOptions options;
@@ -88,13 +108,12 @@ Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::sha
 
 // One rank's word and the group's secret travel through the store, which only members of the job can read.
 Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
-  const auto key = [&](int rank) { return fmt::format("lockstep/{}/wire/{}", name_, rank); };
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport_->address();
   if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
-  LOCKSTEP_RETURN_IF_ERROR(store->set(key(rank_), token + address));
+  LOCKSTEP_RETURN_IF_ERROR(store->set(wire_key(rank_), token + address));
   std::vector<std::string> keys;
-  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(key(rank));
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, store->multi_get(keys, deadline));
   for (int rank = 0; rank < world_size(); ++rank) {
     if (words[rank].size() <= kTokenBytes) {

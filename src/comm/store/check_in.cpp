@@ -7,6 +7,8 @@
 #include <charconv>
 #include <vector>
 
+#include "comm/store/met.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -23,12 +25,12 @@ std::string left_key(const std::string& prefix, int rank) {
 }
 
 // "rank world pid host"; the host is last because it is free text.
-std::string encode(const Member& member) {
+std::string encode(const Participant& member) {
   return fmt::format("{} {} {} {}", member.rank, member.world_size, member.pid, member.host);
 }
 
-Result<Member> decode_member(std::string_view text) {
-  Member member;
+Result<Participant> decode_participant(std::string_view text) {
+  Participant member;
   for (int* number : {&member.rank, &member.world_size, &member.pid}) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
     if (error != std::errc() || end == text.data() + text.size()) {
@@ -40,7 +42,7 @@ Result<Member> decode_member(std::string_view text) {
   return member;
 }
 
-std::string describe(const Member& member) {
+std::string describe(const Participant& member) {
   return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
 }
 
@@ -71,7 +73,7 @@ std::string cut_list(const std::string& text, std::size_t count) {
 
 class RollCall {
  public:
-  RollCall(Store& store, const std::string& prefix, const Member& me, Deadline deadline)
+  RollCall(Store& store, const std::string& prefix, const Participant& me, Deadline deadline)
       : store_(store), prefix_(prefix), me_(me), deadline_(deadline), start_(Deadline::Clock::now()) {}
 
   Status run();
@@ -79,13 +81,13 @@ class RollCall {
   Status post(const Status& outcome);
 
  private:
-  Status judge(const Member& first);
+  Status judge(const Participant& first);
   // Fills `outcome` with the timeout to post; its own status says whether the store could still be asked.
   Status missing_ranks(Status& outcome);
 
   Store& store_;
   const std::string& prefix_;
-  const Member& me_;
+  const Participant& me_;
   const Deadline deadline_;
   const Deadline::Clock::time_point start_;
 };
@@ -96,7 +98,7 @@ Status RollCall::post(const Status& outcome) {
 }
 
 // What is wrong with this member, seen beside the first that spoke.
-Status RollCall::judge(const Member& first) {
+Status RollCall::judge(const Participant& first) {
   if (first.world_size != me_.world_size) {
     return {ErrorCode::kMismatch,
             fmt::format("the ranks disagree about the world size: {} says {}, {} says {}. Start all with the same "
@@ -113,7 +115,7 @@ Status RollCall::judge(const Member& first) {
 Status RollCall::run() {
   LOCKSTEP_RETURN_IF_ERROR(store_.set(rank_key(prefix_, me_.rank), encode(me_)));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto first_text, store_.compare_set(prefix_ + "/world", "", encode(me_)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto first, decode_member(first_text));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto first, decode_participant(first_text));
   if (const Status wrong = judge(first); !wrong.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(post(wrong));
     return wrong;  // the others had formed their group already
@@ -143,7 +145,7 @@ Status RollCall::missing_ranks(Status& outcome) {
       continue;
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const auto text, store_.get(key, Deadline::after(std::chrono::seconds(5))));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto member, decode_member(text));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto member, decode_participant(text));
     list(joined, num_joined, describe(member));
   }
   const std::chrono::duration<double> spent = Deadline::Clock::now() - start_;
@@ -157,13 +159,13 @@ Status RollCall::missing_ranks(Status& outcome) {
 }
 
 // This process claims a rank that another one has. `prefix` is that one's round.
-Status refuse_twin(Store& store, const std::string& base, const std::string& prefix, const Member& me) {
+Status refuse_twin(Store& store, const std::string& base, const std::string& prefix, const Participant& me) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto undone, store.add(joins_key(base, me.rank), -1));
   static_cast<void>(undone);
   std::string first = fmt::format("rank {}", me.rank);
   const auto text = store.get(rank_key(prefix, me.rank), Deadline::after(std::chrono::seconds(5)));
   if (text.ok()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto member, decode_member(text.value()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto member, decode_participant(text.value()));
     first = describe(member);
   }
   const Status twice(ErrorCode::kMismatch,
@@ -176,13 +178,13 @@ Status refuse_twin(Store& store, const std::string& base, const std::string& pre
 
 }  // namespace
 
-Member make_member(int rank, int world_size) {
+Participant make_participant(int rank, int world_size) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return {rank, world_size, host.data(), ::getpid()};
 }
 
-Result<std::string> check_in(Store& store, const std::string& base, const Member& me, Deadline deadline) {
+Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto round, store.add(joins_key(base, me.rank), 1));
   if (round > 1) {
     const std::string before = fmt::format("{}/{}", base, round - 1);
@@ -200,6 +202,15 @@ Result<std::string> check_in(Store& store, const std::string& base, const Member
 
 Status sign_off(Store& store, const std::string& prefix, int rank) {
   return store.set(left_key(prefix, rank), "1");
+}
+
+void forget(Store& store, const std::string& base, const std::string& prefix, int world_size) {
+  std::vector<std::string> keys{prefix + "/world", prefix + "/count", prefix + "/verdict"};
+  for (int rank = 0; rank < world_size; ++rank) {
+    keys.push_back(joins_key(base, rank));
+    keys.push_back(rank_key(prefix, rank));
+  }
+  delete_once_met(store, prefix + "/met", world_size, keys);
 }
 
 Result<bool> has_joined(Store& store, const std::string& base, int rank) {

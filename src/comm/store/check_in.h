@@ -13,7 +13,7 @@
 
 namespace lockstep::comm {
 
-struct Member {
+struct Participant {
   int rank = 0;
   int world_size = 1;
   std::string host;
@@ -21,12 +21,16 @@ struct Member {
 };
 
 // This process as a member.
-Member make_member(int rank, int world_size);
+Participant make_participant(int rank, int world_size);
 
 // Blocks until all have checked in; answers the round's prefix. On error the member has signed off already.
-Result<std::string> check_in(Store& store, const std::string& base, const Member& me, Deadline deadline);
+Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline);
 
 Status sign_off(Store& store, const std::string& prefix, int rank);
+
+// Once all have checked in and called this, nothing of theirs is left in the store, and nobody can be told apart from
+// them any more: for a base that is used once. `prefix` is what check_in answered. Best effort.
+void forget(Store& store, const std::string& base, const std::string& prefix, int world_size);
 
 // Whether some process has claimed `rank` under `base`.
 Result<bool> has_joined(Store& store, const std::string& base, int rank);

@@ -108,7 +108,7 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
 }
 
 Result<Rendezvous> check_in_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
-  const Member me = make_member(plan.rank, plan.world_size);
+  const Participant me = make_participant(plan.rank, plan.world_size);
   const auto prefix = check_in(*session->store(), plan.base, me, deadline);
   if (!prefix.ok()) {
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report

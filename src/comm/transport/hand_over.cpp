@@ -76,6 +76,12 @@ std::string host_name() {
   return name.data();
 }
 
+constexpr const char* kAddress = "address";
+
+std::string key_of(const std::string& group, const char* what) {
+  return fmt::format("lockstep/{}/{}", group, what);
+}
+
 Fd open_own_process() {
   return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
 }
@@ -141,7 +147,7 @@ class Exchange {
   Result<HandOver> run() { return options_.rank == 0 ? collect() : join(); }
 
  private:
-  std::string key(const char* what) const { return fmt::format("lockstep/{}/{}", options_.name, what); }
+  std::string key(const char* what) const { return key_of(options_.name, what); }
 
   // Rank 0: gathers everyone's descriptors, hands all of them to all.
   Result<HandOver> collect() {
@@ -190,7 +196,7 @@ class Exchange {
     copy_text(address.host, host_name());
     copy_text(address.socket, name);
     LOCKSTEP_ASSIGN_OR_RETURN(const Fd listener, listen_unix(name, options_.world_size + 8));
-    LOCKSTEP_RETURN_IF_ERROR(store_.set(key("address"), {reinterpret_cast<const char*>(&address), sizeof(address)}));
+    LOCKSTEP_RETURN_IF_ERROR(store_.set(key(kAddress), {reinterpret_cast<const char*>(&address), sizeof(address)}));
     std::vector<Fd> strangers;  // connected, and have said nothing yet
     for (int joined = 1; joined < options_.world_size;) {
       const auto at_most = std::min<std::chrono::nanoseconds>(kLookEvery, deadline_.remaining());
@@ -282,7 +288,7 @@ class Exchange {
   }
 
   Result<HandOver> join() {
-    auto announced = store_.get(key("address"), deadline_);
+    auto announced = store_.get(key(kAddress), deadline_);
     if (!announced.ok()) return announced.status().with_context("waiting for rank 0");
     const Bytes published = std::move(announced).value();
     Address address;
@@ -367,6 +373,10 @@ Result<std::shared_ptr<Mapping>> Mapping::map(int fd, std::size_t bytes) {
 
 Mapping::~Mapping() {
   munmap(base_, bytes_);
+}
+
+std::string hand_over_key(const std::string& group) {
+  return key_of(group, kAddress);
 }
 
 Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline) {

@@ -56,4 +56,7 @@ struct HandOverOptions {
 // Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.
 Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline);
 
+// What that leaves in the store when all goes well.
+std::string hand_over_key(const std::string& group);
+
 }  // namespace lockstep::comm
