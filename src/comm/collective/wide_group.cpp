@@ -13,9 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kCheckEvery = std::chrono::milliseconds(5);
+constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
 // A wait that has seen nothing move yields its core for so long, then sleeps on the transport; what the ranks of its
 // own machine do meanwhile it sees at the latest after kNap.
-constexpr auto kSpinFor = std::chrono::microseconds(20);
+constexpr auto kSpinFor = std::chrono::microseconds(2);
 constexpr auto kYieldFor = std::chrono::microseconds(300);
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kLongNap = std::chrono::microseconds(1000);
@@ -63,8 +64,13 @@ Result<std::shared_ptr<WideOperation>> WideGroup::begin(Request request, bool bl
   return operation;
 }
 
+// Two large steps are enough for the wire never to wait; more only push one another out of the caches.
+bool WideGroup::has_room() const {
+  return active_.size() < kWindow && (active_.size() < 2 || under_way_ < kBytesUnderWay);
+}
+
 void WideGroup::issue() {
-  while (!queue_.empty() && active_.size() < kWindow && break_status_.ok()) {
+  while (!queue_.empty() && has_room() && break_status_.ok()) {
     const std::shared_ptr<WideOperation>& operation = queue_.front();
     if (operation->steps.empty()) {
       if (!operation->planned) return;  // the ranks have not met yet
@@ -74,6 +80,7 @@ void WideGroup::issue() {
     Active active;
     active.operation = operation;
     active.step = std::move(operation->steps.front());
+    under_way_ += active.step->bytes();
     operation->steps.pop_front();
     ++operation->active;
     active.step->flows().number(next_step_++);
@@ -90,6 +97,7 @@ void WideGroup::issue() {
       active.local = std::move(started).value();
     }
     active_.push_back(std::move(active));
+    active_.back().step->expect();
   }
 }
 
@@ -149,6 +157,7 @@ bool WideGroup::drive() {
   while (!active_.empty() && active_.front().stage == Stage::kDone) {
     const std::shared_ptr<WideOperation> operation = active_.front().operation;
     active_.front().step->finish();
+    under_way_ -= active_.front().step->bytes();
     active_.pop_front();
     step_over(*operation);
     issue();

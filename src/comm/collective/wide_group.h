@@ -98,6 +98,7 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
       LOCKSTEP_EXCLUDES(mutex_);
   // Moves everything that can be moved; whether anything did.
   bool drive() LOCKSTEP_REQUIRES(mutex_);
+  bool has_room() const LOCKSTEP_REQUIRES(mutex_);
   void issue() LOCKSTEP_REQUIRES(mutex_);
   bool advance(Active& active) LOCKSTEP_REQUIRES(mutex_);
   bool local_is_over(Active& active) LOCKSTEP_REQUIRES(mutex_);
@@ -151,7 +152,8 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   std::unique_ptr<WideMail> mail_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<WideOperation>> queue_ LOCKSTEP_GUARDED_BY(mutex_);  // with steps to begin
   std::deque<Active> active_ LOCKSTEP_GUARDED_BY(mutex_);
-  int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // operations that are not over
+  std::size_t under_way_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // bytes() of the active steps
+  int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;            // operations that are not over
   std::vector<std::shared_ptr<Operation::State>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);  // started, not over
   std::uint64_t next_step_ LOCKSTEP_GUARDED_BY(mutex_) = 1;
   std::deque<std::pair<Parcel, std::string>> told_ LOCKSTEP_GUARDED_BY(mutex_);  // letters on their way

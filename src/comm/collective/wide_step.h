@@ -70,9 +70,14 @@ class Step {
  public:
   virtual ~Step() = default;
 
+  // What this rank exchanges with another machine, at most; 0: little.
+  virtual std::size_t bytes() const { return 0; }
   // The local operation before the exchange; of kind kNone: there is none.
   virtual Result<Request> before() { return Request(); }
-  // Called again and again once that is over; true when everything has been exchanged.
+  // Called when that has begun: asks for messages for which there is a place already. One that comes before it has been
+  // asked for is put aside and copied once more.
+  virtual void expect() {}
+  // Called again and again once the local operation is over; true when everything has been exchanged.
   virtual bool exchange() { return true; }
   // The local operation that ends the step. There always is one: it keeps the machine's ranks together.
   virtual Result<Request> after() { return make_request(Barrier{}); }

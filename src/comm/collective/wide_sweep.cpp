@@ -8,7 +8,8 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kLaneBytes = std::size_t{1} << 20;  // of a chunk, for each lane
+// Of a chunk, for each lane. What is reduced, sent, received and reduced again should still be in cache each time.
+constexpr std::size_t kLaneBytes = std::size_t{256} << 10;
 // So small that an exchange in one hop is worth its bytes, with more than two machines too.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
 
@@ -43,7 +44,9 @@ class SweepStep final : public Step {
     if (is_on_lane()) slice_ = slice(context.index());
   }
 
+  std::size_t bytes() const override { return bytes(slice_); }
   Result<Request> before() override;
+  void expect() override;
   bool exchange() override;
   Result<Request> after() override;
 
@@ -81,6 +84,7 @@ class SweepStep final : public Step {
   Request reduce_scatter_request();
   void start_reduction();
   void start_broadcast();
+  std::byte* result_place() const;
   void combine(Range range, std::byte* result);
   void spread();
 
@@ -150,10 +154,8 @@ bool SweepStep::exchange() {
     if (reduces() && owns && !combined_) {
       combined_ = true;
       const Range mine = one_hop_ ? slice_ : part(context_.machine());
-      // What is being sent must stay as it is: in one hop the result goes to where another machine's slice arrived.
-      std::byte* const to = one_hop_ ? arrivals_.data() : staged(mine);
-      combine(mine, to);
-      if (one_hop_) result_ = to;
+      if (one_hop_) result_ = result_place();
+      combine(mine, one_hop_ ? result_ : staged(mine));
     }
     if (!flows_.done()) return false;  // parts that were sent are about to be overwritten
     phase_ = Phase::kGather;
@@ -167,32 +169,43 @@ bool SweepStep::exchange() {
   return flows_.done();
 }
 
+void SweepStep::expect() {
+  if (slice_.size() == 0) return;
+  const Range mine = one_hop_ ? slice_ : part(context_.machine());
+  if (!reduces()) {
+    if (!on_root_machine()) flows_.receive(peer(root_machine_), kToOwner, staged(mine), bytes(mine));
+    return;
+  }
+  if (one_hop_ && has_root_ && !on_root_machine()) return;
+  each_other([&](int machine) { flows_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
+}
+
 // In one hop all machines tell all (or the root's) their slices. Else each part has a machine that owns it: it gets
 // everyone's, adds them up and tells the result.
 void SweepStep::start_reduction() {
   each_other([&](int machine) {
     const bool to = !one_hop_ || !has_root_ || machine == root_machine_;
-    const bool from = !one_hop_ || !has_root_ || on_root_machine();
     const Range theirs = one_hop_ ? slice_ : part(machine);
-    const Range mine = one_hop_ ? slice_ : part(context_.machine());
-    if (from) flows_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine));
     if (to) flows_.send(peer(machine), kToOwner, staged(theirs), bytes(theirs));
   });
 }
 
 // The root's machine hands each other machine one part, which spreads it; with two machines, everything.
 void SweepStep::start_broadcast() {
-  if (on_root_machine()) {
-    each_other([&](int machine) {
-      const Range theirs = one_hop_ ? slice_ : part(machine);
-      flows_.send(peer(machine), kToOwner, shared_at(theirs), bytes(theirs));
-      flows_.await_signal(peer(machine), kSignal);
-      if (!one_hop_) flows_.send(peer(machine), kFromOwner, shared_at(part(root_machine_)), bytes(part(root_machine_)));
-    });
-    return;
-  }
-  const Range mine = one_hop_ ? slice_ : part(context_.machine());
-  flows_.receive(peer(root_machine_), kToOwner, staged(mine), bytes(mine));
+  if (!on_root_machine()) return;
+  each_other([&](int machine) {
+    const Range theirs = one_hop_ ? slice_ : part(machine);
+    flows_.send(peer(machine), kToOwner, shared_at(theirs), bytes(theirs));
+    flows_.await_signal(peer(machine), kSignal);
+    if (!one_hop_) flows_.send(peer(machine), kFromOwner, shared_at(part(root_machine_)), bytes(part(root_machine_)));
+  });
+}
+
+// Of a reduction in one hop. What is being sent must stay as it is, so not there. Where the output is, if the others
+// of this machine can fetch it from there; else where another machine's slice arrived.
+std::byte* SweepStep::result_place() const {
+  const bool visible = request_.kind == Kind::kAllReduce && context_.arena->contains(output_at(slice_), bytes(slice_));
+  return visible ? output_at(slice_) : arrivals_.data();
 }
 
 void SweepStep::combine(Range range, std::byte* result) {
