@@ -59,7 +59,7 @@ class CollectiveCall : public CallChecks {
       check(communicator_->run(operation, deadline_));
       return;
     }
-    Result<comm::Operation> started = communicator_->start(operation, kept_);
+    Result<comm::Operation> started = communicator_->start(operation, kept_, deadline_);
     check(started.status());
     operations_.push_back(std::move(started).value());
   }

@@ -124,8 +124,10 @@ SharedArena& Communicator::arena() const {
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   return wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline);
 }
-Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep) {
-  return wide_ ? wide_->start(request.copy(), std::move(keep)) : impl_->start(request.copy(), std::move(keep));
+Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
+                                              std::optional<Deadline> admission) {
+  return wide_ ? wide_->start(request.copy(), std::move(keep), admission)
+               : impl_->start(request.copy(), std::move(keep), admission);
 }
 
 Status Communicator::run(const AllReduce& args, Deadline deadline) {
@@ -165,39 +167,39 @@ Status Communicator::run(const Receive& args, Deadline deadline) {
   return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
 }
 
-Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const Gather& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
-Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
+Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
 }
 
-Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {
+Result<Operation> Communicator::start(const Send& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }
-Result<Operation> Communicator::start(const Receive& args, KeepAlive keep) {
+Result<Operation> Communicator::start(const Receive& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }

@@ -255,18 +255,19 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
   return false;
 }
 
-Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), Conduct::kLeaves));
+Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive, std::optional<Deadline> admission) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), Conduct::kLeaves,
+                                               admission.value_or(Deadline::after(timeout_))));
   return Operation(std::move(state));
 }
 
 Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Request request, KeepAlive keep_alive,
-                                                                     Conduct conduct) {
+                                                                     Conduct conduct, Deadline admission) {
   auto state = std::make_shared<Operation::State>();
   state->group = shared_from_this();
   state->keep_alive = std::move(keep_alive);
   state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
-  LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, Deadline::after(timeout_)));
+  LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, admission));
   MutexLock lock(mutex_);
   started_.push_back(state);
   drive(/*help=*/false);

@@ -42,9 +42,11 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Impl(int rank, const CommunicatorOptions& options, HandOver parts);
 
   Status run(const RequestView& request, Deadline deadline);
-  Result<Operation> start(Request request, KeepAlive keep_alive);
+  // `admission` as in Communicator::start().
+  Result<Operation> start(Request request, KeepAlive keep_alive, std::optional<Deadline> admission);
   // For a WideGroup, which drives what it blocks on among other things.
-  Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, Conduct conduct);
+  Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, Conduct conduct,
+                                                   Deadline admission);
   // Receives a message that has arrived; false when there is none that matches.
   bool try_receive(Transfer& transfer);
   Status run(Transfer transfer, Deadline deadline);

@@ -38,11 +38,11 @@ WideGroup::~WideGroup() {
 }
 
 Result<std::shared_ptr<WideOperation>> WideGroup::begin(Request request, bool blocking,
-                                                        Communicator::KeepAlive keep_alive) {
+                                                        Communicator::KeepAlive keep_alive, Deadline admission) {
   LOCKSTEP_RETURN_IF_ERROR(validate(request, rank_, world_size()));
   LOCKSTEP_RETURN_IF_ERROR(wait_until_over(
       [this]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return closed_ || pending_ < Communicator::kMaxPending; }, nullptr,
-      Deadline::after(timeout_)));
+      admission));
   MutexLock lock(mutex_);
   if (closed_) return Status(ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank");
   if (!break_status_.ok()) return break_status_;
@@ -92,7 +92,7 @@ void WideGroup::issue() {
     }
     if (request->kind != Kind::kNone) {
       auto started = before_->launch(std::move(request).value(), nullptr,
-                                     operation->blocking ? Conduct::kDrives : Conduct::kLeaves);
+                                     operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
       if (!started.ok()) return;  // the local group is broken, which check() finds
       active.local = std::move(started).value();
     }
@@ -122,8 +122,9 @@ bool WideGroup::advance(Active& active) {
     case Stage::kWaiting: {
       auto request = active.step->after();
       if (!request.ok()) return false;
-      auto started = after_->launch(std::move(request).value(), nullptr,
-                                    active.operation->blocking ? Conduct::kDrives : Conduct::kLeaves);
+      auto started =
+          after_->launch(std::move(request).value(), nullptr,
+                         active.operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
       if (!started.ok()) return false;
       active.local = std::move(started).value();
       active.stage = Stage::kAfter;
@@ -282,16 +283,17 @@ Status WideGroup::wait_until_over(const std::function<bool()>& over, const Trans
 }
 
 Status WideGroup::run(Request request, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(std::move(request), /*blocking=*/true, nullptr));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(std::move(request), /*blocking=*/true, nullptr, deadline));
   LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation->over.load(); }, nullptr, deadline));
   return operation->status;
 }
 
-Result<Operation> WideGroup::start(Request request, Communicator::KeepAlive keep_alive) {
+Result<Operation> WideGroup::start(Request request, Communicator::KeepAlive keep_alive,
+                                   std::optional<Deadline> admission) {
   auto state = std::make_shared<Operation::State>();
   state->wide = shared_from_this();
-  LOCKSTEP_ASSIGN_OR_RETURN(state->wide_collective,
-                            begin(std::move(request), /*blocking=*/false, std::move(keep_alive)));
+  LOCKSTEP_ASSIGN_OR_RETURN(state->wide_collective, begin(std::move(request), /*blocking=*/false, std::move(keep_alive),
+                                                          admission.value_or(Deadline::after(timeout_))));
   return Operation(std::move(state));
 }
 

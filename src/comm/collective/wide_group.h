@@ -53,7 +53,7 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   std::vector<std::string> meeting_keys() const;
 
   Status run(Request request, Deadline deadline);
-  Result<Operation> start(Request request, Communicator::KeepAlive keep_alive);
+  Result<Operation> start(Request request, Communicator::KeepAlive keep_alive, std::optional<Deadline> admission);
   Status run(const Transfer& transfer, Deadline deadline);
   Result<Operation> start(const Transfer& transfer, Communicator::KeepAlive keep_alive);
   Status wait(Operation::State& state, Deadline deadline);
@@ -94,8 +94,8 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   Status share_boards(Deadline deadline);
   Status greet(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
 
-  Result<std::shared_ptr<WideOperation>> begin(Request request, bool blocking, Communicator::KeepAlive keep_alive)
-      LOCKSTEP_EXCLUDES(mutex_);
+  Result<std::shared_ptr<WideOperation>> begin(Request request, bool blocking, Communicator::KeepAlive keep_alive,
+                                               Deadline admission) LOCKSTEP_EXCLUDES(mutex_);
   // Moves everything that can be moved; whether anything did.
   bool drive() LOCKSTEP_REQUIRES(mutex_);
   bool has_room() const LOCKSTEP_REQUIRES(mutex_);

@@ -160,6 +160,18 @@ TEST(ErrorsMulti, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
   });
 }
 
+TEST(ErrorsMulti, StartWaitsForItsTurnUntilItsOwnDeadline) {
+  test::run_threads(2, [](Communicator& group) {
+    if (group.rank() == 1) {
+      while (group.health().ok()) std::this_thread::yield();
+      return;
+    }
+    for (int i = 0; i < Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
+    expect_says(group.start(Barrier{}, nullptr, Deadline::after(100ms)).status(), ErrorCode::kTimeout,
+                "rank 0 timed out with 32 operations under way");
+  });
+}
+
 TEST(ErrorsMulti, TimeoutOfAMessageNamesIt) {
   test::run_threads(2, [](Communicator& group) {
     if (group.rank() == 1) return;

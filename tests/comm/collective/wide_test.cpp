@@ -50,5 +50,21 @@ TEST(WideGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
   run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
 }
 
+// Blocking calls wait for their turn too.
+TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
+  for (const bool blocking : {false, true}) {
+    test::Meeting over;
+    run_machines({0, 1}, [&](Communicator& group) {
+      if (group.rank() == 1) return over.wait();
+      for (int i = 0; i < Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
+      const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+      const Status status =
+          blocking ? group.run(Barrier{}, deadline) : group.start(Barrier{}, nullptr, deadline).status();
+      EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
+      over.open();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::comm

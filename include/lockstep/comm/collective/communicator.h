@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -198,17 +199,23 @@ class Communicator {
   Status run(const Receive& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr);
+  // `keep_alive` is held until the operation is over. `admission`: until when a collective waits for its turn while
+  // kMaxPending are under way, else the group's timeout; kTimeout then, which breaks the group. Messages never wait.
+  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
 
   // Helps along everything that is under way and needs no waiting. Cheap when there is nothing to do.
   void poke();
@@ -227,7 +234,7 @@ class Communicator {
  private:
   Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
   Status run_request(const RequestView& request, Deadline deadline);
-  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive);
+  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
   std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
   std::shared_ptr<WideGroup> wide_;  // they are not
 };
