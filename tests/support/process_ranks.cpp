@@ -118,6 +118,13 @@ launch::SpawnOptions spawn_options(int world, const std::string& test) {
   return options;
 }
 
+// With LOCKSTEP_TEST_MACHINES=n this rank acts as if it were on machine rank % n, where nothing else says so.
+void take_place(int rank) {
+  const char* machines = std::getenv("LOCKSTEP_TEST_MACHINES");
+  if (machines == nullptr) return;
+  ::setenv("LOCKSTEP_MACHINE", fmt::format("machine{}", rank % std::atoi(machines)).c_str(), /*replace=*/0);
+}
+
 }  // namespace
 
 void run_processes(int world, const std::function<void(int rank)>& fn, std::chrono::seconds deadline) {
@@ -129,6 +136,7 @@ void run_processes(int world, const std::function<void(int rank)>& fn, std::chro
   const Status status = launch::spawn(
       [&fn](int rank) {
         const FailureCollector failures;
+        take_place(rank);
         fn(rank);
         if (!failures.text().empty()) throw std::runtime_error("test failures:" + failures.text());
       },
@@ -148,6 +156,7 @@ void run_processes_with_a_victim(int world, int victim,
   options.grace = std::chrono::seconds(20);
   const Status status = launch::spawn(
       [&](int rank) {
+        take_place(rank);
         if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
         fn(rank, reports.path(std::to_string(rank)));
       },

@@ -17,6 +17,9 @@ namespace lockstep::test {
 // with the rank and the message, and so does a rank that takes longer than `deadline`. Afterwards it is checked that
 // nothing is left: no child processes, no descriptors, no /dev/shm entries of Lockstep.
 //
+// When LOCKSTEP_TEST_MACHINES is set, the ranks are spread over so many machines, as far as they know: they share
+// memory with those of their own only, and reach the others through the loopback interface.
+//
 // May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
 void run_processes(int world, const std::function<void(int rank)>& fn,
                    std::chrono::seconds deadline = std::chrono::seconds(60));

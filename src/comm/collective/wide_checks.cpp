@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 // News of what the ranks of this machine have called go out while a rank waits.
 constexpr auto kFirstNews = std::chrono::milliseconds(50);
 constexpr auto kNewsEvery = std::chrono::milliseconds(200);
+// When the time is over, the others are asked what they have called: so long do their answers take on a busy machine.
+constexpr auto kAnswers = std::chrono::milliseconds(200);
 // A rank that is gone may have sent, or be about to finish, what is still on its way.
 constexpr auto kLastWords = std::chrono::milliseconds(20);
 constexpr auto kDeadTicket = std::chrono::milliseconds(500);
@@ -66,6 +68,7 @@ bool WideGroup::on_letter(const Letter& letter) {
   switch (header.type) {
     case WideLetter::Type::kHello: greeted_[header.source] = true; break;
     case WideLetter::Type::kGoodbye: left_[header.source] = true; break;
+    case WideLetter::Type::kAsk: asked_ = true; break;
     case WideLetter::Type::kAbort: told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
     case WideLetter::Type::kNews: {
       const std::vector<int>& ranks = layout_.ranks(layout_.machine_of(header.source));
@@ -138,7 +141,22 @@ Status WideGroup::check(const Transfer* transfer, bool expired, Clock::time_poin
     send_news();
   }
   LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - progressed));
-  return expired ? timed_out(transfer) : Status();
+  if (!expired || (transfer == nullptr && !has_asked())) return {};
+  return timed_out(transfer);
+}
+
+// Whether what the others have called by now is known, as far as they answer. With a short timeout no news have come.
+bool WideGroup::has_asked() {
+  if (active_.empty() && queue_.empty()) return true;
+  const std::uint64_t late = (active_.empty() ? *queue_.front() : *active_.front().operation).sequence;
+  const auto now = Clock::now();
+  if (asked_about_ != late) {
+    asked_about_ = late;
+    asked_at_ = now;
+    send_news();
+    tell_neighbours(WideLetter::Type::kAsk, 0, "");
+  }
+  return now - asked_at_ >= kAnswers;
 }
 
 // Another rank of this machine has broken the group.

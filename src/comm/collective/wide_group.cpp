@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/comm/collective/reduce.h"
 
@@ -146,6 +147,7 @@ bool WideGroup::drive() {
     (void)break_group(told_break_.code(), told_break_.message());
     return true;
   }
+  if (std::exchange(asked_, false)) send_news();
   moved = mail_->pump() || moved;
   while (!told_.empty() && told_.front().first.done) told_.pop_front();
   issue();

@@ -124,6 +124,7 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
       LOCKSTEP_REQUIRES(mutex_);
   Status check_local_groups() LOCKSTEP_REQUIRES(mutex_);
   Status check_deaths(const Transfer* transfer, std::chrono::steady_clock::duration stuck) LOCKSTEP_REQUIRES(mutex_);
+  bool has_asked() LOCKSTEP_REQUIRES(mutex_);
   Status timed_out(const Transfer* transfer) LOCKSTEP_REQUIRES(mutex_);
   // The first reason stays. Afterwards nothing of this rank is under way any more.
   Status break_group(ErrorCode code, const std::string& reason) LOCKSTEP_REQUIRES(mutex_);
@@ -160,6 +161,9 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   std::vector<bool> greeted_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);  // remote ranks that have said goodbye
   std::chrono::steady_clock::time_point last_news_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool asked_ LOCKSTEP_GUARDED_BY(mutex_) = false;             // another rank wants news
+  std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last operation that was late here
+  std::chrono::steady_clock::time_point asked_at_ LOCKSTEP_GUARDED_BY(mutex_);
   Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // a letter said so, break_group() is yet to come
   Status break_status_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;

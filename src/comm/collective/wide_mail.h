@@ -17,7 +17,7 @@ namespace lockstep::comm {
 
 // The header of every letter of a group, behind the group's token.
 struct WideLetter {
-  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAbort, kGoodbye };
+  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
   std::int64_t tag = 0;  // of a message; of an abort its code

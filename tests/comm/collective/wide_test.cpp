@@ -2,6 +2,8 @@
 // loopback interface; tests/comm/hosts has machines of their own.
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "comm/collective/calls.h"
 #include "comm/collective/machines.h"
 #include "support/thread_ranks.h"
@@ -64,6 +66,24 @@ TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
       over.open();
     });
   }
+}
+
+// Shorter than the news of what others have called take by themselves.
+TEST(WideGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
+  std::latch started(4);
+  std::latch over(4);
+  run_machines({0, 0, 1, 1}, [&](Communicator& group) {
+    Operation barrier;
+    if (group.rank() != 3) barrier = group.start(Barrier{}).value();
+    started.arrive_and_wait();
+    if (group.rank() != 3) {
+      const Status status = barrier.wait(Deadline::after(std::chrono::milliseconds(5)));
+      EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+      EXPECT_NE(status.message().find("rank(s) 3 (on "), std::string::npos) << status.message();
+      EXPECT_EQ(group.absent(group.sequence()), std::vector<int>{3});
+    }
+    over.arrive_and_wait();
+  });
 }
 
 }  // namespace
