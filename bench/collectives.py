@@ -1,6 +1,7 @@
 """collectives: every collective by size, through torch.distributed against Gloo, and the core against Open MPI.
 
-`case` is the operation's name; "-foreign" behind it: the core on memory that is not the group's own.
+`case` is the operation's name. Against Gloo, "-allocated" behind it: on tensors that the backend has allocated
+(allocate_tensor), else any tensors. Against Open MPI on memory of the group; "-foreign" behind it: on any other memory.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ def repetitions(size: int) -> int:
     return 50 if size < MI else {MI: 21, 4 * MI: 11, 25 * MI: 5}.get(size, 3)
 
 
-def contender(tools: Tools, backend: str, operations: str, ranks: int, sizes: list[int]) -> Callable[[], Samples]:
+def contender(
+    tools: Tools, backend: str, memory: str, operations: str, ranks: int, sizes: list[int]
+) -> Callable[[], Samples]:
     def once() -> Samples:
         output = tools.scratch_file()
         plan = ",".join(f"{size}:{repetitions(size)}" for size in sizes)
-        options = ["--backend", backend, "--operation", operations, "--plan", plan, "--output", output]
+        options = ["--backend", backend, "--memory", memory, "--operation", operations]
+        options += ["--plan", plan, "--output", output]
         command = tools.torchrun(ranks, HERE / "peers" / "c10d_collectives.py", *options)
         run(command, {"PYTHONPATH": str(tools.build / "python")})
         lines = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
@@ -39,14 +43,19 @@ def contender(tools: Tools, backend: str, operations: str, ranks: int, sizes: li
 
 
 def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[int], outcome: Outcome) -> None:
-    contenders = {name: contender(tools, name, operations, ranks, sizes) for name in ("lockstep", "gloo")}
+    contenders = {
+        name: contender(tools, name.split("-")[0], memory, operations, ranks, sizes)
+        for name, memory in (("lockstep", "any"), ("lockstep-allocated", "allocated"), ("gloo", "any"))
+    }
     rounds = QUICK_ROUNDS if tools.quick else ROUNDS
     found = interleave(contenders, rounds, outcome, f"{bench}, {ranks} ranks")
-    for key in found.get("gloo", {}):
-        if key in found.get("lockstep", {}):
-            ours, theirs = ([value * 1e6 for value in found[name][key]] for name in ("lockstep", "gloo"))
-            operation, size = key
-            outcome.rows.append(Row(bench, operation, size, ranks, ours, theirs, "gloo", "us"))
+    for name in contenders:
+        suffix = name.removeprefix("lockstep")
+        for operation, size in found.get(name, {}):
+            if name == "gloo" or (operation, size) not in found.get("gloo", {}):
+                continue
+            ours, theirs = ([value * 1e6 for value in found[who][operation, size]] for who in (name, "gloo"))
+            outcome.rows.append(Row(bench, operation + suffix, size, ranks, ours, theirs, "gloo", "us"))
 
 
 def core(tools: Tools, memory: str, operation: str, ranks: int) -> Callable[[], Samples]:

@@ -17,17 +17,24 @@ import torch.distributed as dist
 WARM_UP = 3
 
 
+def allocate(memory: str, count: int) -> torch.Tensor:
+    if memory == "any":
+        return torch.empty(count)
+    cpu = torch.device("cpu")
+    backend = dist.distributed_c10d._get_default_group()._get_backend(cpu)
+    return backend.allocate_tensor(count, dtype=torch.float, device=cpu)
+
+
 class Operation:
     """Buffers of one size; run() is what is timed, right() checks what came of it."""
 
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, memory: str) -> None:
         self.name, self.rank, self.world = name, dist.get_rank(), dist.get_world_size()
         # At least an element for each rank, and as many for each.
         share = max(1, count // self.world)
         shared_out = name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-        self.data = torch.empty(share * self.world if shared_out else max(1, count))
-        self.part = torch.empty(share)
-        self.other = torch.empty_like(self.data)
+        size = share * self.world if shared_out else max(1, count)
+        self.data, self.other, self.part = (allocate(memory, elements) for elements in (size, size, share))
         self.input = self.part if name in ("all_gather", "gather") else self.data
 
     def fill(self, value: int) -> None:
@@ -92,8 +99,8 @@ class Operation:
         return True
 
 
-def measure(name: str, size: int, repetitions: int) -> list[float]:
-    operation, seconds = Operation(name, size // 4), []
+def measure(name: str, size: int, repetitions: int, memory: str) -> list[float]:
+    operation, seconds = Operation(name, size // 4, memory), []
     for repetition in range(-WARM_UP, repetitions):
         operation.fill((repetition + WARM_UP) % 64)
         dist.barrier()
@@ -116,6 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=["gloo", "lockstep"], required=True)
     parser.add_argument("--operation", required=True)
+    parser.add_argument("--memory", choices=["any", "allocated"], default="any", help="allocated: by the backend")
     parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
     parser.add_argument("--output", required=True)
     options = parser.parse_args()
@@ -130,7 +138,8 @@ def main() -> None:
             size, repetitions = (int(part) for part in step.split(":"))
             if name == "barrier" and size > 4:
                 continue
-            lines.append(json.dumps({"operation": name, "bytes": size, "seconds": measure(name, size, repetitions)}))
+            seconds = measure(name, size, repetitions, options.memory)
+            lines.append(json.dumps({"operation": name, "bytes": size, "seconds": seconds}))
     if dist.get_rank() == 0:
         with open(options.output, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")

@@ -226,7 +226,7 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
   const std::uint64_t sequence = next_sequence();
   // What is smaller goes well either way; no clock is asked for it.
   const bool judged = call.bytes() >= kJudgedBytes;
-  const CopyWay way = judged ? small_ways_.way(request.kind) : CopyWay::kPlain;
+  const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
   if (judged && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());
   const auto started = judged ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   call.post(waiting_, sequence, way);
@@ -244,7 +244,7 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
   }
   if (rank == memory_.world() && agreed) {
     call.fetch(scratch_);
-    if (judged) small_ways_.record(request.kind, started, call.bytes());
+    if (judged) small_ways_.record(request, started, call.bytes());
     reap();
     return true;
   }

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kLargestWindow = std::size_t{128} << 10;
 constexpr std::size_t kSmallestWindow = std::size_t{16} << 10;
 
-// Rank 0 judges the way of copying by so many bytes of a window at a time.
+// The way of copying is judged by so many bytes of a window at a time.
 constexpr std::size_t kJudgedBytes = std::size_t{512} << 10;
 
 bool reduces(Kind kind) {
@@ -57,11 +57,11 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
   Clock::time_point started = Clock::now();
   std::size_t judged = 0;
   for (std::size_t begin = 0; begin < end; begin += bytes) {
-    way_ = ways_.way(request.kind);
+    way_ = ways_.way(request);
     LOCKSTEP_RETURN_IF_ERROR(pass(job, {begin, bytes}, wait_for));
     judged += std::min(bytes, end - begin);
     if (judged < kJudgedBytes && begin + bytes < end) continue;
-    ways_.record(request.kind, started, judged);
+    ways_.record(request, started, judged);
     started = Clock::now();
     judged = 0;
   }

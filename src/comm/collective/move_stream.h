@@ -7,7 +7,7 @@
 // So one rank fills window k + 1 while another empties window k. Inputs that lie in an arena, or in control memory, are
 // fetched from where they are. In the end come ranks whose arena others have read: they wait for everyone.
 //
-// Rank 0 times the windows and chooses for all how staging is written (copy_choice.h), for each kind of operation.
+// The windows are timed to choose how staging is written (copy_ways.h).
 #pragma once
 
 #include <vector>
