@@ -227,7 +227,8 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
   // What is smaller goes well either way; no clock is asked for it.
   const bool judged = call.bytes() >= kJudgedBytes;
   const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
-  if (judged && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());
+  const bool large = call.bytes() > Communicator::kInlineBytes;
+  if (large && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());
   const auto started = judged ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   call.post(waiting_, sequence, way);
   bool agreed = true;
