@@ -1,6 +1,7 @@
 #include "machines.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "comm/transport/network_interface.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::comm {
@@ -36,8 +38,8 @@ std::string to_line(const Member& member) {
         text.begin(), text.end(), [](unsigned char c) { return c <= ' '; }, '_');
     return text;
   };
-  return fmt::format("{} {} {} {} {}\n", member.rank, member.world, member.pid, word(member.machine),
-                     word(member.host));
+  return fmt::format("{} {} {} {} {} {}\n", member.rank, member.world, member.pid, word(member.machine),
+                     word(member.host), fmt::join(member.addresses, " "));
 }
 
 Result<std::vector<Member>> parse(const std::string& lines, const std::string& group) {
@@ -47,10 +49,11 @@ Result<std::vector<Member>> parse(const std::string& lines, const std::string& g
     Member member;
     std::istringstream words(line);
     if (!(words >> member.rank >> member.world >> member.pid >> member.machine >> member.host)) {
-      return Status(
-          ErrorCode::kCorrupt,
-          fmt::format("group '{}': expected 'rank world pid machine host' in the store, found '{}'", group, line));
+      return Status(ErrorCode::kCorrupt,
+                    fmt::format("group '{}': expected 'rank world pid machine host addresses' in the store, found '{}'",
+                                group, line));
     }
+    for (std::string address; words >> address;) member.addresses.push_back(address);
     members.push_back(std::move(member));
   }
   return members;
@@ -103,9 +106,10 @@ std::vector<std::string> roll_keys(const std::string& group) {
 }
 
 Member describe_this_process(int rank, int world, const std::string& machine_override) {
-  Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name()};
+  Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name(), {}};
   if (me.machine.empty()) me.machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
   if (me.machine.empty()) me.machine = machine_identity();
+  if (auto addresses = addresses_of_machine(); addresses.ok()) me.addresses = std::move(addresses).value();
   return me;
 }
 

@@ -16,8 +16,9 @@ struct Member {
   int rank = 0;
   int world = 1;
   int pid = 0;
-  std::string machine;  // equal for ranks that can share memory
-  std::string host;     // for people
+  std::string machine;                      // equal for ranks that can share memory
+  std::string host;                         // for people
+  std::vector<std::string> addresses = {};  // where connections of this machine may come from
 };
 
 // This process: boot id, network namespace (abstract Unix sockets are its own) and user (others are refused memory).

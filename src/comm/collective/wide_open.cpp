@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "comm/transport/hand_over.h"
@@ -34,6 +35,15 @@ NetworkInterface find_interface(const Store& store) {
         fmt::format("no interface towards MASTER_ADDR {}: {}; UCX chooses one", *master, found.status().message()));
   }
   return {};
+}
+
+std::vector<std::string> addresses_of(const MachineLayout& layout) {
+  std::set<std::string> all;  // each rank of a machine says the same
+  for (int rank = 0; rank < layout.world(); ++rank) {
+    const std::vector<std::string>& its = layout.member(rank).addresses;
+    all.insert(its.begin(), its.end());
+  }
+  return {all.begin(), all.end()};
 }
 
 Result<std::string> random_token() {
@@ -77,8 +87,8 @@ Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, kBefore, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, kAfter, deadline));
   LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      transport_, open_ucx(find_interface(*store), [this](const Letter& letter) { return on_letter(letter); }));
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_ucx(find_interface(*store), addresses_of(layout_),
+                                                 [this](const Letter& letter) { return on_letter(letter); }));
   LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
   context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_});
   {
@@ -169,7 +179,7 @@ Status WideGroup::greet(Deadline deadline) {
   return {deadline.expired() ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
           fmt::format("no connection between rank {} (on {}) and rank(s) {} through {}. Is that the interface that "
                       "connects the machines (UCX_NET_DEVICES chooses another one), and does a firewall allow TCP "
-                      "connections between them on any port?",
+                      "connections between them on any port, and leave their addresses as they are?",
                       rank_, layout_.member(rank_).host, ranks_with_hosts(layout_, silent), transport_->describe())};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/base/status.h"
 
@@ -17,5 +18,9 @@ Result<NetworkInterface> interface_with_address(const std::string& address);
 
 // The interface through which the kernel would send to this host (a name or an address). Nothing is sent.
 Result<NetworkInterface> interface_towards(const std::string& host);
+
+// The IP addresses (numbers) that connections of this machine to others may come from: all but those of the loopback
+// interface, and of IPv6 the link-local ones.
+Result<std::vector<std::string>> addresses_of_machine();
 
 }  // namespace lockstep::comm

@@ -9,100 +9,40 @@
 #include <map>
 #include <vector>
 
-#include "comm/transport/ucx_library.h"
+#include "comm/transport/port_guard.h"
+#include "comm/transport/ucx_context.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr unsigned kLetterId = 1;
 
-// A setting that UCX reads from the environment, unless the user has said otherwise there.
-struct Setting {
-  const char* name;
-  std::string value;
-};
-
-std::vector<Setting> settings(const NetworkInterface& interface) {
-  std::vector<Setting> result{
-      // Shared memory is the local engine's work.
-      {"TLS", "tcp,rc,ud"},
-      // Measured: messages sent at once in large segments move twice as many bytes a second through TCP as a
-      // rendezvous does, and eight times as many as segments of the default 8 KiB.
-      {"RNDV_THRESH", "inf"},
-      {"TCP_TX_SEG_SIZE", "256k"},
-      {"TCP_RX_SEG_SIZE", "256k"},
-      {"TCP_TX_BUFS_GROW", "2"},
-      {"TCP_RX_BUFS_GROW", "2"},
-      // A machine that vanishes without a word is noticed within some 5 s while nothing is under way.
-      {"TCP_KEEPIDLE", "2s"},
-      {"TCP_KEEPINTVL", "1s"},
-      {"TCP_KEEPCNT", "3"},
-      {"TCP_AF_PRIO", interface.is_ipv6 ? "inet6,inet" : "inet,inet6"},
-      {"WARN_UNUSED_ENV_VARS", "n"},
-      {"LOG_LEVEL", "error"},
-  };
-  if (!interface.name.empty()) result.push_back({"NET_DEVICES", interface.name});
-  return result;
-}
-
 std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
   return ucx.ucs_status_string(status);
 }
 
-// One initialised UCX; the workers of a process with the same settings could share one, but initialising takes a
-// millisecond and groups that span machines are few.
-class Context {
- public:
-  static Result<std::unique_ptr<Context>> make(const UcxLibrary& ucx, const NetworkInterface& interface) {
-    ucp_config_t* config = nullptr;
-    if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
-      return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", text_of(ucx, status)));
-    for (const Setting& setting : settings(interface)) {
-      if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) continue;
-      // A setting that this version does not know is one it does not need.
-      (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
-    }
-    ucp_params_t params{};
-    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-    params.mt_workers_shared = 0;
-    ucp_context_h handle = nullptr;
-    const ucs_status_t status = ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle);
-    ucx.ucp_config_release(config);
-    if (status != UCS_OK) {
-      return Status(ErrorCode::kUnavailable,
-                    fmt::format("UCX cannot use the network interface '{}': {}. UCX_NET_DEVICES and UCX_TLS choose "
-                                "others; `ucx_info -d` lists them",
-                                interface.name.empty() ? "(any)" : interface.name, text_of(ucx, status)));
-    }
-    return std::unique_ptr<Context>(new Context(ucx, handle));
-  }
-  ~Context() { ucx_.ucp_cleanup(handle_); }
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-  ucp_context_h handle() const { return handle_; }
-
- private:
-  Context(const UcxLibrary& ucx, ucp_context_h handle) : ucx_(ucx), handle_(handle) {}
-  const UcxLibrary& ucx_;
-  ucp_context_h handle_;
-};
-
 class UcxTransport final : public Transport {
  public:
-  UcxTransport(const UcxLibrary& ucx, std::unique_ptr<Context> context, LetterHandler handler, std::string description)
+  UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, LetterHandler handler,
+               std::string description)
       : ucx_(ucx), context_(std::move(context)), handler_(std::move(handler)), description_(std::move(description)) {}
   ~UcxTransport() override {
     close(/*gently=*/false, std::chrono::milliseconds(0));
     if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
   }
 
-  Status open() {
+  Status open(std::span<const std::string> members) {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    const NewListeners listeners;
     LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_create(context_->handle(), &params, &worker_), "worker"));
+    for (const int listener : listeners.found(address())) {
+      // The group can do without, as long as no stranger is on the network.
+      if (const Status closed = admit_only(listener, members); !closed.ok()) log::warning(closed.message());
+    }
     LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -312,7 +252,7 @@ class UcxTransport final : public Transport {
   }
 
   const UcxLibrary& ucx_;
-  std::unique_ptr<Context> context_;
+  const std::shared_ptr<UcxContext> context_;
   LetterHandler handler_;
   std::string description_;
   ucp_worker_h worker_ = nullptr;
@@ -324,14 +264,15 @@ class UcxTransport final : public Transport {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, LetterHandler handler) {
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, std::span<const std::string> members,
+                                            LetterHandler handler) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Context> context, Context::make(*ucx, interface));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
   const char* devices = std::getenv("UCX_NET_DEVICES");
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
   auto transport = std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
                                                   fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where));
-  LOCKSTEP_RETURN_IF_ERROR(transport->open());
+  LOCKSTEP_RETURN_IF_ERROR(transport->open(members));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 

@@ -5,13 +5,17 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 
 #include "comm/transport/network_interface.h"
 #include "comm/transport/transport.h"
 
 namespace lockstep::comm {
 
-// `interface`: empty: UCX chooses. `handler` is called from progress().
-Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, LetterHandler handler);
+// `interface`: empty: UCX chooses. `members`: the IP addresses of all machines of the group, which alone reach the TCP
+// ports that UCX opens. `handler` is called from progress().
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, std::span<const std::string> members,
+                                            LetterHandler handler);
 
 }  // namespace lockstep::comm

@@ -2,6 +2,8 @@
 // loopback interface; tests/comm/hosts has machines of their own.
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <filesystem>
 #include <latch>
 
 #include "comm/collective/calls.h"
@@ -50,6 +52,57 @@ TEST(WideGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
 TEST(WideGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
   const std::vector<int> machine_of{0, 1, 0, 1, 2};
   run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
+}
+
+// Hundreds at once: what each has of the system is little, and all of it goes.
+TEST(WideGroupMulti, ManyAliveAtOnceAndThenNone) {
+  constexpr int kGroups = 150;
+  constexpr int kWorld = 2;
+  auto store = std::make_shared<HashStore>();
+  std::barrier<> together(kWorld);
+  std::ptrdiff_t before = 0;
+  const auto count_descriptors = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
+  test::run_each(kWorld, [&](int rank) {
+    const auto arena = SharedArena::create().value();
+    const auto join = [&](int number) {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.world_size = kWorld;
+      options.name = "group" + std::to_string(number);
+      options.machine = "machine" + std::to_string(rank);
+      options.arena = arena;
+      options.timeout = std::chrono::seconds(30);
+      auto group = Communicator::create(store, options);
+      EXPECT_TRUE(group.ok()) << group.status().message();
+      return group.ok() ? std::move(group).value() : nullptr;
+    };
+    ASSERT_NE(join(0), nullptr);  // UCX keeps some for the process
+    together.arrive_and_wait();
+    if (rank == 0) before = count_descriptors();
+    together.arrive_and_wait();
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int i = 1; i <= kGroups; ++i) {
+      groups.push_back(join(i));
+      ASSERT_NE(groups.back(), nullptr) << "group " << i;
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      int value = i + rank;
+      ASSERT_TRUE(groups[i]->run(AllReduce{&value, &value, 1}, Deadline::after(std::chrono::seconds(30))).ok());
+      ASSERT_EQ(value, 2 * i + 1);
+    }
+    together.arrive_and_wait();
+    if (rank == 0) {
+      EXPECT_LE(count_descriptors() - before, kGroups * kWorld * 7);
+      EXPECT_EQ(store->num_keys().value(), 0);
+    }
+    together.arrive_and_wait();
+    groups.clear();
+    together.arrive_and_wait();
+    if (rank == 0) {
+      EXPECT_EQ(count_descriptors(), before);
+    }
+    together.arrive_and_wait();
+  });
 }
 
 // Blocking calls wait for their turn too.

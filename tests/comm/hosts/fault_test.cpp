@@ -1,17 +1,21 @@
 // Machines and ranks that die, stop or disagree, and strangers at the door.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <random>
+#include <sstream>
 
 #include "comm/collective/process_group.h"
 #include "lockstep/base/fd.h"
 #include "support/machines.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::comm {
 namespace {
@@ -209,6 +213,60 @@ TEST(HostsFault, HostileBytesAtEveryPortDisturbNobody) {
     }
     for (int i = 0; i < 50; ++i) EXPECT_TRUE(add_up(*group, kBound).ok());
   });
+}
+
+// Ports on which somebody listens on a machine, in the protocol of `table`.
+std::vector<int> listening_ports_on(const Machines& machines, int machine, const char* table) {
+  std::istringstream lines(machines.run(machine, {"cat", table}));
+  std::vector<int> ports;
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string number, local, remote, state;
+    words >> number >> local >> remote >> state;
+    if (state == "0A") ports.push_back(std::stoi(local.substr(local.rfind(':') + 1), nullptr, 16));
+  }
+  return ports;
+}
+
+// What makes UCX 1.13 end its process: its magic number, then a header of a packet that makes no sense.
+constexpr const char* kPoison = "\\x78\\x56\\x34\\x12\\xbe\\xba\\xfe\\xca\\x20\\x03\\x00\\x00\\x00\\x07\\x07\\x07";
+
+void expect_closed_to_strangers(const std::string& master, const std::string& target, const char* table) {
+  const test::SharedScratchFolder folder;
+  const std::filesystem::path over = folder.path("over");
+  run_on_machines(
+      {{1, 1, 0}, master},
+      [&](int rank) {
+        const ProcessGroup group;
+        EXPECT_TRUE(add_up(*group, kBound).ok());
+        say("ready");
+        for (float done = 0; done == 0;) {
+          done = rank == 0 && std::filesystem::exists(over) ? 1.0F : 0.0F;
+          ASSERT_TRUE(group->run(AllReduce{&done, &done, 1}, Deadline::after(kBound)).ok());
+        }
+      },
+      [&](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        // Of rank 1's machine: there are the ports of UCX alone, the store's is on rank 0's.
+        const std::vector<int> ports = listening_ports_on(job.machines(), 1, table);
+        EXPECT_FALSE(ports.empty());
+        for (const int port : ports) {
+          const std::string say_it = fmt::format("printf '{}' > /dev/tcp/{}/{}", kPoison, target, port);
+          const test::Finished end = test::run_program(job.machines().on(2, {"timeout", "0.5", "bash", "-c", say_it}));
+          EXPECT_EQ(end.exit_code, 124) << "a stranger got an answer at port " << port << ": " << end.err;
+        }
+        std::ofstream(over) << "over";
+      });
+}
+
+TEST(HostsFault, StrangersDoNotReachThePorts) {
+  expect_closed_to_strangers(Machines::ipv4(0), Machines::ipv4(1), "/proc/net/tcp");
+}
+
+TEST(HostsFault, StrangersDoNotReachThePortsOverIpv6) {
+  expect_closed_to_strangers(Machines::ipv6(0), Machines::ipv6(1), "/proc/net/tcp6");
 }
 
 }  // namespace
