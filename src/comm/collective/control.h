@@ -158,7 +158,7 @@ class ControlLayout {
   explicit ControlLayout(int world)
       : world_(world),
         pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes))),
-        rank_bytes_(align(pieces_ + kRing * world * sizeof(PieceEntry))),
+        rank_bytes_(align(pieces_ + std::size_t{kRing} * world * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
         reasons_(align(states_ + world * sizeof(RankState))),
         ranks_(align(reasons_ + world * sizeof(AbortReason))),

@@ -27,7 +27,7 @@ bool reduces(Kind kind) {
 
 // How many windows a rank lays out at a time.
 std::size_t MoveStream::lanes(Kind kind) const {
-  return lists_inputs(kind) ? static_cast<std::size_t>(memory_.world() - 1) : 1;
+  return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
 }
 
 std::size_t MoveStream::longest(const Job& job) const {

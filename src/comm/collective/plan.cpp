@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "copy.h"
@@ -61,7 +60,7 @@ Status disagreement(const std::string& group, std::uint64_t sequence, const std:
 }
 
 std::string Plan::describe(const Post& post) {
-  const std::string name = to_string(post.kind);
+  std::string name = to_string(post.kind);
   const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
                                                          : std::string(to_string(post.op));
   switch (post.kind) {
@@ -85,12 +84,12 @@ Status Plan::agreement() const {
   for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
     const Post& other = post(rank);
     agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
-             (other.count == first.count || has_lists(kind_)) &&
-             std::memcmp(&other.factor, &first.factor, sizeof(double)) == 0;
+             (other.count == first.count || has_lists(kind_)) && same_factor(other.factor, first.factor);
   }
   if (agreed) return check_sizes();
 
   std::vector<std::string> calls;
+  calls.reserve(memory_.world());
   for (int rank = 0; rank < memory_.world(); ++rank) calls.push_back(describe(post(rank)));
   return disagreement(memory_.name(), sequence_, calls);
 }

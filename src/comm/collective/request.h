@@ -1,6 +1,7 @@
 // What a caller asked for, in one form for every collective.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -41,6 +42,11 @@ struct RequestView : RequestTerms {
 // Bytes of what `count` counts: elements, but bytes of a broadcast, whose type only has to agree.
 inline std::size_t unit_of(Kind kind, DataType type) {
   return kind == Kind::kBroadcast ? 1 : size_of(type);
+}
+
+// Bit by bit, so that not-a-number agrees with itself.
+inline bool same_factor(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
 // Whether ranks give several inputs, several outputs, or either.

@@ -1,7 +1,6 @@
 #include "small_call.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "copy.h"
 #include "lockstep/comm/collective/reduce.h"
@@ -84,7 +83,7 @@ void SmallCall::copy_inputs(std::byte* place, bool tiny, CopyWay way) const {
 bool SmallCall::agrees(const Post& theirs) const {
   return (theirs.flags & kInlined) != 0 && theirs.kind == mine_->kind && theirs.count == mine_->count &&
          theirs.type == mine_->type && theirs.op == mine_->op && theirs.root == mine_->root &&
-         std::memcmp(&theirs.factor, &mine_->factor, sizeof(double)) == 0;
+         same_factor(theirs.factor, mine_->factor);
 }
 
 std::byte* SmallCall::piece_of(int from, int to) const {

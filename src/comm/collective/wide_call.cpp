@@ -20,7 +20,7 @@ std::uint64_t common_size(const std::vector<P>& pieces) {
 
 bool same_request(const Call& a, const Call& b) {
   return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count &&
-         std::memcmp(&a.factor, &b.factor, sizeof(double)) == 0;
+         same_factor(a.factor, b.factor);
 }
 
 bool is_sized_by_count(Kind kind) {

@@ -215,6 +215,7 @@ class ScatterSumStep final : public Step {
   void combine() {
     const Span span = piece(context_.rank);
     std::vector<const std::byte*> inputs;
+    inputs.reserve(context_.layout.machines());
     for (int machine = 0; machine < context_.layout.machines(); ++machine) {
       inputs.push_back(machine == context_.machine() ? partials_->own.data() : partials_->arrived[machine].data());
     }

@@ -76,6 +76,7 @@ std::string WideGroup::local_name(int machine, const char* what) const {
 
 std::vector<std::string> WideGroup::meeting_keys() const {
   std::vector<std::string> keys;
+  keys.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
   for (int machine = 0; machine < layout_.machines(); ++machine) {
     for (const char* what : {kBefore, kAfter}) keys.push_back(hand_over_key(local_name(machine, what)));
@@ -123,6 +124,7 @@ Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadli
   if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
   LOCKSTEP_RETURN_IF_ERROR(store->set(wire_key(rank_), token + address));
   std::vector<std::string> keys;
+  keys.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, store->multi_get(keys, deadline));
   for (int rank = 0; rank < world_size(); ++rank) {

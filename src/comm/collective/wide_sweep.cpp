@@ -210,6 +210,7 @@ std::byte* SweepStep::result_place() const {
 
 void SweepStep::combine(Range range, std::byte* result) {
   std::vector<const std::byte*> inputs;
+  inputs.reserve(context_.layout.machines());
   for (int machine = 0; machine < context_.layout.machines(); ++machine)
     inputs.push_back(machine == context_.machine() ? staged(range) : arrived_at_[machine]);
   const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
