@@ -53,7 +53,9 @@ def is_available() -> bool:
 def register() -> None:
     """Makes "lockstep" known to torch.distributed. Done by the import; harmless to repeat."""
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+        # CUDA tensors travel through pinned host memory. torch makes one engine of a group for both kinds.
+        devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices)
 
 
 register()

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "c10d/ranks.h"
 #include "support/process_ranks.h"
@@ -49,6 +50,53 @@ TEST(KilledRankFault, SurvivorsGetAnErrorThatNamesIt) {
         EXPECT_EQ(text.find(to_string(ErrorCode::kPeerFailed)), 0U) << text;
       });
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
+}
+
+// Large messages follow one another from rank 0 to rank 1, of which `victim` is killed amid one of them.
+void die_amid_messages(int victim, bool in_arena) {
+  run_processes_with_a_victim(
+      2, victim,
+      [victim, in_arena](int rank, const std::filesystem::path& report) {
+        const ProcessGroupGuard group;
+        const auto options = torch::TensorOptions().dtype(torch::kFloat);
+        constexpr std::int64_t kElements = 4 << 20;
+        const torch::Tensor tensor =
+            in_arena ? default_group()->getBackend(torch::kCPU)->allocateTensor(kElements, options).fill_(1)
+                     : torch::ones({kElements}, options);
+        const auto pass = [&] { rank == 0 ? send(tensor, 1) : static_cast<void>(recv(tensor, 0)); };
+        pass();
+        std::thread killer;
+        if (rank == victim) {
+          killer = std::thread([] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in the midst of what follows
+            raise(SIGKILL);
+          });
+        }
+        std::string text;
+        while (text.empty()) {
+          try {
+            pass();
+          } catch (const std::exception& error) {
+            text = fmt::format("{}: {}", to_string(error_code(error)), error.what());
+          }
+        }
+        std::ofstream(report) << text;
+        if (killer.joinable()) killer.join();
+      },
+      [victim](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        EXPECT_NE(text.find(fmt::format("rank {}", victim)), std::string::npos) << text;
+        EXPECT_EQ(text.find(to_string(ErrorCode::kPeerFailed)), 0U) << text;
+      });
+}
+
+TEST(LostMessageFault, SenderDiesWithinALargeMessage) {
+  die_amid_messages(/*victim=*/0, /*in_arena=*/false);
+}
+
+TEST(LostMessageFault, ReceiverDiesWithinALargeMessageFromTheArena) {
+  die_amid_messages(/*victim=*/1, /*in_arena=*/true);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ def check(rank, store):
     minute = datetime.timedelta(seconds=60)
     dist.init_process_group("lockstep", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=minute)
     expect(dist.get_backend() == "lockstep", dist.get_backend())
+    served = {device.type for device in dist.group.WORLD._device_types}
+    expect(served == ({"cpu", "cuda"} if torch.backends.cuda.is_built() else {"cpu"}), served)
     tensor = torch.full((3,), float(rank + 1))
     work = dist.all_reduce(tensor, async_op=True)
     expect(work.get_future().wait()[0].tolist() == [3, 3, 3], "the future's value")

@@ -169,6 +169,17 @@ Status WideGroup::check_local_groups() {
   return {};
 }
 
+std::string WideGroup::loss_of(int rank, const std::string& during) const {
+  const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
+  const bool left = local ? before_->waiting().left(layout_.index_of(rank)) : left_[rank];
+  const char* how = left ? "left the group" : local ? "died" : "died, or the connection to it broke,";
+  const std::uint64_t call = call_of(rank);
+  const std::string last =
+      call == 0 ? "no call yet" : fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
+  return fmt::format("rank {} (pid {} on {}) {} in {} ({}); first seen by rank {}", rank, layout_.member(rank).pid,
+                     layout_.member(rank).host, how, during, last, rank_);
+}
+
 Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
   if (stuck < kLastWords || (transfer == nullptr && active_.empty())) return {};
   std::vector<int> suspects = awaited(transfer);
@@ -177,18 +188,8 @@ Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) 
   }
   for (const int rank : suspects) {
     if (!is_gone(rank)) continue;
-    const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
-    const bool left = local ? before_->waiting().left(layout_.index_of(rank)) : left_[rank];
-    const char* how = left ? "left the group" : local ? "died" : "died, or the connection to it broke,";
-    const std::uint64_t call = call_of(rank);
-    const std::string last =
-        call == 0 ? "no call yet"
-                  : fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
-    return break_group(
-        ErrorCode::kPeerFailed,
-        fmt::format("rank {} (pid {} on {}) {} in {} ({}); first seen by rank {}", rank, layout_.member(rank).pid,
-                    layout_.member(rank).host, how,
-                    transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation), last, rank_));
+    return break_group(ErrorCode::kPeerFailed,
+                       loss_of(rank, transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation)));
   }
   if (transfer != nullptr || active_.front().step->flows().status().ok()) return {};
   return break_group(ErrorCode::kPeerFailed,

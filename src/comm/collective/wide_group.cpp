@@ -239,13 +239,22 @@ void WideGroup::apply_payloads(WideOperation& operation) const {
 }
 
 void WideGroup::reap_transfers() {
-  std::erase_if(transfers_, [](const std::shared_ptr<Operation::State>& state) {
-    if (!state->transfer.over) return false;
-    state->status = state->transfer.status;
+  const Transfer* lost = nullptr;
+  std::erase_if(transfers_, [&](const std::shared_ptr<Operation::State>& state) {
+    const Transfer& transfer = state->transfer;
+    if (!transfer.over) return false;
+    if (transfer.status.code() == ErrorCode::kPeerFailed) {
+      lost = &transfer;
+      return false;
+    }
+    state->status = transfer.status;
     state->keep_alive.reset();
     state->over.store(true, std::memory_order_release);
     return true;
   });
+  // The peer is gone in the middle of a message. Everyone hears of it, and this transfer gets the group's error.
+  if (lost == nullptr || !check_local_groups().ok()) return;
+  (void)break_group(ErrorCode::kPeerFailed, loss_of(lost->is_send ? lost->peer : lost->from, describe(*lost)));
 }
 
 void WideGroup::pause(Clock::duration idle) {

@@ -129,6 +129,8 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   // The first reason stays. Afterwards nothing of this rank is under way any more.
   Status break_group(ErrorCode code, const std::string& reason) LOCKSTEP_REQUIRES(mutex_);
   bool is_gone(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  // In words: this rank is gone.
+  std::string loss_of(int rank, const std::string& during) const LOCKSTEP_REQUIRES(mutex_);
   std::vector<int> awaited(const Transfer* transfer) const LOCKSTEP_REQUIRES(mutex_);
   std::uint64_t call_of(int rank) const;
   void note_call(int rank, std::uint64_t call) const;

@@ -106,6 +106,7 @@ bool WideMail::pump() {
       ++send;
       continue;
     }
+    send->transfer->status = send->operation.wait(Deadline::after(std::chrono::nanoseconds(0)));
     send->transfer->over = true;
     send = local_sends_.erase(send);
     moved = true;
