@@ -140,6 +140,8 @@ class UcxTransport final : public Transport {
     }
     const Deadline deadline = Deadline::after(kCloseLimit);
     while (!flights_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
+    // What is still there may be settled by what UCX does later; its parcel is the caller's again.
+    for (Flight& flight : flights_) flight.parcel = nullptr;
     closed_ = true;
   }
 
@@ -152,7 +154,7 @@ class UcxTransport final : public Transport {
   // What UCX knows of a parcel; ends with it.
   struct Flight {
     UcxTransport* owner;
-    Parcel* parcel;
+    Parcel* parcel;      // null: ended by close()
     void* request;       // null until UCX has taken it
     std::string header;  // of a letter
     std::list<Flight>::iterator self;
@@ -185,13 +187,14 @@ class UcxTransport final : public Transport {
     }
   }
   void settle(Flight& flight, ucs_status_t status) {
-    Parcel& parcel = *flight.parcel;
-    if (status == UCS_ERR_MESSAGE_TRUNCATED) {
-      parcel.status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
-    } else if (status != UCS_OK) {
-      parcel.status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
+    if (Parcel* const parcel = flight.parcel; parcel != nullptr) {
+      if (status == UCS_ERR_MESSAGE_TRUNCATED) {
+        parcel->status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
+      } else if (status != UCS_OK) {
+        parcel->status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
+      }
+      parcel->done = true;
     }
-    parcel.done = true;
     flights_.erase(flight.self);
   }
   // Null: the parcel has failed.
