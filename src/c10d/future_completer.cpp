@@ -61,7 +61,7 @@ void FutureCompleter::run() {
   std::chrono::microseconds pause = kShortestPause;
   while (take_new(works, pause)) {
     const std::size_t before = works.size();
-    std::erase_if(works, [](const auto& work) { return work->complete_if_due(); });
+    std::erase_if(works, [](const auto& work) { return work->isCompleted(); });
     pause = works.size() < before ? kShortestPause : std::min(2 * pause, kLongestPause);
   }
   for (const auto& work : works) work->give_up();

@@ -3,6 +3,8 @@
 #include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "c10d/future_completer.h"
 #include "lockstep/c10d/errors.h"
 
@@ -44,16 +46,9 @@ Status LockstepWork::wait_for_operations(Deadline deadline) {
 
 bool LockstepWork::isCompleted() {
   if (settled_.load(std::memory_order_acquire)) return true;
-  for (comm::Operation& operation : pending_.operations) {
-    if (!operation.is_completed()) return false;
-  }
-  settle(wait_for_operations(pending_.deadline));
-  return true;
-}
-
-bool LockstepWork::complete_if_due() {
-  if (isCompleted()) return true;
-  if (!pending_.deadline.expired()) return false;
+  const bool over = std::all_of(pending_.operations.begin(), pending_.operations.end(),
+                                [](comm::Operation& operation) { return operation.is_completed(); });
+  if (!over && !pending_.deadline.expired()) return false;
   settle(wait_for_operations(pending_.deadline));
   return true;
 }

@@ -34,6 +34,7 @@ class LockstepWork final : public c10d::Work {
 
   // Zero: until the operation's own deadline, which counts from its start. Running out of time breaks the group.
   bool wait(std::chrono::milliseconds timeout) override;
+  // Also true once the operation's deadline has passed or the group broke: then with an error.
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
@@ -43,8 +44,6 @@ class LockstepWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override;
 
-  // For FutureCompleter. True: the work is done, because it was finished or its deadline had passed.
-  bool complete_if_due();
   // Ends work whose group was left.
   void give_up();
 

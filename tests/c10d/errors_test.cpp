@@ -102,6 +102,19 @@ TEST(ErrorsMulti, LateRankIsNamedAndTheGroupBroken) {
   });
 }
 
+TEST(ErrorsMulti, PollingEndsAtTheDeadline) {
+  run_world(2, [](int rank) {
+    const ProcessGroup group = new_group({0, 1});
+    if (rank == 0) {
+      const Work work = all_reduce_async(torch::ones({3}), {.group = group, .timeout = std::chrono::seconds(1)});
+      while (!work->isCompleted()) std::this_thread::yield();
+      EXPECT_FALSE(work->isSuccess());
+      expect_error(ErrorCode::kTimeout, {"all_reduce #1", "rank(s) 1"}, [&] { work->wait(); });
+    }
+    barrier();  // the world is another group
+  });
+}
+
 TEST(ErrorsMulti, LeavingAndAbortingWakeThoseWhoWait) {
   run_world(2, [](int rank) {
     const ProcessGroup left = new_group({0, 1});

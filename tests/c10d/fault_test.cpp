@@ -99,5 +99,41 @@ TEST(LostMessageFault, ReceiverDiesWithinALargeMessageFromTheArena) {
   die_amid_messages(/*victim=*/1, /*in_arena=*/true);
 }
 
+// The error of a barrier that rank 1 does not live to see, whether somebody waits for its work or not.
+std::string error_of_barrier(bool by_future) {
+  const ProcessGroupGuard group;
+  barrier();
+  const Work work = barrier_async();
+  if (by_future) {
+    work->getFuture()->waitAndThrow();
+  } else {
+    while (!work->isCompleted()) std::this_thread::yield();
+    if (!work->isSuccess()) std::rethrow_exception(work->exception());
+  }
+  return "no error";
+}
+
+TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
+  run_processes_with_a_victim(
+      3, /*victim=*/1,
+      [](int rank, const std::filesystem::path& report) {
+        if (rank == 1) {
+          const ProcessGroupGuard group;
+          barrier();
+          raise(SIGKILL);
+        }
+        try {
+          std::ofstream(report) << error_of_barrier(/*by_future=*/rank == 0);
+        } catch (const std::exception& error) {
+          std::ofstream(report) << error.what();
+        }
+      },
+      [](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
+      });
+}
+
 }  // namespace
 }  // namespace lockstep::test
