@@ -17,6 +17,7 @@
 #define LOCKSTEP_REQUIRES(...) LOCKSTEP_ANNOTATION(requires_capability(__VA_ARGS__))
 #define LOCKSTEP_EXCLUDES(...) LOCKSTEP_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define LOCKSTEP_ACQUIRE(...) LOCKSTEP_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define LOCKSTEP_TRY_ACQUIRE(...) LOCKSTEP_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define LOCKSTEP_RELEASE(...) LOCKSTEP_ANNOTATION(release_capability(__VA_ARGS__))
 #define LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS LOCKSTEP_ANNOTATION(no_thread_safety_analysis)
 
@@ -25,6 +26,7 @@ namespace lockstep {
 class LOCKSTEP_CAPABILITY("mutex") Mutex {
  public:
   void lock() LOCKSTEP_ACQUIRE() { mutex_.lock(); }
+  bool try_lock() LOCKSTEP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
   std::mutex& native() { return mutex_; }
 
@@ -35,6 +37,8 @@ class LOCKSTEP_CAPABILITY("mutex") Mutex {
 class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) LOCKSTEP_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // Of a mutex that try_lock() has locked.
+  MutexLock(Mutex& mutex, std::adopt_lock_t) LOCKSTEP_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -85,6 +85,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
     MachineLayout layout(members.value());
     if (layout.machines() > 1) {
       LOCKSTEP_ASSIGN_OR_RETURN(auto wide, WideGroup::create(store, own, std::move(layout)));
+      GroupRegistry::of_process().add(wide);
       clear_up(*store, own, wide->meeting_keys());
       return std::unique_ptr<Communicator>(new Communicator(nullptr, std::move(wide)));
     }
@@ -98,8 +99,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   if (!parts.ok())
     return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
   if (own.world_size > 1) clear_up(*store, own, {hand_over_key(own.name)});
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_shared<Impl>(own.rank, own, std::move(parts).value()), nullptr));
+  auto impl = std::make_shared<Impl>(own.rank, own, std::move(parts).value());
+  GroupRegistry::of_process().add(impl);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(impl), nullptr));
 }
 
 Communicator::Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide)

@@ -36,7 +36,7 @@ void keep_for_ever(Communicator::KeepAlive buffers) {
 
 Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver parts)
     : memory_(rank, options.world_size, options.name, options.arena, std::move(parts)),
-      waiting_(memory_),
+      waiting_(memory_, *this),
       timeout_(options.timeout),
       mailbox_(memory_, waiting_),
       small_ways_(memory_, &RankState::small_ways),
@@ -102,7 +102,7 @@ void Communicator::Impl::drive(bool help) {
   for (Collective* collective : pending_) {
     if (!collective->over() && !waiting_.aborted()) collective->advance(help, scratch_);
   }
-  if (!mailbox_.idle()) mailbox_.pump();
+  if (mailbox_.wants_pump()) mailbox_.pump();
   reap();
 }
 
@@ -118,6 +118,7 @@ void Communicator::Impl::reap() {
     // Somebody may wait for a free slot.
     if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
+  if (started_.empty()) return;
   std::erase_if(started_, [](const std::shared_ptr<Operation::State>& state) {
     const bool over = state->collective ? state->collective->over() : state->transfer.over;
     if (!over) return false;
@@ -126,6 +127,7 @@ void Communicator::Impl::reap() {
     state->over.store(true, std::memory_order_release);
     return true;
   });
+  set_busy(!started_.empty() && !waiting_.aborted());
 }
 
 // False: its buffers may still be used by a rank that is stuck.
@@ -138,8 +140,7 @@ bool Communicator::Impl::forget(Collective& collective) {
 }
 
 Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadline) {
-  std::uint64_t progress = 0;
-  auto progressed = std::chrono::steady_clock::now();
+  Watch watch;
   return wait_until(
       waiting_, deadline, [&] { return collective.missing(); },
       [&] {
@@ -147,7 +148,7 @@ Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadl
         if (!collective.over()) drive(true);
         return collective.over() || collective.wants_stream();
       },
-      [&](bool expired) { return check(collective, expired, progress, progressed); });
+      [&](bool expired) { return check(collective, expired, watch); });
 }
 
 // The usual case: nothing else is under way and the others are there within microseconds.
@@ -194,12 +195,10 @@ Status Communicator::Impl::finish(Collective& collective, Deadline deadline) {
 }
 
 Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
-  std::uint64_t progress = 0;
-  auto progressed = std::chrono::steady_clock::now();
+  Watch watch;
   const StagingRing::WaitFor wait_for = [&](const StagingRing::Step& step) {
     return wait_until(
-        waiting_, deadline, [] { return -1; }, step,
-        [&](bool expired) { return check(collective, expired, progress, progressed); });
+        waiting_, deadline, [] { return -1; }, step, [&](bool expired) { return check(collective, expired, watch); });
   };
   // Earlier operations first: every rank streams in the order of the numbers.
   LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
@@ -271,6 +270,7 @@ Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Request req
   LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, admission));
   MutexLock lock(mutex_);
   started_.push_back(state);
+  set_busy(true);
   drive(/*help=*/false);
   return state;
 }
@@ -302,24 +302,29 @@ bool Communicator::Impl::try_receive(Transfer& transfer) {
 }
 
 Result<Operation> Communicator::Impl::start(Transfer transfer, KeepAlive keep_alive) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(transfer), std::move(keep_alive)));
+  return Operation(std::move(state));
+}
+
+Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Transfer transfer, KeepAlive keep_alive) {
   auto state = std::make_shared<Operation::State>();
   state->group = shared_from_this();
   state->keep_alive = std::move(keep_alive);
-  state->transfer = transfer;
+  state->transfer = std::move(transfer);
   MutexLock lock(mutex_);
   if (closed_) return Status(ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank");
   if (waiting_.aborted()) return waiting_.abort_status();
   mailbox_.start(state->transfer);
   started_.push_back(state);
+  set_busy(true);
   drive(/*help=*/false);
-  return Operation(state);
+  return state;
 }
 
 Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
   Status status;
   if (!state.over.load(std::memory_order_acquire)) {
-    std::uint64_t progress = 0;
-    auto progressed = std::chrono::steady_clock::now();
+    Watch watch;
     status = wait_until(
         waiting_, deadline, [&] { return state.collective ? state.collective->missing() : -1; },
         [&] {
@@ -328,26 +333,73 @@ Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
           return state.over.load(std::memory_order_relaxed);
         },
         [&](bool expired) {
-          return state.collective ? check(*state.collective, expired, progress, progressed)
-                                  : check(state.transfer, expired);
+          return state.collective ? check(*state.collective, expired, watch) : check(state.transfer, expired);
         });
   }
   if (status.ok()) return state.status;
   // The caller may now free its buffers.
-  if (state.collective) state.collective->quiesce();
+  if (!state.collective) return withdraw(state, std::move(status));
+  state.collective->quiesce();
   return status;
 }
 
-bool Communicator::Impl::poll(Operation::State& state) {
+// A transfer that has failed; what comes for it later is not delivered.
+Status Communicator::Impl::withdraw(Operation::State& state, Status status) {
+  MutexLock lock(mutex_);
+  if (state.over.load(std::memory_order_relaxed)) return state.status;
+  mailbox_.withdraw(state.transfer);
+  state.status = std::move(status);
+  state.keep_alive.reset();
+  state.over.store(true, std::memory_order_release);
+  std::erase_if(started_, [&](const auto& started) { return started.get() == &state; });
+  set_busy(false);  // the group is broken
+  return state.status;
+}
+
+bool Communicator::Impl::try_finish(Operation::State& state) {
   if (state.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
   MutexLock lock(mutex_);
   drive(/*help=*/true);
   return state.over.load(std::memory_order_relaxed) || waiting_.aborted();
 }
 
+bool Communicator::Impl::poll(Operation::State& state) {
+  if (try_finish(state)) return true;
+  look_after(state);
+  GroupRegistry::of_process().move_others(*this);
+  return waiting_.aborted();
+}
+
+// Who polls for ever must learn of deaths too.
+void Communicator::Impl::look_after(Operation::State& state) {
+  Watch watch;
+  {
+    MutexLock lock(mutex_);
+    if (watch.checked - state.watch.checked < Waiting::kCheckEvery) return;
+    state.watch.checked = watch.checked;
+    watch = state.watch;
+  }
+  (void)(state.collective ? check(*state.collective, /*expired=*/false, watch) : check(state.transfer, false));
+  MutexLock lock(mutex_);
+  state.watch = watch;
+}
+
+void Communicator::Impl::empty_rings() {
+  MutexLock lock(mutex_);
+  if (mailbox_.wants_pump()) mailbox_.pump();
+}
+
 void Communicator::Impl::poke() {
   MutexLock lock(mutex_);
-  if (!pending_.empty() || !mailbox_.idle()) drive(/*help=*/false);
+  if (!pending_.empty() || mailbox_.wants_pump()) drive(/*help=*/false);
+}
+
+bool Communicator::Impl::nudge() {
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  const std::size_t started = started_.size();
+  if (!closed_ && (!pending_.empty() || mailbox_.wants_pump())) drive(/*help=*/false);
+  return started_.size() < started;
 }
 
 // An operation that this rank leaves behind.
@@ -376,6 +428,7 @@ bool Communicator::Impl::mailbox_in_use(const Transfer& transfer) {
 // What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
 // more, so whoever still could is told: the group breaks.
 void Communicator::Impl::close() {
+  GroupRegistry::of_process().remove(*this);
   const Deadline moment = Deadline::after(kFarewell);
   std::vector<std::shared_ptr<Operation::State>> orphans;
   for (;;) {

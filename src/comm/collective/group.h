@@ -24,6 +24,13 @@ namespace lockstep::comm {
 class WideGroup;
 struct WideOperation;
 
+// What checks of an operation remember of the ones before.
+struct Watch {
+  std::uint64_t progress = 0;
+  std::chrono::steady_clock::time_point progressed = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point checked = progressed;
+};
+
 // A started operation: a collective or a transfer, the other is unused.
 class Operation::State {
  public:
@@ -33,20 +40,26 @@ class Operation::State {
   std::shared_ptr<WideOperation> wide_collective;  // of `wide`
   Transfer transfer;
   Communicator::KeepAlive keep_alive;
+  Watch watch;  // of those who poll; the group's lock is held around every use
   std::atomic<bool> over{false};
   Status status;  // valid once over
 };
 
-class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
+class Communicator::Impl final : public Drivable, public std::enable_shared_from_this<Communicator::Impl> {
  public:
   Impl(int rank, const CommunicatorOptions& options, HandOver parts);
 
   Status run(const RequestView& request, Deadline deadline);
   // `admission` as in Communicator::start().
   Result<Operation> start(Request request, KeepAlive keep_alive, std::optional<Deadline> admission);
-  // For a WideGroup, which drives what it blocks on among other things.
+  // For a WideGroup, which drives what it blocks on among other things and looks for deaths by itself.
   Result<std::shared_ptr<Operation::State>> launch(Request request, KeepAlive keep_alive, Conduct conduct,
                                                    Deadline admission);
+  Result<std::shared_ptr<Operation::State>> launch(Transfer transfer, KeepAlive keep_alive);
+  // Whether it is over, or the group broken, after driving what is under way.
+  bool try_finish(Operation::State& state);
+  // Takes in what others have sent.
+  void empty_rings();
   // Receives a message that has arrived; false when there is none that matches.
   bool try_receive(Transfer& transfer);
   Status run(Transfer transfer, Deadline deadline);
@@ -54,6 +67,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Status wait(Operation::State& state, Deadline deadline);
   bool poll(Operation::State& state);
   void poke();
+  bool nudge() override;
   void abort(const std::string& reason) { waiting_.abort(ErrorCode::kAborted, reason); }
   Status health() const { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
   void close();
@@ -82,12 +96,13 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void drive(bool help) LOCKSTEP_REQUIRES(mutex_);
   void reap() LOCKSTEP_REQUIRES(mutex_);
   bool forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+  Status withdraw(Operation::State& state, Status status) LOCKSTEP_EXCLUDES(mutex_);
+  void look_after(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
   void end_orphan(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
   bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 
   // For waits: why this one cannot succeed any more, after breaking the group; ok while it may.
-  Status check(const Collective& collective, bool expired, std::uint64_t& progress,
-               std::chrono::steady_clock::time_point& progressed);
+  Status check(const Collective& collective, bool expired, Watch& watch);
   Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
   Status check_admission(bool expired);
   std::string describe(const Collective& collective) const;

@@ -48,12 +48,11 @@ std::string Communicator::Impl::behind_in_stream() const {
   return ranks.empty() ? "somebody" : fmt::format("rank(s) {}", ranks);
 }
 
-Status Communicator::Impl::check(const Collective& collective, bool expired, std::uint64_t& progress,
-                                 std::chrono::steady_clock::time_point& progressed) {
+Status Communicator::Impl::check(const Collective& collective, bool expired, Watch& watch) {
   const auto now = std::chrono::steady_clock::now();
-  if (const std::uint64_t current = collective.progress(); current != progress) {
-    progress = current;
-    progressed = now;
+  if (const std::uint64_t current = collective.progress(); current != watch.progress) {
+    watch.progress = current;
+    watch.progressed = now;
   }
   std::string missing;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -66,7 +65,7 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, std
     if (!posted) missing += fmt::format("{}{} ({})", missing.empty() ? "" : ", ", rank, last_call(rank));
     if (!gone && !left) continue;
     // Who has posted and then left has done its part.
-    if (posted && (left || now - progressed < kDeadTicket)) continue;
+    if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
     const char* how = left ? "left the group" : "died";
     waiting_.abort(ErrorCode::kPeerFailed,
                    fmt::format("rank {} (pid {}) {} {} {} ({}); first seen by rank {}", rank, memory_.peer(rank).pid,

@@ -60,7 +60,7 @@ bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
 
 bool Mailbox::try_receive(Transfer& transfer) {
   pump();
-  return take_unexpected(transfer, Which::kWritten);
+  return !waiting_.aborted() && take_unexpected(transfer, Which::kWritten);
 }
 
 void Mailbox::withdraw(Transfer& transfer) {
@@ -77,7 +77,28 @@ bool Mailbox::in_flight(const Transfer& transfer) const {
                      [&](const Outgoing& outgoing) { return outgoing.transfer == &transfer; });
 }
 
+bool Mailbox::has_mail() const {
+  for (int source = 0; source < memory_.world(); ++source) {
+    const std::uint64_t position = received_[source];
+    const Message& message = memory_.message(source, memory_.rank(), position);
+    if (message.filled.load(std::memory_order_acquire) == position + 1) return true;
+  }
+  return false;
+}
+
 void Mailbox::pump() {
+  if (!waiting_.aborted()) pass_on();
+  for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
+    if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
+      ++outgoing;
+      continue;
+    }
+    if (outgoing->transfer != nullptr) outgoing->transfer->over = true;
+    outgoing = in_flight_.erase(outgoing);
+  }
+}
+
+void Mailbox::pass_on() {
   std::vector<bool> blocked(memory_.world());
   for (auto send = sends_.begin(); send != sends_.end();) {
     const int to = (*send)->peer;
@@ -90,14 +111,6 @@ void Mailbox::pump() {
   }
   for (int source = 0; source < memory_.world(); ++source) fetch_from(source);
   fetching_.remove_if([&](Fetching& fetching) { return fetch_pieces(fetching); });
-  for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
-    if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
-      ++outgoing;
-      continue;
-    }
-    if (outgoing->transfer != nullptr) outgoing->transfer->over = true;
-    outgoing = in_flight_.erase(outgoing);
-  }
 }
 
 bool Mailbox::try_send(Transfer& transfer) {

@@ -43,8 +43,11 @@ class Mailbox {
   bool try_receive(Transfer& transfer);
   // Whether another rank may still read the memory of this send.
   bool in_flight(const Transfer& transfer) const;
-  // Moves what can be moved without waiting.
+  // Moves what can be moved without waiting. Of a broken group nothing is delivered any more: callers whose operations
+  // have failed may have freed their buffers.
   void pump();
+  // Whether pump() may have something to do: for operations of this rank, or for others who want room in their rings.
+  bool wants_pump() const { return !idle() || has_mail(); }
   bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
 
  private:
@@ -69,6 +72,8 @@ class Mailbox {
     std::atomic<std::uint32_t>* consumed() const { return reinterpret_cast<std::atomic<std::uint32_t>*>(flag.data()); }
   };
 
+  bool has_mail() const;
+  void pass_on();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
   Status open_passage(Outgoing& outgoing, Message& message, std::size_t bytes);

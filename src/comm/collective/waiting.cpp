@@ -16,6 +16,8 @@ constexpr int kSpins = 500;  // some 15 us
 constexpr int kTurns = 2;    // of every other rank on this core, where there are more ranks than cores
 constexpr auto kYieldFor = std::chrono::microseconds(2000);
 constexpr auto kYieldForCrowded = std::chrono::microseconds(200);
+// While other groups have something started, whose ranks do not ring this group's bell.
+constexpr auto kNap = std::chrono::microseconds(500);
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout) {
   const timespec limit{0, static_cast<long>(timeout.count())};
@@ -32,15 +34,19 @@ int cores() {
 
 }  // namespace
 
-Waiting::Waiting(const GroupMemory& memory)
+Waiting::Waiting(const GroupMemory& memory, const Drivable& group)
     : memory_(memory),
+      group_(group),
       crowded_(memory.world() > cores()),
       spins_(crowded_ ? kTurns * (memory.world() / cores()) : kSpins),
       yield_for_(crowded_ ? kYieldForCrowded : kYieldFor) {}
 
-void Waiting::pause(std::chrono::steady_clock::time_point started, const std::function<int()>& awaited,
+void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
                     const std::function<bool()>& done) const {
-  if (std::chrono::steady_clock::now() - started < yield_for_) {
+  const GroupRegistry::Others others = GroupRegistry::of_process().move_others(group_);
+  const auto now = std::chrono::steady_clock::now();
+  if (others.moved) idle_since = now;
+  if (now - idle_since < yield_for_) {
     sched_yield();
     return;
   }
@@ -49,7 +55,9 @@ void Waiting::pause(std::chrono::steady_clock::time_point started, const std::fu
   const int rank = awaited();
   mine.waiting.store(kWaitingForAny + static_cast<std::uint32_t>(rank + 1), std::memory_order_seq_cst);
   memory_.header().sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (!done() && awaited() == rank && !aborted()) futex_wait(mine.bell, bell, kCheckEvery);
+  if (!done() && awaited() == rank && !aborted()) {
+    futex_wait(mine.bell, bell, others.busy ? std::chrono::nanoseconds(kNap) : std::chrono::nanoseconds(kCheckEvery));
+  }
   memory_.header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
   mine.waiting.store(kNotWaiting, std::memory_order_relaxed);
 }

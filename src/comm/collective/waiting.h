@@ -2,7 +2,8 @@
 //
 // A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
 // that the awaited rank rings. With more ranks than cores it yields at once: the core is needed by the one waited for.
-// Every wait sees an abort at once and the death of a process within kCheckEvery.
+// Every wait sees an abort at once and the death of a process within kCheckEvery, and moves the process's other groups
+// (progress.h) before it yields or sleeps.
 #pragma once
 
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
+#include "progress.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,7 +33,8 @@ class Waiting {
  public:
   static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
 
-  explicit Waiting(const GroupMemory& memory);
+  // `group`: whose waits these are.
+  Waiting(const GroupMemory& memory, const Drivable& group);
 
   // Whether there are more ranks than cores.
   bool crowded() const { return crowded_; }
@@ -47,9 +50,10 @@ class Waiting {
     if (memory_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(posted);
   }
 
-  // The next step of a wait that has lasted since `started`: yields or sleeps. `awaited`: rank whose post is missing,
-  // or -1, as `done` may change it. `done` is asked once more after this rank has announced that it sleeps.
-  void pause(std::chrono::steady_clock::time_point started, const std::function<int()>& awaited,
+  // The next step of a wait in which nothing has moved since `idle_since`: yields or sleeps, after a turn for other
+  // groups, whose moves count too. `awaited`: rank whose post is missing, or -1, as `done` may change it. `done` is
+  // asked once more after this rank has announced that it sleeps.
+  void pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
              const std::function<bool()>& done) const;
 
   // Breaks the group; the first caller's reason stays.
@@ -66,6 +70,7 @@ class Waiting {
   void wake(bool posted) const;
 
   const GroupMemory& memory_;
+  const Drivable& group_;
   bool crowded_;
   mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason
   int spins_;
@@ -81,8 +86,8 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
     if (step()) return {};
     waiting.relax();
   }
-  const auto started = std::chrono::steady_clock::now();
-  auto last_check = started;
+  auto idle_since = std::chrono::steady_clock::now();
+  auto last_check = idle_since;
   const std::function<bool()> done = [&] { return step(); };
   for (;;) {
     if (step()) return {};
@@ -97,7 +102,7 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
       Status status = on_check(true);
       if (!status.ok()) return step() ? Status() : status;
     }
-    waiting.pause(started, awaited, done);
+    waiting.pause(idle_since, awaited, done);
   }
 }
 

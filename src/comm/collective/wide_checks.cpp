@@ -260,6 +260,7 @@ Status WideGroup::break_group(ErrorCode code, const std::string& reason) {
   }
   transfers_.clear();
   told_.clear();
+  set_busy(false);
   return break_status_;
 }
 

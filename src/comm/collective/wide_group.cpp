@@ -104,7 +104,7 @@ void WideGroup::issue() {
 
 bool WideGroup::local_is_over(Active& active) {
   if (active.local == nullptr) return true;
-  if (!active.local->group->poll(*active.local)) return false;
+  if (!active.local->group->try_finish(*active.local)) return false;
   return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
 }
 
@@ -167,6 +167,7 @@ bool WideGroup::drive() {
     moved = true;
   }
   reap_transfers();
+  set_busy(break_status_.ok() && (pending_ > 0 || !transfers_.empty()));
   return moved;
 }
 
@@ -257,29 +258,35 @@ void WideGroup::reap_transfers() {
   (void)break_group(ErrorCode::kPeerFailed, loss_of(lost->is_send ? lost->peer : lost->from, describe(*lost)));
 }
 
-void WideGroup::pause(Clock::duration idle) {
-  if (idle < kSpinFor) return cpu_relax();
+bool WideGroup::pause(Clock::duration idle) {
+  if (idle < kSpinFor) {
+    cpu_relax();
+    return false;
+  }
+  if (GroupRegistry::of_process().move_others(*this).moved) return true;
   if (idle < kYieldFor) {
     sched_yield();
-    return;
+    return false;
   }
   {
     MutexLock lock(mutex_);
-    if (!break_status_.ok() || !transport_->may_sleep()) return;
+    if (!break_status_.ok() || !transport_->may_sleep()) return false;
   }
   transport_->sleep(idle < kLongIdle ? kNap : kLongNap);
+  return false;
 }
 
 Status WideGroup::wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline) {
   auto progressed = Clock::now();
   auto last_check = progressed;
+  auto idle_since = progressed;
   for (;;) {
     const auto now = Clock::now();
     {
       MutexLock lock(mutex_);
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
-      if (drive()) progressed = now;
+      if (drive()) progressed = idle_since = now;
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
       const bool expired = !deadline.is_never() && now >= deadline.when();
@@ -289,7 +296,7 @@ Status WideGroup::wait_until_over(const std::function<bool()>& over, const Trans
         if (!status.ok()) return over() ? Status() : status;
       }
     }
-    pause(now - progressed);
+    if (pause(now - idle_since)) idle_since = now;
   }
 }
 
@@ -349,10 +356,28 @@ Status WideGroup::wait(Operation::State& state, Deadline deadline) {
 bool WideGroup::poll(Operation::State& state) {
   const std::atomic<bool>& over = state.wide_collective != nullptr ? state.wide_collective->over : state.over;
   if (over.load(std::memory_order_acquire)) return true;
-  MutexLock lock(mutex_);
-  drive();
-  (void)check_local_groups();
-  return over.load(std::memory_order_relaxed) || !break_status_.ok();
+  {
+    MutexLock lock(mutex_);
+    Watch& watch = state.watch;
+    const auto now = Clock::now();
+    if (drive()) watch.progressed = now;
+    if (now - watch.checked >= kCheckEvery && break_status_.ok() && !over.load(std::memory_order_relaxed)) {
+      // Time in which nobody polled is no time in which nothing moved.
+      const auto unwatched = now - watch.checked - kCheckEvery;
+      watch.progressed = std::min(now, watch.progressed + unwatched);
+      watch.checked = now;
+      (void)check(state.wide_collective != nullptr ? nullptr : &state.transfer, /*expired=*/false, watch.progressed);
+    }
+    if (over.load(std::memory_order_relaxed) || !break_status_.ok()) return true;
+  }
+  GroupRegistry::of_process().move_others(*this);
+  return false;
+}
+
+bool WideGroup::nudge() {
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  return !closed_ && drive();
 }
 
 void WideGroup::poke() {

@@ -38,7 +38,7 @@ struct WideOperation {
   std::atomic<bool> over{false};
 };
 
-class WideGroup : public std::enable_shared_from_this<WideGroup> {
+class WideGroup final : public Drivable, public std::enable_shared_from_this<WideGroup> {
  public:
   // So few that a local group's ring (kRing) is never full: a rank that begins step s has seen the end of step
   // s - kWindow, so all others have begun that one and seen the end of step s - 2 * kWindow.
@@ -59,6 +59,7 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   Status wait(Operation::State& state, Deadline deadline);
   bool poll(Operation::State& state);
   void poke();
+  bool nudge() override;
   void abort(const std::string& reason);
   Status health() const;
   void close();
@@ -112,7 +113,8 @@ class WideGroup : public std::enable_shared_from_this<WideGroup> {
   // Until `over` says so, the group breaks, or the deadline has passed.
   Status wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline)
       LOCKSTEP_EXCLUDES(mutex_);
-  void pause(std::chrono::steady_clock::duration idle) LOCKSTEP_EXCLUDES(mutex_);
+  // The next step of a wait in which nothing has moved for so long; true when another group moved.
+  bool pause(std::chrono::steady_clock::duration idle) LOCKSTEP_EXCLUDES(mutex_);
 
   // wide_checks.cpp
   // Called by the transport, from within drive().

@@ -16,7 +16,7 @@ void WideMail::start(Transfer& transfer) {
   if (is_local(transfer.peer)) {
     Transfer inside = transfer;
     inside.peer = layout_.index_of(transfer.peer);
-    auto started = local_.start(inside, nullptr);
+    auto started = local_.launch(inside, nullptr);
     if (started.ok()) {
       local_sends_.push_back({&transfer, std::move(started).value()});
     } else {
@@ -76,6 +76,7 @@ void WideMail::deliver(Transfer& transfer, Arrival& arrival) {
 
 bool WideMail::pump() {
   bool moved = false;
+  local_.empty_rings();
   for (auto receive = receives_.begin(); receive != receives_.end();) {
     Transfer& transfer = **receive;
     const auto matching = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrival& arrival) {
@@ -102,11 +103,13 @@ bool WideMail::pump() {
     moved = true;
   }
   for (auto send = local_sends_.begin(); send != local_sends_.end();) {
-    if (!send->operation.is_completed()) {
+    if (!local_.try_finish(*send->local)) {
       ++send;
       continue;
     }
-    send->transfer->status = send->operation.wait(Deadline::after(std::chrono::nanoseconds(0)));
+    // Else the local group is broken.
+    const bool over = send->local->over.load(std::memory_order_acquire);
+    send->transfer->status = over ? send->local->status : local_.health();
     send->transfer->over = true;
     send = local_sends_.erase(send);
     moved = true;

@@ -63,7 +63,7 @@ class WideMail {
   std::list<UnderWay> under_way_;
   struct LocalSend {
     Transfer* transfer;
-    Operation operation;
+    std::shared_ptr<Operation::State> local;
   };
   std::list<LocalSend> local_sends_;
 };

@@ -187,6 +187,7 @@ Status WideGroup::greet(Deadline deadline) {
 
 // What others still need of this rank gets a moment; then whoever could still wait for it is told.
 void WideGroup::close() {
+  GroupRegistry::of_process().remove(*this);
   if (transport_ == nullptr || before_ == nullptr) return;
   {
     MutexLock lock(mutex_);

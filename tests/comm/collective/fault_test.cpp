@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/collective/calls.h"
 #include "comm/collective/process_group.h"
@@ -180,6 +181,17 @@ TEST(CommunicatorFault, KilledWhileOthersSleepInDifferentCalls) {
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << status.message();
   EXPECT_NE(status.message().find("died"), std::string::npos) << status.message();
   EXPECT_EQ(status.message(), group->health().message());
+}
+
+TEST(CommunicatorFault, KilledWhileOthersPoll) {
+  if (!is_rank()) return kill_when_ready(3, 1);
+  const ProcessGroup group;
+  say_ready();
+  if (group->rank() == 1) wait_for_ever();
+  int value = 0;
+  auto operation = group->rank() == 0 ? group->start(Receive{{&value, sizeof value}, 1, 0}) : group->start(Barrier{});
+  while (!operation->is_completed()) std::this_thread::yield();
+  expect_names(operation->wait(Deadline::never()), ErrorCode::kPeerFailed, "died");
 }
 
 TEST(CommunicatorFault, RankZeroIsNoMoreThanAnother) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 #include "lockstep/comm/collective/communicator.h"
 #include "lockstep/comm/store/rendezvous.h"
@@ -15,12 +16,7 @@ class ProcessGroup {
     auto met = comm::rendezvous(comm::RendezvousOptions());
     if (!met.ok()) throw std::runtime_error(met.status().message());
     rendezvous_ = std::move(met).value();
-    comm::CommunicatorOptions options;
-    options.rank = rendezvous_.rank;
-    options.world_size = rendezvous_.world_size;
-    auto made = comm::Communicator::create(rendezvous_.store, options);
-    if (!made.ok()) throw std::runtime_error(made.status().message());
-    group_ = std::move(made).value();
+    group_ = join("world");
   }
   ~ProcessGroup() {
     group_.reset();
@@ -28,6 +24,17 @@ class ProcessGroup {
   }
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // Another group of the same ranks.
+  std::unique_ptr<comm::Communicator> join(const std::string& name) const {
+    comm::CommunicatorOptions options;
+    options.rank = rendezvous_.rank;
+    options.world_size = rendezvous_.world_size;
+    options.name = name;
+    auto made = comm::Communicator::create(rendezvous_.store, options);
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    return std::move(made).value();
+  }
 
   comm::Communicator* operator->() const { return group_.get(); }
   comm::Communicator& operator*() const { return *group_; }

@@ -105,6 +105,23 @@ TEST(WideGroupMulti, ManyAliveAtOnceAndThenNone) {
   });
 }
 
+TEST(WideGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
+  test::Meeting started;
+  run_machines({0, 0, 1}, [&](Communicator& group) {
+    if (group.rank() == 1) {
+      started.wait();
+      group.abort("rank 1 has had enough");
+    }
+    if (group.rank() != 0) return;
+    const test::Buffer data(group.arena(), test::Place::kArena, 300'000);
+    auto operation = group.start(Send{{data.data(), data.bytes()}, 1, 0});
+    started.open();
+    const Status status = operation->wait(Deadline::after(std::chrono::seconds(30)));
+    EXPECT_EQ(status.code(), ErrorCode::kAborted) << status.message();
+    EXPECT_NE(status.message().find("rank 1 has had enough"), std::string::npos) << status.message();
+  });
+}
+
 // Blocking calls wait for their turn too.
 TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
   for (const bool blocking : {false, true}) {

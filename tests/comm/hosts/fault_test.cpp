@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -11,7 +12,9 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <thread>
 
+#include "comm/collective/calls.h"
 #include "comm/collective/process_group.h"
 #include "lockstep/base/fd.h"
 #include "support/machines.h"
@@ -73,6 +76,43 @@ TEST(HostsFault, AKilledRankIsNamedOnEveryMachine) {
         wait_until_said(job, "ready");
         job.kill(3);
       });
+}
+
+// `begin` starts something for which rank 1 is needed, which is killed then.
+void poll_for_a_killed_rank(const std::vector<int>& ranks, Operation (*begin)(Communicator&, test::Buffer&)) {
+  run_on_machines(
+      {ranks},
+      [&](int rank) {
+        const ProcessGroup group;
+        test::Buffer data(group->arena(), test::Place::kArena, 300'000);
+        Operation operation;
+        if (rank == 0) operation = begin(*group, data);
+        say("ready");
+        if (rank == 1) pause();
+        if (rank != 0) return;
+        while (!operation.is_completed()) std::this_thread::yield();
+        expect_names(operation.wait(Deadline::never()), ErrorCode::kPeerFailed, {"rank 1"});
+      },
+      [](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        job.kill(1);
+      });
+}
+
+TEST(HostsFault, WhoPollsACollectiveLearnsOfADeath) {
+  poll_for_a_killed_rank({1, 1}, [](Communicator& group, test::Buffer&) { return group.start(Barrier{}).value(); });
+}
+
+TEST(HostsFault, WhoPollsAReceiveLearnsOfADeath) {
+  poll_for_a_killed_rank({1, 1}, [](Communicator& group, test::Buffer& data) {
+    return group.start(Receive{{data.data(), data.bytes()}, 1, 0}).value();
+  });
+}
+
+TEST(HostsFault, WhoPollsASendWithinItsMachineLearnsOfADeath) {
+  poll_for_a_killed_rank({2, 1}, [](Communicator& group, test::Buffer& data) {
+    return group.start(Send{{data.data(), data.bytes()}, 1, 0}).value();
+  });
 }
 
 TEST(HostsFault, AMachineThatDiesIsNamedOnTheOthers) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "comm/collective/process_group.h"
+#include "comm/collective/progress_programs.h"
 #include "support/machines.h"
 
 namespace lockstep::comm {
@@ -32,6 +33,14 @@ TEST(HostsMulti, WorldsOfAnyShapeMeetAndAddUp) {
     });
     if (HasFailure()) return;
   }
+}
+
+TEST(HostsMulti, WaitsMoveTheOtherGroupsToo) {
+  run_on_machines({{2, 1}}, [](int) {
+    const ProcessGroup first;
+    const auto second = first.join("second");
+    for (const int receiver : {1, 2}) test::Program{*first, *second, 0, receiver}.run_all();
+  });
 }
 
 TEST(HostsMulti, MeetOverIpv6) {

@@ -1,0 +1,59 @@
+#include "progress.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::comm {
+namespace {
+
+// Groups without started operations have their turns so often, and so many at a time: looking takes a lock that their
+// own calls need, and a process may have hundreds of them.
+constexpr auto kIdleTurnEvery = std::chrono::milliseconds(1);
+constexpr std::size_t kIdleTurns = 8;
+
+}  // namespace
+
+GroupRegistry& GroupRegistry::of_process() {
+  static auto& registry = *new GroupRegistry;  // threads may still wait when the process exits
+  return registry;
+}
+
+void GroupRegistry::add(const std::shared_ptr<Drivable>& group) {
+  MutexLock lock(mutex_);
+  groups_.push_back({group.get(), group});
+  count_.store(groups_.size(), std::memory_order_relaxed);
+}
+
+void GroupRegistry::remove(const Drivable& group) {
+  MutexLock lock(mutex_);
+  std::erase_if(groups_, [&](const Entry& entry) { return entry.address == &group; });
+  next_turn_ = 0;
+  count_.store(groups_.size(), std::memory_order_relaxed);
+}
+
+GroupRegistry::Others GroupRegistry::move_others(const Drivable& group) {
+  if (count_.load(std::memory_order_relaxed) < 2) return {};
+  Others others;
+  std::vector<std::shared_ptr<Drivable>> chosen;
+  {
+    if (!mutex_.try_lock()) return {.moved = false, .busy = true};  // another thread is at it
+    const MutexLock lock(mutex_, std::adopt_lock);
+    if (groups_.empty()) return others;
+    const auto now = Clock::now();
+    const std::size_t idle_turns = now - last_idle_turn_ >= kIdleTurnEvery ? std::min(kIdleTurns, groups_.size()) : 0;
+    if (idle_turns > 0) last_idle_turn_ = now;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const Entry& entry = groups_[i];
+      const bool busy = entry.address->busy();
+      const bool has_turn = (i + groups_.size() - next_turn_) % groups_.size() < idle_turns;
+      if (entry.address == &group || !(busy || has_turn)) continue;
+      others.busy = others.busy || busy;
+      if (auto other = entry.group.lock()) chosen.push_back(std::move(other));
+    }
+    next_turn_ = (next_turn_ + idle_turns) % groups_.size();
+  }
+  for (const auto& other : chosen) others.moved = other->nudge() || others.moved;
+  return others;
+}
+
+}  // namespace lockstep::comm
