@@ -92,7 +92,13 @@ Status MpiWork::test(bool& all_done) {
     if (request == MPI_REQUEST_NULL) continue;
     int done = 0;
     MPI_Status status;
-    LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Test(&request, &done, &status), "MPI_Test"));
+    status.MPI_SOURCE = -1;
+    const Status tested = mpi_status(MPI_Test(&request, &done, &status), "MPI_Test");
+    if (is_receive() && tested.code() == ErrorCode::kMismatch) {
+      return {ErrorCode::kMismatch, fmt::format("expected a message of {} bytes, that of rank {} has more",
+                                                outputs_.front().nbytes(), status.MPI_SOURCE)};
+    }
+    LOCKSTEP_RETURN_IF_ERROR(tested);
     all_done = all_done && done != 0;
     if (done != 0 && is_receive()) {
       source_ = status.MPI_SOURCE;

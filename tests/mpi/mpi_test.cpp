@@ -104,7 +104,8 @@ TEST(MpiErrorsMulti, NameRankAndReason) {
       if (rank == 0) send(torch::ones({found}), 1);
       const auto receive = [&] { recv(tensor, 0); };
       if (rank == 0) continue;
-      const std::string sizes = found == 3 ? "expected a message of 16 bytes, that of rank 0 has 12" : "truncated";
+      const std::string sizes = found == 3 ? "expected a message of 16 bytes, that of rank 0 has 12"
+                                           : "expected a message of 16 bytes, that of rank 0 has more";
       expect_error(ErrorCode::kMismatch, {"rank 1", "recv", sizes}, receive);
     }
     all_reduce(tensor.fill_(1));
