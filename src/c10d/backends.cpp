@@ -11,6 +11,7 @@
 
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/c10d/process_groups.h"
 #include "lockstep/comm/store/prefix_store.h"
 
 namespace lockstep {
@@ -143,6 +144,12 @@ c10d::ProcessGroup::BackendType type_of(BackendName name) {
 }
 
 }  // namespace
+
+bool is_available(std::string_view backend) {
+  if (backend == "mpi") return kHasMpi;
+  if (backend == "nccl") return kHasNccl;
+  return backend.empty() || backend == "lockstep" || backend == "gloo";
+}
 
 bool BackendChoice::serves(c10::DeviceType device) const {
   return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.device == device; });

@@ -1,12 +1,15 @@
 // Making and leaving the world.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 
 #include "c10d/world.h"
+#include "comm/collective/machines.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/comm/store/prefix_store.h"
 #include "lockstep/launch/first_failure.h"
 #include "lockstep/launch/world.h"
 
@@ -40,7 +43,7 @@ Place find_place(const InitOptions& options) {
   // A port in the environment is not handed on: the rendezvous reads it there, and knows when torchrun's agent has it.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
   if (found_out) place.rendezvous.master_port = world->master_port;
-  place.local_rank = world->local_rank;
+  if (world->local_rank_known) place.local_rank = world->local_rank;
   return place;
 }
 
@@ -75,14 +78,73 @@ comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions&
   return std::move(met).value();
 }
 
-// LOCAL_RANK and its like where they are set; else the whole world is on this machine.
-int find_local_rank(int rank, int world_size) {
+// Of a rank that came by other ways than the environment: what that says nevertheless, if it means the same rank.
+int local_rank_in_environment(int rank, int world_size) {
   launch::WorldArguments arguments;
   arguments.rank = rank;
   arguments.world_size = world_size;
-  const Environment environment = Environment::of_process();
-  const Result<launch::World> world = launch::resolve_world(arguments, environment);
-  return world.ok() && environment.get("LOCAL_RANK") ? world.value().local_rank : rank;
+  const Result<launch::World> world = launch::resolve_world(arguments);
+  return world.ok() && world.value().local_rank_known ? world.value().local_rank : -1;
+}
+
+// Every rank puts down in the store where it is, before the first group is made: for those that nobody told which of
+// their machine's ranks they are.
+class Places {
+ public:
+  explicit Places(const comm::Rendezvous& met)
+      : store_("places", met.store),
+        rank_(met.rank),
+        world_size_(met.world_size),
+        machine_(comm::machine_of_this_process()) {
+    check(store_.set(std::to_string(rank_), machine_));
+  }
+
+  // The lower ranks on this machine. Blocks until they have put theirs down.
+  int local_rank(Deadline deadline) {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < rank_; ++rank) keys.push_back(std::to_string(rank));
+    if (keys.empty()) return 0;
+    const auto machines = store_.multi_get(keys, deadline);
+    check(machines.status());
+    return static_cast<int>(std::count(machines.value().begin(), machines.value().end(), machine_));
+  }
+
+  // Nothing more to read here: the last rank to say so leaves nothing in the store.
+  void done() {
+    const auto ranks = store_.add("done", 1);
+    check(ranks.status());
+    if (ranks.value() < world_size_) return;
+    for (int rank = 0; rank < world_size_; ++rank) static_cast<void>(store_.delete_key(std::to_string(rank)));
+    static_cast<void>(store_.delete_key("done"));
+  }
+
+ private:
+  static void check(const Status& status) {
+    if (!status.ok()) throw_status(status, "init_process_group, finding the ranks of this machine");
+  }
+
+  comm::PrefixStore store_;
+  int rank_;
+  int world_size_;
+  std::string machine_;
+};
+
+// Everything after the rendezvous.
+void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
+                int local_rank) {
+  Places places(met);
+  World::Facts facts{met.store, met.rank, met.world_size, local_rank, options.timeout, backends};
+  if (facts.local_rank < 0) facts.local_rank = local_rank_in_environment(met.rank, met.world_size);
+  if (facts.local_rank < 0) facts.local_rank = places.local_rank(Deadline::after(options.timeout));
+  places.done();
+
+  World::Members members{met.rank, std::vector<int>(met.world_size),
+                         options.group_name.empty() ? "world" : options.group_name};
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, facts.local_rank};
+  const auto made = make_backends(backends, request);
+  facts.device = choose_device(backends, facts.local_rank);
+  World::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 
 }  // namespace
@@ -98,17 +160,8 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
   }
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
-  World::Facts facts{met.store, met.rank, met.world_size, place.local_rank, options.timeout, backends};
-  if (facts.local_rank < 0) facts.local_rank = find_local_rank(met.rank, met.world_size);
-
-  World::Members members{met.rank, std::vector<int>(met.world_size),
-                         options.group_name.empty() ? "world" : options.group_name};
-  std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, facts.local_rank};
   try {
-    const auto made = make_backends(backends, request);
-    facts.device = choose_device(backends, facts.local_rank);
-    World::of_process().open(make_handle(members, met.store, made), members, facts, met);
+    open_world(backends, options, met, place.local_rank);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));
     throw;
@@ -142,9 +195,6 @@ void abort_process_group(const std::string& reason, const ProcessGroup& group) {
   }
 }
 
-bool is_available() {
-  return true;
-}
 bool is_initialized() {
   return World::of_process().is_open();
 }

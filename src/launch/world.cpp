@@ -179,6 +179,23 @@ Status against_launcher(const std::optional<int>& argument, std::string_view wha
                   what, *argument, name, variable));
 }
 
+// Ranks and sizes from elsewhere say nothing of machines; a scheduler that counts alike does.
+void adopt_places(const Environment& environment, Claim& claim) {
+  if (claim.local_rank) return;
+  for (const auto from : {from_slurm, from_mpi}) {
+    // One that cannot be read has no say; it was not asked for.
+    const Result<std::optional<Claim>> read = from(environment);
+    if (!read.ok() || !read.value()) continue;
+    const Claim& other = *read.value();
+    if (other.rank != claim.rank || other.world_size != claim.world_size || !other.local_rank) continue;
+    claim.local_rank = other.local_rank;
+    claim.local_world_size = other.local_world_size;
+    if (!claim.node_rank) claim.node_rank = other.node_rank;
+    if (!claim.num_nodes) claim.num_nodes = other.num_nodes;
+    return;
+  }
+}
+
 // The claim that decides, with the explicit rank and size in it.
 Result<Claim> decide(const WorldArguments& arguments, const Environment& environment) {
   const bool both = arguments.rank && arguments.world_size;
@@ -246,6 +263,7 @@ void resolve_places(const WorldArguments& arguments, const Claim& claim, std::st
   const int divisor = std::max(world.local_world_size, 1);
   const auto local_rank = arguments.local_rank ? arguments.local_rank : claim.local_rank;
   world.local_rank = local_rank.value_or(fills_node ? world.rank : world.rank % divisor);
+  world.local_rank_known = local_rank.has_value() || world.world_size == 1;
   const auto node_rank = arguments.node_rank ? arguments.node_rank : claim.node_rank;
   world.node_rank = node_rank.value_or(fills_node ? 0 : world.rank / divisor);
   const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : claim.num_nodes;
@@ -274,7 +292,8 @@ Status check(const World& world, const Claim& claim) {
 }  // namespace
 
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Claim claim, decide(arguments, environment));
+  LOCKSTEP_ASSIGN_OR_RETURN(Claim claim, decide(arguments, environment));
+  adopt_places(environment, claim);
   World world;
   world.source = claim.source;
   world.rank = claim.rank;

@@ -1,5 +1,6 @@
 // Process groups over several machines (network namespaces): what LibTorch sees of them.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -41,6 +42,15 @@ TEST(HostsC10dMulti, GroupsAndMessagesSpanMachines) {
       EXPECT_EQ(sources, (std::vector<int>{1, 2}));
     }
     barrier();
+  });
+}
+
+// The program says no more than rank, world size and MASTER_ADDR.
+TEST(HostsC10dMulti, LocalRanksAreFoundOut) {
+  test::run_on_machines({{1, 2}}, [](int rank) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) unsetenv(name);
+    const ProcessGroupGuard world("", {.rank = rank, .world_size = 3});
+    EXPECT_EQ(get_local_rank(), rank == 2 ? 1 : 0);
   });
 }
 

@@ -16,6 +16,8 @@ using std::chrono::seconds;
 
 TEST(Init, WorldOfOneNeedsNothing) {
   EXPECT_TRUE(is_available());
+  EXPECT_TRUE(is_available("gloo"));
+  EXPECT_FALSE(is_available("smoke"));
   EXPECT_FALSE(is_initialized());
   {
     const ProcessGroupGuard group;
@@ -134,6 +136,38 @@ TEST(InitMulti, AgainAndAgain) {
       EXPECT_EQ(tensor.item<int>(), 1);
       EXPECT_EQ(get_local_rank(), rank);
     }
+  });
+}
+
+void leave_launcher() {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}) {
+    unsetenv(name);
+  }
+}
+
+// Two machines of two and one rank, as mpirun describes them to a program that names a file.
+TEST(InitMulti, LocalRankFromMpirunBesideAFile) {
+  const SharedScratchFolder folder;
+  run_processes(3, [&folder](int rank) {
+    leave_launcher();
+    const std::string local = rank == 1 ? "1" : "0";
+    setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", local.c_str(), 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", rank == 2 ? "1" : "2", 1);
+    const ProcessGroupGuard group("", {.init_method = "file://" + folder.path("world"), .rank = rank, .world_size = 3});
+    EXPECT_EQ(std::to_string(get_local_rank()), local);
+  });
+}
+
+// Nobody says: the ranks find out.
+TEST(InitMulti, LocalRankFromTheMachines) {
+  const SharedScratchFolder folder;
+  run_processes(3, [&folder](int rank) {
+    leave_launcher();
+    const ProcessGroupGuard group("",
+                                  {.init_method = "file://" + folder.path("world"), .rank = 2 - rank, .world_size = 3});
+    EXPECT_EQ(get_local_rank(), 2 - rank);
   });
 }
 

@@ -110,6 +110,21 @@ std::vector<Case> cases() {
        slurm("4", "0", "2"),
        {0, 1, 0, 1, 0, 1, "", 0, "arguments"},
        {.rank = 0, .world_size = 1}},
+      {"ArgumentsWithPlacesOfSlurm",
+       slurm("3", "1", "1"),
+       {3, 5, 1, 2, 1, 3, "", 0, "arguments"},
+       {.rank = 3, .world_size = 5}},
+      {"ArgumentsWithPlacesOfOpenMpi",
+       with(kOpenMpi, {{"MASTER_ADDR", "n7"}}),
+       {1, 2, 1, 2, 0, 1, "n7", 0, "arguments"},
+       {.rank = 1, .world_size = 2}},
+      {"ArgumentsWithAnotherRankThanOpenMpi",
+       kOpenMpi,
+       {0, 2, 0, 1, 0, 2, "", 0, "arguments"},
+       {.rank = 0, .world_size = 2}},
+      {"LauncherWithPlacesOfPmi",
+       with(kPmi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
+       {2, 4, 0, 2, 1, 2, "", 0, "launcher variables"}},
       {"ArgumentsAgreeWithLauncher",
        kLauncher,
        {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"},
@@ -146,6 +161,19 @@ TEST_P(WorldTable, Resolves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WorldTable, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+
+TEST(World, KnowsWhetherSomebodySaidTheLocalRank) {
+  const auto known = [](const Variables& variables, const WorldArguments& arguments) {
+    const auto world = resolve_world(arguments, Environment(variables));
+    return world.ok() && world.value().local_rank_known;
+  };
+  EXPECT_TRUE(known({}, {}));
+  EXPECT_TRUE(known(kLauncher, {}));
+  EXPECT_TRUE(known(kOpenMpi, {.rank = 1, .world_size = 2}));
+  EXPECT_TRUE(known({}, {.rank = 1, .world_size = 2, .local_rank = 0}));
+  EXPECT_FALSE(known(kOpenMpi, {.rank = 0, .world_size = 2}));
+  EXPECT_FALSE(known({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, {}));
+}
 
 struct BadCase {
   std::string name;

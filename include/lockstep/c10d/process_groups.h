@@ -64,8 +64,10 @@ void destroy_process_group(const ProcessGroup& group = nullptr);
 // Breaks `group` for all its ranks: their operations fail with `reason`. For errors that only this rank has seen.
 void abort_process_group(const std::string& reason, const ProcessGroup& group = nullptr);
 
-bool is_available();    // whether this build has any backend: true
-bool is_initialized();  // whether there is a world now
+// Whether this build has a backend of this name ("lockstep", "gloo", "mpi", "nccl"; "": any).
+bool is_available(std::string_view backend = "");
+// Whether there is a world now.
+bool is_initialized();
 
 // The world as a handle.
 ProcessGroup default_group();
@@ -88,7 +90,7 @@ int get_global_rank(const ProcessGroup& group, int group_rank);
 std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
-  std::chrono::milliseconds timeout{-1};  // negative: that of the world
+  std::chrono::milliseconds timeout{-1};  // positive, or as it stands here: that of the world
   std::string name = {};                  // shown in errors; "": made from the members, as "group{0,1}"
 };
 

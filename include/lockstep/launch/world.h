@@ -21,6 +21,8 @@ struct World {
   std::string master_addr;
   int master_port = 0;
   std::string source;  // for people: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed"
+  // Whether somebody said local_rank (arguments, variables, a world of one); else it is worked out, as below.
+  bool local_rank_known = false;
 };
 
 // What the caller knows better than the environment.
@@ -46,10 +48,12 @@ struct WorldArguments {
 //      step that started something else (its own daemons), mpirun counts.
 //   5. otherwise rank 0 of 1, "not distributed"
 //
-// Single arguments replace what the environment says. MASTER_ADDR and MASTER_PORT are used wherever they are set;
-// otherwise a scheduler's world has its master on 127.0.0.1 when it is on one node, else (Slurm) on the first node of
-// the step, at a port between 10000 and 29999 that follows from the job's id, so that all ranks find the same one.
-// (Hydra's mpirun gives its jobs no id: two of them at a time on one machine need different MASTER_PORTs.)
+// Local values and node numbers that the source lacks come from a scheduler (3, 4) that knows this process by the same
+// rank and world size. Single arguments replace what the environment says. MASTER_ADDR and MASTER_PORT are used
+// wherever they are set; otherwise a scheduler's world has its master on 127.0.0.1 when it is on one node, else (Slurm)
+// on the first node of the step, at a port between 10000 and 29999 that follows from the job's id, so that all ranks
+// find the same one. (Hydra's mpirun gives its jobs no id: two of them at a time on one machine need different
+// MASTER_PORTs.)
 //
 // What nothing says is worked out: without local variables, a world whose master is a loopback address is on one node;
 // otherwise every process counts as alone on its node, as in Kubernetes. mpirun does not number nodes; they count as

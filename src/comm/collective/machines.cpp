@@ -105,10 +105,14 @@ std::vector<std::string> roll_keys(const std::string& group) {
   return {roll_key(group), members_key(group)};
 }
 
+std::string machine_of_this_process() {
+  const std::string machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
+  return machine.empty() ? machine_identity() : machine;
+}
+
 Member describe_this_process(int rank, int world, const std::string& machine_override) {
   Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name(), {}};
-  if (me.machine.empty()) me.machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
-  if (me.machine.empty()) me.machine = machine_identity();
+  if (me.machine.empty()) me.machine = machine_of_this_process();
   if (auto addresses = addresses_of_machine(); addresses.ok()) me.addresses = std::move(addresses).value();
   return me;
 }

@@ -21,8 +21,11 @@ struct Member {
   std::vector<std::string> addresses = {};  // where connections of this machine may come from
 };
 
-// This process: boot id, network namespace (abstract Unix sockets are its own) and user (others are refused memory).
-// `machine_override`, or else LOCKSTEP_MACHINE, replaces all that.
+// Equal for processes that can share memory: LOCKSTEP_MACHINE, or else boot id, network namespace (abstract Unix
+// sockets are its own) and user (others are refused memory).
+std::string machine_of_this_process();
+
+// This process; `machine_override`, unless it is empty, stands for machine_of_this_process().
 Member describe_this_process(int rank, int world, const std::string& machine_override);
 
 // Collective: every rank says who it is and learns of all the others; sorted by rank. kTimeout names who is missing,
