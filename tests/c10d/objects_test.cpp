@@ -32,6 +32,10 @@ struct lockstep::ObjectCodec<lockstep::test::Config> {
 namespace lockstep::test {
 namespace {
 
+struct Net : torch::nn::Module {
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 3));
+};
+
 template <typename T>
 T there_and_back(const T& value) {
   return decode_object<T>(encode_object(value));
@@ -44,6 +48,11 @@ TEST(ObjectCodec, KeepsValues) {
   EXPECT_EQ(there_and_back(nested), nested);
   const std::tuple<int, std::string, std::pair<double, bool>> mixed{1, "two", {3.5, true}};
   EXPECT_EQ(there_and_back(mixed), mixed);
+  const std::tuple<std::set<int>, std::unordered_set<std::string>, std::array<std::string, 2>> sets{
+      {3, 1}, {"x"}, {"a", "bc"}};
+  EXPECT_EQ(there_and_back(sets), sets);
+  EXPECT_EQ((there_and_back(std::unordered_map<int, std::array<int, 3>>{{1, {2, 3, 4}}})),
+            (std::unordered_map<int, std::array<int, 3>>{{1, {2, 3, 4}}}));
   const Config config{"sgd", {0.1, 0.01}};
   EXPECT_EQ(there_and_back(config), config);
 }
@@ -55,11 +64,47 @@ TEST(ObjectCodec, KeepsTensorsAndModules) {
   EXPECT_FALSE(there_and_back(torch::Tensor()).defined());
   const c10::IValue value(std::vector<std::string>{"x", "y"});
   EXPECT_EQ(there_and_back(value), value);
+  const auto net = std::make_shared<Net>();
+  const auto made = there_and_back(net);
+  EXPECT_NE(made, net);
+  expect_equal(made->layer->weight, net->layer->weight, "module");
+}
+
+// Each rank has its own; afterwards all have rank 1's, in the objects that they had.
+void check_modules(int rank) {
+  torch::manual_seed(rank);
   torch::nn::Linear linear(2, 3);
-  torch::nn::Linear copy(2, 3);
-  std::istringstream stream(decode_object<std::string>(encode_object(linear)));
-  torch::load(copy, stream);
-  expect_equal(copy->weight, linear->weight, "module");
+  const at::Tensor weight = linear->weight;
+  broadcast_object(linear, 1);
+  EXPECT_TRUE(linear->weight.is_same(weight));
+  torch::manual_seed(1);
+  expect_equal(weight.detach(), torch::nn::Linear(2, 3)->weight.detach(), "linear");
+
+  torch::manual_seed(rank);
+  auto net = std::make_shared<Net>();
+  const auto same = net;
+  broadcast_object(net, 1);
+  EXPECT_EQ(net, same);
+  torch::manual_seed(1);
+  expect_equal(net->layer->weight.detach(), Net().layer->weight.detach(), "shared_ptr");
+
+  // The momentum that rank 1's first step left: the gradient itself.
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad() = torch::full_like(parameter, rank);
+  optimizer.step();
+  broadcast_object(optimizer, 1);
+  const at::Tensor parameter = net->parameters().front();
+  const auto& state =
+      static_cast<const torch::optim::SGDParamState&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
+  expect_equal(state.momentum_buffer(), torch::ones_like(parameter), "momentum");
+  std::shared_ptr<Net> none;
+  if (rank == 0) {
+    EXPECT_THROW(broadcast_object(none, 0), c10::Error);
+  }
+}
+
+TEST(ObjectsMulti, ModulesAndOptimizersAreFilled) {
+  run_world(2, check_modules);
 }
 
 TEST(ObjectCodec, AnotherTypeIsAnError) {

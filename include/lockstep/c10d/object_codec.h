@@ -5,13 +5,20 @@
 //   binary)
 //   - std::string
 //   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can)
-//   - std::vector, std::map, std::unordered_map, std::optional, std::pair, std::tuple of all of these
-//   - what torch::save can write and torch::load can read: modules, optimizers
+//   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,
+//     std::tuple of all of these
+//   - what torch::save can write and torch::load can read: modules (nn::Linear and other holders, std::shared_ptr to a
+//     module), optimizers. Their parameters and state travel, not what they are made of: broadcast_object fills the
+//     receiver's own object, which must be made alike. To arrive as a new object (all_gather_object, ...) a module
+//     needs a default constructor.
 // For a type of your own, specialise it:
 //
 //   template <> struct lockstep::ObjectCodec<Config> {
-//     static void encode(const Config& value, ObjectWriter& writer) { writer.put(value.name); writer.put(value.rates);
-//     } static Config decode(ObjectReader& reader) {
+//     static void encode(const Config& value, ObjectWriter& writer) {
+//       writer.put(value.name);
+//       writer.put(value.rates);
+//     }
+//     static Config decode(ObjectReader& reader) {
 //       Config value;
 //       value.name = reader.get<std::string>();
 //       value.rates = reader.get<std::vector<double>>();
@@ -21,18 +28,24 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 #include <torch/serialize.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -65,6 +78,15 @@ class ObjectReader {
   T get() {
     return ObjectCodec<T>::decode(*this);
   }
+  // Into an object that is there already, which may be of a type that cannot be made from bytes.
+  template <typename T>
+  void get_into(T& value) {
+    if constexpr (requires { ObjectCodec<T>::decode_into(*this, value); }) {
+      ObjectCodec<T>::decode_into(*this, value);
+    } else {
+      value = get<T>();
+    }
+  }
   std::string_view get_raw(std::size_t bytes) {
     if (bytes > bytes_.size()) {
       throw ArgumentError(ErrorCode::kInvalidArgument, c10::str("object: expected ", bytes, " more bytes, found ",
@@ -74,7 +96,12 @@ class ObjectReader {
     bytes_.remove_prefix(bytes);
     return part;
   }
-  std::size_t left() const { return bytes_.size(); }
+  // Throws ArgumentError when bytes are left over.
+  void check_end() const {
+    if (bytes_.empty()) return;
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        c10::str("object: ", bytes_.size(), " bytes too many; all ranks must name the same type"));
+  }
 
  private:
   std::string_view bytes_;
@@ -87,11 +114,60 @@ template <typename T>
 inline constexpr bool kIsRaw =
     std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_same_v<T, std::string_view>;
 
+// What torch::save and torch::load take.
+template <typename T>
+concept Archived = requires(torch::serialize::OutputArchive& output, torch::serialize::InputArchive& input,
+                            const T& from, T& to) {
+  output << from;
+  input >> to;
+};
+
+// An object for torch::load to fill; nullptr_t: there is no way to make one.
+template <typename T>
+struct Maker {
+  static auto make() {
+    if constexpr (std::is_default_constructible_v<T>) {
+      return T();
+    } else {
+      return nullptr;
+    }
+  }
+};
+// Their default constructors are declared whether they work or not.
+template <typename T>
+requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>
+struct Maker<T> {
+  static auto make() {
+    if constexpr (std::is_default_constructible_v<typename T::ContainedType>) {
+      return T();
+    } else {
+      return nullptr;
+    }
+  }
+};
+// Null would be no object to fill.
+template <typename T>
+struct Maker<std::shared_ptr<T>> {
+  static auto make() {
+    if constexpr (std::is_default_constructible_v<T> && !std::is_same_v<T, torch::nn::Module>) {
+      return std::make_shared<T>();
+    } else {
+      return nullptr;
+    }
+  }
+};
+template <typename T>
+inline constexpr bool kCanMake = !std::is_same_v<decltype(Maker<T>::make()), std::nullptr_t>;
+
 }  // namespace object_codec
 
 // Everything without a specialisation below: raw memory, or torch::save.
 template <typename T>
 struct ObjectCodec {
+  static_assert(object_codec::kIsRaw<T> || object_codec::Archived<T>,
+                "this type has no ObjectCodec: specialise lockstep::ObjectCodec for it (object_codec.h shows how), or "
+                "hold a module in its holder or a std::shared_ptr");
+
   static void encode(const T& value, ObjectWriter& writer) {
     if constexpr (object_codec::kIsRaw<T>) {
       writer.put_raw(&value, sizeof(T));
@@ -102,14 +178,22 @@ struct ObjectCodec {
     }
   }
   static T decode(ObjectReader& reader) {
-    T value{};
     if constexpr (object_codec::kIsRaw<T>) {
+      T value{};
       std::memcpy(&value, reader.get_raw(sizeof(T)).data(), sizeof(T));
+      return value;
     } else {
-      std::istringstream stream(reader.get<std::string>());
-      torch::load(value, stream);
+      static_assert(object_codec::kCanMake<T>,
+                    "an object of this type cannot be made here, since it has no default constructor; broadcast_object "
+                    "fills an existing one, or send its parameters");
+      T value = object_codec::Maker<T>::make();
+      decode_into(reader, value);
+      return value;
     }
-    return value;
+  }
+  static void decode_into(ObjectReader& reader, T& value) requires(!object_codec::kIsRaw<T>) {
+    std::istringstream stream(reader.get<std::string>());
+    torch::load(value, stream);
   }
 };
 
@@ -154,6 +238,39 @@ struct ObjectCodec<std::vector<T>> {
     return value;
   }
 };
+
+template <typename T, std::size_t N>
+struct ObjectCodec<std::array<T, N>> {
+  static void encode(const std::array<T, N>& value, ObjectWriter& writer) {
+    for (const T& entry : value) writer.put<T>(entry);
+  }
+  static std::array<T, N> decode(ObjectReader& reader) { return decode(reader, std::make_index_sequence<N>()); }
+
+ private:
+  template <std::size_t... I>
+  static std::array<T, N> decode(ObjectReader& reader, std::index_sequence<I...>) {
+    return {{(static_cast<void>(I), reader.get<T>())...}};
+  }
+};
+
+template <typename Set>
+struct ObjectSetCodec {
+  static void encode(const Set& value, ObjectWriter& writer) {
+    writer.put<std::uint64_t>(value.size());
+    for (const auto& entry : value) writer.put<typename Set::value_type>(entry);
+  }
+  static Set decode(ObjectReader& reader) {
+    Set value;
+    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
+      value.insert(reader.get<typename Set::value_type>());
+    }
+    return value;
+  }
+};
+template <typename T>
+struct ObjectCodec<std::set<T>> : ObjectSetCodec<std::set<T>> {};
+template <typename T>
+struct ObjectCodec<std::unordered_set<T>> : ObjectSetCodec<std::unordered_set<T>> {};
 
 template <typename Map>
 struct ObjectMapCodec {

@@ -4,10 +4,10 @@
 //   lockstep::broadcast_object(path, 0);
 //   std::vector<std::map<std::string, double>> metrics = lockstep::all_gather_object(mine);
 //
-// T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules, and your
-// own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each function is collective over
-// the group, blocks, and costs two small collectives more than one of known size. Values go through the CPU engine;
-// tensors in them arrive on the device on which they were.
+// T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules,
+// optimizers, and your own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each
+// function is collective over the group, blocks, and costs two small collectives more than one of known size. Values go
+// through the CPU engine; tensors in them arrive on the device on which they were.
 #pragma once
 
 #include <span>
@@ -37,19 +37,25 @@ template <typename T>
 T decode_object(std::string_view bytes) {
   ObjectReader reader(bytes);
   T value = reader.get<T>();
-  if (reader.left() > 0) {
-    throw ArgumentError(ErrorCode::kInvalidArgument,
-                        c10::str("object: ", reader.left(), " bytes too many; all ranks must name the same type"));
-  }
+  reader.check_end();
   return value;
 }
 
-// The others' `value` becomes that of `src`.
+// The same into an object that is there already: for modules and optimizers, whose parameters and state it replaces.
+template <typename T>
+void decode_object_into(std::string_view bytes, T& value) {
+  ObjectReader reader(bytes);
+  reader.get_into(value);
+  reader.check_end();
+}
+
+// The others' `value` becomes that of `src`. A module or an optimizer stays the object that it is and takes the
+// parameters and state of that of `src`, which must be made alike; a std::shared_ptr to a module must not be null.
 template <typename T>
 void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
   const bool is_source = get_rank() == src;
   const std::string bytes = broadcast_bytes(is_source ? encode_object(value) : std::string(), src, options);
-  if (!is_source) value = decode_object<T>(bytes);
+  if (!is_source) decode_object_into(bytes, value);
 }
 
 template <typename T>
