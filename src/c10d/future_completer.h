@@ -5,10 +5,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <memory>
 #include <thread>
-#include <vector>
-
-#include "lockstep/base/mutex.h"
 
 namespace lockstep {
 
@@ -22,21 +20,16 @@ class FutureCompleter {
   FutureCompleter& operator=(const FutureCompleter&) = delete;
 
   // Completes the work's future when it is done, at the latest at its deadline. After stop(): at once, with an error.
-  void add(c10::intrusive_ptr<LockstepWork> work) LOCKSTEP_EXCLUDES(mutex_);
+  void add(c10::intrusive_ptr<LockstepWork> work);
 
-  // Completes what is left with an error and joins the thread. Not from a future's callback, which runs in that thread.
-  void stop() LOCKSTEP_EXCLUDES(mutex_);
+  // Has what is left completed with an error and ends the thread. Waits for both, but not when a future's callback
+  // calls it: that runs in the thread itself, which then ends by itself after the callback.
+  void stop();
 
  private:
-  using Works = std::vector<c10::intrusive_ptr<LockstepWork>>;
-  void run() LOCKSTEP_EXCLUDES(mutex_);
-  // Adds new works to `works`; waits for some when there is nothing to do, else for `pause`. False: stop.
-  bool take_new(Works& works, std::chrono::microseconds pause) LOCKSTEP_EXCLUDES(mutex_);
+  class Queue;
 
-  Mutex mutex_;
-  CondVar changed_;
-  Works added_ LOCKSTEP_GUARDED_BY(mutex_);
-  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive this
   std::thread thread_;
 };
 

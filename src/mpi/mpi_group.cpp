@@ -63,7 +63,7 @@ void MpiGroup::poll() {
 
 void MpiGroup::start_polling() {
   MutexLock lock(mutex_);
-  if (!poller_.joinable() && !left_) poller_ = std::thread([this] { keep_polling(); });
+  if (!poller_.joinable() && !left_) poller_ = std::thread([self = shared_from_this()] { self->keep_polling(); });
 }
 
 void MpiGroup::keep_polling() {
@@ -87,7 +87,11 @@ void MpiGroup::leave() {
     changed_.notify_all();
     poller.swap(poller_);
   }
-  if (poller.joinable()) poller.join();
+  if (poller.get_id() == std::this_thread::get_id()) {
+    poller.detach();
+  } else if (poller.joinable()) {
+    poller.join();
+  }
   poll();
   std::vector<c10::intrusive_ptr<MpiWork>> unfinished;
   Status error;

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +17,7 @@ namespace lockstep {
 
 class MpiWork;
 
-class MpiGroup {
+class MpiGroup : public std::enable_shared_from_this<MpiGroup> {
  public:
   MpiGroup(MPI_Comm communicator, std::string who, int world_size);
   ~MpiGroup();
@@ -43,8 +44,8 @@ class MpiGroup {
   // From now on a thread polls, so that futures become ready by themselves.
   void start_polling() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Ends what is unfinished with an error and frees the communicator. Does not wait for other ranks. Not from a
-  // callback of a future, which may run in the polling thread.
+  // Ends what is unfinished with an error and frees the communicator. Does not wait for other ranks. The polling thread
+  // is waited for, unless it is the caller (in the callback of a future): then it ends by itself afterwards.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
@@ -59,7 +60,7 @@ class MpiGroup {
   Status error_ LOCKSTEP_GUARDED_BY(mutex_);
   bool left_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<c10::intrusive_ptr<MpiWork>> works_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::thread poller_;
+  std::thread poller_ LOCKSTEP_GUARDED_BY(mutex_);  // shares the ownership of this
 };
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
@@ -84,6 +85,38 @@ TEST(WorkMulti, FuturesAndPolling) {
     destroy_process_group();
     EXPECT_EQ(survivor.sum().item<float>(), 10.0F);
   });
+}
+
+// A callback that leaves the group, by name or as its last holder: it runs in the thread that completes futures.
+void check_leaving_in_a_callback(int rank) {
+  for (const bool by_name : {true, false}) {
+    ProcessGroup group = new_group({0, 1});
+    const c10::weak_intrusive_ptr<c10d::ProcessGroup> observer(group);
+    const torch::Tensor received = torch::zeros({1});
+    const Work work = rank == 0 ? irecv(received, 1, {.group = group}) : nullptr;
+    if (rank == 0) {
+      std::promise<bool> in_another_thread;
+      const auto here = std::this_thread::get_id();
+      work->getFuture()->addCallback(
+          [group = std::move(group), by_name, here, &in_another_thread](c10::ivalue::Future&) mutable {
+            if (by_name) destroy_process_group(group);
+            group.reset();
+            in_another_thread.set_value(std::this_thread::get_id() != here);
+          });
+      barrier();
+      EXPECT_TRUE(in_another_thread.get_future().get());
+      EXPECT_TRUE(observer.expired());
+      EXPECT_EQ(received.item<float>(), 1.0F);
+    } else {
+      barrier();
+      send(torch::ones({1}), 0, {.group = group});
+    }
+    barrier();
+  }
+}
+
+TEST(WorkMulti, CallbacksMayLeaveTheGroup) {
+  run_world(2, check_leaving_in_a_callback);
 }
 
 TEST(WorkMulti, ThreadsMayShareAGroup) {
