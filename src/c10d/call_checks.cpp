@@ -28,6 +28,31 @@ std::string describe_member(int rank, const std::string& group, const std::vecto
   return fmt::format("{}, group '{}'", text, group);
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    const char* comma = text.empty() ? "" : ",";
+    if (last >= i + 2) {
+      text += fmt::format("{}{}-{}", comma, ranks[i], ranks[last]);
+    } else {
+      text += fmt::format("{}{}", comma, ranks[i]);
+      last = i;
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string explain_ranks(const std::vector<int>& global_ranks) {
+  std::vector<int> own(global_ranks.size());
+  std::iota(own.begin(), own.end(), 0);
+  if (own == global_ranks) return {};
+  return fmt::format(". These are ranks of the group: ranks {} of the group are ranks {} of the world", ranks_text(own),
+                     ranks_text(global_ranks));
+}
+
 void CallChecks::reject_text(const std::string& text) const {
   throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, {}: {}", who_, operation_, text));
 }
@@ -45,6 +70,15 @@ void CallChecks::check_root(std::int64_t root) const {
   if (root < 0 || root >= world_size_) {
     reject("the root must be a rank of the group, 0 to {}, found {}", world_size_ - 1, root);
   }
+}
+
+void CallChecks::check_peer(int peer, const char* what) const {
+  if (peer >= 0 && peer < world_size_) return;
+  reject("the {} must be a rank of the group, 0 to {}, found {}", what, world_size_ - 1, peer);
+}
+
+void CallChecks::check_tag(int tag) const {
+  if (tag < 0) reject("the tag must not be negative, found {}", tag);
 }
 
 void CallChecks::check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b,

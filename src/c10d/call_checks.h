@@ -14,8 +14,15 @@
 
 namespace lockstep {
 
+// "0-3,7".
+std::string ranks_text(const std::vector<int>& ranks);
+
 // "rank 1 (rank 3 of the world), group 'odd'": how errors name a member. `global_ranks` may be empty.
 std::string describe_member(int rank, const std::string& group, const std::vector<int>& global_ranks);
+
+// What errors of the engine need after them, which name ranks of the group alone: ". In the world ...". Empty where
+// both numbers are the same.
+std::string explain_ranks(const std::vector<int>& global_ranks);
 
 class CallChecks {
  public:
@@ -31,6 +38,9 @@ class CallChecks {
   const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name) const;
   void check_count(std::size_t count, std::size_t expected, const char* name) const;
   void check_root(std::int64_t root) const;
+  // `what` is "source" or "destination".
+  void check_peer(int peer, const char* what) const;
+  void check_tag(int tag) const;
   void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name) const;
   void check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected, const char* why) const;
   // A dense tensor on a device that the host reaches; for outputs, no two elements may share memory.

@@ -51,7 +51,10 @@ void CollectiveCall::record(at::TensorList inputs) {
 
 void CollectiveCall::check(const Status& status) const {
   if (status.ok()) return;
-  throw_status(status, fmt::format("{}, {} #{}", who(), operation(), communicator_->sequence()));
+  // Messages are not counted.
+  const bool is_message = options_.type == c10d::OpType::SEND || options_.type == c10d::OpType::RECV ||
+                          options_.type == c10d::OpType::RECVANYSOURCE;
+  group_->fail(status, operation(), is_message ? 0 : communicator_->sequence());
 }
 
 void CollectiveCall::keep(const at::Tensor& tensor) {

@@ -3,17 +3,21 @@
 #include <fmt/format.h>
 
 #include "c10d/future_completer.h"
+#include "lockstep/c10d/errors.h"
 
 namespace lockstep {
 
-GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who, std::string profiled_as)
-    : who_(std::move(who)),
-      profiled_as_(std::move(profiled_as)),
-      world_size_(communicator->world_size()),
-      communicator_(std::move(communicator)) {}
+GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
+    : names_(std::move(names)), world_size_(communicator->world_size()), communicator_(std::move(communicator)) {}
 
 GroupCore::~GroupCore() {
   leave();
+}
+
+void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
+  const std::string number = sequence == 0 ? std::string() : fmt::format(" #{}", sequence);
+  throw_status(Status(status.code(), status.message() + names_.explanation),
+               fmt::format("{}, {}{}", who(), operation, number));
 }
 
 std::shared_ptr<FutureCompleter> GroupCore::completer() {
@@ -34,7 +38,7 @@ void GroupCore::leave() {
   }
   // Another thread of this process is inside an operation: nothing but an abort gets it out.
   if (communicator != nullptr && communicator.use_count() > 1) {
-    communicator->abort(fmt::format("{} left it while it was in use", who_));
+    communicator->abort(fmt::format("{} left it while it was in use", who()));
   }
   communicator.reset();
   if (completer != nullptr) completer->stop();

@@ -13,13 +13,20 @@ class FutureCompleter;
 
 class GroupCore {
  public:
-  // `profiled_as` stands before operations' names in profiles: "lockstep" gives "lockstep:all_reduce".
-  GroupCore(std::shared_ptr<comm::Communicator> communicator, std::string who, std::string profiled_as);
+  struct Names {
+    std::string who;          // "rank 1, group 'world'"
+    std::string explanation;  // of ranks in the engine's errors: as from explain_ranks
+    std::string profiled_as;  // before operations' names in profiles: "lockstep" gives "lockstep:all_reduce"
+  };
+  GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names);
   ~GroupCore();
 
-  // "rank 1, group 'world'"
-  const std::string& who() const { return who_; }
-  const std::string& profiled_as() const { return profiled_as_; }
+  const std::string& who() const { return names_.who; }
+  const std::string& explanation() const { return names_.explanation; }
+  const std::string& profiled_as() const { return names_.profiled_as; }
+
+  // Throws what the engine answered to `operation`, which was number `sequence` (0: it has no number).
+  [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
 
   int world_size() const { return world_size_; }
 
@@ -35,8 +42,7 @@ class GroupCore {
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
-  const std::string who_;
-  const std::string profiled_as_;
+  const Names names_;
   const int world_size_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -84,9 +84,7 @@ void LockstepWork::settle(const Status& status) {
 
 std::exception_ptr LockstepWork::make_exception(const Status& status) const {
   try {
-    const std::uint64_t sequence = getSequencenumber();
-    const std::string number = sequence == 0 ? std::string() : fmt::format(" #{}", sequence);
-    throw_status(status, fmt::format("{}, {}{}", pending_.group->who(), pending_.operation, number));
+    pending_.group->fail(status, pending_.operation, getSequencenumber());
   } catch (...) {
     return std::current_exception();
   }

@@ -40,8 +40,13 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.arena = process_arena();
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
-  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), who, options.profiled_as);
+  const std::string explanation = explain_ranks(options.global_ranks);
+  if (!communicator.ok()) {
+    const Status status = communicator.status();
+    throw_status(Status(status.code(), status.message() + explanation), who + ", joining the group");
+  }
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(),
+                                          GroupCore::Names{who, explanation, options.profiled_as});
   // Not reclaim(), which expects an object that is counted already.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
       std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(store), std::move(core), options)));
@@ -89,19 +94,23 @@ void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bo
     call.submit(comm::Barrier{});
   } catch (const BackendError& error) {
     const auto communicator = core_->communicator();
-    const std::vector<int> absent =
-        communicator == nullptr ? std::vector<int>() : communicator->absent(communicator->sequence());
+    std::vector<int> absent;
+    if (communicator != nullptr) absent = communicator->absent(communicator->sequence());
+    const auto of_world = [this](int rank) {
+      return options_.global_ranks.empty() ? rank : options_.global_ranks[rank];
+    };
+    for (int& rank : absent) rank = of_world(rank);
     std::string text;
     if (rank_ != 0) {
       text = fmt::format(
-          "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0",
-          rank_);
+          "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank {}",
+          of_world(rank_), of_world(0));
     } else if (!absent.empty()) {
       text = absent.size() > 1 && wait_all_ranks
                  ? fmt::format("Ranks {} failed to pass monitoredBarrier", fmt::join(absent, ", "))
                  : fmt::format("Rank {} failed to pass monitoredBarrier", absent.front());
       if (error.code() == ErrorCode::kTimeout) {
-        text = fmt::format("Rank 0 timed out in monitoredBarrier after {} ms: {}", timeout.count(), text);
+        text = fmt::format("Rank {} timed out in monitoredBarrier after {} ms: {}", of_world(0), timeout.count(), text);
       }
     }
     if (text.empty()) throw;

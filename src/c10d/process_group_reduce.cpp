@@ -37,7 +37,7 @@ comm::ReduceScatter reduce_scatter_args(CollectiveCall& call, const at::Tensor& 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::Tensor>& tensors,
                                                                const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
-    sum_sparse(*this, tensors.front(), opts);
+    sum_sparse(*this, {core_->who(), core_->explanation()}, tensors.front(), opts);
     return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   CollectiveCall call(core_, "all_reduce",

@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void reject(const std::string& text) {
-  throw ArgumentError(ErrorCode::kInvalidArgument, "all_reduce of a sparse tensor: " + text);
+[[noreturn]] void reject(const std::string& who, const std::string& text) {
+  throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, all_reduce of a sparse tensor: {}", who, text));
 }
 
 std::string numbers(const at::Tensor& tensor) {
@@ -32,17 +32,19 @@ at::Tensor gather_uneven(c10d::Backend& group, const at::Tensor& mine, const at:
 }
 
 // What must agree: elements, sparse and dense dimensions, the sizes.
-void check_shapes(c10d::Backend& group, const at::Tensor& tensor, const c10d::AllgatherOptions& options) {
+void check_shapes(c10d::Backend& group, const SparseCaller& caller, const at::Tensor& tensor,
+                  const c10d::AllgatherOptions& options) {
   at::Tensor shape = at::tensor(tensor.sizes(), at::kLong);
   shape = at::cat({at::tensor({tensor.sparse_dim(), tensor.dense_dim()}, at::kLong), shape});
   at::Tensor all = at::empty({group.getSize(), shape.numel()}, at::kLong);
   group._allgather_base(all, shape, options);
   for (int rank = 0; rank < group.getSize(); ++rank) {
     if (all[rank].equal(shape)) continue;
-    throw BackendError(ErrorCode::kMismatch,
-                       fmt::format("all_reduce of a sparse tensor: the ranks disagree about sparse dimensions, dense "
-                                   "dimensions and sizes: {} on rank {}, {} on rank {}",
-                                   numbers(all[rank]), rank, numbers(shape), group.getRank()));
+    throw BackendError(
+        ErrorCode::kMismatch,
+        fmt::format("{}, all_reduce of a sparse tensor: the ranks disagree about sparse dimensions, "
+                    "dense dimensions and sizes: {} on rank {}, {} on rank {}{}",
+                    caller.who, numbers(all[rank]), rank, numbers(shape), group.getRank(), caller.explanation));
   }
 }
 
@@ -52,15 +54,16 @@ bool is_sparse_sum(const std::vector<at::Tensor>& tensors) {
   return tensors.size() == 1 && tensors.front().defined() && tensors.front().is_sparse();
 }
 
-void sum_sparse(c10d::Backend& group, const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
-  if (opts.reduceOp != c10d::ReduceOp::SUM) reject("only SUM is defined");
+void sum_sparse(c10d::Backend& group, const SparseCaller& caller, const at::Tensor& tensor,
+                const c10d::AllreduceOptions& opts) {
+  if (opts.reduceOp != c10d::ReduceOp::SUM) reject(caller.who, "only SUM is defined");
   if (!can_stage(tensor.device().type())) {
-    reject(fmt::format("it must be on the CPU or a CUDA device, found it on {}", tensor.device().str()));
+    reject(caller.who, fmt::format("it must be on the CPU or a CUDA device, found it on {}", tensor.device().str()));
   }
   c10d::AllgatherOptions options;
   options.timeout = opts.timeout;
   options.asyncOp = false;
-  check_shapes(group, tensor, options);
+  check_shapes(group, caller, tensor, options);
   const at::Tensor mine = tensor.coalesce();
   at::Tensor count = at::tensor({mine._nnz()}, at::kLong);
   at::Tensor counts = at::empty({group.getSize()}, at::kLong);

@@ -44,7 +44,7 @@ void World::close(std::chrono::milliseconds wait) {
   {
     MutexLock lock(mutex_);
     groups = living_groups();
-    groups_.clear();
+    for (auto& [key, entry] : groups_) entry.left = true;
     counts_.clear();
     default_.reset();
     facts_ = {};
@@ -59,6 +59,7 @@ void World::close(std::chrono::milliseconds wait) {
 std::vector<ProcessGroup> World::living_groups() const {
   std::vector<ProcessGroup> groups;
   for (const auto& [key, entry] : groups_) {
+    if (entry.left) continue;
     if (ProcessGroup group = entry.group.lock()) groups.push_back(std::move(group));
   }
   return groups;
@@ -99,13 +100,14 @@ void World::add(const ProcessGroup& group, Members members) {
 void World::remove(const ProcessGroup& group) {
   group->shutdown();
   MutexLock lock(mutex_);
-  groups_.erase(group.get());
+  if (const auto found = groups_.find(group.get()); found != groups_.end()) found->second.left = true;
 }
 
 World::Members World::members(const ProcessGroup& group) const {
   {
     MutexLock lock(mutex_);
-    if (const auto found = groups_.find(group.get()); found != groups_.end()) return found->second.members;
+    const auto found = groups_.find(group.get());
+    if (found != groups_.end() && !found->second.group.expired()) return found->second.members;
   }
   Members members{group->getRank(), std::vector<int>(group->getSize()), group->getGroupName()};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
@@ -130,23 +132,6 @@ ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<co
   if (!backends.empty()) group->setDefaultBackend(backends.front().type);
   group->setGroupName(members.name);
   return group;
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    const char* comma = text.empty() ? "" : ",";
-    if (last >= i + 2) {
-      text += fmt::format("{}{}-{}", comma, ranks[i], ranks[last]);
-    } else {
-      text += fmt::format("{}{}", comma, ranks[i]);
-      last = i;
-    }
-    i = last + 1;
-  }
-  return text;
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "c10d/backends.h"
+#include "c10d/call_checks.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/comm/store/rendezvous.h"
@@ -50,24 +51,28 @@ class World {
 
   void add(const ProcessGroup& group, Members members) LOCKSTEP_EXCLUDES(mutex_);
   void remove(const ProcessGroup& group) LOCKSTEP_EXCLUDES(mutex_);
-  // Of a group that this process's world knows; groups made elsewhere count as having ranks 0 to n - 1.
+  // Of a group that this process has made, also after it was left; groups made elsewhere count as having ranks 0 to
+  // n - 1.
   Members members(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
 
   // 1 for the first call with this key since the world was opened, then 2, ...
   int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  // Those that were not left.
   std::vector<ProcessGroup> living_groups() const LOCKSTEP_REQUIRES(mutex_);
 
   struct Entry {
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     Members members;
+    bool left = false;
   };
 
   mutable Mutex mutex_;
   ProcessGroup default_ LOCKSTEP_GUARDED_BY(mutex_);
   Facts facts_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<comm::Rendezvous> rendezvous_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Entries stay as long as their handles, who may be asked about their members at any time.
   std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
 };
@@ -75,8 +80,5 @@ class World {
 // A handle whose tensors go to these backends by device; none: the handle of a rank that is no member.
 ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
                          const std::vector<DeviceBackend>& backends);
-
-// The members as text: "0-3,7".
-std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace lockstep

@@ -70,7 +70,7 @@ void start_reduce_scatter(MpiCall& call, const at::Tensor& output, const at::Ten
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
-    sum_sparse(*this, tensors.front(), opts);
+    sum_sparse(*this, {group_->who(), explain_ranks(request_.global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<MpiWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   MpiCall call(group_, "all_reduce", rank_, options(c10d::OpType::ALLREDUCE, opts));

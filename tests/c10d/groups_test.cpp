@@ -79,6 +79,51 @@ void check_rank_translation(int rank) {
   }
 }
 
+// A handle knows its members for as long as it lives.
+void check_left_group(int rank) {
+  const ProcessGroup group = new_group({2, 3});
+  if (rank >= 2) destroy_process_group(group);
+  EXPECT_EQ(get_process_group_ranks(group), (std::vector<int>{2, 3}));
+  if (rank < 2) return;
+  EXPECT_EQ(get_group_rank(group, 3), 1);
+  expect_error(ErrorCode::kAborted, {"broadcast", "left the group"},
+               [&] { broadcast(torch::ones({1}), 2, {.group = group}); });
+}
+
+// Errors inside a group whose ranks have other numbers in the world.
+void check_errors_name_world_ranks(int rank) {
+  const ProcessGroup group = new_group({1, 2}, {.name = "middle"});
+  const ProcessGroup late = new_group({1, 2}, {.timeout = std::chrono::milliseconds(300)});
+  const ProcessGroup lost = new_group({1, 2});
+  const torch::Tensor tensor = torch::ones({3});
+  if (rank == 1) {
+    expect_error(ErrorCode::kInvalidArgument,
+                 {"send, called on rank 1", "rank 0 of the world", "'middle'", "ranks 1,2"},
+                 [&] { send(tensor, 0, {.group = group}); });
+    expect_error(ErrorCode::kTimeout,
+                 {"rank 0 (rank 1 of the world)", "rank(s) 1", "ranks 0,1 of the group are ranks 1,2"},
+                 [&] { all_reduce(tensor, {.group = late}); });
+    expect_error(ErrorCode::kTimeout, {"Rank 2 failed to pass monitoredBarrier"},
+                 [&] { monitored_barrier({.group = lost, .timeout = std::chrono::milliseconds(300)}); });
+  }
+  barrier();
+}
+
+// The number in an error is the failed collective's; messages have none.
+void check_numbers_in_errors(int rank) {
+  const ProcessGroup group = new_group({0, 1});
+  if (rank < 2) barrier({.group = group});
+  if (rank == 0) {
+    try {
+      recv(torch::zeros({1}), 1, {.group = group, .timeout = std::chrono::milliseconds(100)});
+      ADD_FAILURE() << "no error";
+    } catch (const std::exception& error) {
+      EXPECT_EQ(std::string(error.what()).find('#'), std::string::npos) << error.what();
+    }
+  }
+  barrier();
+}
+
 void check_split(int rank) {
   // Odd and even ranks, highest first.
   const ProcessGroup parity = split_group(rank % 2, -rank);
@@ -127,6 +172,9 @@ TEST(GroupsMulti, OfFourRanks) {
   run_world(4, [](int rank) {
     check_half_of_the_world(rank);
     check_rank_translation(rank);
+    check_left_group(rank);
+    check_errors_name_world_ranks(rank);
+    check_numbers_in_errors(rank);
     check_split(rank);
     check_bad_groups();
     check_many_groups(rank);
