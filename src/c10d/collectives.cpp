@@ -2,133 +2,92 @@
 #include "lockstep/c10d/collectives.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "c10d/world.h"
-#include "lockstep/c10d/process_group_lockstep.h"
+#include "c10d/target.h"
 
 namespace lockstep {
 namespace {
 
-enum class Mode { kBlocking, kAsync };
-
-// Where a call goes.
-struct Target {
-  ProcessGroup group;
-  c10::intrusive_ptr<c10d::Backend> backend;
-  bool is_world;
-
-  c10d::Backend* operator->() const { return backend.get(); }
-  int group_rank(int rank) const {
-    // In the world both numbers are the same, and the backend checks the range.
-    return is_world ? rank : get_group_rank(group, rank);
-  }
-};
-
-[[noreturn]] void throw_no_backend(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
-  const World::Members members = World::of_process().members(group);
-  if (!group->hasBackends()) {
-    throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("{}: rank {} of the world is no member of group '{}' (ranks {})", operation,
-                                    get_rank(), members.name, ranks_text(members.ranks)));
-  }
-  std::vector<std::string> served;
-  for (const auto& own : group->getDeviceTypes())
-    served.push_back(c10::DeviceTypeName(own.type(), /*lower_case=*/true));
-  throw ArgumentError(
-      ErrorCode::kUnsupported,
-      fmt::format("{}: group '{}' has no backend for tensors on {}; it has {} for {}: copy them there with .to()",
-                  operation, members.name, c10::DeviceTypeName(device, /*lower_case=*/true), get_backend(group),
-                  fmt::join(served, " and ")));
-}
-
-Target find_target(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
-  ProcessGroup world = World::of_process().default_group(operation);
-  const bool is_world = group == nullptr || group == world;
-  Target target{is_world ? std::move(world) : group, nullptr, is_world};
-  if (!target.group->hasBackends()) throw_no_backend(target.group, device, operation);
-  try {
-    target.backend = target.group->getBackend(device);
-  } catch (const c10::Error&) {
-    throw_no_backend(target.group, device, operation);
-  }
-  return target;
-}
-
-Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const char* operation) {
-  if (!tensor.defined()) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}: the tensor is undefined", operation));
-  }
-  return find_target(group, tensor.device().type(), operation);
-}
-
-c10::DeviceType device_of(at::TensorList tensors) {
-  return tensors.empty() || !tensors.front().defined() ? local_device().type() : tensors.front().device().type();
-}
-
-// Fills in what all of c10d's options have.
 template <typename Options>
-Options make_options(std::chrono::milliseconds timeout, Mode mode) {
-  Options options;
-  options.timeout = timeout;
-  options.asyncOp = mode == Mode::kAsync;
-  return options;
-}
-
-template <typename Options>
-Options make_reduction(const ReductionOptions& from, Mode mode) {
-  auto options = make_options<Options>(from.timeout, mode);
+Options make_reduction(const ReductionOptions& from, Mode mode, const char* operation) {
+  auto options = make_options<Options>(from.timeout, mode, operation);
   options.reduceOp = from.op;
   return options;
 }
 
 Work do_all_reduce(const at::Tensor& tensor, const ReductionOptions& options, Mode mode) {
-  const Target target = find_target(options.group, tensor, "all_reduce");
+  constexpr const char* kName = "all_reduce";
+  const Target target = find_target(options.group, tensor, kName);
   std::vector<at::Tensor> tensors{tensor};
-  return target->allreduce(tensors, make_reduction<c10d::AllreduceOptions>(options, mode));
+  return target->allreduce(tensors, make_reduction<c10d::AllreduceOptions>(options, mode, kName));
 }
 
 Work do_all_reduce_coalesced(at::TensorList list, const ReductionOptions& options, Mode mode) {
-  const Target target = find_target(options.group, device_of(list), "all_reduce_coalesced");
+  constexpr const char* kName = "all_reduce_coalesced";
+  const Target target = find_target(options.group, list, kName);
   std::vector<at::Tensor> tensors = list.vec();
-  return target->allreduce_coalesced(tensors, make_reduction<c10d::AllreduceCoalescedOptions>(options, mode));
+  return target->allreduce_coalesced(tensors, make_reduction<c10d::AllreduceCoalescedOptions>(options, mode, kName));
 }
 
 Work do_broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, tensor, "broadcast");
-  auto own = make_options<c10d::BroadcastOptions>(options.timeout, mode);
-  own.rootRank = target.group_rank(src);
+  constexpr const char* kName = "broadcast";
+  const Target target = find_target(options.group, tensor, kName);
+  auto own = make_options<c10d::BroadcastOptions>(options.timeout, mode, kName);
+  own.rootRank = target.group_rank(src, kName);
   std::vector<at::Tensor> tensors{tensor};
   return target->broadcast(tensors, own);
 }
 
 Work do_reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options, Mode mode) {
-  const Target target = find_target(options.group, tensor, "reduce");
-  auto own = make_reduction<c10d::ReduceOptions>(options, mode);
-  own.rootRank = target.group_rank(dst);
+  constexpr const char* kName = "reduce";
+  const Target target = find_target(options.group, tensor, kName);
+  auto own = make_reduction<c10d::ReduceOptions>(options, mode, kName);
+  own.rootRank = target.group_rank(dst, kName);
   std::vector<at::Tensor> tensors{tensor};
   return target->reduce(tensors, own);
 }
 
 Work do_all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, input, "all_gather");
+  constexpr const char* kName = "all_gather";
+  const Target target = find_target(options.group, input, kName);
   std::vector<std::vector<at::Tensor>> output_lists{outputs.vec()};
   std::vector<at::Tensor> inputs{input};
-  return target->allgather(output_lists, inputs, make_options<c10d::AllgatherOptions>(options.timeout, mode));
+  return target->allgather(output_lists, inputs, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
 }
 
 Work do_all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
                                Mode mode) {
-  const Target target = find_target(options.group, input, "all_gather_into_tensor");
+  constexpr const char* kName = "all_gather_into_tensor";
+  const Target target = find_target(options.group, input, kName);
   at::Tensor to = output;
   at::Tensor from = input;
-  return target->_allgather_base(to, from, make_options<c10d::AllgatherOptions>(options.timeout, mode));
+  return target->_allgather_base(to, from, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+}
+
+Work do_all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
+                             const CollectiveOptions& options, Mode mode) {
+  constexpr const char* kName = "all_gather_coalesced";
+  const Target target = find_target(options.group, inputs, kName);
+  std::vector<std::vector<at::Tensor>> to(outputs.begin(), outputs.end());
+  std::vector<at::Tensor> from = inputs.vec();
+  return target->allgather_coalesced(to, from, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+}
+
+Work do_all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
+                                         const CollectiveOptions& options, Mode mode) {
+  constexpr const char* kName = "all_gather_into_tensor_coalesced";
+  const Target target = find_target(options.group, inputs, kName);
+  std::vector<at::Tensor> to = outputs.vec();
+  std::vector<at::Tensor> from = inputs.vec();
+  return target->allgather_into_tensor_coalesced(to, from,
+                                                 make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
 }
 
 Work do_gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, input, "gather");
-  auto own = make_options<c10d::GatherOptions>(options.timeout, mode);
-  own.rootRank = target.group_rank(dst);
+  constexpr const char* kName = "gather";
+  const Target target = find_target(options.group, input, kName);
+  auto own = make_options<c10d::GatherOptions>(options.timeout, mode, kName);
+  own.rootRank = target.group_rank(dst, kName);
   std::vector<std::vector<at::Tensor>> output_lists;
   if (!outputs.empty()) output_lists.push_back(outputs.vec());
   std::vector<at::Tensor> inputs{input};
@@ -136,9 +95,10 @@ Work do_gather(const at::Tensor& input, at::TensorList outputs, int dst, const C
 }
 
 Work do_scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, output, "scatter");
-  auto own = make_options<c10d::ScatterOptions>(options.timeout, mode);
-  own.rootRank = target.group_rank(src);
+  constexpr const char* kName = "scatter";
+  const Target target = find_target(options.group, output, kName);
+  auto own = make_options<c10d::ScatterOptions>(options.timeout, mode, kName);
+  own.rootRank = target.group_rank(src, kName);
   std::vector<std::vector<at::Tensor>> input_lists;
   if (!inputs.empty()) input_lists.push_back(inputs.vec());
   std::vector<at::Tensor> outputs{output};
@@ -146,41 +106,56 @@ Work do_scatter(const at::Tensor& output, at::TensorList inputs, int src, const 
 }
 
 Work do_reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options, Mode mode) {
-  const Target target = find_target(options.group, output, "reduce_scatter");
+  constexpr const char* kName = "reduce_scatter";
+  const Target target = find_target(options.group, output, kName);
   std::vector<std::vector<at::Tensor>> input_lists{inputs.vec()};
   std::vector<at::Tensor> outputs{output};
-  return target->reduce_scatter(outputs, input_lists, make_reduction<c10d::ReduceScatterOptions>(options, mode));
+  return target->reduce_scatter(outputs, input_lists, make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
 }
 
 Work do_reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
                               Mode mode) {
-  const Target target = find_target(options.group, output, "reduce_scatter_tensor");
+  constexpr const char* kName = "reduce_scatter_tensor";
+  const Target target = find_target(options.group, output, kName);
   at::Tensor to = output;
   at::Tensor from = input;
-  return target->_reduce_scatter_base(to, from, make_reduction<c10d::ReduceScatterOptions>(options, mode));
+  return target->_reduce_scatter_base(to, from, make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
+}
+
+Work do_reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options,
+                                        Mode mode) {
+  constexpr const char* kName = "reduce_scatter_tensor_coalesced";
+  const Target target = find_target(options.group, inputs, kName);
+  std::vector<at::Tensor> to = outputs.vec();
+  std::vector<at::Tensor> from = inputs.vec();
+  return target->reduce_scatter_tensor_coalesced(to, from,
+                                                 make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
 }
 
 Work do_all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, device_of(inputs), "all_to_all");
+  constexpr const char* kName = "all_to_all";
+  const Target target = find_target(options.group, inputs, kName);
   std::vector<at::Tensor> to = outputs.vec();
   std::vector<at::Tensor> from = inputs.vec();
-  return target->alltoall(to, from, make_options<c10d::AllToAllOptions>(options.timeout, mode));
+  return target->alltoall(to, from, make_options<c10d::AllToAllOptions>(options.timeout, mode, kName));
 }
 
 Work do_all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
                           Mode mode) {
-  const Target target = find_target(options.group, input, "all_to_all_single");
+  constexpr const char* kName = "all_to_all_single";
+  const Target target = find_target(options.group, input, kName);
   at::Tensor to = output;
   at::Tensor from = input;
   std::vector<std::int64_t> output_splits = options.output_splits;
   std::vector<std::int64_t> input_splits = options.input_splits;
   return target->alltoall_base(to, from, output_splits, input_splits,
-                               make_options<c10d::AllToAllOptions>(options.timeout, mode));
+                               make_options<c10d::AllToAllOptions>(options.timeout, mode, kName));
 }
 
 Work do_barrier(const CollectiveOptions& options, Mode mode) {
-  const Target target = find_target(options.group, local_device().type(), "barrier");
-  return target->barrier(make_options<c10d::BarrierOptions>(options.timeout, mode));
+  constexpr const char* kName = "barrier";
+  const Target target = find_host_target(options.group, kName);
+  return target->barrier(make_options<c10d::BarrierOptions>(options.timeout, mode, kName));
 }
 
 }  // namespace
@@ -234,6 +209,23 @@ Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& in
   return do_all_gather_into_tensor(output, input, options, Mode::kAsync);
 }
 
+void all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
+                          const CollectiveOptions& options) {
+  do_all_gather_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
+}
+Work all_gather_coalesced_async(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
+                                const CollectiveOptions& options) {
+  return do_all_gather_coalesced(outputs, inputs, options, Mode::kAsync);
+}
+
+void all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options) {
+  do_all_gather_into_tensor_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
+}
+Work all_gather_into_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
+                                            const CollectiveOptions& options) {
+  return do_all_gather_into_tensor_coalesced(outputs, inputs, options, Mode::kAsync);
+}
+
 void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options) {
   do_gather(input, outputs, dst, options, Mode::kBlocking)->wait();
 }
@@ -262,6 +254,14 @@ Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& inp
   return do_reduce_scatter_tensor(output, input, options, Mode::kAsync);
 }
 
+void reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options) {
+  do_reduce_scatter_tensor_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
+}
+Work reduce_scatter_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
+                                           const ReductionOptions& options) {
+  return do_reduce_scatter_tensor_coalesced(outputs, inputs, options, Mode::kAsync);
+}
+
 void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options) {
   do_all_to_all(outputs, inputs, options, Mode::kBlocking)->wait();
 }
@@ -283,54 +283,15 @@ Work barrier_async(const CollectiveOptions& options) {
   return do_barrier(options, Mode::kAsync);
 }
 
-void monitored_barrier(const CollectiveOptions& options) {
-  const Target target = find_target(options.group, local_device().type(), "monitored_barrier");
-  target->monitoredBarrier(make_options<c10d::BarrierOptions>(options.timeout, Mode::kBlocking), true);
-}
-
-void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options) {
-  const Target target = find_target(options.group, tensor, "send");
-  const int destination = target.group_rank(dst);
-  if (auto* engine = dynamic_cast<ProcessGroupLockstep*>(target.backend.get())) {
-    engine->send_blocking(tensor, destination, options.tag, options.timeout);
-    return;
+void monitored_barrier(const MonitoredBarrierOptions& options) {
+  constexpr const char* kName = "monitored_barrier";
+  const Target target = find_host_target(options.group, kName);
+  if (target->getBackendName() == "nccl") {
+    throw ArgumentError(ErrorCode::kUnsupported,
+                        fmt::format("{}: backend nccl has none; make the group with cpu:lockstep,cuda:nccl", kName));
   }
-  std::vector<at::Tensor> tensors{tensor};
-  target->send(tensors, destination, options.tag)->wait(std::max(options.timeout, kNoTimeout));
-}
-
-int recv(const at::Tensor& tensor, int src, const PointToPointOptions& options) {
-  const Target target = find_target(options.group, tensor, "recv");
-  const int source = src == kAnySource ? kAnySource : target.group_rank(src);
-  if (auto* engine = dynamic_cast<ProcessGroupLockstep*>(target.backend.get())) {
-    return get_global_rank(target.group, engine->recv_blocking(tensor, source, options.tag, options.timeout));
-  }
-  const Work work = irecv(tensor, src, options);
-  work->wait(std::max(options.timeout, kNoTimeout));
-  return src == kAnySource ? get_global_rank(target.group, work->sourceRank()) : src;
-}
-
-Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options) {
-  const Target target = find_target(options.group, tensor, "isend");
-  std::vector<at::Tensor> tensors{tensor};
-  return target->send(tensors, target.group_rank(dst), options.tag);
-}
-
-Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options) {
-  const Target target = find_target(options.group, tensor, "irecv");
-  std::vector<at::Tensor> tensors{tensor};
-  if (src == kAnySource) return target->recvAnysource(tensors, options.tag);
-  return target->recv(tensors, target.group_rank(src), options.tag);
-}
-
-std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list) {
-  std::vector<Work> works;
-  works.reserve(list.size());
-  for (const PointToPoint& entry : list) {
-    works.push_back(entry.kind == PointToPoint::Kind::kSend ? isend(entry.tensor, entry.peer, entry.options)
-                                                            : irecv(entry.tensor, entry.peer, entry.options));
-  }
-  return works;
+  target->monitoredBarrier(make_options<c10d::BarrierOptions>(options.timeout, Mode::kBlocking, kName),
+                           options.wait_all_ranks);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "c10d/target.h"
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/comm/store/prefix_store.h"
@@ -21,6 +22,7 @@ ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
 
 // `ranks` by group rank. `key` tells this group from all others for its members; the store's keys go under it.
 ProcessGroup make_group(World::Members members, const std::string& key, std::chrono::milliseconds timeout) {
+  check_timeout(timeout, "new_group");
   World& world = World::of_process();
   const World::Facts facts = world.facts("new_group");
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
@@ -81,13 +83,7 @@ std::string get_backend(const ProcessGroup& group) {
 }
 
 int get_group_rank(const ProcessGroup& group, int global_rank) {
-  const World::Members members = World::of_process().members(group_or_default(group, "get_group_rank"));
-  const auto found = std::find(members.ranks.begin(), members.ranks.end(), global_rank);
-  if (found == members.ranks.end()) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("rank {} of the world is not in group '{}' ({})",
-                                                                 global_rank, members.name, ranks_text(members.ranks)));
-  }
-  return static_cast<int>(found - members.ranks.begin());
+  return group_rank_of(group_or_default(group, "get_group_rank"), global_rank, "get_group_rank");
 }
 
 int get_global_rank(const ProcessGroup& group, int group_rank) {
@@ -125,10 +121,14 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   World& world = World::of_process();
   const World::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
-  const at::Tensor mine =
-      at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(local_device());
+  const Target target = find_host_target(whole, "split_group");
+  // The other backends take host memory whatever devices they are there for.
+  const at::Device device = target->getBackendName() == "nccl" ? local_device() : at::Device(at::kCPU);
+  at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(device);
   at::Tensor all = at::empty({size, 2}, mine.options());
-  all_gather_into_tensor(all, mine, {.group = whole});
+  target
+      ->_allgather_base(all, mine, make_options<c10d::AllgatherOptions>(kGroupTimeout, Mode::kBlocking, "split_group"))
+      ->wait();
   all = all.cpu();
 
   std::vector<std::tuple<int64_t, int64_t>> order;  // (key, rank in the parent)

@@ -5,54 +5,88 @@
 namespace lockstep {
 namespace {
 
-comm::Send send_args(CollectiveCall& call, const at::Tensor& tensor, int destination, int tag) {
-  return {call.input(tensor, "tensor"), destination, tag};
+using Message = PointToPointBackend::Message;
+
+c10d::OpType receive_type(const Message& message) {
+  return message.peer == comm::kAnySource ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
 }
 
-comm::Receive receive_args(CollectiveCall& call, const at::Tensor& tensor, int source, int tag) {
-  return {call.output(tensor, "tensor"), source, tag};
+void check_send_with(const CallChecks& checks, const Message& message) {
+  checks.check_readable(message.tensor, "tensor");
+  checks.check_peer(message.peer, "destination");
+  checks.check_tag(message.tag);
+}
+
+void check_receive_with(const CallChecks& checks, const Message& message) {
+  checks.check_writable(message.tensor, "tensor");
+  if (message.peer != comm::kAnySource) checks.check_peer(message.peer, "source");
+  checks.check_tag(message.tag);
+}
+
+void submit_send(CollectiveCall& call, const Message& message) {
+  check_send_with(call, message);
+  call.submit(comm::Send{call.input(message.tensor, "tensor"), message.peer, message.tag});
+}
+
+void submit_receive(CollectiveCall& call, const Message& message) {
+  check_receive_with(call, message);
+  call.submit(comm::Receive{call.output(message.tensor, "tensor"), message.peer, message.tag});
 }
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
-  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kNo, timeout_.load()}, tensors);
-  call.submit(send_args(call, call.only(tensors, "tensors"), destination, tag));
-  return call.work(tensors);
+  const CallChecks checks(core_->who(), "send", size_);
+  return send_async({checks.only(tensors, "tensors"), destination, tag});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
-  CollectiveCall call(core_, "recv", {c10d::OpType::RECV, Blocking::kNo, timeout_.load()}, tensors);
-  if (source < 0) call.reject("the source must be a rank of the group, 0 to {}, found {}", size_ - 1, source);
-  call.submit(receive_args(call, call.only(tensors, "tensors"), source, tag));
-  return call.work(tensors);
+  const CallChecks checks(core_->who(), "recv", size_);
+  checks.check_peer(source, "source");
+  return receive_async({checks.only(tensors, "tensors"), source, tag});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  CollectiveCall call(core_, "recv", {c10d::OpType::RECVANYSOURCE, Blocking::kNo, timeout_.load()}, tensors);
-  call.submit(receive_args(call, call.only(tensors, "tensors"), comm::kAnySource, tag));
-  return call.work(tensors);
+  const CallChecks checks(core_->who(), "recv", size_);
+  return receive_async({checks.only(tensors, "tensors"), comm::kAnySource, tag});
 }
 
-void ProcessGroupLockstep::send_blocking(const at::Tensor& tensor, int destination, int tag,
-                                         std::chrono::milliseconds timeout) {
-  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(timeout)}, tensor);
-  call.submit(send_args(call, tensor, destination, tag));
+void ProcessGroupLockstep::check_send(const Message& message) const {
+  check_send_with(CallChecks(core_->who(), "send", size_), message);
 }
 
-int ProcessGroupLockstep::recv_blocking(const at::Tensor& tensor, int source, int tag,
-                                        std::chrono::milliseconds timeout) {
-  if (source != comm::kAnySource) {
-    CollectiveCall call(core_, "recv", {c10d::OpType::RECV, Blocking::kYes, timeout_or_default(timeout)}, tensor);
-    call.submit(receive_args(call, tensor, source, tag));
-    call.work({});
-    return source;
-  }
+void ProcessGroupLockstep::check_receive(const Message& message) const {
+  check_receive_with(CallChecks(core_->who(), "recv", size_), message);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send_async(const Message& message) {
+  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kNo, timeout_or_default(message.timeout)},
+                      message.tensor);
+  submit_send(call, message);
+  return call.work({message.tensor});
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::receive_async(const Message& message) {
+  CollectiveCall call(core_, "recv", {receive_type(message), Blocking::kNo, timeout_or_default(message.timeout)},
+                      message.tensor);
+  submit_receive(call, message);
+  return call.work({message.tensor});
+}
+
+void ProcessGroupLockstep::send_blocking(const Message& message) {
+  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(message.timeout)},
+                      message.tensor);
+  submit_send(call, message);
+}
+
+int ProcessGroupLockstep::receive_blocking(const Message& message) {
   // Only a started operation can tell who the sender was.
-  std::vector<at::Tensor> tensors = {tensor};
-  const auto work = recvAnysource(tensors, tag);
-  work->wait(timeout_or_default(timeout));
-  return work->sourceRank();
+  if (message.peer == comm::kAnySource) return PointToPointBackend::receive_blocking(message);
+  CollectiveCall call(core_, "recv", {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout)},
+                      message.tensor);
+  submit_receive(call, message);
+  call.work({});
+  return message.peer;
 }
 
 }  // namespace lockstep

@@ -27,13 +27,22 @@ MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, 
   pending_.deadline = Deadline::after(options.timeout);
 }
 
-void MpiCall::check_type(const at::Tensor& tensor, const char* name) const {
-  if (tensor.is_quantized()) reject("`{}` is quantized, which backend mpi does not move; send its int_repr()", name);
+void check_movable(const CallChecks& checks, const at::Tensor& tensor, const char* name) {
+  if (!tensor.is_quantized()) return;
+  checks.reject("`{}` is quantized, which backend mpi does not move; send its int_repr()", name);
+}
+
+int mpi_count(const CallChecks& checks, std::int64_t elements) {
+  if (elements > std::numeric_limits<int>::max()) {
+    checks.reject("MPI moves up to {} elements a call, found {}; use smaller tensors, or backend lockstep",
+                  std::numeric_limits<int>::max(), elements);
+  }
+  return static_cast<int>(elements);
 }
 
 at::Tensor MpiCall::input(const at::Tensor& tensor, const char* name) {
   check_readable(tensor, name);
-  check_type(tensor, name);
+  check_movable(*this, tensor, name);
   at::Tensor memory = tensor;
   if (!is_plain_memory(tensor)) {
     memory = make_host_memory(tensor);
@@ -50,7 +59,7 @@ at::Tensor MpiCall::input_beside(const at::Tensor& output, const at::Tensor& ten
 
 at::Tensor MpiCall::output(const at::Tensor& tensor, const char* name) {
   check_writable(tensor, name);
-  check_type(tensor, name);
+  check_movable(*this, tensor, name);
   at::Tensor memory = tensor;
   if (!is_plain_memory(tensor)) {
     wait_for_device(tensor);
@@ -87,7 +96,7 @@ at::Tensor make_flat(const std::vector<at::Tensor>& tensors, std::vector<at::Ten
 at::Tensor MpiCall::flat_input(const std::vector<at::Tensor>& tensors, const char* name) {
   for (const at::Tensor& tensor : tensors) {
     check_readable(tensor, name);
-    check_type(tensor, name);
+    check_movable(*this, tensor, name);
     check_same_dtype(tensor, name, tensors.front(), name);
   }
   std::vector<at::Tensor> parts;
@@ -100,7 +109,7 @@ at::Tensor MpiCall::flat_input(const std::vector<at::Tensor>& tensors, const cha
 at::Tensor MpiCall::flat_output(const std::vector<at::Tensor>& tensors, const char* name) {
   for (const at::Tensor& tensor : tensors) {
     check_writable(tensor, name);
-    check_type(tensor, name);
+    check_movable(*this, tensor, name);
     check_same_dtype(tensor, name, tensors.front(), name);
     wait_for_device(tensor);
   }
@@ -111,14 +120,6 @@ at::Tensor MpiCall::flat_output(const std::vector<at::Tensor>& tensors, const ch
   });
   pending_.kept.push_back(flat);
   return flat;
-}
-
-int MpiCall::count(std::int64_t elements) const {
-  if (elements > std::numeric_limits<int>::max()) {
-    reject("MPI moves up to {} elements a call, found {}; use smaller tensors, or backend lockstep",
-           std::numeric_limits<int>::max(), elements);
-  }
-  return static_cast<int>(elements);
 }
 
 MpiCall::Layout MpiCall::layout(const std::vector<std::int64_t>& elements) const {

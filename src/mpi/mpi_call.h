@@ -13,6 +13,10 @@
 
 namespace lockstep {
 
+// What MPI does not move: too many elements for its counts, quantized tensors.
+int mpi_count(const CallChecks& checks, std::int64_t elements);
+void check_movable(const CallChecks& checks, const at::Tensor& tensor, const char* name);
+
 class MpiCall : public CallChecks {
  public:
   struct Options {
@@ -45,7 +49,7 @@ class MpiCall : public CallChecks {
   };
   Layout layout(const std::vector<at::Tensor>& tensors) const;
   Layout layout(const std::vector<std::int64_t>& elements) const;
-  int count(std::int64_t elements) const;
+  int count(std::int64_t elements) const { return mpi_count(*this, elements); }
   // Kept until MPI is done, which may read it until then.
   const Layout& keep(Layout layout);
 
@@ -76,7 +80,6 @@ class MpiCall : public CallChecks {
 
  private:
   [[noreturn]] void fail(const Status& status);
-  void check_type(const at::Tensor& tensor, const char* name) const;
 
   int rank_;
   Options options_;

@@ -12,6 +12,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int kFromAny = -1;  // Message::peer
+
 // The largest tag is kept for monitored_barrier.
 int own_tag(MPI_Comm communicator) {
   MpiRuntime& runtime = MpiRuntime::of_process();
@@ -38,38 +40,60 @@ void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag)
 
 }  // namespace
 
-void ProcessGroupMpi::check_tag(const MpiCall& call, int tag) const {
+void ProcessGroupMpi::check_message(const CallChecks& checks, const Message& message) const {
+  check_movable(checks, message.tensor, "tensor");
+  static_cast<void>(mpi_count(checks, message.tensor.numel()));
   const int limit = own_tag(group_->communicator());
-  if (tag < 0 || tag >= limit) call.reject("the tag must be from 0 to {}, found {}", limit - 1, tag);
-}
-
-void ProcessGroupMpi::check_peer(const MpiCall& call, const char* what, int peer) const {
-  if (peer < 0 || peer >= size_) {
-    call.reject("the {} must be a rank of the group, 0 to {}, found {}", what, size_ - 1, peer);
+  if (message.tag < 0 || message.tag >= limit) {
+    checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
   }
 }
 
+void ProcessGroupMpi::check_send(const Message& message) const {
+  const CallChecks checks(group_->who(), "send", size_);
+  checks.check_readable(message.tensor, "tensor");
+  checks.check_peer(message.peer, "destination");
+  check_message(checks, message);
+}
+
+void ProcessGroupMpi::check_receive(const Message& message) const {
+  const CallChecks checks(group_->who(), "recv", size_);
+  checks.check_writable(message.tensor, "tensor");
+  if (message.peer != kFromAny) checks.check_peer(message.peer, "source");
+  check_message(checks, message);
+}
+
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::send(Tensors& tensors, int destination, int tag) {
-  MpiCall call(group_, "send", rank_, {c10d::OpType::SEND, /*async=*/true, timeout_.load()});
-  check_tag(call, tag);
-  check_peer(call, "destination", destination);
-  start_send(call, call.input(call.only(tensors, "tensors"), "tensor"), destination, tag);
-  return call.work(tensors);
+  const CallChecks checks(group_->who(), "send", size_);
+  return send_async({checks.only(tensors, "tensors"), destination, tag});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::recv(Tensors& tensors, int source, int tag) {
-  MpiCall call(group_, "recv", rank_, {c10d::OpType::RECV, /*async=*/true, timeout_.load()});
-  check_tag(call, tag);
-  check_peer(call, "source", source);
-  start_receive(call, call.output(call.only(tensors, "tensors"), "tensor"), source, tag);
-  return call.work(tensors);
+  const CallChecks checks(group_->who(), "recv", size_);
+  checks.check_peer(source, "source");
+  return receive_async({checks.only(tensors, "tensors"), source, tag});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::recvAnysource(Tensors& tensors, int tag) {
-  MpiCall call(group_, "recv", rank_, {c10d::OpType::RECVANYSOURCE, /*async=*/true, timeout_.load()});
-  check_tag(call, tag);
-  start_receive(call, call.output(call.only(tensors, "tensors"), "tensor"), MPI_ANY_SOURCE, tag);
-  return call.work(tensors);
+  const CallChecks checks(group_->who(), "recv", size_);
+  return receive_async({checks.only(tensors, "tensors"), kFromAny, tag});
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
+  MpiCall call(group_, "send", rank_, {c10d::OpType::SEND, /*async=*/true, timeout_or_default(message.timeout)});
+  check_send(message);
+  start_send(call, call.input(message.tensor, "tensor"), message.peer, message.tag);
+  return call.work({message.tensor});
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) {
+  const bool from_any = message.peer == kFromAny;
+  MpiCall call(group_, "recv", rank_,
+               {from_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, /*async=*/true,
+                timeout_or_default(message.timeout)});
+  check_receive(message);
+  start_receive(call, call.output(message.tensor, "tensor"), from_any ? MPI_ANY_SOURCE : message.peer, message.tag);
+  return call.work({message.tensor});
 }
 
 // Rank 0 hears from everyone, and tells everyone that it has heard from who is missing.
@@ -85,11 +109,11 @@ void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*
   }
   std::vector<int> names;
   for (int rank = 0; rank < size_; ++rank) {
-    if (missing[rank].item<int>() != 0) names.push_back(rank);
+    if (missing[rank].item<int>() != 0) names.push_back(request_.global_ranks[rank]);
   }
   if (names.empty()) return;
-  const Status status(ErrorCode::kTimeout,
-                      fmt::format("rank(s) {} did not come within {} ms", fmt::join(names, ", "), timeout.count()));
+  const Status status(ErrorCode::kTimeout, fmt::format("rank(s) {} of the world did not come within {} ms",
+                                                       fmt::join(names, ", "), timeout.count()));
   group_->break_with(status.with_context("monitored_barrier"));
   throw_status(status, group_->who() + ", monitored_barrier");
 }

@@ -23,12 +23,13 @@
 #include <vector>
 
 #include "c10d/backend_plugin.h"
+#include "lockstep/c10d/point_to_point_backend.h"
 #include "mpi/mpi_call.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {
 
-class ProcessGroupMpi final : public c10d::Backend {
+class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -75,6 +76,10 @@ class ProcessGroupMpi final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  void check_send(const Message& message) const override;
+  void check_receive(const Message& message) const override;
+  WorkPtr send_async(const Message& message) override;
+  WorkPtr receive_async(const Message& message) override;
 
   WorkPtr barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
   // Rank 0 asks for everyone; when some do not come in time, every rank that came gets an error that names them.
@@ -101,8 +106,7 @@ class ProcessGroupMpi final : public c10d::Backend {
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
   }
-  void check_tag(const MpiCall& call, int tag) const;
-  void check_peer(const MpiCall& call, const char* what, int peer) const;
+  void check_message(const CallChecks& checks, const Message& message) const;
   enum class Way { kSend, kReceive };
   WorkPtr barrier_message(const at::Tensor& tensor, int peer, Way way);
   // Sets missing[rank] for each rank that did not come.

@@ -79,6 +79,30 @@ void check_all_gather_into_tensor(const Case& c) {
   expect_equal(output, torch::cat(inputs), "all_gather_into_tensor in place " + c.text());
 }
 
+// Of two inputs: one of the case's, uneven, and a small one of another dtype.
+void check_all_gather_coalesced(const Case& c) {
+  std::vector<std::vector<torch::Tensor>> outputs;
+  for (int rank = 0; rank < c.world; ++rank) {
+    outputs.push_back({make_zeros(c, c.size + rank), torch::zeros({2}, torch::kInt)});
+  }
+  const torch::Tensor mine = make_like(c, values_of(c.dtype, c.size + c.rank, c.rank));
+  RUN(c, all_gather_coalesced, outputs, {mine, torch::full({2}, c.rank, torch::kInt)});
+  for (int rank = 0; rank < c.world; ++rank) {
+    expect_equal(outputs[rank][0], values_of(c.dtype, c.size + rank, rank), "all_gather_coalesced " + c.text());
+    expect_equal(outputs[rank][1], torch::full({2}, rank, torch::kInt), "all_gather_coalesced " + c.text());
+  }
+}
+
+void check_all_gather_into_tensor_coalesced(const Case& c) {
+  const auto inputs = values_of_all(c);
+  const torch::Tensor first = make_zeros(c, c.size * c.world);
+  const torch::Tensor second = torch::zeros({c.world}, torch::kInt);
+  RUN(c, all_gather_into_tensor_coalesced, {first, second},
+      {make_like(c, inputs[c.rank]), torch::full({1}, c.rank, torch::kInt)});
+  expect_equal(first, torch::cat(inputs), "all_gather_into_tensor_coalesced " + c.text());
+  expect_equal(second, torch::arange(c.world, torch::kInt), "all_gather_into_tensor_coalesced " + c.text());
+}
+
 void check_gather(const Case& c) {
   const auto inputs = values_of_all(c);
   std::vector<torch::Tensor> outputs;
@@ -115,6 +139,12 @@ void check_reduce_scatter(const Case& c) {
   output.zero_();
   RUN(c, reduce_scatter_tensor, output, make_like(c, torch::cat(mine)));
   expect_equal(output, expected, "reduce_scatter_tensor " + c.text());
+  output.zero_();
+  const torch::Tensor ranks = torch::zeros({1}, torch::kInt);
+  RUN(c, reduce_scatter_tensor_coalesced, {output, ranks},
+      {make_like(c, torch::cat(mine)), torch::arange(c.world, torch::kInt)});
+  expect_equal(output, expected, "reduce_scatter_tensor_coalesced " + c.text());
+  expect_equal(ranks, torch::full({1}, c.rank * c.world, torch::kInt), "reduce_scatter_tensor_coalesced " + c.text());
 }
 
 // Rank r sends r + s elements more than c.size to rank s.
@@ -269,9 +299,10 @@ TEST_P(CollectivesMulti, AgreeWithTorch) {
     EXPECT_EQ(get_world_size(), world);
     EXPECT_EQ(get_rank(), rank);
     for_each_case(rank, world, [](const Case& c) {
-      for (const auto check : {check_all_reduce, check_all_reduce_coalesced, check_reduce, check_broadcast,
-                               check_all_gather_uneven, check_all_gather_into_tensor, check_gather, check_scatter,
-                               check_reduce_scatter, check_all_to_all, check_point_to_point}) {
+      for (const auto check :
+           {check_all_reduce, check_all_reduce_coalesced, check_reduce, check_broadcast, check_all_gather_uneven,
+            check_all_gather_into_tensor, check_all_gather_coalesced, check_all_gather_into_tensor_coalesced,
+            check_gather, check_scatter, check_reduce_scatter, check_all_to_all, check_point_to_point}) {
         check(c);
       }
     });

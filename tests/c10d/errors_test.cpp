@@ -56,7 +56,7 @@ void check_arguments(int rank, int world) {
   expect_error(ErrorCode::kUnsupported, {"all_reduce", "meta"}, [&] { all_reduce(tensor.to(torch::kMeta)); });
   expect_rejected({"all_reduce", "undefined"}, [] { all_reduce(torch::Tensor()); });
   expect_rejected({"broadcast", "`tensor`", "dense", "Sparse"}, [&] { broadcast(tensor.to_sparse(), rank); });
-  expect_rejected({"all_reduce", "sparse", "only SUM"},
+  expect_rejected({"rank " + std::to_string(rank) + ", group 'world', all_reduce", "sparse", "only SUM"},
                   [&] { all_reduce(tensor.to_sparse(), {.op = c10d::ReduceOp::MAX}); });
   expect_rejected({"all_reduce", "share memory", "clone"}, [] { all_reduce(torch::ones({1}).expand({3})); });
   expect_rejected({"all_reduce", "is not defined for", "Float8_e4m3fn"},
@@ -74,6 +74,14 @@ void check_arguments(int rank, int world) {
   });
   expect_rejected({"all_to_all_single", "divide"}, [&] { all_to_all_single(torch::ones({3}), torch::ones({3})); });
   expect_rejected({"send", "tag"}, [&] { send(tensor, 1 - rank, {.tag = -1}); });
+  expect_rejected({"all_gather_coalesced", "`outputs` must have 2", "found 1"},
+                  [&] { all_gather_coalesced(std::vector<std::vector<at::Tensor>>{{tensor}}, tensor); });
+  const auto none = std::chrono::milliseconds(0);
+  expect_rejected({"all_reduce", "timeout", "positive", "0 ms"}, [&] { all_reduce(tensor, {.timeout = none}); });
+  expect_rejected({"irecv", "timeout", "-5 ms"},
+                  [&] { irecv(tensor, 1 - rank, {.timeout = std::chrono::milliseconds(-5)}); });
+  expect_rejected({"monitored_barrier", "timeout"}, [&] { monitored_barrier({.timeout = none}); });
+  expect_rejected({"new_group", "timeout"}, [&] { new_group({0, 1}, {.timeout = none}); });
   if (rank == 1) expect_rejected({"gather", "`outputs` is for the root"}, [&] { gather(tensor, {tensor}, 0); });
   expect_usable(world);
 }
@@ -92,11 +100,22 @@ TEST(ErrorsMulti, LateRankIsNamedAndTheGroupBroken) {
       expect_error(ErrorCode::kTimeout, {"all_reduce", "2"}, [&] { all_reduce(torch::ones({3}), {.group = group}); });
       expect_error(ErrorCode::kTimeout, {"barrier", "2"}, [&] { barrier({.group = group}); });
     }
-    const ProcessGroup second = new_group({0, 1, 2});
-    if (rank != 2) {
-      const std::string words = rank == 0 ? "Rank 2 failed to pass monitoredBarrier" : "successfully reached";
-      expect_error(ErrorCode::kTimeout, {"monitored_barrier", words, "rank(s) 2"},
-                   [&] { monitored_barrier({.group = second, .timeout = std::chrono::seconds(2)}); });
+    for (const bool all : {false, true}) {
+      const ProcessGroup another = new_group({0, 1, 2});
+      if (rank != 2) {
+        const std::string words = rank == 0 ? "Rank 2 failed to pass monitoredBarrier" : "successfully reached";
+        expect_error(ErrorCode::kTimeout, {"monitored_barrier", words, "rank(s) 2"}, [&] {
+          monitored_barrier({.group = another, .timeout = std::chrono::milliseconds(500), .wait_all_ranks = all});
+        });
+        expect_error(ErrorCode::kTimeout, {"barrier", "2"}, [&] { barrier({.group = another}); });
+      }
+      barrier();  // rank 2 has not left its group before
+    }
+    const ProcessGroup alone = new_group({0, 1, 2});
+    if (rank == 0) {
+      expect_error(ErrorCode::kTimeout, {"Ranks 1, 2 failed to pass monitoredBarrier"}, [&] {
+        monitored_barrier({.group = alone, .timeout = std::chrono::milliseconds(500), .wait_all_ranks = true});
+      });
     }
     barrier();  // the world is another group
   });

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <iostream>
 #include <thread>
 
@@ -84,6 +85,32 @@ TEST(MpiGroupsMulti, SplitsOverlapInAnyNumber) {
   });
 }
 
+// In the thread that polls, by name or as the last holder of the group.
+TEST(MpiGroupsMulti, CallbacksMayLeaveTheGroup) {
+  run_world(2, [](int rank) {
+    for (const bool by_name : {true, false}) {
+      ProcessGroup group = new_group({0, 1});
+      if (rank == 0) {
+        const torch::Tensor received = torch::zeros({1});
+        const Work work = irecv(received, 1, {.group = group});
+        std::promise<void> left;
+        work->getFuture()->addCallback([group = std::move(group), by_name, &left](c10::ivalue::Future&) mutable {
+          if (by_name) destroy_process_group(group);
+          group.reset();
+          left.set_value();
+        });
+        barrier();
+        left.get_future().get();
+        expect_equal(received, torch::ones({1}), "received");
+      } else {
+        barrier();
+        send(torch::ones({1}), 0, {.group = group});
+      }
+      barrier();
+    }
+  });
+}
+
 TEST(MpiErrorsMulti, NameRankAndReason) {
   run_world(2, [](int rank) {
     const torch::Tensor tensor = torch::ones({4});
@@ -132,12 +159,15 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
   const ProcessGroup first = new_group({0, 1});
   const ProcessGroup second = new_group({0, 1});
   const ProcessGroup third = new_group({0, 1});
+  const ProcessGroup fourth = new_group({0, 1});
   if (world.rank() == 1) return barrier();
   expect_error(ErrorCode::kTimeout, {"rank(s) 1", "300 ms"},
                [&] { monitored_barrier({.group = first, .timeout = milliseconds(300)}); });
   expect_error(ErrorCode::kAborted, {"broken", "monitored_barrier"}, [&] { barrier({.group = first}); });
   expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"},
                [&] { all_reduce(torch::ones({2}), {.group = second, .timeout = milliseconds(300)}); });
+  const Work message = irecv(torch::ones({2}), 1, {.group = fourth, .timeout = milliseconds(300)});
+  expect_error(ErrorCode::kTimeout, {"recv", "not done in time"}, [&] { message->wait(); });
   // Polling comes to an end as waiting does: at the deadline, and for all works of the group then.
   const Work late = all_reduce_async(torch::ones({2}), {.group = third, .timeout = milliseconds(300)});
   const Work beside = irecv(torch::ones({2}), 1, {.group = third});

@@ -7,7 +7,8 @@
 //
 // Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
 // LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). The tensors of an asynchronous operation must
-// not be touched until its Work is seen complete. Blocking forms are the cheaper ones; see
+// not be touched until its Work is seen complete. A call returns at once, but at most 32 operations of a group are
+// under way: the next one first waits for the oldest. Blocking forms are the cheaper ones; see
 // lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
@@ -37,13 +38,16 @@ inline constexpr int kAnySource = -1;
 inline constexpr std::chrono::milliseconds kGroupTimeout{-1};
 
 struct CollectiveOptions {
-  ProcessGroup group = nullptr;  // null: the world
-  std::chrono::milliseconds timeout = kGroupTimeout;
+  ProcessGroup group = nullptr;                       // null: the world
+  std::chrono::milliseconds timeout = kGroupTimeout;  // positive, from the call on; a blocking form ends by itself, an
+                                                      // asynchronous one in wait() or in its future
 };
 
 struct ReductionOptions {
   // SUM, AVG (integers truncate), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or premul_sum(factor). Float sums are taken in
-  // rank order: bitwise equal on every rank and in every run.
+  // rank order: bitwise equal on every rank and in every run. Refused (ArgumentError) before anything moves: AVG of
+  // bool; MIN and MAX of complex; BAND, BOR, BXOR of floating point and complex; premul_sum of integers and bool; all
+  // of float8 and quantised dtypes. Of bool, SUM and MAX are "or", PRODUCT and MIN "and". Sparse tensors: SUM only.
   c10d::ReduceOp op = c10d::ReduceOp::SUM;
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;
@@ -52,7 +56,7 @@ struct ReductionOptions {
 struct PointToPointOptions {
   int tag = 0;  // only messages with equal tags meet; not negative
   ProcessGroup group = nullptr;
-  std::chrono::milliseconds timeout = kGroupTimeout;  // of the blocking forms; Work::wait takes its own
+  std::chrono::milliseconds timeout = kGroupTimeout;  // as for collectives; NCCL's isend and irecv keep the group's
 };
 
 // The reduction that multiplies every input by `factor` before it sums.
@@ -84,6 +88,19 @@ void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, c
 Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                   const CollectiveOptions& options = {});
 
+// The all_gather of each of several inputs; their dtypes may differ. outputs[r][i] gets inputs[i] of group rank r. Not
+// with NCCL.
+void all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
+                          const CollectiveOptions& options = {});
+Work all_gather_coalesced_async(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
+                                const CollectiveOptions& options = {});
+
+// all_gather_into_tensor of each of several pairs outputs[i], inputs[i].
+void all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
+                                      const CollectiveOptions& options = {});
+Work all_gather_into_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
+                                            const CollectiveOptions& options = {});
+
 // On `dst`, outputs[r] gets the input of group rank r; elsewhere `outputs` is empty.
 void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
 Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
@@ -101,6 +118,12 @@ void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, co
 Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                  const ReductionOptions& options = {});
 
+// reduce_scatter_tensor of each of several pairs outputs[i], inputs[i].
+void reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
+                                     const ReductionOptions& options = {});
+Work reduce_scatter_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
+                                           const ReductionOptions& options = {});
+
 // outputs[r] gets inputs[this rank] of group rank r; sizes may differ.
 void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
 Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
@@ -116,11 +139,20 @@ void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const 
 Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
                              const AllToAllSingleOptions& options = {});
 
-// Returns when every rank has called it.
+// Returns when every rank has called it. Runs on the CPU's backend where the group has one.
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});
-// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error naming those that did not.
-void monitored_barrier(const CollectiveOptions& options = {});
+
+struct MonitoredBarrierOptions {
+  ProcessGroup group = nullptr;
+  std::chrono::milliseconds timeout = kGroupTimeout;
+  // Rank 0's error begins with all lost ranks instead of the first.
+  bool wait_all_ranks = false;
+};
+// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error (kTimeout) naming those that
+// did not. The group is broken then: later operations fail with this error. Needs a backend for CPU tensors: NCCL has
+// none.
+void monitored_barrier(const MonitoredBarrierOptions& options = {});
 
 // Messages between two ranks with equal tags arrive in the order of sending. A message of another size than `tensor` is
 // an error on the receiver. send returns when `tensor` may be reused.
@@ -139,7 +171,8 @@ struct PointToPoint {
   int peer = 0;  // the destination, or the source (kAnySource is allowed)
   PointToPointOptions options = {};
 };
-// Works in the order of the list. When one cannot be started, those before it are under way all the same.
+// Works in the order of the list; NCCL makes one operation of those of a group and device, which share a work. Every
+// entry is checked before any is started: after an ArgumentError nothing is under way.
 std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list);
 
 }  // namespace lockstep

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "lockstep/base/mutex.h"
+#include "lockstep/c10d/point_to_point_backend.h"
 #include "lockstep/comm/collective/communicator.h"
 #include "lockstep/comm/store/store.h"
 
@@ -58,7 +59,7 @@ struct ProcessGroupLockstepOptions {
   static constexpr const char* kProfiledAs = "lockstep";
 };
 
-class ProcessGroupLockstep : public c10d::Backend {
+class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
  public:
   static constexpr const char* kBackendName = "lockstep";
 
@@ -130,9 +131,13 @@ class ProcessGroupLockstep : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
   // Work::sourceRank tells who sent the message.
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
-  // The blocking forms, which c10d lacks. `source` may be comm::kAnySource; answers the sender.
-  void send_blocking(const at::Tensor& tensor, int destination, int tag, std::chrono::milliseconds timeout);
-  int recv_blocking(const at::Tensor& tensor, int source, int tag, std::chrono::milliseconds timeout);
+  // With a timeout, and blocking.
+  void check_send(const Message& message) const override;
+  void check_receive(const Message& message) const override;
+  c10::intrusive_ptr<c10d::Work> send_async(const Message& message) override;
+  c10::intrusive_ptr<c10d::Work> receive_async(const Message& message) override;
+  void send_blocking(const Message& message) override;
+  int receive_blocking(const Message& message) override;
 
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
   // A blocking barrier; when it times out, every rank that came gets an error that names all those that did not. (They

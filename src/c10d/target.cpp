@@ -1,0 +1,100 @@
+#include "c10d/target.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "c10d/world.h"
+#include "lockstep/c10d/collectives.h"
+
+namespace lockstep {
+namespace {
+
+std::string device_name(c10::DeviceType device) {
+  return c10::DeviceTypeName(device, /*lower_case=*/true);
+}
+
+// The handle itself has only its backends' devices, by backend; it throws for others.
+[[noreturn]] void throw_no_backend(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
+  std::vector<std::string> served;
+  for (const auto& own : group->getDeviceTypes()) served.push_back(device_name(own.type()));
+  throw ArgumentError(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: group '{}' has no backend for tensors on {}; it has {} for {}: copy them there with .to()",
+                  operation, World::of_process().members(group).name, device_name(device), get_backend(group),
+                  fmt::join(served, " and ")));
+}
+
+// The group without its backend.
+Target find_group(const ProcessGroup& group, const char* operation) {
+  ProcessGroup world = World::of_process().default_group(operation);
+  const bool is_world = group == nullptr || group == world;
+  Target target{is_world ? std::move(world) : group, nullptr, c10::DeviceType::CPU, is_world};
+  if (target.group->hasBackends()) return target;
+  const World::Members members = World::of_process().members(target.group);
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: rank {} of the world is no member of group '{}' (ranks {})", operation,
+                                  get_rank(), members.name, ranks_text(members.ranks)));
+}
+
+void add_backend(Target& target, c10::DeviceType device, const char* operation) {
+  try {
+    target.backend = target.group->getBackend(device);
+  } catch (const c10::Error&) {
+    throw_no_backend(target.group, device, operation);
+  }
+  target.device = device;
+}
+
+}  // namespace
+
+// In the world both numbers are the same, and the backend checks the range.
+int Target::group_rank(int rank, const char* operation) const {
+  return is_world ? rank : group_rank_of(group, rank, operation);
+}
+
+int group_rank_of(const ProcessGroup& group, int rank, const char* operation) {
+  const World::Members members = World::of_process().members(group);
+  const auto found = std::find(members.ranks.begin(), members.ranks.end(), rank);
+  if (found != members.ranks.end()) return static_cast<int>(found - members.ranks.begin());
+  throw ArgumentError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}, called on rank {}: rank {} of the world is not in group '{}' (ranks {} of the world); name one "
+                  "of these, or another group",
+                  operation, get_rank(), rank, members.name, ranks_text(members.ranks)));
+}
+
+Target find_target(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
+  Target target = find_group(group, operation);
+  add_backend(target, device, operation);
+  return target;
+}
+
+Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const char* operation) {
+  if (!tensor.defined()) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}: the tensor is undefined", operation));
+  }
+  return find_target(group, tensor.device().type(), operation);
+}
+
+Target find_target(const ProcessGroup& group, at::TensorList tensors, const char* operation) {
+  return tensors.empty() ? find_host_target(group, operation) : find_target(group, tensors.front(), operation);
+}
+
+Target find_host_target(const ProcessGroup& group, const char* operation) {
+  Target target = find_group(group, operation);
+  const std::vector<c10::Device> devices = target.group->getDeviceTypes();
+  const bool has_cpu = std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); });
+  add_backend(target, has_cpu ? c10::DeviceType::CPU : devices.front().type(), operation);
+  return target;
+}
+
+void check_timeout(std::chrono::milliseconds timeout, const char* operation) {
+  if (timeout > std::chrono::milliseconds::zero() || timeout == kGroupTimeout) return;
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: the timeout must be positive, found {} ms; leave it out for the group's own",
+                                  operation, timeout.count()));
+}
+
+}  // namespace lockstep

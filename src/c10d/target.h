@@ -1,0 +1,51 @@
+// Where a free function's call goes: the group and its backend for the tensor's device.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+enum class Mode { kBlocking, kAsync };
+
+struct Target {
+  ProcessGroup group;
+  c10::intrusive_ptr<c10d::Backend> backend;
+  c10::DeviceType device;
+  bool is_world;
+
+  c10d::Backend* operator->() const { return backend.get(); }
+  // Of a rank of the world; throws for one that is no member.
+  int group_rank(int rank, const char* operation) const;
+};
+
+// The same for any group of this process; errors begin with `operation`.
+int group_rank_of(const ProcessGroup& group, int rank, const char* operation);
+
+// All throw when there is no world, when this rank is no member of `group` (null: the world), and when the group has no
+// backend for the device.
+Target find_target(const ProcessGroup& group, c10::DeviceType device, const char* operation);
+Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const char* operation);
+// By the first tensor; a list without one: as find_host_target.
+Target find_target(const ProcessGroup& group, at::TensorList tensors, const char* operation);
+// For what has no tensors of the caller's: the CPU's backend, else the first that the group has.
+Target find_host_target(const ProcessGroup& group, const char* operation);
+
+// Throws unless it is positive or kGroupTimeout.
+void check_timeout(std::chrono::milliseconds timeout, const char* operation);
+
+// Fills in what all of c10d's options have.
+template <typename Options>
+Options make_options(std::chrono::milliseconds timeout, Mode mode, const char* operation) {
+  check_timeout(timeout, operation);
+  Options options;
+  options.timeout = timeout;
+  options.asyncOp = mode == Mode::kAsync;
+  return options;
+}
+
+}  // namespace lockstep
