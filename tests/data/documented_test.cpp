@@ -1,10 +1,10 @@
 // The examples of docs/data.md and of the data layer's headers, as they stand there: what is quoted has to compile
 // here.
+#include "support/documented.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/data_partitioner.h"
@@ -96,53 +96,12 @@ class Squares : public lockstep::data::Dataset {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Without white space, which a formatter may move.
-std::string squeezed(std::string text) {
-  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
-  return text;
-}
-
-// As far as "..." or a comment.
-std::string code_of(std::string line) {
-  return squeezed(line.substr(0, std::min(line.find("..."), line.find("  //"))));
-}
-
-// The lines of code blocks in a page, and of examples in the comments of a header.
-std::vector<std::string> quoted_lines(const fs::path& path) {
-  constexpr std::string_view kInHeader = "//   ";
-  const bool page = path.extension() == ".md";
-  std::istringstream lines(text_of(path));
-  std::vector<std::string> quoted;
-  bool in_block = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (page && line.starts_with("```")) {
-      in_block = line == "```cpp";
-    } else if (in_block) {
-      quoted.push_back(line);
-    } else if (!page && line.starts_with(kInHeader)) {
-      quoted.push_back(line.substr(kInHeader.size()));
-    }
-  }
-  return quoted;
-}
-
 TEST(Documented, ExamplesAreTheOnesThatCompileHere) {
   const fs::path project = LOCKSTEP_SOURCES;
-  const std::string here = squeezed(text_of(project / "tests/data/documented_test.cpp"));
-  std::vector<fs::path> sources{project / "docs/data.md"};
-  for (const auto& entry : fs::directory_iterator(project / "include/lockstep/data")) sources.push_back(entry.path());
-  std::size_t compared = 0;
-  for (const fs::path& source : sources) {
-    for (const std::string& line : quoted_lines(source)) {
-      EXPECT_NE(here.find(code_of(line)), std::string::npos) << source << ": " << line;
-      ++compared;
-    }
+  const fs::path here = project / "tests/data/documented_test.cpp";
+  std::size_t compared = test::expect_quotes_of(here, project / "docs/data.md");
+  for (const auto& entry : fs::directory_iterator(project / "include/lockstep/data")) {
+    compared += test::expect_quotes_of(here, entry.path());
   }
   EXPECT_GT(compared, 30U);
 }

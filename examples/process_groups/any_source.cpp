@@ -1,0 +1,50 @@
+// Rank 0 hands out work and takes results from whoever is ready first. Run with 2 processes or more.
+#include <lockstep/c10d/distributed.h>
+
+#include <algorithm>
+#include <iostream>
+
+namespace {
+
+constexpr int kTasks = 10;
+constexpr int kTask = 1;  // tags: messages of one kind do not meet receives of the other
+constexpr int kResult = 2;
+
+void lead(int workers) {
+  const torch::Tensor task = torch::zeros({1}, torch::kLong);
+  const torch::Tensor result = torch::zeros({1}, torch::kLong);
+  std::int64_t sum = 0;
+  int sent = 0;
+  const auto send_next = [&](int worker) {
+    // -1: there is nothing more to do.
+    lockstep::send(task.fill_(sent < kTasks ? sent : -1), worker, {.tag = kTask});
+    ++sent;
+  };
+  for (int worker = 1; worker <= workers; ++worker) send_next(worker);
+  for (int done = 0; done < kTasks; ++done) {
+    const int worker = lockstep::recv(result, lockstep::kAnySource, {.tag = kResult});
+    sum += result.item<std::int64_t>();
+    send_next(worker);
+  }
+  std::cout << "Rank 0 has the sum of squares " << sum << std::endl;
+}
+
+void work() {
+  const torch::Tensor task = torch::zeros({1}, torch::kLong);
+  for (;;) {
+    lockstep::recv(task, /*src=*/0, {.tag = kTask});
+    if (task.item<std::int64_t>() < 0) return;
+    lockstep::send(task * task, /*dst=*/0, {.tag = kResult});
+  }
+}
+
+}  // namespace
+
+int main() {
+  const lockstep::ProcessGroupGuard world;
+  if (world.rank() == 0) {
+    lead(std::min(world.world_size() - 1, kTasks));
+  } else if (world.rank() <= kTasks) {
+    work();
+  }
+}

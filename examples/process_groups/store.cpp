@@ -1,0 +1,29 @@
+// A store on its own: processes that form no world agree on who leads and what it says. Arguments: a file that all of
+// them reach, and how many they are.
+#include <lockstep/comm/store/file_store.h>
+
+#include <cstdlib>
+#include <iostream>
+
+int main(int argc, char** argv) {
+  using lockstep::Deadline;
+  if (argc != 3) {
+    std::cerr << "usage: store FILE PROCESSES" << std::endl;
+    return 2;
+  }
+  auto opened = lockstep::comm::FileStore::open(argv[1]);
+  if (!opened.ok()) {
+    std::cerr << opened.status().message() << std::endl;
+    return 1;
+  }
+  lockstep::comm::Store& store = **opened;
+  const auto ticket = store.add("tickets", 1);
+  if (!ticket.ok()) return 1;
+  if (ticket.value() == 1 && !store.set("words of the first", "hello").ok()) return 1;
+  // The contents live while somebody has the file open: nobody leaves before all have come.
+  if (ticket.value() == std::atoi(argv[2]) && !store.set("all are here", "").ok()) return 1;
+  const std::string keys[] = {"all are here"};
+  const auto words = store.get("words of the first", Deadline::after(std::chrono::seconds(60)));
+  if (!words.ok() || !store.wait(keys, Deadline::after(std::chrono::seconds(60))).ok()) return 1;
+  std::cout << "Rank " << ticket.value() - 1 << " reads " << words.value() << std::endl;
+}

@@ -1,0 +1,79 @@
+// The examples of docs/process_groups.md, as they stand there: what is quoted has to compile here.
+#include "support/documented.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/c10d/distributed.h"
+#include "lockstep/c10d/objects.h"
+#include "lockstep/comm/store/file_store.h"
+#include "lockstep/comm/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+[[maybe_unused]] void groups(int rank, const torch::Tensor& tensor) {
+  ProcessGroup front = new_group({0, 1});
+  ProcessGroup half = split_group(rank % 2);
+  ProcessGroup by_key = split_group(0, -rank);
+  ProcessGroup machine = new_subgroups(4);
+  all_reduce(tensor, {.op = c10d::ReduceOp::AVG, .group = half});
+  destroy_process_group(half);
+}
+
+[[maybe_unused]] int messages(const torch::Tensor& tensor) {
+  send(tensor, 1, {.tag = 7});
+  const int sender = recv(tensor, kAnySource, {.tag = 7});
+  Work work = irecv(tensor, 1, {.tag = 7});
+  work->wait();
+  return sender;
+}
+
+[[maybe_unused]] void batches(const torch::Tensor& mine, int next, const torch::Tensor& theirs, int previous) {
+  std::vector<PointToPoint> batch{{PointToPoint::Kind::kSend, mine, next},
+                                  {PointToPoint::Kind::kReceive, theirs, previous}};
+  for (const Work& request : batch_isend_irecv(batch)) request->wait();
+}
+
+[[maybe_unused]] void coalesced(const torch::Tensor& weights, const torch::Tensor& bias,
+                                const std::vector<torch::Tensor>& inputs, const std::vector<torch::Tensor>& outputs,
+                                const std::vector<torch::Tensor>& shares) {
+  all_reduce_coalesced({weights, bias});
+  std::vector<std::vector<torch::Tensor>> parts;
+  all_gather_coalesced(parts, inputs);
+  all_gather_into_tensor_coalesced(outputs, inputs);
+  reduce_scatter_tensor_coalesced(shares, outputs);
+}
+
+[[maybe_unused]] void waiting(const torch::Tensor& tensor) {
+  Work reduction = all_reduce_async(tensor, {.timeout = std::chrono::seconds(10)});
+  reduction->wait();
+  reduction->wait(std::chrono::milliseconds(500));
+  auto future = reduction->getFuture();
+  monitored_barrier({.timeout = std::chrono::seconds(20), .wait_all_ranks = true});
+}
+
+[[maybe_unused]] void objects(int rank, std::string (*make_run_folder)(), const std::map<std::string, double>& metrics,
+                              torch::nn::Linear& model, torch::optim::SGD& optimizer) {
+  std::string folder = rank == 0 ? make_run_folder() : "";
+  broadcast_object(folder, 0);
+  std::vector<std::map<std::string, double>> all = all_gather_object(metrics);
+  broadcast_object(model, 0);
+  broadcast_object(optimizer, 0);
+}
+
+[[maybe_unused]] void stores() {
+  auto store = comm::FileStore::open("/shared/job7");
+  auto ticket = store.value()->add("tickets", 1);
+  Status status = store.value()->set("greeting", "hello");
+  auto greeting = store.value()->get("greeting", Deadline::after(std::chrono::seconds(10)));
+  comm::PrefixStore mine("my part", store.value());
+}
+
+TEST(Documented, ProcessGroups) {
+  const std::filesystem::path project = LOCKSTEP_SOURCES;
+  EXPECT_GT(test::expect_quotes_of(project / "tests/c10d/documented_test.cpp", project / "docs/process_groups.md"),
+            25U);
+}
+
+}  // namespace
+}  // namespace lockstep

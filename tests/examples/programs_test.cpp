@@ -1,0 +1,85 @@
+// The small programs under `lockstep run`: the tutorial's, and those about process groups.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "support/process.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+// What the ranks printed, sorted; the launcher may put a rank's name in front.
+Lines run_example(const std::string& program, int ranks, const Lines& arguments = {}) {
+  Lines command{LOCKSTEP_PROGRAM,      "run",
+                "--standalone",        "--nproc-per-node",
+                std::to_string(ranks), LOCKSTEP_EXAMPLES_FOLDER "/" + program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const Finished finished = run_program(command);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  Lines lines;
+  std::istringstream stream(finished.out);
+  for (std::string line; std::getline(stream, line);) {
+    const std::size_t start = line.find("Rank ");
+    if (start != std::string::npos) lines.push_back(line.substr(start));
+  }
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+TEST(TutorialMulti, PingBlocking) {
+  EXPECT_EQ(run_example("tutorial_blocking_ping", 2), (Lines{"Rank 0 has data 1", "Rank 1 has data 1"}));
+}
+
+TEST(TutorialMulti, PingWithoutBlocking) {
+  EXPECT_EQ(run_example("tutorial_nonblocking_ping", 2),
+            (Lines{"Rank 0 has data 1", "Rank 0 started sending", "Rank 1 has data 1", "Rank 1 started receiving"}));
+}
+
+TEST(TutorialMulti, GroupOfTwoInAWorldOfFour) {
+  EXPECT_EQ(run_example("tutorial_group_all_reduce", 4),
+            (Lines{"Rank 0 has data 2", "Rank 1 has data 2", "Rank 2 has data 1", "Rank 3 has data 1"}));
+}
+
+TEST(TutorialMulti, ReduceLeavesTheOthersAlone) {
+  EXPECT_EQ(run_example("tutorial_reduce", 3), (Lines{"Rank 0 has data 6", "Rank 1 has data 2", "Rank 2 has data 3"}));
+}
+
+TEST(TutorialMulti, GatherOfUnknownShapes) {
+  EXPECT_EQ(run_example("tutorial_gather_shapes", 2),
+            (Lines{"Rank 0 has shapes [1, 2][2, 2]", "Rank 1 has shapes [1, 2][2, 2]"}));
+}
+
+// It checks by itself that the models end alike.
+TEST(TutorialMulti, AverageGradientsByHand) {
+  const Lines lines = run_example("tutorial_average_gradients", 2, {LOCKSTEP_FASHION_MNIST, "3"});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1].rfind("Rank 1, epoch 0: 2.", 0), 0U) << lines[1];
+}
+
+TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
+  EXPECT_EQ(run_example("groups_split", 4),
+            (Lines{"Rank 0 has 1 in its row, 2 in its column", "Rank 1 has 1 in its row, 4 in its column",
+                   "Rank 2 has 5 in its row, 2 in its column", "Rank 3 has 5 in its row, 4 in its column"}));
+}
+
+TEST(ProcessGroupExamplesMulti, WorkForWhoeverIsReady) {
+  EXPECT_EQ(run_example("groups_any_source", 3), (Lines{"Rank 0 has the sum of squares 285"}));
+}
+
+TEST(ProcessGroupExamplesMulti, RingOfBatches) {
+  EXPECT_EQ(run_example("groups_batch_ring", 3),
+            (Lines{"Rank 0 has data 6", "Rank 1 has data 6", "Rank 2 has data 6"}));
+}
+
+TEST(ProcessGroupExamplesMulti, StoreOnItsOwn) {
+  const ScratchFolder folder;
+  EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),
+            (Lines{"Rank 0 reads hello", "Rank 1 reads hello", "Rank 2 reads hello"}));
+}
+
+}  // namespace
+}  // namespace lockstep::test
