@@ -22,7 +22,6 @@ ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
 
 // `ranks` by group rank. `key` tells this group from all others for its members; the store's keys go under it.
 ProcessGroup make_group(World::Members members, const std::string& key, std::chrono::milliseconds timeout) {
-  check_timeout(timeout, "new_group");
   World& world = World::of_process();
   const World::Facts facts = world.facts("new_group");
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
@@ -100,6 +99,7 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group) {
 }
 
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) {
+  check_timeout(options.timeout, "new_group");
   World& world = World::of_process();
   World::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
@@ -117,6 +117,7 @@ ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& opt
 }
 
 ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
+  check_timeout(options.timeout, "split_group");
   const ProcessGroup whole = group_or_default(parent, "split_group");
   World& world = World::of_process();
   const World::Members of_parent = world.members(whole);
