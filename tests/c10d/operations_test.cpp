@@ -1,5 +1,5 @@
 // What the combinations of collectives_test.cpp leave out: reductions beside SUM of operations beside all_reduce,
-// further dtypes, coalesced forms of the backend, the order of messages, and wrong calls of each operation.
+// further dtypes, the order of messages, and wrong calls of each operation.
 #include <gtest/gtest.h>
 
 #include "c10d/cases.h"
@@ -97,28 +97,6 @@ TEST(OperationsMulti, MoveFurtherDtypes) {
         expect_equal(tensor, inputs[previous], "recv " + what);
       }
     }
-  });
-}
-
-TEST(OperationsMulti, CoalescedFormsOfTheBackend) {
-  run_ranks(kWorld, [](int rank) {
-    const auto backend = default_group()->getBackend(torch::kCPU);
-    std::vector<torch::Tensor> inputs{torch::full({4}, rank), torch::full({30'000}, rank + 0.5)};
-    std::vector<torch::Tensor> gathered{torch::empty({12}, torch::kLong), torch::empty({90'000})};
-    backend->allgather_into_tensor_coalesced(gathered, inputs)->wait();
-    std::vector<std::vector<torch::Tensor>> lists;
-    for (int r = 0; r < kWorld; ++r) lists.push_back({torch::empty({4}, torch::kLong), torch::empty({30'000})});
-    backend->allgather_coalesced(lists, inputs)->wait();
-    for (int r = 0; r < kWorld; ++r) {
-      expect_equal(gathered[0].narrow(0, 4 * r, 4), torch::full({4}, r), "into one tensor");
-      expect_equal(gathered[1].narrow(0, 30'000 * r, 30'000), torch::full({30'000}, r + 0.5), "into one tensor");
-      expect_equal(lists[r][0], torch::full({4}, r), "into lists");
-      expect_equal(lists[r][1], torch::full({30'000}, r + 0.5), "into lists");
-    }
-    std::vector<torch::Tensor> parts{torch::empty({4}, torch::kLong), torch::empty({30'000})};
-    backend->reduce_scatter_tensor_coalesced(parts, gathered)->wait();
-    expect_equal(parts[0], torch::full({4}, kWorld * rank), "reduced");
-    expect_equal(parts[1], torch::full({30'000}, kWorld * (rank + 0.5)), "reduced");
   });
 }
 
