@@ -72,7 +72,7 @@ class UcxTransport final : public Transport {
     if (endpoint == nullptr) return;
     ucp_request_param_t param = parameters(flight);
     param.cb.send = &UcxTransport::on_sent;
-    keep(*flight, ucx_.ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
+    keep(flight, ucx_.ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
   }
 
   void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, Parcel& parcel) override {
@@ -81,7 +81,7 @@ class UcxTransport final : public Transport {
     if (endpoint_of(peer, *flight) == nullptr) return;
     ucp_request_param_t param = parameters(flight);
     param.cb.recv = &UcxTransport::on_received;
-    keep(*flight, ucx_.ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &param));
+    keep(flight, ucx_.ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &param));
   }
 
   void post(int peer, std::string_view header, const void* data, std::size_t bytes, Parcel& parcel) override {
@@ -93,7 +93,7 @@ class UcxTransport final : public Transport {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = bytes > kLargeLetterBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
     param.cb.send = &UcxTransport::on_sent;
-    keep(*flight,
+    keep(flight,
          ucx_.ucp_am_send_nbx(endpoint, kLetterId, flight->header.data(), flight->header.size(), data, bytes, &param));
   }
 
@@ -101,7 +101,7 @@ class UcxTransport final : public Transport {
     Flight* flight = begin(parcel);
     ucp_request_param_t param = parameters(flight);
     param.cb.recv_am = &UcxTransport::on_fetched;
-    keep(*flight, ucx_.ucp_am_recv_data_nbx(worker_, ticket, data, bytes, &param));
+    keep(flight, ucx_.ucp_am_recv_data_nbx(worker_, ticket, data, bytes, &param));
   }
 
   void discard(void* ticket) override { ucx_.ucp_am_data_release(worker_, ticket); }
@@ -171,7 +171,8 @@ class UcxTransport final : public Transport {
     parcel.done = false;
     flights_.push_back({this, &parcel, nullptr, {}, {}});
     flights_.back().self = std::prev(flights_.end());
-    return &flights_.back();
+    beginning_ = &flights_.back();
+    return beginning_;
   }
   static ucp_request_param_t parameters(Flight* flight) {
     ucp_request_param_t param{};
@@ -179,11 +180,14 @@ class UcxTransport final : public Transport {
     param.user_data = flight;
     return param;
   }
-  void keep(Flight& flight, ucs_status_ptr_t request) {
+  // What UCX answered. It may have called back from within the call, though it gives a request: for a message of
+  // several fragments that had all arrived before it was asked for. Then the flight has ended.
+  void keep(Flight* flight, ucs_status_ptr_t request) {
+    if (beginning_ != flight) return;
     if (UCS_PTR_IS_PTR(request)) {
-      flight.request = request;
+      flight->request = request;
     } else {
-      settle(flight, UCS_PTR_STATUS(request));
+      settle(*flight, UCS_PTR_STATUS(request));
     }
   }
   void settle(Flight& flight, ucs_status_t status) {
@@ -195,6 +199,7 @@ class UcxTransport final : public Transport {
       }
       parcel->done = true;
     }
+    if (beginning_ == &flight) beginning_ = nullptr;
     flights_.erase(flight.self);
   }
   // Null: the parcel has failed.
@@ -263,6 +268,7 @@ class UcxTransport final : public Transport {
   bool closed_ = false;
   std::map<int, Connection> connections_;
   std::list<Flight> flights_;
+  Flight* beginning_ = nullptr;  // the latest, unless it has ended
 };
 
 }  // namespace
