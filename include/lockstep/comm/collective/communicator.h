@@ -8,8 +8,8 @@
 // Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
 // returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
 // of the arena, any rank that waits for it (or starts another one) may do the work for all, so a rank that is busy
-// elsewhere delays nobody. Between machines, what a rank sends or passes on waits until that rank is inside a call. At
-// most kMaxPending operations are under way at once; the next start() first completes the oldest.
+// elsewhere delays nobody. Messages, and what a rank passes on between machines, move while that rank waits or polls,
+// in whichever group. At most kMaxPending operations are under way at once; the next start() first ends the oldest.
 //
 // Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the
 // ranks; nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never
