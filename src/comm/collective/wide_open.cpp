@@ -154,7 +154,8 @@ Status WideGroup::share_boards(Deadline deadline) {
   return {};
 }
 
-// A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name.
+// A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name. The own
+// words have to be out too, as nobody may drive this group for long once it is made.
 Status WideGroup::greet(Deadline deadline) {
   {
     MutexLock lock(mutex_);
@@ -172,11 +173,15 @@ Status WideGroup::greet(Deadline deadline) {
         silent.push_back(rank);
         lost = lost || transport_->is_lost(rank);
       }
-      if (silent.empty()) return {};
+      if (silent.empty() && told_.empty()) return {};
       if (!break_status_.ok()) return break_status_;
       if (lost || deadline.expired()) break;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  const bool all_spoke = silent.empty();
+  for (int rank = 0; all_spoke && rank < world_size(); ++rank) {
+    if (layout_.are_neighbours(rank_, rank)) silent.push_back(rank);
   }
   return {deadline.expired() ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
           fmt::format("no connection between rank {} (on {}) and rank(s) {} through {}. Is that the interface that "
