@@ -15,6 +15,7 @@ sanitizer_environment() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/lsan.supp:print_suppressions=0
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+  export UCX_MEM_EVENTS=n # UCX would patch the allocator, which the sanitizers have replaced
 }
 
 # configure_and_build PRESET
