@@ -204,6 +204,13 @@ Status sign_off(Store& store, const std::string& prefix, int rank) {
   return store.set(left_key(prefix, rank), "1");
 }
 
+Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size) {
+  std::vector<std::string> keys;
+  keys.reserve(world_size);
+  for (int rank = 0; rank < world_size; ++rank) keys.push_back(left_key(prefix, rank));
+  return store.check(keys);
+}
+
 void forget(Store& store, const std::string& base, const std::string& prefix, int world_size) {
   std::vector<std::string> keys{prefix + "/world", prefix + "/count", prefix + "/verdict"};
   for (int rank = 0; rank < world_size; ++rank) {

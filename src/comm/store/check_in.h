@@ -27,6 +27,8 @@ Participant make_participant(int rank, int world_size);
 Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline);
 
 Status sign_off(Store& store, const std::string& prefix, int rank);
+// Whether all ranks of a round have.
+Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size);
 
 // Once all have checked in and called this, nothing of theirs is left in the store, and nobody can be told apart from
 // them any more: for a base that is used once. `prefix` is what check_in answered. Best effort.

@@ -23,28 +23,46 @@ class RendezvousSession {
       : server_(std::move(server)), client_(client), store_(std::move(client)) {}
 
   const std::shared_ptr<Store>& store() const { return store_; }
-  void joined(std::string prefix, int rank) {
+  void joined(std::string prefix, int rank, int world_size) {
     prefix_ = std::move(prefix);
     rank_ = rank;
+    world_size_ = world_size;
   }
 
   Status release(std::chrono::milliseconds wait) {
     Status signed_off;
-    if (!prefix_.empty()) signed_off = sign_off(*store_, std::exchange(prefix_, {}), rank_);
-    if (client_ != nullptr) client_->close();
+    const std::string round = std::exchange(prefix_, {});
+    if (!round.empty()) signed_off = sign_off(*store_, round, rank_);
     const auto server = std::exchange(server_, nullptr);
-    if (server == nullptr || server->wait_until_idle(Deadline::after(wait))) return signed_off;
-    return {ErrorCode::kTimeout, fmt::format("{} ranks were still connected to the store at {} after {} ms; they lose "
-                                             "it now",
-                                             server->num_clients(), server->endpoint().text(), wait.count())};
+    const bool deserted = server == nullptr || wait_for_others(*server, round, Deadline::after(wait));
+    if (client_ != nullptr) client_->close();
+    if (deserted) return signed_off;
+    return {ErrorCode::kTimeout, fmt::format("other ranks were still connected to the store at {} after {} ms; they "
+                                             "lose it now",
+                                             server->endpoint().text(), wait.count())};
   }
 
  private:
+  // Until they have left or died. Who has signed off may be back already, on its way to the next world at this
+  // address: it looks for that one's store when it loses this one.
+  bool wait_for_others(const TcpStoreServer& server, const std::string& round, Deadline deadline) const {
+    for (;; std::this_thread::sleep_for(kLookEvery)) {
+      if (server.num_clients() <= 1) return true;  // this rank's own
+      if (!round.empty()) {
+        const auto all = have_signed_off(*store_, round, world_size_);
+        if (all.ok() && all.value()) return true;
+      }
+      if (deadline.expired()) return false;
+    }
+  }
+
+  static constexpr auto kLookEvery = std::chrono::milliseconds(1);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
   std::string prefix_;
   int rank_ = 0;
+  int world_size_ = 1;
 };
 
 namespace {
@@ -114,9 +132,24 @@ Result<Rendezvous> check_in_on(SessionPtr session, const RendezvousPlan& plan, D
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
     return prefix.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
-  session->joined(prefix.value(), plan.rank);
+  session->joined(prefix.value(), plan.rank, plan.world_size);
   auto store = std::make_shared<PrefixStore>(prefix.value() + "/store", session->store());
   return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(session)};
+}
+
+// Whether the store may be that of the world that this rank has left, about to close: it has joined there before.
+bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan) {
+  if (plan.hosts || plan.meeting != Meeting::kTcp) return false;
+  const auto joined = has_joined(*session.store(), plan.base, plan.rank);
+  return joined.ok() ? joined.value() : joined.status().code() == ErrorCode::kUnavailable;
+}
+
+// On the next world's store instead, if that one closes before all ranks have met.
+Result<Rendezvous> check_in_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
+  if (first.ok() || first.status().code() != ErrorCode::kUnavailable) return first;
+  auto session = open_session(plan, at_most(deadline, kAddressPatience));
+  if (!session.ok()) return first;
+  return check_in_on(std::move(session).value(), plan, deadline);
 }
 
 }  // namespace
@@ -138,7 +171,9 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
   if (!session.ok()) {
     return session.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
-  return check_in_on(std::move(session).value(), plan, deadline);
+  const bool closing = may_be_closing(*session.value(), plan);
+  auto met = check_in_on(std::move(session).value(), plan, deadline);
+  return closing ? check_in_anew(plan, std::move(met), deadline) : met;
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store) {

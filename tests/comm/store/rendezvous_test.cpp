@@ -13,6 +13,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/fd.h"
@@ -329,6 +330,30 @@ TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
   EXPECT_TRUE(member.store->set("still", "here").ok());
   EXPECT_TRUE(member.release().ok());
   EXPECT_TRUE(leaving.get().ok());
+}
+
+// A rank is back for the next world while the host of this one's store has not left yet.
+TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
+  const test::HeldPort port;
+  auto host_options = numbered(base_options(), 0, 2);
+  auto other_options = numbered(base_options(), 1, 2);
+  host_options.init_method = other_options.init_method = "tcp://127.0.0.1:" + text(port);
+  auto other = std::async(std::launch::async, [&] { return rendezvous(other_options).value(); });
+  auto host = rendezvous(host_options).value();
+  auto member = other.get();
+  auto spectator = TcpStore::connect({.server = {"127.0.0.1", port.number()}}, Deadline::after(seconds(20))).value();
+  const std::int64_t keys = spectator->num_keys().value();
+  EXPECT_TRUE(member.release().ok());  // one key more
+  auto back = std::async(std::launch::async, [&] { return rendezvous(other_options); });
+  while (spectator->num_keys().value() < keys + 2) std::this_thread::yield();
+  spectator->close();
+  EXPECT_TRUE(host.release(seconds(20)).ok());
+  auto next = rendezvous(host_options);
+  EXPECT_TRUE(next.ok()) << next.status().message();
+  auto again = back.get();
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(again.value().release().ok());
+  EXPECT_TRUE(next.value().release().ok());
 }
 
 TEST(RendezvousFault, TheHostDoesNotWaitForEver) {
