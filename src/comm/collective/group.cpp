@@ -208,8 +208,8 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
     return pending_.front() == &collective;
   }));
   const Request& request = collective.request();
-  const Status status = Stream::suits(request) ? stream_.run(request, wait_for)
-                                               : move_stream_.run(request, collective.sequence(), wait_for);
+  Status status = Stream::suits(request) ? stream_.run(request, wait_for)
+                                         : move_stream_.run(request, collective.sequence(), wait_for);
   if (status.ok()) {
     MutexLock lock(mutex_);
     collective.finish({});
@@ -282,7 +282,7 @@ Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
     if (waiting_.aborted()) return waiting_.abort_status();
     mailbox_.start(transfer);
   }
-  const Status status = wait_until(
+  Status status = wait_until(
       waiting_, deadline, [] { return -1; },
       [&] {
         MutexLock lock(mutex_);

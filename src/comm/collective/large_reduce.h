@@ -7,8 +7,8 @@
 
 namespace lockstep::comm {
 
-// As reduce() into one output. Moves `inputs` on.
+// As reduce() into one output, and into `cached`, if given, in the ordinary way. Moves `inputs` on.
 void reduce_past_caches(const Reduction& reduction, std::vector<const std::byte*>& inputs, std::byte* output,
-                        std::size_t count);
+                        std::size_t count, std::byte* cached = nullptr);
 
 }  // namespace lockstep::comm

@@ -20,7 +20,6 @@ constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
 constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
 // And a smaller reduce is sooner done by its root alone.
 constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
-constexpr std::size_t kBlockBytes = std::size_t{8} << 10;
 
 // The time between start (or construction) and stop, added up.
 class Stopwatch {
@@ -164,21 +163,10 @@ void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t
   reduce(reduction, inputs_, std::span(&result, 1), elements);
 }
 
-// Streaming goes by blocks, which are in the first-level cache when they are copied.
 void Stream::reduce_for_all(const Reduction& reduction, std::byte* result, std::byte* place, std::size_t elements) {
-  if (way_ == CopyWay::kPlain) {
-    const std::array outputs{result, place};
-    return reduce(reduction, inputs_, outputs, elements);
-  }
-  const std::size_t element = size_of(reduction.type);
-  for (std::size_t count = 0; elements > 0; elements -= count) {
-    count = std::min(kBlockBytes / element, elements);
-    reduce(reduction, inputs_, std::span(&result, 1), count);
-    stage(place, result, count * element);
-    result += count * element;
-    place += count * element;
-    for (const std::byte*& input : inputs_) input += count * element;
-  }
+  if (way_ == CopyWay::kStreaming) return reduce_past_caches(reduction, inputs_, place, elements, result);
+  const std::array outputs{result, place};
+  reduce(reduction, inputs_, outputs, elements);
 }
 
 void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {

@@ -354,7 +354,8 @@ Status WideGroup::wait(Operation::State& state, Deadline deadline) {
 }
 
 bool WideGroup::poll(Operation::State& state) {
-  const std::atomic<bool>& over = state.wide_collective != nullptr ? state.wide_collective->over : state.over;
+  const WideOperation* const collective = state.wide_collective.get();
+  const std::atomic<bool>& over = collective != nullptr ? collective->over : state.over;
   if (over.load(std::memory_order_acquire)) return true;
   {
     MutexLock lock(mutex_);

@@ -47,7 +47,7 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   // Collective over the group.
   static Result<std::shared_ptr<WideGroup>> create(const std::shared_ptr<Store>& store,
                                                    const CommunicatorOptions& options, MachineLayout layout);
-  ~WideGroup();
+  ~WideGroup() override;
 
   // What create() leaves in the store.
   std::vector<std::string> meeting_keys() const;
