@@ -1,5 +1,6 @@
 #include "lockstep/base/status.h"
 
+#include <cerrno>
 #include <system_error>
 
 namespace lockstep {
@@ -31,7 +32,8 @@ Status Status::from_errno(std::string_view what, int error_number) {
   ErrorCode code = ErrorCode::kIo;
   if (error_number == ENOENT) code = ErrorCode::kNotFound;
   if (error_number == EACCES || error_number == EPERM) code = ErrorCode::kPermission;
-  return {code, std::string(what) + ": " + std::generic_category().message(error_number)};
+  const char* hint = error_number == EMFILE ? " (the limit of this process: ulimit -n)" : "";
+  return {code, std::string(what) + ": " + std::generic_category().message(error_number) + hint};
 }
 
 const std::string& Status::message() const {

@@ -33,4 +33,8 @@ class Deadline {
   Clock::time_point when_;
 };
 
+inline Deadline earlier(Deadline left, Deadline right) {
+  return left.when() < right.when() ? left : right;
+}
+
 }  // namespace lockstep

@@ -13,6 +13,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kListed = 32;  // ranks spelled out in a message
+constexpr auto kSignOffTime = std::chrono::seconds(1);
 
 std::string joins_key(const std::string& base, int rank) {
   return fmt::format("{}/joins/{}", base, rank);
@@ -196,12 +197,12 @@ Result<std::string> check_in(Store& store, const std::string& base, const Partic
   const Status status = RollCall(store, prefix, me, deadline).run();
   if (status.ok()) return prefix;
   // Best effort: the store may be what failed.
-  static_cast<void>(sign_off(store, prefix, me.rank));
+  static_cast<void>(sign_off(store, prefix, me.rank, Deadline::after(kSignOffTime)));
   return status;
 }
 
-Status sign_off(Store& store, const std::string& prefix, int rank) {
-  return store.set(left_key(prefix, rank), "1");
+Status sign_off(Store& store, const std::string& prefix, int rank, Deadline deadline) {
+  return store.set_by(left_key(prefix, rank), "1", deadline);
 }
 
 Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size) {

@@ -26,7 +26,7 @@ Participant make_participant(int rank, int world_size);
 // Blocks until all have checked in; answers the round's prefix. On error the member has signed off already.
 Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline);
 
-Status sign_off(Store& store, const std::string& prefix, int rank);
+Status sign_off(Store& store, const std::string& prefix, int rank, Deadline deadline);
 // Whether all ranks of a round have.
 Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size);
 

@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <thread>
 
 namespace lockstep::comm {
 namespace {
@@ -32,29 +30,13 @@ Result<bool> try_lock(int fd, LockByte byte, LockMode mode, const std::string& p
                             errno);
 }
 
-Status lock(int fd, LockByte byte, LockMode mode, const std::string& path, Deadline deadline) {
-  // A blocking fcntl has no deadline, and a stopped process could hold the lock for ever.
-  auto pause = std::chrono::microseconds(20);
-  while (true) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool locked, try_lock(fd, byte, mode, path));
-    if (locked) return {};
-    if (deadline.expired()) {
-      return {ErrorCode::kTimeout, fmt::format("store file {} stayed locked by another process; is one of the ranks "
-                                               "stopped or its file server away?",
-                                               path)};
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(2000));
-  }
-}
-
 void unlock(int fd, LockByte byte) {
   set_lock(fd, byte, F_UNLCK);
 }
 
-Result<FileLock> FileLock::acquire(int fd, LockMode mode, const std::string& path) {
-  LOCKSTEP_RETURN_IF_ERROR(lock(fd, LockByte::kData, mode, path, Deadline::after(std::chrono::minutes(1))));
-  return FileLock(fd);
+Result<std::optional<FileLock>> FileLock::try_acquire(int fd, LockMode mode, const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool locked, try_lock(fd, LockByte::kData, mode, path));
+  return locked ? std::optional(FileLock(fd)) : std::nullopt;
 }
 
 }  // namespace lockstep::comm

@@ -2,9 +2,9 @@
 // open file, not the process, so that two stores of one process exclude one another too.
 #pragma once
 
+#include <optional>
 #include <string>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::comm {
@@ -18,14 +18,13 @@ enum class LockMode : short { kShared, kExclusive };
 
 // False when another open file stands in the way.
 Result<bool> try_lock(int fd, LockByte byte, LockMode mode, const std::string& path);
-// kTimeout when it stays locked until the deadline.
-Status lock(int fd, LockByte byte, LockMode mode, const std::string& path, Deadline deadline);
 void unlock(int fd, LockByte byte);
 
-// Unlocks when it goes away.
+// The lock of the data. Unlocks when it goes away.
 class FileLock {
  public:
-  static Result<FileLock> acquire(int fd, LockMode mode, const std::string& path);
+  // Nothing when another open file stands in the way.
+  static Result<std::optional<FileLock>> try_acquire(int fd, LockMode mode, const std::string& path);
   FileLock(FileLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   FileLock& operator=(FileLock&&) = delete;
   ~FileLock() {

@@ -24,6 +24,10 @@ Status PrefixStore::set(std::string_view key, std::string_view value) {
   return inner_->set(full(key), value);
 }
 
+Status PrefixStore::set_by(std::string_view key, std::string_view value, Deadline deadline) {
+  return inner_->set_by(full(key), value, deadline);
+}
+
 Result<Bytes> PrefixStore::get(std::string_view key, Deadline deadline) {
   return inner_->get(full(key), deadline);
 }

@@ -32,7 +32,7 @@ class RendezvousSession {
   Status release(std::chrono::milliseconds wait) {
     Status signed_off;
     const std::string round = std::exchange(prefix_, {});
-    if (!round.empty()) signed_off = sign_off(*store_, round, rank_);
+    if (!round.empty()) signed_off = sign_off(*store_, round, rank_, Deadline::after(kSignOffTime));
     const auto server = std::exchange(server_, nullptr);
     const bool deserted = server == nullptr || wait_for_others(*server, round, Deadline::after(wait));
     if (client_ != nullptr) client_->close();
@@ -57,6 +57,8 @@ class RendezvousSession {
   }
 
   static constexpr auto kLookEvery = std::chrono::milliseconds(1);
+  // A store that stands still keeps nobody; should it only be slow, it reads the last word of those who have left, too.
+  static constexpr auto kSignOffTime = std::chrono::milliseconds(300);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
@@ -76,8 +78,7 @@ constexpr auto kErrorPatience = std::chrono::seconds(5);
 constexpr auto kProbeTimeout = std::chrono::seconds(3);
 
 Deadline at_most(Deadline deadline, std::chrono::milliseconds limit) {
-  const auto bound = Deadline::after(limit);
-  return bound.when() < deadline.when() ? bound : deadline;
+  return earlier(deadline, Deadline::after(limit));
 }
 
 TcpStoreOptions client_options(const RendezvousPlan& plan, Endpoint server) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "comm/store/handshake.h"
@@ -24,6 +25,7 @@ constexpr std::uint64_t kStopId = 1;
 constexpr std::uint64_t kFirstClientId = 2;
 
 constexpr std::size_t kReadChunk = std::size_t{64} << 10;
+constexpr auto kWarnEvery = std::chrono::minutes(1);
 constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then the others get their turn
 
 }  // namespace
@@ -44,7 +46,14 @@ Result<std::unique_ptr<TcpStoreServer::Loop>> TcpStoreServer::Loop::start(TcpSto
   if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
   Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return Status::from_errno("eventfd", errno);
-  return std::unique_ptr<Loop>(new Loop(std::move(options), std::move(endpoint), std::move(epoll), std::move(stop)));
+  std::unique_ptr<Loop> loop(new Loop(std::move(options), std::move(endpoint), std::move(epoll), std::move(stop)));
+  try {
+    loop->thread_ = std::thread([loop = loop.get()] { loop->run(); });
+  } catch (const std::system_error& error) {
+    return Status::from_errno("cannot start the store's thread (is there a limit on processes: ulimit -u?)",
+                              error.code().value());
+  }
+  return loop;
 }
 
 TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Endpoint endpoint, Fd epoll, Fd stop)
@@ -57,10 +66,10 @@ TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Endpoint endpoint, Fd 
       next_id_(kFirstClientId) {
   watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
   watch(stop_.get(), kStopId, EPOLLIN, EPOLL_CTL_ADD);
-  thread_ = std::thread([this] { run(); });
 }
 
 TcpStoreServer::Loop::~Loop() {
+  if (!thread_.joinable()) return;
   const std::uint64_t one = 1;
   while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
@@ -114,8 +123,11 @@ void TcpStoreServer::Loop::accept_all() {
       admit(std::move(fd));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // Strangers first, then wait: the connection stays in the kernel's queue.
-      log::warning(fmt::format("the store at {} has no descriptors left for another connection (limit: ulimit -n)",
-                               endpoint_.text()));
+      if (warn_again_.expired()) {
+        warn_again_ = Deadline::after(kWarnEvery);
+        log::warning(fmt::format("the store at {} has no room for another connection, which has to wait: {}",
+                                 endpoint_.text(), Status::from_errno("accept", errno).message()));
+      }
       make_room();
       accept_again_ = Deadline::after(std::chrono::milliseconds(200));
       watch(options_.listener.get(), kListenerId, 0, EPOLL_CTL_MOD);
@@ -151,7 +163,9 @@ void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
   Connection& connection = found->second;
   bool keep = (events & (EPOLLHUP | EPOLLERR)) == 0;
   if (keep && (events & EPOLLOUT) != 0) keep = flush(id, connection);
-  if (keep && (events & (EPOLLIN | EPOLLRDHUP)) != 0) keep = read_some(connection) && take_input(id, connection);
+  if (keep && (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
+    keep = read_some(connection) && take_input(id, connection) && !connection.ended;
+  }
   if (!keep) close(id);
 }
 
@@ -164,7 +178,8 @@ bool TcpStoreServer::Loop::read_some(Connection& connection) {
     if (!connection.proven) wanted = std::min(wanted, handshake::kClientHelloBytes + 1 - connection.in.size());
     if (wanted == 0) return false;
     const ssize_t count = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
-    if (count == 0) return false;
+    if (count == 0) connection.ended = true;
+    if (count == 0) return !connection.in.empty();
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return errno == EAGAIN;
     if (connection.busy || connection.closing) return false;  // one request at a time

@@ -32,6 +32,7 @@ class TcpStoreServer::Loop {
     bool proven = false;
     bool busy = false;     // a request is parked or its answer not yet sent: no other may come
     bool closing = false;  // close once `out` is sent
+    bool ended = false;    // the client has closed: what it had sent counts, no more will come
     std::string nonce;
     Deadline handshake_deadline = Deadline::never();
     std::string in;
@@ -69,12 +70,13 @@ class TcpStoreServer::Loop {
   std::set<ClientId> queued_;    // have bytes to send since the last flush
   ClientId next_id_;
   Deadline accept_again_ = Deadline::never();  // while accept is off for want of descriptors
+  Deadline warn_again_ = Deadline::after(std::chrono::nanoseconds(0));
 
   Mutex mutex_;
   CondVar idle_;
   std::size_t num_clients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;  // starts when all else is there
 };
 
 }  // namespace lockstep::comm

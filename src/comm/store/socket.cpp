@@ -1,6 +1,5 @@
 #include "comm/store/socket.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -9,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -28,6 +28,10 @@ Result<AddressList> resolve(const Endpoint& endpoint, int flags) {
   hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* list = nullptr;
   const int error = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM || error == EAI_MEMORY) {
+    return Status::from_errno(fmt::format("cannot look up host '{}'", endpoint.host),
+                              error == EAI_MEMORY ? ENOMEM : errno);
+  }
   if (error != 0) {
     return Status(ErrorCode::kUnavailable,
                   fmt::format("cannot find an address for host '{}': {}", endpoint.host, ::gai_strerror(error)));
@@ -84,7 +88,7 @@ bool connected_to_itself(int fd) {
 
 Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
   Fd fd = open_socket(address);
-  if (!fd.valid()) return Status::from_errno("socket", errno);
+  if (!fd.valid()) return Status::from_errno("cannot make a socket", errno);
   int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS || error == EINTR) {
     LOCKSTEP_RETURN_IF_ERROR(wait_ready(fd.get(), POLLOUT, deadline));
@@ -95,6 +99,23 @@ Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
   if (error != 0) return Status(ErrorCode::kUnavailable, std::strerror(error));
   tune(fd.get());
   return fd;
+}
+
+// `which`: getsockname or getpeername.
+Result<Endpoint> endpoint_of(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (which(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+    return Status::from_errno("cannot read a socket's address", errno);
+  }
+  // Numbers, with the interface of a link-local address ("fe80::1%eth0").
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, host.data(), host.size(), port.data(),
+                                  port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
+  return Endpoint{host.data(), number};
 }
 
 Status closed_by_peer() {
@@ -132,23 +153,13 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
 }
 
 Result<Endpoint> local_endpoint(int fd) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
-    return Status::from_errno("cannot read a socket's address", errno);
-  }
-  char host[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
-    ::inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host);
-    return Endpoint{host, ntohs(v4->sin_port)};
-  }
-  if (address.ss_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
-    ::inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
-    return Endpoint{host, ntohs(v6->sin6_port)};
-  }
-  return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
+  auto endpoint = endpoint_of(fd, ::getsockname);
+  if (endpoint.ok()) endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // its own interface is clear
+  return endpoint;
+}
+
+Result<Endpoint> remote_endpoint(int fd) {
+  return endpoint_of(fd, ::getpeername);
 }
 
 bool is_loopback(const Endpoint& numeric) {

@@ -16,8 +16,9 @@ Result<Fd> listen_at(const Endpoint& endpoint);
 // One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
 
-// The address that a socket is bound to, as numbers.
+// The address that a socket is bound to, or connected to, as numbers.
 Result<Endpoint> local_endpoint(int fd);
+Result<Endpoint> remote_endpoint(int fd);
 bool is_loopback(const Endpoint& numeric);
 // No delay for small messages; the loss of the other machine is noticed within about a minute.
 void tune(int fd);

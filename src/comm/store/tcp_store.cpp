@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 #include <utility>
@@ -27,10 +28,8 @@ constexpr auto kAttemptTimeout = std::chrono::seconds(10);
 constexpr auto kFirstReport = std::chrono::seconds(10);
 // How much later than a waiting request's own deadline the server may answer it.
 constexpr auto kAnswerGrace = std::chrono::seconds(5);
-
-Deadline earlier(Deadline left, Deadline right) {
-  return left.when() < right.when() ? left : right;
-}
+// For a request to a server that has not answered the one before.
+constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
 
 Deadline later(Deadline deadline, std::chrono::milliseconds by) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
@@ -88,16 +87,23 @@ Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline) 
 // The connections of one client: those in a call, and idle ones for the next call.
 class TcpStore::Connections {
  public:
-  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)) {
+  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)), numeric_(options_) {
     if (auto local = local_endpoint(first.get()); local.ok()) local_address_ = local->host;
+    // Looking up a name has no deadline, so it is done once.
+    if (auto server = remote_endpoint(first.get()); server.ok()) numeric_.server = server.value();
     idle_.push_back(std::move(first));
   }
 
   const std::string& local_address() const { return local_address_; }
+  // How long a request without a deadline of its own may take.
+  Deadline patience() const {
+    const auto limit = options_.request_timeout;
+    return Deadline::after(silent_ ? std::min<std::chrono::milliseconds>(limit, kPatienceOnceSilent) : limit);
+  }
 
   // Sends a request and waits for its answer; an error in the answer comes back as status.
   Result<Message> call(const Message& request, Deadline deadline);
-  Result<Message> call(const Message& request) { return call(request, Deadline::after(options_.request_timeout)); }
+  Result<Message> call(const Message& request) { return call(request, patience()); }
 
   // The same for kGet and kWait, which wait at the server.
   Result<Message> call_waiting(Op op, std::span<const std::string> keys, Deadline deadline);
@@ -111,7 +117,9 @@ class TcpStore::Connections {
   Status left() const;
 
   const TcpStoreOptions options_;
-  std::string local_address_;  // constant once made
+  TcpStoreOptions numeric_;  // the same with the server's address as numbers; constant once made, as the next
+  std::string local_address_;
+  std::atomic<bool> silent_{false};  // the last request was not answered in time
   Mutex mutex_;
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<Fd> idle_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -150,10 +158,10 @@ Result<Fd> TcpStore::Connections::take(Deadline deadline) {
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
-  auto made = connect_once(options_, deadline);
+  auto made = connect_once(numeric_, deadline);
   // A flood of strangers may have pushed this connection out; a server that is gone refuses every time, at once.
   for (int more = 2; more > 0 && made.status().code() == ErrorCode::kUnavailable; --more) {
-    made = connect_once(options_, deadline);
+    made = connect_once(numeric_, deadline);
   }
   LOCKSTEP_RETURN_IF_ERROR(made.status());
   Fd fd = std::move(made).value();
@@ -185,11 +193,13 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
   }
   auto taken = take(deadline);
   if (!taken.ok()) {
+    silent_ = taken.status().code() == ErrorCode::kTimeout;
     LOCKSTEP_RETURN_IF_ERROR(check_open());
     return lost(taken.status());
   }
   Fd fd = std::move(taken).value();
   auto answer = exchange(fd.get(), wire::encode(request), deadline);
+  silent_ = answer.status().code() == ErrorCode::kTimeout;
   {
     MutexLock lock(mutex_);
     busy_.erase(fd.get());
@@ -243,8 +253,12 @@ Status malformed_answer() {
 }  // namespace
 
 Status TcpStore::set(std::string_view key, std::string_view value) {
+  return set_by(key, value, connections_->patience());
+}
+
+Status TcpStore::set_by(std::string_view key, std::string_view value, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
-  return connections_->call(make(Op::kSet, {std::string(key), std::string(value)})).status();
+  return connections_->call(make(Op::kSet, {std::string(key), std::string(value)}), deadline).status();
 }
 
 Result<Bytes> TcpStore::get(std::string_view key, Deadline deadline) {

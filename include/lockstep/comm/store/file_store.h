@@ -8,6 +8,8 @@
 
 namespace lockstep::comm {
 
+class FileLog;
+
 // The file holds a log of checksummed records, written under an open-file-description lock. Thread-safe; waits look at
 // the file every few milliseconds.
 //
@@ -15,16 +17,20 @@ namespace lockstep::comm {
 // it, and a file that nobody has open (its processes were killed) is left over from an earlier run: the next to open it
 // starts it anew. Locks end with their process, so no time-out or clean-up by hand is involved.
 //
-// Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or holds a torn or
-// damaged record; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a
-// minute. The file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits
-// rendezvous and counters, not bulk data.
+// A value is stored whole or not at all: after an error of the system (a full disk) the store is as it was before, and
+// works again once there is room; a process that is killed while it writes leaves nothing behind.
+//
+// Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or was damaged from
+// outside; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a minute. The
+// file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits rendezvous and
+// counters, not bulk data.
 class FileStore final : public Store {
  public:
   static Result<std::shared_ptr<FileStore>> open(std::string path);
   ~FileStore() override;
 
   Status set(std::string_view key, std::string_view value) override;
+  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
   Result<Bytes> get(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
   Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
@@ -35,9 +41,8 @@ class FileStore final : public Store {
   Result<std::int64_t> num_keys() override;
 
  private:
-  class Log;
-  explicit FileStore(std::unique_ptr<Log> log);
-  std::unique_ptr<Log> log_;
+  explicit FileStore(std::unique_ptr<FileLog> log);
+  std::unique_ptr<FileLog> log_;
 };
 
 }  // namespace lockstep::comm

@@ -15,6 +15,7 @@ class PrefixStore final : public Store {
   PrefixStore(std::string prefix, std::shared_ptr<Store> inner);
 
   Status set(std::string_view key, std::string_view value) override;
+  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
   Result<Bytes> get(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
   Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;

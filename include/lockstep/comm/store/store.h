@@ -24,6 +24,9 @@ class Store {
   virtual ~Store() = default;
 
   virtual Status set(std::string_view key, std::string_view value) = 0;
+  // The same, but kTimeout when it is not done by the deadline, as far as the store can: for those who leave and must
+  // not wait for a store that stands still.
+  virtual Status set_by(std::string_view key, std::string_view value, Deadline /*deadline*/) { return set(key, value); }
   // Blocks until the key exists.
   virtual Result<Bytes> get(std::string_view key, Deadline deadline) = 0;
   // Adds to a decimal counter (0 when absent) and answers the new value.

@@ -59,7 +59,8 @@ class TcpStoreServer {
 struct TcpStoreOptions {
   Endpoint server = {};
   std::string job_key = {};  // the server's
-  // For requests without a deadline of their own; a server that is silent for longer counts as lost.
+  // For requests without a deadline of their own; a server that is silent for longer counts as lost, and gets little
+  // time for the next ones, until it answers again.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
 };
 
@@ -79,6 +80,7 @@ class TcpStore final : public Store {
   void close();
 
   Status set(std::string_view key, std::string_view value) override;
+  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
   Result<Bytes> get(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
   Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
