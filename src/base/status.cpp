@@ -1,9 +1,21 @@
 #include "lockstep/base/status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <system_error>
 
 namespace lockstep {
+namespace {
+
+// What to do about it, for errors whose text alone sends people looking in the wrong place.
+std::string remedy(int error_number) {
+  rlimit limit{};
+  if (error_number != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  return " (this process may have " + std::to_string(limit.rlim_cur) + " descriptors; raise the limit: ulimit -n)";
+}
+
+}  // namespace
 
 std::string_view to_string(ErrorCode code) {
   switch (code) {
@@ -32,8 +44,7 @@ Status Status::from_errno(std::string_view what, int error_number) {
   ErrorCode code = ErrorCode::kIo;
   if (error_number == ENOENT) code = ErrorCode::kNotFound;
   if (error_number == EACCES || error_number == EPERM) code = ErrorCode::kPermission;
-  const char* hint = error_number == EMFILE ? " (the limit of this process: ulimit -n)" : "";
-  return {code, std::string(what) + ": " + std::generic_category().message(error_number) + hint};
+  return {code, std::string(what) + ": " + std::generic_category().message(error_number) + remedy(error_number)};
 }
 
 const std::string& Status::message() const {

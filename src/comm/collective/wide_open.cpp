@@ -37,13 +37,23 @@ NetworkInterface find_interface(const Store& store) {
   return {};
 }
 
-std::vector<std::string> addresses_of(const MachineLayout& layout) {
+// The other machines. This one's own addresses, which any user here can use, only where a machine is one in name and
+// shares them (LOCKSTEP_MACHINE, or another user).
+Admitted admitted_to(const MachineLayout& layout, int rank) {
+  const std::vector<std::string>& own = layout.member(rank).addresses;
   std::set<std::string> all;  // each rank of a machine says the same
-  for (int rank = 0; rank < layout.world(); ++rank) {
-    const std::vector<std::string>& its = layout.member(rank).addresses;
+  Admitted admitted;
+  for (int other = 0; other < layout.world(); ++other) {
+    if (layout.machine_of(other) == layout.machine_of(rank)) continue;
+    const std::vector<std::string>& its = layout.member(other).addresses;
+    admitted.loopback = admitted.loopback || its == own;
     all.insert(its.begin(), its.end());
   }
-  return {all.begin(), all.end()};
+  for (const std::string& address : own) {
+    if (!admitted.loopback) all.erase(address);  // of a bridge, say, that every machine has
+  }
+  admitted.addresses.assign(all.begin(), all.end());
+  return admitted;
 }
 
 Result<std::string> random_token() {
@@ -88,7 +98,7 @@ Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, kBefore, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, kAfter, deadline));
   LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_ucx(find_interface(*store), addresses_of(layout_),
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_ucx(find_interface(*store), admitted_to(layout_, rank_),
                                                  [this](const Letter& letter) { return on_letter(letter); }));
   LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
   context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_});

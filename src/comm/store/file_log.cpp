@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/store/private_file.h"
 #include "lockstep/comm/store/limits.h"
 
 namespace lockstep::comm {
@@ -77,9 +78,11 @@ Status read_all(int fd, std::string& bytes, off_t offset, const std::string& pat
 
 Result<std::unique_ptr<FileLog>> FileLog::open(std::string path) {
   while (true) {
-    // Not blocking: opening a pipe would wait for its other end.
-    Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600));
+    // Not through a link, which in a folder of everybody's may be another user's; nor waiting for a pipe's other end.
+    Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
     if (!fd.valid()) return Status::from_errno(fmt::format("cannot open store file {}", path), errno);
+    LOCKSTEP_RETURN_IF_ERROR(check_private(fd.get(), path).with_context("the store file"));
+    ::fchmod(fd.get(), 0600);  // what is said there is for the ranks alone
     std::unique_ptr<FileLog> log(new FileLog(path, std::move(fd)));
     const Status joined = log->locked(LockMode::kExclusive, Deadline::after(kPatience),
                                       [&]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return log->join(); });
@@ -104,7 +107,7 @@ Status FileLog::join() {
   std::string start(std::min<std::size_t>(kMagic.size(), static_cast<std::size_t>(info.st_size)), '\0');
   LOCKSTEP_RETURN_IF_ERROR(read_all(fd_.get(), start, 0, path_));
   // A creator that was killed may have left a part of the mark.
-  if (!S_ISREG(info.st_mode) || kMagic.substr(0, start.size()) != start) {
+  if (kMagic.substr(0, start.size()) != start) {
     return {ErrorCode::kCorrupt, fmt::format("{} at offset 0: this is no Lockstep store file (expected it to start "
                                              "with '{}'); name a path that does not exist yet",
                                              path_, kMagic)};

@@ -6,6 +6,8 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
+
 namespace lockstep::comm::handshake {
 namespace {
 
@@ -25,10 +27,15 @@ bool same_bytes(std::string_view left, std::string_view right) {
   return left.size() == right.size() && ::CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
 }
 
-Status wrong_key(bool server_has_key, bool client_has_key, std::string_view where) {
+Status wrong_key(KeySource source, bool own_key, std::string_view where) {
   std::string_view what = "has another job key than this process";
-  if (!client_has_key) what = "asks for a job key, and this process has none";
-  if (!server_has_key) what = "has no job key, but this process has one";
+  if (source == KeySource::kStore) what = "makes its own key, as it has no job key, and this process has another";
+  if (source == KeySource::kUser)
+    what =
+        "has the user's own key, and the one that this process finds is another: is "
+        "the home directory shared between the machines?";
+  if (source == KeySource::kJob && !own_key) what = "asks for a job key, and this process has none";
+  if (source != KeySource::kJob && own_key) what = "has no job key, but this process has one";
   return {ErrorCode::kPermission,
           fmt::format("the store at {} {}. Give LOCKSTEP_JOB_KEY the same value on every rank, or check that the "
                       "address is not another job's",
@@ -45,8 +52,10 @@ Result<std::string> make_nonce() {
   return nonce;
 }
 
-std::string server_hello(bool has_key, std::string_view server_nonce) {
-  return std::string(kMark).append(1, has_key ? '\1' : '\0').append(server_nonce);
+std::string server_hello(const ServerHello& hello) {
+  std::string booth = hello.booth;
+  booth.resize(kBoothBytes, '\0');
+  return std::string(kMark).append(1, static_cast<char>(hello.source)).append(booth).append(hello.nonce);
 }
 
 std::string client_hello(std::string_view key, std::string_view server_nonce, std::string_view client_nonce) {
@@ -73,14 +82,19 @@ Result<ServerHello> read_server_hello(std::string_view hello, std::string_view w
                               "another port, or check the address",
                               where));
   }
-  return ServerHello{hello[kMark.size()] != '\0', std::string(hello.substr(kMark.size() + 1))};
+  ServerHello server;
+  server.source = static_cast<KeySource>(hello[kMark.size()]);
+  server.booth = hello.substr(kMark.size() + 1, kBoothBytes);
+  server.booth.resize(std::min(server.booth.size(), server.booth.find('\0')));
+  server.nonce = hello.substr(kMark.size() + 1 + kBoothBytes);
+  return server;
 }
 
-Status check_verdict(std::string_view key, const ServerHello& server, std::string_view client_nonce,
+Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where) {
   const bool welcome = verdict.size() == kVerdictBytes && verdict[0] == static_cast<char>(Verdict::kWelcome);
   if (welcome && same_bytes(verdict.substr(1), proof(key, "server", server.nonce, client_nonce))) return {};
-  return wrong_key(server.has_key, !key.empty(), where);
+  return wrong_key(server.source, own_key, where);
 }
 
 }  // namespace lockstep::comm::handshake

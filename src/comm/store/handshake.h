@@ -1,12 +1,15 @@
 // How both sides of a store connection prove that they know the job's key, without sending it.
 //
-//   server -> client   mark, u8 "has a key", 32 random bytes S
+//   server -> client   mark, u8 where the key comes from, 48 bytes name of the store's booth, 32 random bytes S
 //   client -> server   mark, 32 random bytes C, HMAC-SHA256(key, "client" S C)
 //   server -> client   u8 verdict, HMAC-SHA256(key, "server" S C)      (zeros when the verdict is "wrong key")
 //
 // Each side contributes fresh random bytes, so a recorded exchange cannot be replayed, and the labels differ, so one
 // side's proof cannot be sent back to it. What follows is neither encrypted nor signed: the key keeps strangers and
 // other jobs out, not somebody who can alter packets between the machines.
+//
+// A store without a job key has one of its own, which it gives to processes of its user on its machine (key_booth.h),
+// or the user's (user_key.h); it says so, for clients that have none either.
 #pragma once
 
 #include <array>
@@ -20,13 +23,21 @@ namespace lockstep::comm::handshake {
 inline constexpr std::string_view kMark = "LKSTORE1";
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kProofBytes = 32;
-inline constexpr std::size_t kServerHelloBytes = kMark.size() + 1 + kNonceBytes;
+inline constexpr std::size_t kBoothBytes = 48;
+inline constexpr std::size_t kServerHelloBytes = kMark.size() + 1 + kBoothBytes + kNonceBytes;
 inline constexpr std::size_t kClientHelloBytes = kMark.size() + kNonceBytes + kProofBytes;
 inline constexpr std::size_t kVerdictBytes = 1 + kProofBytes;
 
 Result<std::string> make_nonce();
 
-std::string server_hello(bool has_key, std::string_view server_nonce);
+enum class KeySource : std::uint8_t { kStore = 0, kJob = 1, kUser = 2 };
+
+struct ServerHello {
+  KeySource source = KeySource::kJob;
+  std::string booth;  // with kStore: where the key is given out
+  std::string nonce;
+};
+std::string server_hello(const ServerHello& hello);
 std::string client_hello(std::string_view key, std::string_view server_nonce, std::string_view client_nonce);
 
 enum class Verdict : std::uint8_t { kWelcome = 1, kWrongKey = 2, kNotOurs = 3 };
@@ -38,13 +49,10 @@ struct Judgement {
 // What the server makes of a client's hello.
 Judgement judge(std::string_view key, std::string_view server_nonce, std::string_view hello);
 
-// What the client makes of the server's hello and verdict. `where` is the server's address, for messages.
-struct ServerHello {
-  bool has_key;
-  std::string nonce;
-};
+// What the client makes of the server's hello and verdict. `where` is the server's address, for messages; `own_key`:
+// the client has a job key of its own.
 Result<ServerHello> read_server_hello(std::string_view hello, std::string_view where);
-Status check_verdict(std::string_view key, const ServerHello& server, std::string_view client_nonce,
+Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where);
 
 }  // namespace lockstep::comm::handshake

@@ -13,6 +13,7 @@
 
 #include "comm/store/handshake.h"
 #include "comm/store/socket.h"
+#include "comm/store/user_key.h"
 #include "comm/store/wire.h"
 #include "lockstep/base/log.h"
 
@@ -22,7 +23,8 @@ namespace {
 // Ids that epoll reports for what is no client.
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kStopId = 1;
-constexpr std::uint64_t kFirstClientId = 2;
+constexpr std::uint64_t kBoothId = 2;
+constexpr std::uint64_t kFirstClientId = 3;
 
 constexpr std::size_t kReadChunk = std::size_t{64} << 10;
 constexpr auto kWarnEvery = std::chrono::minutes(1);
@@ -35,18 +37,13 @@ Result<std::unique_ptr<TcpStoreServer::Loop>> TcpStoreServer::Loop::start(TcpSto
     LOCKSTEP_ASSIGN_OR_RETURN(options.listener, listen_at(options.listen_at));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(auto endpoint, local_endpoint(options.listener.get()));
-  if (options.job_key.empty() && !is_loopback(endpoint)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("a store at {} could be reached by anybody in the network, and the job has no key: set "
-                              "LOCKSTEP_JOB_KEY to the same secret on every rank (`lockstep run` does), or use "
-                              "127.0.0.1 when all ranks are on this machine",
-                              endpoint.text()));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
   Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return Status::from_errno("eventfd", errno);
-  std::unique_ptr<Loop> loop(new Loop(std::move(options), std::move(endpoint), std::move(epoll), std::move(stop)));
+  std::unique_ptr<Loop> loop(
+      new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
   try {
     loop->thread_ = std::thread([loop = loop.get()] { loop->run(); });
   } catch (const std::system_error& error) {
@@ -56,8 +53,28 @@ Result<std::unique_ptr<TcpStoreServer::Loop>> TcpStoreServer::Loop::start(TcpSto
   return loop;
 }
 
-TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Endpoint endpoint, Fd epoll, Fd stop)
+Result<TcpStoreServer::Loop::Key> TcpStoreServer::Loop::choose_key(const TcpStoreServerOptions& options,
+                                                                   const Endpoint& endpoint) {
+  using handshake::KeySource;
+  if (!options.job_key.empty()) return Key{options.job_key, KeySource::kJob};
+  if (is_loopback(endpoint)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(KeyBooth booth, KeyBooth::open());
+    std::string bytes = booth.key();
+    return Key{std::move(bytes), KeySource::kStore, std::move(booth)};
+  }
+  auto bytes = user_key(Environment::of_process());
+  if (bytes.ok()) return Key{std::move(bytes).value(), KeySource::kUser};
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a store at {} could be reached by anybody in the network, the job has no key, and this user "
+                  "has none either ({}): set LOCKSTEP_JOB_KEY to the same secret on every rank (`lockstep run` "
+                  "does), or use 127.0.0.1 when all ranks are on this machine",
+                  endpoint.text(), bytes.status().message()));
+}
+
+TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop)
     : options_(std::move(options)),
+      key_(std::move(key)),
       endpoint_(std::move(endpoint)),
       epoll_(std::move(epoll)),
       stop_(std::move(stop)),
@@ -66,6 +83,7 @@ TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Endpoint endpoint, Fd 
       next_id_(kFirstClientId) {
   watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
   watch(stop_.get(), kStopId, EPOLLIN, EPOLL_CTL_ADD);
+  if (key_.booth) watch(key_.booth->fd(), kBoothId, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 TcpStoreServer::Loop::~Loop() {
@@ -101,6 +119,8 @@ void TcpStoreServer::Loop::run() {
       if (event.data.u64 == kStopId) return;
       if (event.data.u64 == kListenerId) {
         accept_all();
+      } else if (event.data.u64 == kBoothId) {
+        serve_booth();
       } else {
         on_event(event.data.u64, event.events);
       }
@@ -110,7 +130,7 @@ void TcpStoreServer::Loop::run() {
     flush_queued();
     if (accept_again_.expired()) {
       accept_again_ = Deadline::never();
-      watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_MOD);
+      set_accepting(EPOLLIN);
     }
   }
 }
@@ -122,20 +142,34 @@ void TcpStoreServer::Loop::accept_all() {
     if (fd.valid()) {
       admit(std::move(fd));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // Strangers first, then wait: the connection stays in the kernel's queue.
-      if (warn_again_.expired()) {
-        warn_again_ = Deadline::after(kWarnEvery);
-        log::warning(fmt::format("the store at {} has no room for another connection, which has to wait: {}",
-                                 endpoint_.text(), Status::from_errno("accept", errno).message()));
-      }
-      make_room();
-      accept_again_ = Deadline::after(std::chrono::milliseconds(200));
-      watch(options_.listener.get(), kListenerId, 0, EPOLL_CTL_MOD);
-      return;
+      return pause_accepting();
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
     }
   }
+}
+
+void TcpStoreServer::Loop::serve_booth() {
+  if (!key_.booth->serve().ok()) pause_accepting();
+}
+
+// Strangers first, then wait: connections stay in the kernel's queues.
+void TcpStoreServer::Loop::pause_accepting() {
+  if (warn_again_.expired()) {
+    warn_again_ = Deadline::after(kWarnEvery);
+    log::warning(fmt::format("the store at {} has no room for another connection, which has to wait: {}",
+                             endpoint_.text(), Status::from_errno("accept", errno).message()));
+  }
+  log::warning(fmt::format("the store at {} has no descriptors left for another connection (limit: ulimit -n)",
+                           endpoint_.text()));
+  make_room();
+  accept_again_ = Deadline::after(std::chrono::milliseconds(200));
+  set_accepting(0);
+}
+
+void TcpStoreServer::Loop::set_accepting(std::uint32_t events) {
+  watch(options_.listener.get(), kListenerId, events, EPOLL_CTL_MOD);
+  if (key_.booth) watch(key_.booth->fd(), kBoothId, events, EPOLL_CTL_MOD);
 }
 
 void TcpStoreServer::Loop::make_room() {
@@ -154,7 +188,8 @@ void TcpStoreServer::Loop::admit(Fd fd) {
   connection.nonce = std::move(nonce).value();
   connection.handshake_deadline = Deadline::after(options_.handshake_timeout);
   unproven_.insert(id);
-  queue(id, handshake::server_hello(!options_.job_key.empty(), connection.nonce));
+  const std::string booth = key_.booth ? key_.booth->name() : "";
+  queue(id, handshake::server_hello({key_.source, booth, connection.nonce}));
 }
 
 void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
@@ -199,7 +234,7 @@ bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
   const std::size_t marked = std::min(connection.in.size(), handshake::kMark.size());
   if (handshake::kMark.substr(0, marked) != std::string_view(connection.in).substr(0, marked)) return false;
   if (connection.in.size() < handshake::kClientHelloBytes) return true;
-  auto judgement = handshake::judge(options_.job_key, connection.nonce, std::exchange(connection.in, {}));
+  auto judgement = handshake::judge(key_.bytes, connection.nonce, std::exchange(connection.in, {}));
   if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
   queue(id, std::move(judgement.answer));
   if (judgement.verdict == handshake::Verdict::kWrongKey) {

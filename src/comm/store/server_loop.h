@@ -3,12 +3,15 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "comm/store/handshake.h"
+#include "comm/store/key_booth.h"
 #include "comm/store/store_service.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/store/tcp_store.h"
@@ -41,11 +44,22 @@ class TcpStoreServer::Loop {
     bool wants_write = false;  // as registered with epoll
   };
 
-  Loop(TcpStoreServerOptions options, Endpoint endpoint, Fd epoll, Fd stop);
+  // What clients have to prove that they know.
+  struct Key {
+    std::string bytes;
+    handshake::KeySource source = handshake::KeySource::kJob;
+    std::optional<KeyBooth> booth = {};  // with KeySource::kStore
+  };
+  static Result<Key> choose_key(const TcpStoreServerOptions& options, const Endpoint& endpoint);
+
+  Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop);
 
   void run();
   int next_timeout_ms() const;
   void accept_all();
+  void serve_booth();
+  void pause_accepting();
+  void set_accepting(std::uint32_t events);
   void admit(Fd fd);
   void make_room();
   void on_event(ClientId id, std::uint32_t events);
@@ -61,6 +75,7 @@ class TcpStoreServer::Loop {
   void watch(int fd, ClientId id, std::uint32_t events, int operation);
 
   const TcpStoreServerOptions options_;
+  const Key key_;
   const Endpoint endpoint_;
   const Fd epoll_;
   const Fd stop_;

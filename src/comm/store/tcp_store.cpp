@@ -10,9 +10,12 @@
 #include <utility>
 
 #include "comm/store/handshake.h"
+#include "comm/store/key_booth.h"
 #include "comm/store/key_value_table.h"
 #include "comm/store/socket.h"
+#include "comm/store/user_key.h"
 #include "comm/store/wire.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 
@@ -35,19 +38,42 @@ Deadline later(Deadline deadline, std::chrono::milliseconds by) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
 }
 
+// What this process knows of the key that the store asks for; empty: nothing, and the store's verdict will say so.
+Result<std::string> find_key(const TcpStoreOptions& options, const handshake::ServerHello& server, Deadline deadline) {
+  if (!options.job_key.empty()) return options.job_key;
+  if (server.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
+  if (server.source != handshake::KeySource::kStore) return std::string();
+  auto key = fetch_key(server.booth, deadline);
+  if (key.ok()) return key;
+  if (key.status().code() == ErrorCode::kPermission) {
+    return key.status().with_context(
+        fmt::format("the store at {} serves processes of its own user only, as it has no job key; choose another port "
+                    "(MASTER_PORT), or give LOCKSTEP_JOB_KEY the same value on every rank",
+                    options.server.text()));
+  }
+  return Status(ErrorCode::kUnavailable, fmt::format("getting the store's key: {}", key.status().message()));
+}
+
 // One attempt to connect and prove the key.
 Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
-  std::string hello(handshake::kServerHelloBytes, '\0');
+  // The mark first: a program that speaks another protocol may never say as much as a whole greeting.
+  std::string hello(handshake::kMark.size(), '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), hello, deadline).with_context("waiting for the store's greeting"));
+  if (hello == handshake::kMark) {
+    std::string rest(handshake::kServerHelloBytes - hello.size(), '\0');
+    LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), rest, deadline).with_context("waiting for the store's greeting"));
+    hello += rest;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const auto server, handshake::read_server_hello(hello, where));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto key, find_key(options, server, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto nonce, handshake::make_nonce());
-  const auto proof = handshake::client_hello(options.job_key, server.nonce, nonce);
+  const auto proof = handshake::client_hello(key, server.nonce, nonce);
   LOCKSTEP_RETURN_IF_ERROR(send_all(fd.get(), proof, deadline));
   std::string verdict(handshake::kVerdictBytes, '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), verdict, deadline).with_context("waiting for the store's verdict"));
-  LOCKSTEP_RETURN_IF_ERROR(handshake::check_verdict(options.job_key, server, nonce, verdict, where));
+  LOCKSTEP_RETURN_IF_ERROR(handshake::check_verdict(key, !options.job_key.empty(), server, nonce, verdict, where));
   return fd;
 }
 

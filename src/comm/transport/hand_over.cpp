@@ -3,78 +3,28 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <utility>
 
+#include "comm/store/unix_socket.h"
+#include "hand_over_words.h"
 #include "lockstep/base/mutex.h"
 #include "map_shared.h"
-#include "unix_socket.h"
+#include "memory_file.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x4c4b5354'41524e41;  // "LKSTARNA"
-using Token = std::array<std::byte, 16>;
 constexpr auto kLookEvery = std::chrono::milliseconds(200);
 constexpr auto kAnswerGrace = std::chrono::seconds(1);
 constexpr std::size_t kMaxSilent = 64;
-
-// What a rank says of itself; its arena and its pidfd travel with it.
-struct Introduction {
-  std::uint64_t magic = kMagic;
-  Token token{};
-  std::int32_t rank = 0;
-  std::int32_t world_size = 0;
-  std::int64_t pid = 0;
-  std::uint64_t reserve = 0;
-};
-
-// Rank 0's first answer: the group is complete, or why there will be none.
-struct Verdict {
-  std::uint64_t magic = kMagic;
-  std::int32_t code = 0;
-  std::array<char, 500> text{};
-};
-
-// Where rank 0 can be reached, as published in the store.
-struct Address {
-  std::array<char, 64> machine{};
-  std::array<char, 64> host{};
-  std::array<char, 48> socket{};
-  Token token{};
-};
-
-Status fill_random(std::span<std::byte> bytes) {
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return Status::from_errno("getrandom", errno);
-  return {};
-}
-
-template <std::size_t N>
-void copy_text(std::array<char, N>& to, const std::string& from) {
-  std::memcpy(to.data(), from.data(), std::min(from.size(), N - 1));
-}
-
-std::string machine_id() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
-
-std::string host_name() {
-  std::array<char, 64> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
+constexpr int kMaxAccepted = 256;  // at a time: whoever connects faster does not keep us from those who are there
 
 constexpr const char* kAddress = "address";
 
@@ -82,8 +32,17 @@ std::string key_of(const std::string& group, const char* what) {
   return fmt::format("lockstep/{}/{}", group, what);
 }
 
-Fd open_own_process() {
-  return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+Result<Fd> open_own_process() {
+  Fd process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!process.valid()) return Status::from_errno("pidfd_open (Linux 5.3 or newer is needed)", errno);
+  return process;
+}
+
+// Whether a descriptor that was handed over stands for a process: one that does not is a bad one to wait for.
+bool is_process(int fd) {
+  constexpr auto kPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older C libraries lack
+  siginfo_t ignored{};
+  return waitid(kPidfd, fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != EBADF;
 }
 
 // What this process has of another one's memory.
@@ -97,12 +56,7 @@ struct Known {
 Result<Peer> share(int fd, std::size_t bytes, Fd process) {
   static Mutex mutex;
   static std::map<std::pair<dev_t, ino_t>, Known>& all = *new std::map<std::pair<dev_t, ino_t>, Known>;
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return Status::from_errno("fstat of a rank's shared memory", errno);
-  if (static_cast<std::uint64_t>(info.st_size) < bytes) {
-    return Status(ErrorCode::kCorrupt,
-                  fmt::format("a rank's shared memory has {} bytes, it announced {}", info.st_size, bytes));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const struct stat info, check_memory_file(fd, bytes));
   MutexLock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.mapping.expired(); });
   Known& known = all[{info.st_dev, info.st_ino}];
@@ -126,14 +80,6 @@ Result<Peer> make_peer(const Introduction& introduction, int arena_fd, Fd proces
   return peer;
 }
 
-Result<Fd> make_control(std::size_t bytes) {
-  Fd fd(memfd_create("lockstep-control", MFD_CLOEXEC));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return Status::from_errno(fmt::format("cannot create {} bytes of control memory", bytes), errno);
-  }
-  return fd;
-}
-
 class Exchange {
  public:
   Exchange(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline)
@@ -148,63 +94,107 @@ class Exchange {
 
  private:
   std::string key(const char* what) const { return key_of(options_.name, what); }
+  Status own_error(const Status& status) const { return status.with_context(fmt::format("rank {}", options_.rank)); }
 
-  // Rank 0: gathers everyone's descriptors, hands all of them to all.
+  // Rank 0: gathers everyone's descriptors, hands all of them to all, and says when all have them.
   Result<HandOver> collect() {
-    LOCKSTEP_ASSIGN_OR_RETURN(Fd control, make_control(options_.control_bytes));
+    sockets_.resize(options_.world_size);
+    auto parts = gather_and_share();
+    if (options_.world_size == 1) return parts;
+    // Whoever comes later learns it from the store.
+    if (!parts.ok()) decline(parts.status());
+    Word verdict;
+    verdict.kind = Word::Kind::kVerdict;
+    put(parts.status(), verdict);
+    const Deadline by = parts.ok() ? deadline_ : Deadline::after(std::chrono::nanoseconds(0));
+    for (const auto* list : {&sockets_, &refused_}) {
+      for (const Fd& socket : *list) {
+        // One that has gone by now is noticed by all, as a death in the group.
+        if (socket.valid()) (void)say(socket.get(), verdict, by);
+      }
+    }
+    return parts;
+  }
+
+  Result<HandOver> gather_and_share() {
+    auto control = prepare();
+    if (!control.ok()) return own_error(control.status());
+    if (options_.world_size > 1) {
+      LOCKSTEP_RETURN_IF_ERROR(accept_all());
+      for (int rank = 1; rank < options_.world_size; ++rank) answer(rank, control->get());
+    }
+    auto parts = build(control->get());
+    if (!parts.ok()) return own_error(parts.status());
+    LOCKSTEP_RETURN_IF_ERROR(hear_reports());
+    return parts;
+  }
+
+  // What rank 0 puts in itself.
+  Result<Fd> prepare() {
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd control, make_memory_file("lockstep-control", options_.control_bytes));
     introductions_.resize(options_.world_size);
     descriptors_.resize(options_.world_size);
     introductions_[0] = self_;
-    descriptors_[0].emplace_back(fcntl(arena_.fd(), F_DUPFD_CLOEXEC, 0));
-    descriptors_[0].push_back(open_own_process());
-    std::vector<Fd> sockets(options_.world_size);
-    if (options_.world_size > 1) {
-      if (Status failed = accept_all(sockets); !failed.ok()) {
-        decline(sockets, failed);
-        return failed;
-      }
-      for (int rank = 1; rank < options_.world_size; ++rank) {
-        LOCKSTEP_RETURN_IF_ERROR(answer(sockets[rank].get(), control.get()).with_context(fmt::format("rank {}", rank)));
-      }
-    }
-    return build(control.get());
+    Fd arena(fcntl(arena_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!arena.valid()) return Status::from_errno("cannot hand over this rank's shared memory", errno);
+    descriptors_[0].push_back(std::move(arena));
+    auto process = open_own_process();
+    if (process.ok()) descriptors_[0].push_back(std::move(process).value());
+    if (!process.ok() && options_.world_size > 1) return process.status();
+    return control;
   }
 
-  // Tells those who have come, and by the store those who come later, why there will be no group. Best effort.
-  void decline(const std::vector<Fd>& sockets, const Status& why) {
-    (void)store_.set(key("refused"), why.message());
-    Verdict verdict;
-    verdict.code = static_cast<std::int32_t>(why.code());
-    copy_text(verdict.text, why.message());
-    const Deadline at_once = Deadline::after(std::chrono::nanoseconds(0));
-    const std::vector<Fd>& refused = refused_;
-    for (const auto* list : {&sockets, &refused}) {
-      for (const Fd& socket : *list) {
-        if (socket.valid()) (void)send_message(socket.get(), std::as_bytes(std::span(&verdict, 1)), {}, at_once);
-      }
+  void decline(const Status& why) {
+    (void)store_.set(key("refused"), to_text(why));
+    Address nowhere;
+    put(why, nowhere);
+    (void)store_.set(key(kAddress), {reinterpret_cast<const char*>(&nowhere), sizeof(nowhere)});
+  }
+
+  // A failure shows in the rank's report, which may say why it has gone.
+  void answer(int rank, int control) {
+    Word word;
+    word.kind = Word::Kind::kControl;
+    Status sent = say(sockets_[rank].get(), word, deadline_, std::span(&control, 1));
+    for (int peer = 0; sent.ok() && peer < options_.world_size; ++peer) {
+      const std::array<int, 2> pair{descriptors_[peer][0].get(), descriptors_[peer][1].get()};
+      word.kind = Word::Kind::kPeer;
+      word.introduction = introductions_[peer];
+      sent = say(sockets_[rank].get(), word, deadline_, pair);
     }
   }
 
-  Status accept_all(std::vector<Fd>& sockets) {
-    Address address;
-    LOCKSTEP_RETURN_IF_ERROR(fill_random(address.token));
-    std::array<std::byte, 16> random;
-    LOCKSTEP_RETURN_IF_ERROR(fill_random(random));
-    std::string name = "lockstep-";
-    for (std::byte byte : random) name += fmt::format("{:02x}", std::to_integer<int>(byte));
-    copy_text(address.machine, machine_id());
-    copy_text(address.host, host_name());
-    copy_text(address.socket, name);
-    LOCKSTEP_ASSIGN_OR_RETURN(const Fd listener, listen_unix(name, options_.world_size + 8));
-    LOCKSTEP_RETURN_IF_ERROR(store_.set(key(kAddress), {reinterpret_cast<const char*>(&address), sizeof(address)}));
+  // Each rank says whether it has got hold of everything. The first that has not decides for all.
+  Status hear_reports() {
+    for (int rank = 1; rank < options_.world_size; ++rank) {
+      Word report;
+      const Status heard = hear(sockets_[rank].get(), Word::Kind::kReport, report, nullptr, deadline_);
+      if (!heard.ok()) return heard.with_context(fmt::format("group '{}': rank {}", options_.name, rank));
+    }
+    return {};
+  }
+
+  // Opens the way to this rank and says in the store where it is.
+  Status open_door() {
+    LOCKSTEP_ASSIGN_OR_RETURN(door_, make_address());
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(door_.socket.data(), options_.world_size + 8));
+    return store_.set(key(kAddress), {reinterpret_cast<const char*>(&door_), sizeof(door_)});
+  }
+
+  Status accept_all() {
+    if (const Status opened = open_door(); !opened.ok()) return own_error(opened);
     std::vector<Fd> strangers;  // connected, and have said nothing yet
+    Deadline next_look = Deadline::after(kLookEvery);
     for (int joined = 1; joined < options_.world_size;) {
-      const auto at_most = std::min<std::chrono::nanoseconds>(kLookEvery, deadline_.remaining());
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool somebody, wait_readable(strangers, listener.get(), at_most));
-      if (!somebody || deadline_.expired()) LOCKSTEP_RETURN_IF_ERROR(check_waiting(sockets));
-      LOCKSTEP_RETURN_IF_ERROR(accept_strangers(listener.get(), strangers));
+      const auto at_most = std::min<std::chrono::nanoseconds>(next_look.remaining(), deadline_.remaining());
+      LOCKSTEP_RETURN_IF_ERROR(wait_readable(strangers, listener_.get(), at_most).status());
+      if (next_look.expired() || deadline_.expired()) {
+        LOCKSTEP_RETURN_IF_ERROR(check_waiting());
+        next_look = Deadline::after(kLookEvery);
+      }
+      if (Status failed = accept_strangers(strangers); !failed.ok()) return own_error(failed);
       for (Fd& stranger : strangers) {
-        LOCKSTEP_ASSIGN_OR_RETURN(const bool is_rank, introduce(stranger, address.token, sockets));
+        LOCKSTEP_ASSIGN_OR_RETURN(const bool is_rank, introduce(stranger));
         if (is_rank) ++joined;
       }
       std::erase_if(strangers, [](const Fd& stranger) { return !stranger.valid(); });
@@ -212,131 +202,187 @@ class Exchange {
     return {};
   }
 
-  Status accept_strangers(int listener, std::vector<Fd>& strangers) const {
-    for (;;) {
-      LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, accept_unix(listener));
+  Status accept_strangers(std::vector<Fd>& strangers) const {
+    Word greeting;
+    greeting.kind = Word::Kind::kGreeting;
+    greeting.token = door_.greeting;
+    const Deadline at_once = Deadline::after(std::chrono::nanoseconds(0));
+    for (int accepted = 0; accepted < kMaxAccepted; ++accepted) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, accept_unix(listener_.get()));
       if (!socket.valid()) return {};
-      if (!same_user(socket.get())) continue;
+      if (!check_same_user(socket.get()).ok() || !say(socket.get(), greeting, at_once).ok()) continue;
       // Ranks speak at once: who is still silent when so many others have come is none.
       if (strangers.size() >= static_cast<std::size_t>(options_.world_size) + kMaxSilent)
         strangers.erase(strangers.begin());
       strangers.push_back(std::move(socket));
     }
+    return {};
   }
 
   // Reads what a stranger says, if anything: true when it was a rank. Whoever is none of us is let go.
-  Result<bool> introduce(Fd& stranger, const Token& token, std::vector<Fd>& sockets) {
-    Introduction introduction;
+  Result<bool> introduce(Fd& stranger) {
+    Word word;
     std::vector<Fd> descriptors;
-    const Status read = receive_message(stranger.get(), std::as_writable_bytes(std::span(&introduction, 1)),
-                                        descriptors, Deadline::after(std::chrono::nanoseconds(0)));
+    const Status read = hear(stranger.get(), Word::Kind::kIntroduction, word, &descriptors,
+                             Deadline::after(std::chrono::nanoseconds(0)));
     if (read.code() == ErrorCode::kTimeout) return false;
     Fd member = std::exchange(stranger, Fd());
-    if (!read.ok() || introduction.magic != kMagic || introduction.token != token) return false;
-    if (Status checked = check(introduction, descriptors.size(), sockets); !checked.ok()) {
+    if ((!read.ok() && read.code() != ErrorCode::kIo) || word.token != door_.token) return false;
+    Status checked = read.ok() ? check(word.introduction, descriptors) : own_error(read);
+    if (!checked.ok()) {
       refused_.push_back(std::move(member));
       return checked;
     }
-    sockets[introduction.rank] = std::move(member);
-    descriptors_[introduction.rank] = std::move(descriptors);
-    introductions_[introduction.rank] = introduction;
+    const int rank = word.introduction.rank;
+    sockets_[rank] = std::move(member);
+    descriptors_[rank] = std::move(descriptors);
+    introductions_[rank] = word.introduction;
     return true;
   }
 
   // Whether a rank has said that it cannot come, or the time is over.
-  Status check_waiting(const std::vector<Fd>& sockets) {
+  Status check_waiting() {
     const std::array<std::string, 1> refused{key("refused")};
     if (auto there = store_.check(refused); there.ok() && there.value()) {
       LOCKSTEP_ASSIGN_OR_RETURN(const Bytes why, store_.get(refused[0], deadline_));
-      return {ErrorCode::kUnsupported, why};
+      return status_from(why);
     }
     if (!deadline_.expired()) return {};
     std::string missing;
     for (int rank = 1; rank < options_.world_size; ++rank) {
-      if (!sockets[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      if (!sockets_[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
     }
     return {ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", options_.name, missing)};
   }
 
-  Status check(const Introduction& introduction, std::size_t descriptors, const std::vector<Fd>& sockets) const {
+  Status check(const Introduction& introduction, const std::vector<Fd>& descriptors) const {
     const int rank = introduction.rank;
     if (introduction.world_size != options_.world_size || rank <= 0 || rank >= options_.world_size) {
       return {ErrorCode::kMismatch,
               fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a world of {}", options_.name,
                           introduction.pid, rank, introduction.world_size, options_.world_size)};
     }
-    if (sockets[rank].valid()) {
+    if (sockets_[rank].valid()) {
       return {ErrorCode::kMismatch, fmt::format("group '{}': rank {} joined twice, as pid {} and as pid {}",
                                                 options_.name, rank, introductions_[rank].pid, introduction.pid)};
     }
-    if (descriptors != 2)
-      return {ErrorCode::kCorrupt, fmt::format("rank {} handed over {} descriptors, expected 2", rank, descriptors)};
-    return {};
-  }
-
-  Status answer(int socket, int control) {
-    const std::array<int, 1> first{control};
-    const Verdict verdict;
-    LOCKSTEP_RETURN_IF_ERROR(send_message(socket, std::as_bytes(std::span(&verdict, 1)), first, deadline_));
-    for (int rank = 0; rank < options_.world_size; ++rank) {
-      const std::array<int, 2> pair{descriptors_[rank][0].get(), descriptors_[rank][1].get()};
-      const std::size_t count = descriptors_[rank][1].valid() ? 2 : 1;
-      LOCKSTEP_RETURN_IF_ERROR(send_message(socket, std::as_bytes(std::span(&introductions_[rank], 1)),
-                                            std::span(pair).first(count), deadline_));
+    if (descriptors.size() != 2 || !is_process(descriptors[1].get())) {
+      return {ErrorCode::kCorrupt,
+              fmt::format("rank {} handed over {} descriptors, expected its memory and its process", rank,
+                          descriptors.size())};
     }
-    return {};
+    return check_memory_file(descriptors[0].get(), introduction.reserve)
+        .status()
+        .with_context(fmt::format("rank {}", rank));
   }
 
   Result<HandOver> join() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Address address, find_rank_zero());
+    auto reached = introduce_self(address);
+    if (!reached.ok()) return has_verdict_ ? reached.status() : refuse(reached.status());
+    const Fd socket = std::move(reached).value();
+    auto parts = take_parts(socket.get());
+    if (has_verdict_) return parts.status();
+    Word report;
+    report.kind = Word::Kind::kReport;
+    put(parts.status(), report);
+    const Status told = say(socket.get(), report, deadline_);
+    const Status verdict = told.ok() ? hear_verdict(socket.get()) : told;
+    if (has_verdict_) return verdict.ok() ? parts : verdict;
+    return parts.ok() ? why_no_connection(verdict) : own_error(parts.status());
+  }
+
+  Result<Address> find_rank_zero() {
     auto announced = store_.get(key(kAddress), deadline_);
     if (!announced.ok()) return announced.status().with_context("waiting for rank 0");
-    const Bytes published = std::move(announced).value();
-    Address address;
-    if (published.size() != sizeof(address)) {
-      return Status(ErrorCode::kCorrupt, fmt::format("group '{}': what rank 0 published is no address", options_.name));
-    }
-    std::memcpy(&address, published.data(), sizeof(address));
+    auto address = read_address(announced.value());
+    if (!address.ok()) return address.status().with_context(fmt::format("group '{}'", options_.name));
+    return address;
+  }
+
+  // Both ends belong to one user and know the group's word before anything is handed over.
+  Result<Fd> introduce_self(const Address& address) {
     if (machine_id() != address.machine.data()) {
-      const std::string why = fmt::format(
-          "group '{}': rank {} runs on host {}, rank 0 on host {}; ranks that are to share memory (those with the same "
-          "LOCKSTEP_MACHINE) must be on one machine",
-          options_.name, options_.rank, host_name(), address.host.data());
-      LOCKSTEP_RETURN_IF_ERROR(store_.set(key("refused"), why));
-      return Status(ErrorCode::kUnsupported, why);
+      return Status(
+          ErrorCode::kUnsupported,
+          fmt::format("group '{}': rank {} runs on host {}, rank 0 on host {}; ranks that are to share memory "
+                      "(those with the same LOCKSTEP_MACHINE) must be on one machine",
+                      options_.name, options_.rank, host_name(), address.host.data()));
     }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd process, open_own_process());
     auto connected = connect_unix(address.socket.data(), deadline_);
     if (!connected.ok()) return why_no_connection(connected.status());
-    const Fd socket = std::move(connected).value();
-    self_.token = address.token;
-    const Fd process = open_own_process();
+    Fd socket = std::move(connected).value();
+    if (const Status same = check_same_user(socket.get()); !same.ok())
+      return same.with_context("rank 0's socket is not of this job, nothing was handed over");
+    Word word;
+    const Status greeted = hear(socket.get(), Word::Kind::kGreeting, word, nullptr, answer_by());
+    if (!greeted.ok()) return why_no_connection(greeted);
+    if (word.token != address.greeting) {
+      return Status(ErrorCode::kPermission, fmt::format("group '{}': another program, or another job, listens at rank "
+                                                        "0's socket; nothing was handed over",
+                                                        options_.name));
+    }
+    word = Word();
+    word.kind = Word::Kind::kIntroduction;
+    word.token = address.token;
+    word.introduction = self_;
     const std::array<int, 2> own{arena_.fd(), process.get()};
-    if (!process.valid()) return Status::from_errno("pidfd_open (Linux 5.3 or newer is needed)", errno);
-    LOCKSTEP_RETURN_IF_ERROR(send_message(socket.get(), std::as_bytes(std::span(&self_, 1)), own, deadline_));
+    if (const Status sent = say(socket.get(), word, deadline_, own); !sent.ok()) return why_no_connection(sent);
+    return socket;
+  }
 
-    Verdict verdict;
+  // A little longer than rank 0 waits: it knows who is missing.
+  Deadline answer_by() const { return Deadline::after(deadline_.remaining() + kAnswerGrace); }
+
+  // What rank 0 says next, or that there will be no group.
+  Status hear_part(int socket, Word::Kind kind, Word& word, std::vector<Fd>& descriptors, Deadline deadline) {
+    const Status heard = hear(socket, kind, word, &descriptors, deadline);
+    has_verdict_ = word.kind == Word::Kind::kVerdict;
+    return heard;
+  }
+
+  Result<HandOver> take_parts(int socket) {
+    Word word;
     std::vector<Fd> control;
-    // A little longer than rank 0 waits: it knows who is missing.
-    const Deadline answer_by = Deadline::after(deadline_.remaining() + kAnswerGrace);
-    LOCKSTEP_RETURN_IF_ERROR(
-        receive_message(socket.get(), std::as_writable_bytes(std::span(&verdict, 1)), control, answer_by));
-    if (verdict.code != 0) return Status(static_cast<ErrorCode>(verdict.code), verdict.text.data());
+    LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kControl, word, control, answer_by()));
     if (control.size() != 1) return Status(ErrorCode::kCorrupt, "rank 0 sent no control memory");
     introductions_.resize(options_.world_size);
     descriptors_.resize(options_.world_size);
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      LOCKSTEP_RETURN_IF_ERROR(receive_message(
-          socket.get(), std::as_writable_bytes(std::span(&introductions_[rank], 1)), descriptors_[rank], deadline_));
-      if (descriptors_[rank].empty())
+      LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kPeer, word, descriptors_[rank], deadline_));
+      introductions_[rank] = word.introduction;
+      if (descriptors_[rank].size() != 2)
         return Status(ErrorCode::kCorrupt, fmt::format("no memory of rank {} arrived", rank));
     }
     return build(control[0].get());
   }
 
-  // Rank 0 may have given up before this rank came.
+  // Past what this rank could not take.
+  Status hear_verdict(int socket) {
+    for (;;) {
+      Word word;
+      const Status heard = hear(socket, Word::Kind::kVerdict, word, nullptr, answer_by());
+      has_verdict_ = word.kind == Word::Kind::kVerdict;
+      if (has_verdict_ || word.kind == Word::Kind::kNone) return heard;
+    }
+  }
+
+  // Says in the store that this rank cannot come, as rank 0 has not heard of it. Best effort.
+  Status refuse(const Status& why) {
+    const Status mine = own_error(why);
+    if (why.code() != ErrorCode::kPeerFailed && why.code() != ErrorCode::kTimeout)
+      (void)store_.set(key("refused"), to_text(mine));
+    return mine;
+  }
+
+  // Rank 0 may have given up.
   Status why_no_connection(const Status& failure) {
     const std::array<std::string, 1> refused{key("refused")};
     if (auto there = store_.check(refused); there.ok() && there.value()) {
-      if (auto why = store_.get(refused[0], deadline_); why.ok()) return {failure.code(), why.value()};
+      auto why = store_.get(refused[0], deadline_);
+      has_verdict_ = why.ok();
+      if (why.ok()) return status_from(why.value());
     }
     return failure;
   }
@@ -359,6 +405,10 @@ class Exchange {
   const HandOverOptions& options_;
   Deadline deadline_;
   Introduction self_;
+  bool has_verdict_ = false;  // not rank 0: it has been said what becomes of the group
+  Address door_;              // rank 0: where the others find it
+  Fd listener_;               // rank 0
+  std::vector<Fd> sockets_;   // rank 0, to the others; by rank
   std::vector<Introduction> introductions_;
   std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
   std::vector<Fd> refused_;                   // who came as a rank but cannot be one

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +22,16 @@ class NewListeners {
   std::set<int> before_;
 };
 
-// From now on `socket`, and connections that it accepts, get TCP segments from these IP addresses (numbers, IPv4 or
-// IPv6) and from this machine's loopback addresses only; nothing is answered to anybody else. kInvalidArgument for what
-// is no address; kUnavailable when the kernel has no room for so many (some hundreds of machines).
-Status admit_only(int socket, std::span<const std::string> addresses);
+// Who may reach a port.
+struct Admitted {
+  std::vector<std::string> addresses;  // IP addresses, as numbers
+  bool loopback = false;               // this machine's loopback addresses too
+};
+
+// Closes `listener`, a TCP socket that listens, to all others: from now on it, and connections that it accepts, get
+// segments from the admitted alone; nothing is answered to anybody else. Connections made before that end now, whoever
+// made them, before a byte of theirs is read: nobody of the job knows the port yet. kInvalidArgument for what is no
+// address; kUnavailable when the kernel has no room for so many (some hundreds of machines).
+Status close_to_strangers(int listener, const Admitted& admitted);
 
 }  // namespace lockstep::comm

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "map_shared.h"
+#include "memory_file.h"
 
 namespace lockstep::comm {
 namespace {
@@ -28,12 +29,7 @@ std::size_t physical_memory() {
 Result<std::shared_ptr<SharedArena>> SharedArena::create(const SharedArenaOptions& options) {
   const std::size_t wanted = options.reserve != 0 ? options.reserve : physical_memory();
   const std::size_t reserve = (wanted + kPage - 1) / kPage * kPage;
-  Fd fd(memfd_create("lockstep-arena", MFD_CLOEXEC));
-  if (!fd.valid()) return Status::from_errno("cannot create shared memory (memfd_create)", errno);
-  if (ftruncate(fd.get(), static_cast<off_t>(reserve)) != 0) {
-    return Status::from_errno(
-        fmt::format("cannot reserve {} bytes of shared memory; is a file size limit set (ulimit -f)?", reserve), errno);
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, make_memory_file("lockstep-arena", reserve));
   auto base = map_shared(fd.get(), reserve);
   if (!base.ok()) return base.status().with_context("is an address space limit set (ulimit -v)?");
   return std::shared_ptr<SharedArena>(new SharedArena(std::move(fd), base.value(), reserve, options.retain));

@@ -33,7 +33,7 @@ class UcxTransport final : public Transport {
     if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
   }
 
-  Status open(std::span<const std::string> members) {
+  Status open(const Admitted& admitted) {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -41,7 +41,7 @@ class UcxTransport final : public Transport {
     LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_create(context_->handle(), &params, &worker_), "worker"));
     for (const int listener : listeners.found(address())) {
       // The group can do without, as long as no stranger is on the network.
-      if (const Status closed = admit_only(listener, members); !closed.ok()) log::warning(closed.message());
+      if (const Status closed = close_to_strangers(listener, admitted); !closed.ok()) log::warning(closed.message());
     }
     LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
     ucp_am_handler_param_t handler{};
@@ -273,7 +273,7 @@ class UcxTransport final : public Transport {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, std::span<const std::string> members,
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
                                             LetterHandler handler) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
@@ -281,7 +281,7 @@ Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, s
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
   auto transport = std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
                                                   fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where));
-  LOCKSTEP_RETURN_IF_ERROR(transport->open(members));
+  LOCKSTEP_RETURN_IF_ERROR(transport->open(admitted));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 

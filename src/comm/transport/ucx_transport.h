@@ -5,17 +5,16 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <string>
 
 #include "comm/transport/network_interface.h"
+#include "comm/transport/port_guard.h"
 #include "comm/transport/transport.h"
 
 namespace lockstep::comm {
 
-// `interface`: empty: UCX chooses. `members`: the IP addresses of all machines of the group, which alone reach the TCP
-// ports that UCX opens. `handler` is called from progress().
-Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, std::span<const std::string> members,
+// `interface`: empty: UCX chooses. `admitted`: who alone reaches the TCP ports that UCX opens. `handler` is called from
+// progress().
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
                                             LetterHandler handler);
 
 }  // namespace lockstep::comm

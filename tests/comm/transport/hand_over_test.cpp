@@ -11,7 +11,9 @@
 #include <optional>
 #include <thread>
 
-#include "comm/transport/unix_socket.h"
+#include "comm/store/unix_socket.h"
+#include "comm/transport/hand_over_words.h"
+#include "comm/transport/memory_file.h"
 #include "lockstep/comm/store/hash_store.h"
 
 namespace lockstep::comm {
@@ -85,7 +87,7 @@ void expect_everyone_told(const std::vector<Outcome>& outcomes, ErrorCode code, 
 
 std::string socket_name(HashStore& store) {
   const Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
-  return address.substr(128, 48).c_str();
+  return address.substr(offsetof(Address, socket), 48).c_str();
 }
 
 TEST(HandOver, EveryRankSeesEveryMemory) {
@@ -146,7 +148,7 @@ TEST(HandOver, AnotherMachineIsRefusedByName) {
   std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(10s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
   address[0] = address[0] == 'x' ? 'y' : 'x';
-  std::strcpy(address.data() + 64, "elsewhere");
+  std::strcpy(address.data() + offsetof(Address, host), "elsewhere");
   ASSERT_TRUE(store.set("lockstep/test/address", address).ok());
   const auto one = hand_over_all({{1, 2}}, store, Deadline::after(10s));
   first.join();
@@ -167,7 +169,8 @@ TEST(HandOver, WrongTokenIsNobody) {
   std::vector<Outcome> zero;
   std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(1s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
-  address.back() = static_cast<char>(address.back() ^ 1);
+  constexpr std::size_t kToken = offsetof(Address, token);
+  address[kToken] = static_cast<char>(address[kToken] ^ 1);
   ASSERT_TRUE(store.set("lockstep/test/address", address).ok());
   const auto one = hand_over_all({{1, 2}}, store, Deadline::after(10s));
   first.join();
@@ -225,7 +228,7 @@ TEST(UnixSocket, CarriesWholeMessagesAndDescriptors) {
   const Fd client = connect_unix(name, soon).value();
   const Fd server = accept_unix(listener.get()).value();
   ASSERT_TRUE(server.valid());
-  EXPECT_TRUE(same_user(server.get()));
+  EXPECT_TRUE(check_same_user(server.get()).ok());
 
   const std::array<std::byte, 3> sent{std::byte{1}, std::byte{2}, std::byte{3}};
   const Fd gift(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -233,15 +236,15 @@ TEST(UnixSocket, CarriesWholeMessagesAndDescriptors) {
   ASSERT_TRUE(send_message(client.get(), sent, std::span(&number, 1), soon).ok());
   std::array<std::byte, 3> got{};
   std::vector<Fd> descriptors;
-  ASSERT_TRUE(receive_message(server.get(), got, descriptors, soon).ok());
+  ASSERT_TRUE(receive_message(server.get(), got, &descriptors, soon).ok());
   EXPECT_EQ(got, sent);
   ASSERT_EQ(descriptors.size(), 1U);
   EXPECT_NE(fcntl(descriptors[0].get(), F_GETFD) & FD_CLOEXEC, 0);
 
   ASSERT_TRUE(send_message(client.get(), sent, {}, soon).ok());
   std::array<std::byte, 2> too_short{};
-  EXPECT_EQ(receive_message(server.get(), too_short, descriptors, soon).code(), ErrorCode::kCorrupt);
-  EXPECT_EQ(receive_message(server.get(), got, descriptors, Deadline::after(1ms)).code(), ErrorCode::kTimeout);
+  EXPECT_EQ(receive_message(server.get(), too_short, &descriptors, soon).code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(receive_message(server.get(), got, &descriptors, Deadline::after(1ms)).code(), ErrorCode::kTimeout);
 }
 
 TEST(UnixSocket, FullBacklogEndsAtTheDeadline) {

@@ -1,12 +1,19 @@
 #include "unix_socket.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <thread>
 
 namespace lockstep::comm {
@@ -31,7 +38,37 @@ Status wait_ready(int socket, short events, Deadline deadline, const char* what)
   }
 }
 
+// Numbers that stand for every user whom this process's user namespace does not know.
+bool is_anybody(uid_t user) {
+  uid_t overflow = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  if (user != overflow) return false;
+  std::int64_t inside = 0, outside = 0, count = 0;
+  std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
+  return count != std::numeric_limits<std::uint32_t>::max();  // the first namespace knows all
+}
+constexpr const char* kAnybody = ", the number of all users that are unknown in this user namespace";
+
+void take_descriptors(msghdr& message, std::vector<Fd>& descriptors) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      descriptors.emplace_back(fd);
+    }
+  }
+}
+
 }  // namespace
+
+Result<std::string> random_socket_name(std::string_view prefix) {
+  std::array<unsigned char, 16> random{};
+  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
+    return Status::from_errno("getrandom", errno);
+  return fmt::format("{}-{:02x}", prefix, fmt::join(random, ""));
+}
 
 Result<Fd> listen_unix(const std::string& name, int backlog) {
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -45,20 +82,24 @@ Result<Fd> listen_unix(const std::string& name, int backlog) {
 }
 
 Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
+  // Blocking, so that whoever waits for a place in a full backlog gets it in turn, but no longer than the deadline.
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
+  sockaddr_un address;
+  const socklen_t length = fill_address(name, address);
   for (;;) {
-    // Not blocking, so that a full backlog of a frozen rank 0 cannot outlast the deadline.
-    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
-    sockaddr_un address;
-    const socklen_t length = fill_address(name, address);
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline.remaining()).count();
+    const auto at_most = std::clamp<std::int64_t>(left, 1, 60'000'000);  // 0 would mean for ever
+    const timeval limit{static_cast<time_t>(at_most / 1'000'000), static_cast<suseconds_t>(at_most % 1'000'000)};
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
     if (errno != EAGAIN && errno != EINTR) {
       return Status::from_errno(
-          "cannot reach rank 0 on this machine (Unix socket; is it in another network namespace?)", errno);
+          "cannot reach a process of this machine (Unix socket; is it in another network namespace?)", errno);
     }
     if (deadline.expired())
-      return Status(ErrorCode::kTimeout, "rank 0 did not accept a Unix connection before the deadline");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // its backlog is full
+      return Status(ErrorCode::kTimeout,
+                    "a process of this machine did not accept a Unix connection before the deadline");
   }
 }
 
@@ -77,10 +118,15 @@ Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chron
   return Status::from_errno("waiting for ranks of this machine to connect", errno);
 }
 
-bool same_user(int socket) {
+Status check_same_user(int socket) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 && credentials.uid == geteuid();
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
+    return Status::from_errno("cannot find out whose the other end of a Unix socket is", errno);
+  if (credentials.uid == geteuid() && !is_anybody(credentials.uid)) return {};
+  return {ErrorCode::kPermission,
+          fmt::format("the process at the other end (pid {}) runs as user {}, this one as {}{}", credentials.pid,
+                      credentials.uid, geteuid(), credentials.uid == geteuid() ? kAnybody : "")};
 }
 
 Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors, Deadline deadline) {
@@ -109,35 +155,30 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
   }
 }
 
-Status receive_message(int socket, std::span<std::byte> bytes, std::vector<Fd>& descriptors, Deadline deadline) {
+Status receive_message(int socket, std::span<std::byte> bytes, std::vector<Fd>* descriptors, Deadline deadline) {
   alignas(cmsghdr) char space[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   iovec part{bytes.data(), bytes.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
+  message.msg_control = descriptors == nullptr ? nullptr : space;
+  message.msg_controllen = descriptors == nullptr ? 0 : sizeof(space);
   ssize_t got;
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLIN, deadline, "waiting for a rank's shared memory"));
     got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got >= 0) break;
-    if (errno != EAGAIN && errno != EINTR) return Status::from_errno("receiving a rank's shared memory", errno);
+    // Reset: the other side has closed without reading all; what it said before comes next.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNRESET)
+      return Status::from_errno("receiving a rank's shared memory", errno);
   }
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      descriptors.emplace_back(fd);
-    }
-  }
+  if (descriptors != nullptr) take_descriptors(message, *descriptors);
   if (got == 0)
     return {ErrorCode::kPeerFailed, "the other rank closed the connection while shared memory was handed over"};
-  if (static_cast<std::size_t>(got) != bytes.size() || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if (static_cast<std::size_t>(got) != bytes.size() || (message.msg_flags & MSG_TRUNC) != 0)
     return {ErrorCode::kCorrupt, fmt::format("expected a message of {} bytes from a rank, got {}", bytes.size(), got)};
-  }
+  if (descriptors != nullptr && (message.msg_flags & MSG_CTRUNC) != 0)
+    return Status::from_errno("cannot take all descriptors of a rank's shared memory", EMFILE);
   return {};
 }
 

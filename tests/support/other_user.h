@@ -1,0 +1,32 @@
+// What another user of this machine might do, in a child process that runs as one. Needs root.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::test {
+
+class OtherUser {
+ public:
+  static constexpr uid_t kNumber = 12345;
+
+  // Forks; `act` runs in the child. Throws std::runtime_error when this process may not change users.
+  explicit OtherUser(const std::function<std::string()>& act);
+  ~OtherUser();  // kills
+  OtherUser(const OtherUser&) = delete;
+  OtherUser& operator=(const OtherUser&) = delete;
+
+  // Blocks until `act` has ended; what it answered, or what it threw. A failure of the test after `limit`.
+  std::string result(std::chrono::seconds limit = std::chrono::seconds(20));
+
+ private:
+  pid_t pid_ = -1;
+  Fd answer_;
+};
+
+}  // namespace lockstep::test
