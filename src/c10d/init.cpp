@@ -92,10 +92,10 @@ int local_rank_in_environment(int rank, int world_size) {
 class Places {
  public:
   explicit Places(const comm::Rendezvous& met)
-      : store_("places", met.store),
-        rank_(met.rank),
-        world_size_(met.world_size),
-        machine_(comm::machine_of_this_process()) {
+      : store_("places", met.store), rank_(met.rank), world_size_(met.world_size) {
+    const auto machine = comm::machine_of_this_process();
+    check(machine.status());
+    machine_ = machine.value();
     check(store_.set(std::to_string(rank_), machine_));
   }
 

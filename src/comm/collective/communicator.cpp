@@ -41,6 +41,14 @@ Result<Transfer> make_transfer(const Receive& args, int world) {
   return transfer;
 }
 
+// What this rank needs before it can meet the others.
+Result<Member> prepare(CommunicatorOptions& options) {
+  if (!options.arena) {
+    LOCKSTEP_ASSIGN_OR_RETURN(options.arena, SharedArena::create());
+  }
+  return describe_this_process(options.rank, options.world_size, options.machine);
+}
+
 // This rank has joined. Only a group that has failed to form leaves something in the store.
 void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
@@ -74,12 +82,14 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
                                                            options.rank, options.world_size));
   }
   CommunicatorOptions own = options;
-  if (!own.arena) {
-    LOCKSTEP_ASSIGN_OR_RETURN(own.arena, SharedArena::create());
+  auto me = prepare(own);
+  if (!me.ok()) {
+    const Status why = me.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+    if (own.world_size > 1) refuse_roll(*store, own.name, why);
+    return why;
   }
   if (own.world_size > 1) {
-    const Member me = describe_this_process(own.rank, own.world_size, own.machine);
-    auto members = call_roll(*store, own.name, me, Deadline::after(own.timeout));
+    auto members = call_roll(*store, own.name, me.value(), Deadline::after(own.timeout));
     if (!members.ok())
       return members.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
     MachineLayout layout(members.value());

@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <map>
 #include <sstream>
 
+#include "comm/store/status_text.h"
+#include "comm/transport/boot_id.h"
 #include "comm/transport/network_interface.h"
 #include "lockstep/base/environment.h"
 
@@ -23,9 +24,8 @@ std::string host_name() {
   return name[0] == 0 ? "unnamed" : name.data();
 }
 
-std::string machine_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+Result<std::string> machine_identity() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string boot, boot_id());
   struct stat network {};
   (void)stat("/proc/self/ns/net", &network);
   return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
@@ -42,7 +42,10 @@ std::string to_line(const Member& member) {
                      word(member.host), fmt::join(member.addresses, " "));
 }
 
+constexpr std::string_view kRefusal = "refused ";  // instead of the members
+
 Result<std::vector<Member>> parse(const std::string& lines, const std::string& group) {
+  if (lines.starts_with(kRefusal)) return status_from(std::string_view(lines).substr(kRefusal.size()));
   std::vector<Member> members;
   std::istringstream input(lines);
   for (std::string line; std::getline(input, line);) {
@@ -105,14 +108,17 @@ std::vector<std::string> roll_keys(const std::string& group) {
   return {roll_key(group), members_key(group)};
 }
 
-std::string machine_of_this_process() {
+Result<std::string> machine_of_this_process() {
   const std::string machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
-  return machine.empty() ? machine_identity() : machine;
+  if (!machine.empty()) return machine;
+  return machine_identity();
 }
 
-Member describe_this_process(int rank, int world, const std::string& machine_override) {
+Result<Member> describe_this_process(int rank, int world, const std::string& machine_override) {
   Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name(), {}};
-  if (me.machine.empty()) me.machine = machine_of_this_process();
+  if (me.machine.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(me.machine, machine_of_this_process());
+  }
   if (auto addresses = addresses_of_machine(); addresses.ok()) me.addresses = std::move(addresses).value();
   return me;
 }
@@ -141,6 +147,10 @@ Result<std::vector<Member>> call_roll(Store& store, const std::string& group, co
   if (!status.ok()) return status;
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
   return members;
+}
+
+void refuse_roll(Store& store, const std::string& group, const Status& why) {
+  (void)store.set(members_key(group), std::string(kRefusal) + to_text(why));
 }
 
 MachineLayout::MachineLayout(const std::vector<Member>& members) : members_(members) {

@@ -23,14 +23,17 @@ struct Member {
 
 // Equal for processes that can share memory: LOCKSTEP_MACHINE, or else boot id, network namespace (abstract Unix
 // sockets are its own) and user (others are refused memory).
-std::string machine_of_this_process();
+Result<std::string> machine_of_this_process();
 
 // This process; `machine_override`, unless it is empty, stands for machine_of_this_process().
-Member describe_this_process(int rank, int world, const std::string& machine_override);
+Result<Member> describe_this_process(int rank, int world, const std::string& machine_override);
 
 // Collective: every rank says who it is and learns of all the others; sorted by rank. kTimeout names who is missing,
 // kMismatch who is there twice or has another world size.
 Result<std::vector<Member>> call_roll(Store& store, const std::string& group, const Member& me, Deadline deadline);
+
+// Instead: this rank cannot come, and those that wait for it get `why`. Best effort.
+void refuse_roll(Store& store, const std::string& group, const Status& why);
 
 // What that leaves in the store.
 std::vector<std::string> roll_keys(const std::string& group);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/store/met.h"
+#include "comm/store/status_text.h"
 
 namespace lockstep::comm {
 namespace {
@@ -47,21 +48,6 @@ std::string describe(const Participant& member) {
   return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
 }
 
-// The outcome as text, for the store: "code message".
-std::string encode(const Status& status) {
-  return fmt::format("{} {}", static_cast<int>(status.code()), status.message());
-}
-
-Status decode_verdict(std::string_view text) {
-  int code = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), code);
-  if (error != std::errc() || code < 0 || code > static_cast<int>(ErrorCode::kInternal)) {
-    return {ErrorCode::kCorrupt, fmt::format("the verdict in the store is damaged: '{}'", text)};
-  }
-  const auto message = text.substr(static_cast<std::size_t>(end - text.data()));
-  return {static_cast<ErrorCode>(code), std::string(message.substr(message.empty() ? 0 : 1))};
-}
-
 void list(std::string& text, std::size_t& count, const std::string& item) {
   if (count < kListed) text += (count == 0 ? "" : ", ") + item;
   ++count;
@@ -94,8 +80,8 @@ class RollCall {
 };
 
 Status RollCall::post(const Status& outcome) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto verdict, store_.compare_set(prefix_ + "/verdict", "", encode(outcome)));
-  return decode_verdict(verdict);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto verdict, store_.compare_set(prefix_ + "/verdict", "", to_text(outcome)));
+  return status_from(verdict);
 }
 
 // What is wrong with this member, seen beside the first that spoke.
@@ -124,7 +110,7 @@ Status RollCall::run() {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto count, store_.add(prefix_ + "/count", 1));
   if (count == me_.world_size) LOCKSTEP_RETURN_IF_ERROR(post(Status()));
   const auto verdict = store_.get(prefix_ + "/verdict", deadline_);
-  if (verdict.ok()) return decode_verdict(verdict.value());
+  if (verdict.ok()) return status_from(verdict.value());
   if (verdict.status().code() != ErrorCode::kTimeout) {
     return verdict.status().with_context("while waiting for the other ranks");
   }

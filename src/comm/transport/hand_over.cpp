@@ -12,6 +12,8 @@
 #include <map>
 #include <utility>
 
+#include "boot_id.h"
+#include "comm/store/status_text.h"
 #include "comm/store/unix_socket.h"
 #include "hand_over_words.h"
 #include "lockstep/base/mutex.h"
@@ -183,26 +185,25 @@ class Exchange {
 
   Status accept_all() {
     if (const Status opened = open_door(); !opened.ok()) return own_error(opened);
-    std::vector<Fd> strangers;  // connected, and have said nothing yet
     Deadline next_look = Deadline::after(kLookEvery);
     for (int joined = 1; joined < options_.world_size;) {
       const auto at_most = std::min<std::chrono::nanoseconds>(next_look.remaining(), deadline_.remaining());
-      LOCKSTEP_RETURN_IF_ERROR(wait_readable(strangers, listener_.get(), at_most).status());
+      LOCKSTEP_RETURN_IF_ERROR(wait_readable(strangers_, listener_.get(), at_most).status());
       if (next_look.expired() || deadline_.expired()) {
         LOCKSTEP_RETURN_IF_ERROR(check_waiting());
         next_look = Deadline::after(kLookEvery);
       }
-      if (Status failed = accept_strangers(strangers); !failed.ok()) return own_error(failed);
-      for (Fd& stranger : strangers) {
+      if (Status failed = accept_strangers(); !failed.ok()) return own_error(failed);
+      for (Fd& stranger : strangers_) {
         LOCKSTEP_ASSIGN_OR_RETURN(const bool is_rank, introduce(stranger));
         if (is_rank) ++joined;
       }
-      std::erase_if(strangers, [](const Fd& stranger) { return !stranger.valid(); });
+      std::erase_if(strangers_, [](const Fd& stranger) { return !stranger.valid(); });
     }
     return {};
   }
 
-  Status accept_strangers(std::vector<Fd>& strangers) const {
+  Status accept_strangers() {
     Word greeting;
     greeting.kind = Word::Kind::kGreeting;
     greeting.token = door_.greeting;
@@ -212,9 +213,9 @@ class Exchange {
       if (!socket.valid()) return {};
       if (!check_same_user(socket.get()).ok() || !say(socket.get(), greeting, at_once).ok()) continue;
       // Ranks speak at once: who is still silent when so many others have come is none.
-      if (strangers.size() >= static_cast<std::size_t>(options_.world_size) + kMaxSilent)
-        strangers.erase(strangers.begin());
-      strangers.push_back(std::move(socket));
+      if (strangers_.size() >= static_cast<std::size_t>(options_.world_size) + kMaxSilent)
+        strangers_.erase(strangers_.begin());
+      strangers_.push_back(std::move(socket));
     }
     return {};
   }
@@ -289,7 +290,7 @@ class Exchange {
     const Status told = say(socket.get(), report, deadline_);
     const Status verdict = told.ok() ? hear_verdict(socket.get()) : told;
     if (has_verdict_) return verdict.ok() ? parts : verdict;
-    return parts.ok() ? why_no_connection(verdict) : own_error(parts.status());
+    return why_no_connection(parts.ok() ? verdict : own_error(parts.status()));
   }
 
   Result<Address> find_rank_zero() {
@@ -302,7 +303,8 @@ class Exchange {
 
   // Both ends belong to one user and know the group's word before anything is handed over.
   Result<Fd> introduce_self(const Address& address) {
-    if (machine_id() != address.machine.data()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
+    if (machine != address.machine.data()) {
       return Status(
           ErrorCode::kUnsupported,
           fmt::format("group '{}': rank {} runs on host {}, rank 0 on host {}; ranks that are to share memory "
@@ -376,7 +378,7 @@ class Exchange {
     return mine;
   }
 
-  // Rank 0 may have given up.
+  // Rank 0 may have given up, and said why.
   Status why_no_connection(const Status& failure) {
     const std::array<std::string, 1> refused{key("refused")};
     if (auto there = store_.check(refused); there.ok() && there.value()) {
@@ -407,11 +409,13 @@ class Exchange {
   Introduction self_;
   bool has_verdict_ = false;  // not rank 0: it has been said what becomes of the group
   Address door_;              // rank 0: where the others find it
-  Fd listener_;               // rank 0
-  std::vector<Fd> sockets_;   // rank 0, to the others; by rank
+  // Of rank 0. All stay open until the store says why there is no group: who loses its connection looks there.
+  Fd listener_;
+  std::vector<Fd> strangers_;  // connected, and have said nothing yet
+  std::vector<Fd> sockets_;    // to the others; by rank
+  std::vector<Fd> refused_;    // who came as a rank but cannot be one
   std::vector<Introduction> introductions_;
   std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
-  std::vector<Fd> refused_;                   // who came as a rank but cannot be one
 };
 
 }  // namespace

@@ -1,16 +1,14 @@
 #include "hand_over_words.h"
 
-#include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
 
 #include "comm/store/unix_socket.h"
+#include "comm/transport/boot_id.h"
 
 namespace lockstep::comm {
 namespace {
@@ -71,23 +69,13 @@ Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptor
   return received;
 }
 
-std::string to_text(const Status& status) {
-  return fmt::format("{} {}", static_cast<int>(status.code()), status.message());
-}
-
-Status status_from(const std::string& text) {
-  int code = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), code);
-  if (error != std::errc() || code == 0 || *end != ' ') return {ErrorCode::kCorrupt, text};
-  return make_status(code, end + 1);
-}
-
 Result<Address> make_address() {
   Address address;
   LOCKSTEP_RETURN_IF_ERROR(fill_random(address.greeting));
   LOCKSTEP_RETURN_IF_ERROR(fill_random(address.token));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string name, random_socket_name("lockstep"));
-  copy_text(address.machine, machine_id());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
+  copy_text(address.machine, machine);
   copy_text(address.host, host_name());
   copy_text(address.socket, name);
   return address;
@@ -100,12 +88,6 @@ Result<Address> read_address(const std::string& published) {
   address.machine.back() = address.host.back() = address.socket.back() = 0;
   LOCKSTEP_RETURN_IF_ERROR(status_of(address));
   return address;
-}
-
-std::string machine_id() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
 }
 
 std::string host_name() {

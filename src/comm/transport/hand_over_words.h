@@ -63,14 +63,9 @@ Status say(int socket, const Word& word, Deadline deadline, std::span<const int>
 // complete word: this process has no descriptors left for what came with it. Without `descriptors`, those are dropped.
 Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptors, Deadline deadline);
 
-// An error as a value in the store, and back.
-std::string to_text(const Status& status);
-Status status_from(const std::string& text);
-
 // Rank 0's own address, without a socket yet: fresh tokens, this machine.
 Result<Address> make_address();
 Result<Address> read_address(const std::string& published);
-std::string machine_id();
 std::string host_name();
 
 }  // namespace lockstep::comm
