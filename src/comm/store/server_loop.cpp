@@ -160,8 +160,6 @@ void TcpStoreServer::Loop::pause_accepting() {
     log::warning(fmt::format("the store at {} has no room for another connection, which has to wait: {}",
                              endpoint_.text(), Status::from_errno("accept", errno).message()));
   }
-  log::warning(fmt::format("the store at {} has no descriptors left for another connection (limit: ulimit -n)",
-                           endpoint_.text()));
   make_room();
   accept_again_ = Deadline::after(std::chrono::milliseconds(200));
   set_accepting(0);
