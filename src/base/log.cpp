@@ -6,12 +6,17 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <string>
 
+#include "lockstep/base/fork.h"
+
 namespace lockstep::log {
 namespace {
+
+constinit std::atomic<int> current_rank{-1};
 
 std::string pattern_for(int rank) {
   std::array<char, 256> host{};
@@ -33,7 +38,7 @@ spdlog::level::level_enum level_from(std::string_view name, bool& known) {
 
 std::shared_ptr<spdlog::logger> make_logger() {
   auto logger = std::make_shared<spdlog::logger>("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern(pattern_for(-1));
+  logger->set_pattern(pattern_for(current_rank.load()));
   const char* value = std::getenv("LOCKSTEP_LOG_LEVEL");
   bool known = false;
   logger->set_level(level_from(value == nullptr ? "" : value, known));
@@ -44,10 +49,14 @@ std::shared_ptr<spdlog::logger> make_logger() {
 }
 
 // Our own logger, outside spdlog's registry, so that a program's use of spdlog and ours do not disturb one another.
-// Never destroyed: threads may still log while the program's static objects go away.
+struct Logger {
+  const std::shared_ptr<spdlog::logger> logger = make_logger();
+};
+
+// A fork needs its own: another thread of the parent may have been writing.
 spdlog::logger& logger() {
-  static const auto* const kLogger = new std::shared_ptr<spdlog::logger>(make_logger());
-  return **kLogger;
+  static constinit OfProcess<Logger> logger;
+  return *logger.get().logger;
 }
 
 void write(spdlog::level::level_enum level, std::string_view message) {
@@ -70,6 +79,7 @@ void error(std::string_view message) {
 }
 
 void set_rank(int rank) {
+  current_rank = rank;
   logger().set_pattern(pattern_for(rank));
 }
 

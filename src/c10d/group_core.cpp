@@ -20,13 +20,27 @@ void GroupCore::fail(const Status& status, const char* operation, std::uint64_t 
                fmt::format("{}, {}{}", who(), operation, number));
 }
 
+void GroupCore::check_process() const {
+  if (is_this_process()) return;
+  throw ArgumentError(
+      ErrorCode::kUnsupported,
+      fmt::format(
+          "{}: this process is a fork of that rank; only the rank itself can use its groups. What is to run beside "
+          "it must be forked before init_process_group, or replace its program (exec); a fork may call "
+          "init_process_group as a rank of its own",
+          who()));
+}
+
 std::shared_ptr<FutureCompleter> GroupCore::completer() {
+  check_process();
   MutexLock lock(mutex_);
-  if (completer_ == nullptr && communicator_ != nullptr) completer_ = std::make_shared<FutureCompleter>();
+  if (completer_ == nullptr && communicator_ != nullptr)
+    completer_ = std::shared_ptr<FutureCompleter>(new FutureCompleter, LeakInForks());
   return completer_;
 }
 
 void GroupCore::leave() {
+  if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator;
   std::shared_ptr<FutureCompleter> completer;
   {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/collective/communicator.h"
 
@@ -29,19 +30,25 @@ class GroupCore {
   [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
 
   int world_size() const { return world_size_; }
+  // False in a fork of the rank, where nobody may wait for a lock of the group or a thread of it.
+  bool is_this_process() const { return origin_.is_this_process(); }
+  // Throws there.
+  void check_process() const;
 
-  // Null once the group was left.
+  // Null once the group was left. Throws in a fork.
   std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_) {
+    check_process();
     MutexLock lock(mutex_);
     return communicator_;
   }
 
-  // Made at the first call; null once the group was left.
+  // Made at the first call; null once the group was left. Throws in a fork.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  const Origin origin_;
   const Names names_;
   const int world_size_;
   mutable Mutex mutex_;

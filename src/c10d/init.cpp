@@ -214,6 +214,7 @@ ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions
 }
 
 ProcessGroupGuard::~ProcessGroupGuard() {
+  if (!origin_.is_this_process()) return;
   try {
     if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
       // One that a peer's failure caused is not where it began. Without the claim only the report may name another

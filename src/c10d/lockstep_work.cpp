@@ -32,6 +32,7 @@ LockstepWork::LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> 
 
 bool LockstepWork::wait(std::chrono::milliseconds timeout) {
   if (!settled_.load(std::memory_order_acquire)) {
+    pending_.group->check_process();
     const bool own_deadline = timeout <= std::chrono::milliseconds::zero();
     settle(wait_for_operations(own_deadline ? pending_.deadline : Deadline::after(timeout)));
   }
@@ -46,6 +47,7 @@ Status LockstepWork::wait_for_operations(Deadline deadline) {
 
 bool LockstepWork::isCompleted() {
   if (settled_.load(std::memory_order_acquire)) return true;
+  pending_.group->check_process();
   const bool over = std::all_of(pending_.operations.begin(), pending_.operations.end(),
                                 [](comm::Operation& operation) { return operation.is_completed(); });
   if (!over && !pending_.deadline.expired()) return false;
@@ -113,6 +115,7 @@ void LockstepWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> LockstepWork::getFuture() {
+  if (!settled_.load(std::memory_order_acquire)) pending_.group->check_process();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     MutexLock lock(settle_mutex_);

@@ -158,6 +158,7 @@ void ProcessGroupLockstep::abort() {
 }
 
 void ProcessGroupLockstep::abort(const std::string& reason) {
+  if (!core_->is_this_process()) return;
   if (const auto communicator = core_->communicator()) communicator->abort(reason);
 }
 
@@ -166,6 +167,7 @@ void ProcessGroupLockstep::shutdown() {
 }
 
 Status ProcessGroupLockstep::health() const {
+  if (!core_->is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + core_->who()};
   const auto communicator = core_->communicator();
   return communicator == nullptr ? Status() : communicator->health();
 }

@@ -44,10 +44,9 @@ struct ProcessArena {
   std::weak_ptr<comm::SharedArena> arena LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// Never destroyed: tensors may be freed after any static object.
 ProcessArena& process_arena_slot() {
-  static auto* slot = new ProcessArena;
-  return *slot;
+  static constinit OfProcess<ProcessArena> slot;
+  return slot.get();
 }
 
 }  // namespace

@@ -2,15 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <numeric>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
 namespace {
 
+// The rank of the world that is open, and in which process. -1: none.
+struct Joined {
+  std::atomic<std::uint32_t> generation{0};
+  std::atomic<int> rank{-1};
+};
+constinit Joined joined;
+
+void remember_rank(int rank) {
+  joined.generation = process_generation();
+  joined.rank = rank;
+}
+
+int rank_of_parent() {
+  return joined.generation == process_generation() ? -1 : joined.rank.load();
+}
+
 [[noreturn]] void throw_not_initialised(const char* what) {
+  if (const int rank = rank_of_parent(); rank >= 0) {
+    throw ArgumentError(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: this process is a fork of rank {}; only the rank itself can use its groups. Fork "
+                    "before init_process_group, or call it here as a rank of another world",
+                    what, rank));
+  }
   throw ArgumentError(ErrorCode::kInvalidArgument,
                       fmt::format("{}: there is no process group; call init_process_group first", what));
 }
@@ -18,8 +43,8 @@ namespace {
 }  // namespace
 
 World& World::of_process() {
-  static auto* world = new World;
-  return *world;
+  static constinit OfProcess<World> world;
+  return world.get();
 }
 
 bool World::is_open() const {
@@ -29,6 +54,7 @@ bool World::is_open() const {
 
 void World::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
   log::set_rank(facts.rank);
+  remember_rank(facts.rank);
   {
     MutexLock lock(mutex_);
     default_ = group;
@@ -48,6 +74,7 @@ void World::close(std::chrono::milliseconds wait) {
     counts_.clear();
     default_.reset();
     facts_ = {};
+    remember_rank(-1);
     rendezvous.swap(rendezvous_);
   }
   for (const ProcessGroup& group : groups) group->shutdown();

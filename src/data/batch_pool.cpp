@@ -13,7 +13,7 @@ constexpr std::int64_t kLeastBytes = 64 * 1024;
 }  // namespace
 
 std::shared_ptr<BatchPool> BatchPool::make(HostMemory memory, std::size_t most_kept) {
-  return std::shared_ptr<BatchPool>(new BatchPool(memory, most_kept));
+  return std::shared_ptr<BatchPool>(new BatchPool(memory, most_kept), LeakInForks());
 }
 
 torch::Tensor BatchPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -28,7 +28,7 @@ torch::Tensor BatchPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 }
 
 torch::Tensor BatchPool::take(std::int64_t bytes) {
-  {
+  if (origin_.is_this_process()) {
     MutexLock lock(mutex_);
     // The last one given back is the likeliest to be in a cache. One much larger would be wasted on this.
     const auto fits = [&](const torch::Tensor& block) { return block.numel() >= bytes && block.numel() / 2 <= bytes; };
@@ -43,6 +43,7 @@ torch::Tensor BatchPool::take(std::int64_t bytes) {
 }
 
 void BatchPool::give_back(torch::Tensor block) {
+  if (!origin_.is_this_process()) return;
   torch::Tensor dropped;  // freed after the lock is given up
   MutexLock lock(mutex_);
   free_.push_back(std::move(block));

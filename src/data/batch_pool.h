@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/data/dataset.h"
 
@@ -27,6 +28,7 @@ class BatchPool final : public BatchMemory, public std::enable_shared_from_this<
   torch::Tensor take(std::int64_t bytes) LOCKSTEP_EXCLUDES(mutex_);
   void give_back(torch::Tensor block) LOCKSTEP_EXCLUDES(mutex_);
 
+  const Origin origin_;  // forks do without the pool: another thread may have been at it
   const HostMemory memory_;
   const std::size_t most_kept_;
   Mutex mutex_;

@@ -2,6 +2,8 @@
 
 #include <c10/util/ParallelGuard.h>
 
+#include "lockstep/data/errors.h"
+
 namespace lockstep::data {
 
 BatchWorkers::BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make)
@@ -19,7 +21,16 @@ BatchWorkers::~BatchWorkers() {
   threads_.clear();  // joins
 }
 
+void BatchWorkers::check_process() const {
+  if (origin_.is_this_process()) return;
+  throw DataError(
+      ErrorCode::kUnsupported,
+      "this process is a fork of the one that made the loader, whose workers are not here; make a loader in "
+      "this process");
+}
+
 void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan) {
+  check_process();
   std::map<std::int64_t, MadeBatch> dropped;  // destroyed after the lock is given up
   MutexLock lock(mutex_);
   dropped.swap(made_);
@@ -31,6 +42,7 @@ void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan) {
 }
 
 MadeBatch BatchWorkers::next() {
+  check_process();
   MutexLock lock(mutex_);
   auto found = find_next();
   while (found == made_.end()) {
@@ -49,6 +61,7 @@ std::map<std::int64_t, MadeBatch>::iterator BatchWorkers::find_next() {
 }
 
 void BatchWorkers::set_active(int threads) {
+  check_process();
   while (static_cast<int>(threads_.size()) < threads) {
     threads_.emplace_back([this, worker = static_cast<int>(threads_.size())] { work(worker); });
   }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device_copy.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/data/data_loader.h"
 
@@ -70,6 +71,10 @@ class BatchWorkers {
   bool may_claim() const LOCKSTEP_REQUIRES(mutex_);
   std::map<std::int64_t, MadeBatch>::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
 
+  // Throws in a fork, where there are no workers.
+  void check_process() const;
+
+  const Origin origin_;
   const int prefetch_;
   const Delivery delivery_;
   const MakeBatch make_;

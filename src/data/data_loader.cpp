@@ -120,9 +120,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings
   // Data and targets, each with its own.
   pool_ = BatchPool::make(options_.pin_memory ? HostMemory::kPinned : HostMemory::kPageable, 2 * blocks);
   if (most == 0) return;
-  workers_ = std::make_unique<BatchWorkers>(
-      tuner_ ? tuner_->workers() : most, options_.prefetch, options_.delivery,
-      [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); });
+  workers_.reset(
+      new BatchWorkers(tuner_ ? tuner_->workers() : most, options_.prefetch, options_.delivery,
+                       [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); }));
 }
 
 DataLoader::~DataLoader() = default;

@@ -35,6 +35,7 @@ std::unique_ptr<SpawnChild> find_role() {
   auto role = std::make_unique<SpawnChild>();
   role->call = call;
   role->report = Fd(fd);
+  role->report.keep_from_forks();  // what becomes of a fork is not what became of the rank
   return role;
 }
 

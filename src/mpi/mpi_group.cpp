@@ -29,6 +29,7 @@ Status MpiGroup::error() const {
 }
 
 Status MpiGroup::health() const {
+  if (!origin_.is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + who_};
   MutexLock lock(mutex_);
   if (!error_.ok()) return {ErrorCode::kAborted, "the group is broken since " + error_.message()};
   if (left_) return {ErrorCode::kAborted, "this rank has left the group (destroy_process_group or shutdown)"};
@@ -79,6 +80,7 @@ void MpiGroup::keep_polling() {
 }
 
 void MpiGroup::leave() {
+  if (!origin_.is_this_process()) return;
   std::thread poller;
   {
     MutexLock lock(mutex_);

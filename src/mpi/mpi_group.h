@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
@@ -51,6 +52,7 @@ class MpiGroup : public std::enable_shared_from_this<MpiGroup> {
  private:
   void keep_polling() LOCKSTEP_EXCLUDES(mutex_);
 
+  const Origin origin_;
   const std::string who_;
   const int world_size_;
   MPI_Comm communicator_;

@@ -144,7 +144,7 @@ void MpiRuntime::keep_for_ever(std::vector<at::Tensor> tensors) {
 }
 
 void MpiRuntime::at_exit() {
-  of_process().finalise();
+  if (of_process().origin_.is_this_process()) of_process().finalise();
 }
 
 void MpiRuntime::finalise() {

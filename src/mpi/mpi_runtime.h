@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/comm/collective/types.h"
@@ -64,6 +65,7 @@ class MpiRuntime {
   void finalise() LOCKSTEP_EXCLUDES(mutex_);
   bool all_ranks_exit(std::chrono::milliseconds timeout) LOCKSTEP_REQUIRES(mutex_);
 
+  const Origin origin_;
   int rank_ = 0;
   int size_ = 1;
   bool own_ = false;  // initialised by this class

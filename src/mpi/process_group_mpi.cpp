@@ -53,7 +53,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   comm::forget(*request.store, members, met.value(), request.world_size());
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  auto group = std::make_shared<MpiGroup>(*communicator, who, request.world_size());
+  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.world_size()), LeakInForks());
   runtime.enter_group(request.timeout);
   return c10::intrusive_ptr<c10d::Backend>::unsafe_steal_from_new(new ProcessGroupMpi(request, std::move(group)));
 }

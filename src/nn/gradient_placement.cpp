@@ -5,6 +5,8 @@
 
 #include <unordered_map>
 
+#include "lockstep/base/fork.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
@@ -19,6 +21,9 @@ thread_local Active active;
 // Memory of slots that tensors own now, for the deleter, which gets nothing but the address.
 class Occupied {
  public:
+  // Forks free tensors too.
+  Occupied() { hold_during_forks(mutex_); }
+
   void add(std::shared_ptr<Slot> slot) {
     const std::lock_guard lock(mutex_);
     slots_[slot->data] = std::move(slot);
@@ -54,7 +59,7 @@ class PlacingAllocator final : public c10::Allocator {
     // Gradients come from backward passes; activations, which live long, must not land in a slot.
     if (torch::autograd::get_current_graph_task_id() < 0) return base_->allocate(bytes);
     const auto placement = active.placement.lock();
-    if (!placement || !placement->is_active_here()) return base_->allocate(bytes);
+    if (!placement || !placement->is_this_process() || !placement->is_active_here()) return base_->allocate(bytes);
     if (auto slot = placement->take(bytes)) {
       void* data = slot->data;
       occupied().add(std::move(slot));

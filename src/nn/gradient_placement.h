@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fork.h"
+
 namespace lockstep::nn_detail {
 
 // A gradient's place. Shared with the tensor that was allocated in it, so the memory outlives both.
@@ -43,6 +45,8 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
   void end();
   // Whether the calling thread is the one that counts.
   bool is_active_here();
+  // False in forks: what they compute is none of the group's gradients.
+  bool is_this_process() const { return origin_.is_this_process(); }
 
   // Parameter `index` got its gradient at `data`: remembers which allocation that was.
   void learn(std::size_t index, const void* data, std::size_t bytes);
@@ -60,6 +64,7 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
     std::size_t nth;  // among those of its size
   };
 
+  const Origin origin_;
   std::mutex mutex_;  // guards all below
   std::thread::id thread_;
   const std::vector<torch::Tensor> parameters_;

@@ -11,9 +11,12 @@ class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), guarded_(std::exchange(other.guarded_, false)) {}
   Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) reset(other.release());
+    if (this == &other) return *this;
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+    guarded_ = std::exchange(other.guarded_, false);
     return *this;
   }
   Fd(const Fd&) = delete;
@@ -22,14 +25,29 @@ class Fd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
+  int release() {
+    if (guarded_) unguard();
+    return std::exchange(fd_, -1);
+  }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
+    if (guarded_) {
+      close_guarded();
+    } else if (fd_ >= 0) {
+      ::close(fd_);
+    }
     fd_ = fd;
   }
 
+  // Forks of this process get an empty file (/dev/null) under this number: for what others would otherwise believe to
+  // be in use as long as the child lives. Call it right after opening.
+  void keep_from_forks();
+
  private:
+  void unguard();
+  void close_guarded();
+
   int fd_ = -1;
+  bool guarded_ = false;
 };
 
 }  // namespace lockstep

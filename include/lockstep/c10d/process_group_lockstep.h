@@ -19,6 +19,10 @@
 // Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, kept until
 // shutdown).
 //
+// Forks: in a fork of the rank's process every call is refused (kUnsupported), and neither it nor the end of the fork
+// has any effect on the group. Tensors of the group's memory can be read and written there; nobody else sees what is
+// written.
+//
 // Threads: all methods may be called from several threads; operations take the order in which calls get the group's
 // lock.
 #pragma once

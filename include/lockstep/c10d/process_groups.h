@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/comm/store/store.h"
 
@@ -121,6 +122,7 @@ class ProcessGroupGuard {
   int world_size() const { return world_size_; }
 
  private:
+  const Origin origin_;  // it is the rank that leaves, not its forks
   int exceptions_at_start_;
   int rank_ = 0;
   int world_size_ = 1;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/samplers.h"
@@ -170,7 +171,8 @@ class DataLoader {
   std::unique_ptr<WorkerTuner> tuner_;         // null without kAutoWorkers
   std::optional<Clock::time_point> returned_;  // when the consumer got the batch before
   std::chrono::nanoseconds busy_{};            // processor time of the process then
-  std::unique_ptr<BatchWorkers> workers_;      // null without workers; last, so that threads end before what they use
+  std::unique_ptr<BatchWorkers, LeakInForks>
+      workers_;  // null without workers; last, so that threads end before what they use
 };
 
 // Of the kind that range-for needs: one pass, dereferenced to the batch at hand, which the consumer may change or move

@@ -262,22 +262,25 @@ bool Collective::advance(bool help, Scratch& scratch) {
       all_blocking = all_blocking && (flags & kBlocking) != 0;
     }
     phase_ = unstaged && all_blocking ? Phase::kStream : Phase::kStaging;
-    if (phase_ == Phase::kStaging) {
-      if (Status staged = stage_late(); !staged.ok()) {
-        staged = staged.with_context(
-            fmt::format("rank {} cannot take part in {} #{}", memory_.rank(), to_string(request_.kind), sequence_));
-        waiting_.abort(staged.code(), staged.message());
-        finish(std::move(staged));
-        return true;
-      }
-    }
+    Status prepared = phase_ == Phase::kStaging ? stage_late() : Plan(memory_, sequence_).reach();
+    if (!prepared.ok()) return break_group(prepared);
   }
   if (phase_ == Phase::kStaging) {
     if (!everyone_ready()) return false;
+    if (const Status reached = Plan(memory_, sequence_).reach(); !reached.ok()) return break_group(reached);
     start_running();
   }
   if (phase_ == Phase::kRunning) run_tickets(help, scratch);
   return phase_ == Phase::kOver;
+}
+
+// This rank cannot do its part, and all others need it. True, as it is over.
+bool Collective::break_group(const Status& why) {
+  Status status = why.with_context(
+      fmt::format("rank {} cannot take part in {} #{}", memory_.rank(), to_string(request_.kind), sequence_));
+  waiting_.abort(status.code(), status.message());
+  finish(std::move(status));
+  return true;
 }
 
 // Some rank goes on without waiting here, so the ranks that had hoped to stream copy everything at once after all.

@@ -105,6 +105,7 @@ class Collective {
   bool everyone_posted();
   bool everyone_ready();
   Status stage_late();
+  bool break_group(const Status& why);
   void start_running();
   void run_tickets(bool help, Scratch& scratch);
   void work(bool help, Scratch& scratch);

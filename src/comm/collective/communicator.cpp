@@ -49,6 +49,15 @@ Result<Member> prepare(CommunicatorOptions& options) {
   return describe_this_process(options.rank, options.world_size, options.machine);
 }
 
+Status refuse_fork(const std::string& whose) {
+  return {
+      ErrorCode::kUnsupported,
+      fmt::format("this process is a fork of {}; only that process can use its groups. What is to run beside it must "
+                  "be forked before the group is made, or replace its program (exec); a fork may join a world of "
+                  "its own",
+                  whose)};
+}
+
 // This rank has joined. Only a group that has failed to form leaves something in the store.
 void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
@@ -61,11 +70,13 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
+  if (!state_->origin.is_this_process()) return refuse_fork("the one that has started this operation");
   return state_->wide ? state_->wide->wait(*state_, deadline) : state_->group->wait(*state_, deadline);
 }
 
 bool Operation::is_completed() {
-  return !state_ || (state_->wide ? state_->wide->poll(*state_) : state_->group->poll(*state_));
+  if (!state_ || !state_->origin.is_this_process()) return true;
+  return state_->wide ? state_->wide->poll(*state_) : state_->group->poll(*state_);
 }
 int Operation::source() const {
   return state_ && state_->over ? state_->transfer.from : -1;
@@ -109,15 +120,21 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   if (!parts.ok())
     return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
   if (own.world_size > 1) clear_up(*store, own, {hand_over_key(own.name)});
-  auto impl = std::make_shared<Impl>(own.rank, own, std::move(parts).value());
+  const std::shared_ptr<Impl> impl(new Impl(own.rank, own, std::move(parts).value()), LeakInForks());
   GroupRegistry::of_process().add(impl);
-  return std::unique_ptr<Communicator>(new Communicator(std::move(impl), nullptr));
+  return std::unique_ptr<Communicator>(new Communicator(impl, nullptr));
 }
 
 Communicator::Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide)
     : impl_(std::move(impl)), wide_(std::move(wide)) {}
 Communicator::~Communicator() {
+  if (!origin_.is_this_process()) return;
   wide_ ? wide_->close() : impl_->close();
+}
+
+Status Communicator::check_process() const {
+  if (origin_.is_this_process()) return {};
+  return refuse_fork(fmt::format("rank {} of group '{}'", rank(), name()));
 }
 
 int Communicator::rank() const {
@@ -134,10 +151,12 @@ SharedArena& Communicator::arena() const {
 }
 
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   return wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline);
 }
 Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
                                               std::optional<Deadline> admission) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   return wide_ ? wide_->start(request.copy(), std::move(keep), admission)
                : impl_->start(request.copy(), std::move(keep), admission);
 }
@@ -171,10 +190,12 @@ Status Communicator::run(const Barrier& args, Deadline deadline) {
 }
 
 Status Communicator::run(const Send& args, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
 }
 Status Communicator::run(const Receive& args, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
 }
@@ -208,27 +229,33 @@ Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep, std::
 }
 
 Result<Operation> Communicator::start(const Send& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }
 Result<Operation> Communicator::start(const Receive& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
   return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
 }
 
 void Communicator::poke() {
+  if (!origin_.is_this_process()) return;
   wide_ ? wide_->poke() : impl_->poke();
 }
 void Communicator::abort(const std::string& reason) {
+  if (!origin_.is_this_process()) return;
   wide_ ? wide_->abort(reason) : impl_->abort(reason);
 }
 Status Communicator::health() const {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
   return wide_ ? wide_->health() : impl_->health();
 }
 std::uint64_t Communicator::sequence() const {
   return wide_ ? wide_->sequence() : impl_->sequence();
 }
 std::vector<int> Communicator::absent(std::uint64_t sequence) const {
+  if (!origin_.is_this_process()) return {};
   return wide_ ? wide_->absent(sequence) : impl_->absent(sequence);
 }
 

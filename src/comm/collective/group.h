@@ -34,6 +34,7 @@ struct Watch {
 // A started operation: a collective or a transfer, the other is unused.
 class Operation::State {
  public:
+  const Origin origin;
   std::shared_ptr<Communicator::Impl> group;       // or
   std::shared_ptr<WideGroup> wide;                 // where the ranks are on several machines
   std::unique_ptr<Collective> collective;          // of `group`

@@ -66,7 +66,7 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, Wat
     if (!gone && !left) continue;
     // Who has posted and then left has done its part.
     if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
-    const char* how = left ? "left the group" : "died";
+    const char* how = left ? "left the group" : memory_.peer(rank).how_gone();
     waiting_.abort(ErrorCode::kPeerFailed,
                    fmt::format("rank {} (pid {}) {} {} {} ({}); first seen by rank {}", rank, memory_.peer(rank).pid,
                                how, posted ? "in" : "before", describe(collective), last_call(rank), memory_.rank()));

@@ -20,7 +20,11 @@ class GroupMemory {
         layout_(world),
         arena_(std::move(arena)),
         parts_(std::move(parts)) {
-    for (int i = 0; i < world; ++i) bases_.push_back(i == rank ? arena_->base() : parts_.peers[i].arena->base());
+    for (int i = 0; i < world; ++i) {
+      const ArenaView& view = *parts_.peers[i].arena;
+      first_.push_back(
+          {i == rank ? arena_->base() : view.base(), i == rank ? arena_->first_bytes() : view.first_bytes()});
+    }
   }
 
   int rank() const { return rank_; }
@@ -53,10 +57,19 @@ class GroupMemory {
     return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
   }
 
-  // An address that `rank` published, as a pointer of this process.
+  // An address that `rank` published, as a pointer of this process. One of another rank must have been reached.
   std::byte* resolve(int rank, Address address) const {
     if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
-    return bases_[rank] + (address - 1);
+    const std::size_t offset = address - 1;
+    const First& first = first_[rank];
+    if (offset < first.bytes) return first.base + offset;
+    return rank == rank_ ? arena_->at(offset) : parts_.peers[rank].arena->at(offset);
+  }
+  // Before the first use of an address that another rank published in this group: it may lie in a segment of its arena
+  // that this process has not mapped yet, and perhaps cannot map.
+  Status reach(int rank, Address address) const {
+    if (address == kNowhere || (address & kInControl) != 0 || address <= first_[rank].bytes || rank == rank_) return {};
+    return parts_.peers[rank].arena->reach(address - 1);
   }
   Address address_in_arena(const void* pointer) const { return arena_->offset_of(pointer) + 1; }
   Address address_in_control(const std::byte* pointer) const {
@@ -76,7 +89,11 @@ class GroupMemory {
   ControlLayout layout_;
   std::shared_ptr<SharedArena> arena_;
   HandOver parts_;
-  std::vector<std::byte*> bases_;  // of every rank's arena, as this process maps it
+  struct First {  // segment of a rank's arena, as this process maps it
+    std::byte* base;
+    std::size_t bytes;
+  };
+  std::vector<First> first_;
 };
 
 }  // namespace lockstep::comm

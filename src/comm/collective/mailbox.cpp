@@ -209,6 +209,11 @@ void Mailbox::fetch_from(int source) {
     const std::uint64_t position = received_[source];
     Message& message = memory_.message(source, memory_.rank(), position);
     if (message.filled.load(std::memory_order_acquire) != position + 1) return;
+    if (Status reached = reach(source, message); !reached.ok()) {
+      waiting_.abort(reached.code(), fmt::format("rank {} cannot take a message of rank {}: {}", memory_.rank(), source,
+                                                 reached.message()));
+      return;
+    }
     Letter letter = open(source, message);
     const auto receive = std::find_if(receives_.begin(), receives_.end(),
                                       [&](const Transfer* candidate) { return matches(*candidate, letter); });
@@ -222,6 +227,12 @@ void Mailbox::fetch_from(int source) {
     message.taken.store(position + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
+}
+
+Status Mailbox::reach(int source, const Message& message) const {
+  for (const Address address : {message.data, message.consumed, message.passage})
+    LOCKSTEP_RETURN_IF_ERROR(memory_.reach(source, address));
+  return {};
 }
 
 Mailbox::Letter Mailbox::open(int source, const Message& message) const {

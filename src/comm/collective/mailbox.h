@@ -83,6 +83,7 @@ class Mailbox {
   void fetch_from(int source);
   enum class Which { kAny, kWritten };  // of the letters that match: the first, or that only if all of it is there
   bool take_unexpected(Transfer& transfer, Which which);
+  Status reach(int source, const Message& message) const;
   Letter open(int source, const Message& message) const;
   static bool matches(const Transfer& receive, const Letter& letter) {
     return receive.tag == letter.tag && (receive.peer == kAnySource || receive.peer == letter.from);

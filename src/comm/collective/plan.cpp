@@ -113,6 +113,22 @@ Status Plan::check_sizes() const {
   return {};
 }
 
+Status Plan::reach() const {
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const Post& its = post(rank);
+    if ((its.flags & kInlined) != 0 && (its.flags & kPrivateOutput) != 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.input));
+    LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.output));
+    if (!has_lists(kind_)) continue;
+    const PieceEntry* const table = memory_.pieces(rank, sequence_);
+    for (int other = 0; other < memory_.world(); ++other) {
+      if (lists_inputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].input));
+      if (lists_outputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].output));
+    }
+  }
+  return {};
+}
+
 // With tiny inputs, sizes follow from the count.
 std::size_t Plan::input_bytes(const Post& post) const {
   return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type)) : post.input_bytes;

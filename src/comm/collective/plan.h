@@ -27,6 +27,10 @@ class Plan {
   // Ok when all ranks asked for the same; else who asked for what. The same text on every rank.
   Status agreement() const;
 
+  // Maps what this process has not seen yet of the memory that the ranks have named; before anything else is done
+  // there.
+  Status reach() const;
+
   // All inputs are in control memory: each rank makes its own result, and waits for nobody's work.
   bool inlined() const { return inlined_; }
   // What a rank knows beforehand to be inlined by all.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/fork.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -14,8 +16,8 @@ constexpr std::size_t kIdleTurns = 8;
 }  // namespace
 
 GroupRegistry& GroupRegistry::of_process() {
-  static auto& registry = *new GroupRegistry;  // threads may still wait when the process exits
-  return registry;
+  static constinit OfProcess<GroupRegistry> registry;
+  return registry.get();
 }
 
 void GroupRegistry::add(const std::shared_ptr<Drivable>& group) {

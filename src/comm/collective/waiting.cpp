@@ -1,7 +1,6 @@
 #include "waiting.h"
 
 #include <linux/futex.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -98,13 +97,6 @@ Status Waiting::abort_status() const {
   const int rank = static_cast<int>(memory_.header().aborted_by.load(std::memory_order_acquire)) - 1;
   const AbortReason& reason = memory_.abort_reason(rank);
   return {static_cast<ErrorCode>(reason.code), reason.message};
-}
-
-bool Waiting::process_gone(int rank) const {
-  const Peer& peer = memory_.peer(rank);
-  if (!peer.process->valid()) return false;
-  pollfd entry{peer.process->get(), POLLIN, 0};
-  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
 }
 
 }  // namespace lockstep::comm

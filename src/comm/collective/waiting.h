@@ -61,7 +61,8 @@ class Waiting {
   bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
   Status abort_status() const;
 
-  bool process_gone(int rank) const;
+  // Ended, or another program by now.
+  bool process_gone(int rank) const { return memory_.peer(rank).is_gone(); }
   bool left(int rank) const { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; }
 
  private:

@@ -172,7 +172,9 @@ Status WideGroup::check_local_groups() {
 std::string WideGroup::loss_of(int rank, const std::string& during) const {
   const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
   const bool left = local ? before_->waiting().left(layout_.index_of(rank)) : left_[rank];
-  const char* how = left ? "left the group" : local ? "died" : "died, or the connection to it broke,";
+  const char* how = left    ? "left the group"
+                    : local ? before_->memory().peer(layout_.index_of(rank)).how_gone()
+                            : "died, or the connection to it broke,";
   const std::uint64_t call = call_of(rank);
   const std::string last =
       call == 0 ? "no call yet" : fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);

@@ -67,7 +67,7 @@ Result<std::string> random_token() {
 
 Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store>& store,
                                                      const CommunicatorOptions& options, MachineLayout layout) {
-  std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)));
+  std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (!opened.ok()) {
     return opened.with_context(fmt::format("rank {} cannot join group '{}', which spans {} machines", options.rank,
@@ -124,7 +124,8 @@ Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::sha
   options.name = local.name;
   options.control_bytes = ControlLayout(local.world_size).total();
   LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(*store, *arena_, options, deadline));
-  return std::make_shared<Communicator::Impl>(local.rank, local, std::move(parts));
+  return std::shared_ptr<Communicator::Impl>(new Communicator::Impl(local.rank, local, std::move(parts)),
+                                             LeakInForks());
 }
 
 // One rank's word and the group's secret travel through the store, which only members of the job can read.
@@ -159,8 +160,10 @@ Status WideGroup::share_boards(Deadline deadline) {
   args.input = {&mine, sizeof mine};
   for (std::uint64_t& offset : offsets) args.outputs.push_back({&offset, sizeof offset});
   LOCKSTEP_RETURN_IF_ERROR(before_->run(make_request(args), deadline));
-  for (int index = 0; index < locals; ++index)
+  for (int index = 0; index < locals; ++index) {
+    LOCKSTEP_RETURN_IF_ERROR(before_->memory().reach(index, offsets[index]));
     boards_.push_back(reinterpret_cast<Board>(before_->memory().resolve(index, offsets[index])));
+  }
   return {};
 }
 

@@ -76,14 +76,15 @@ Status read_all(int fd, std::string& bytes, off_t offset, const std::string& pat
 
 }  // namespace
 
-Result<std::unique_ptr<FileLog>> FileLog::open(std::string path) {
+Result<std::unique_ptr<FileLog, LeakInForks>> FileLog::open(std::string path) {
   while (true) {
     // Not through a link, which in a folder of everybody's may be another user's; nor waiting for a pipe's other end.
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
     if (!fd.valid()) return Status::from_errno(fmt::format("cannot open store file {}", path), errno);
     LOCKSTEP_RETURN_IF_ERROR(check_private(fd.get(), path).with_context("the store file"));
+    fd.keep_from_forks();
     ::fchmod(fd.get(), 0600);  // what is said there is for the ranks alone
-    std::unique_ptr<FileLog> log(new FileLog(path, std::move(fd)));
+    std::unique_ptr<FileLog, LeakInForks> log(new FileLog(path, std::move(fd)));
     const Status joined = log->locked(LockMode::kExclusive, Deadline::after(kPatience),
                                       [&]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return log->join(); });
     if (joined.ok()) return log;
@@ -148,6 +149,11 @@ Deadline FileLog::patience(Deadline deadline) const {
 }
 
 Status FileLog::locked(LockMode mode, Deadline deadline, const std::function<Status()>& body) {
+  if (!origin_.is_this_process()) {
+    return {
+        ErrorCode::kUnsupported,
+        fmt::format("this process is a fork of the one that has opened store file {}; it has to open it anew", path_)};
+  }
   // A blocking fcntl has no deadline, and a stopped process could hold the lock for ever.
   for (auto pause = std::chrono::microseconds(20);; pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
     {

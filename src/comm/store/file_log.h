@@ -19,6 +19,7 @@
 #include "comm/store/key_value_table.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
@@ -28,7 +29,7 @@ class FileLog {
  public:
   enum class RecordKind : std::uint32_t { kSet = 1, kErase = 2, kAppend = 3 };
 
-  static Result<std::unique_ptr<FileLog>> open(std::string path);
+  static Result<std::unique_ptr<FileLog, LeakInForks>> open(std::string path);
   ~FileLog();
 
   // How long a call may wait for the lock: another process that holds it for longer counts as stopped. A call with a
@@ -53,7 +54,8 @@ class FileLog {
  private:
   FileLog(std::string path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
-  // Runs `body` with the file locked; kTimeout when another process keeps it locked until the deadline.
+  // Runs `body` with the file locked; kTimeout when another process keeps it locked until the deadline;
+  // kUnsupported in a fork, as the locks are the parent's.
   Status locked(LockMode mode, Deadline deadline, const std::function<Status()>& body) LOCKSTEP_EXCLUDES(mutex_);
   // The lock is held in each of these. Joins the others that have the file open, or starts it anew when nobody has;
   // kAborted: it was removed meanwhile.
@@ -68,6 +70,7 @@ class FileLog {
   Status cut_off_rest() LOCKSTEP_REQUIRES(mutex_);
   Status corrupt(std::string_view what) const LOCKSTEP_REQUIRES(mutex_);
 
+  const Origin origin_;
   const std::string path_;
   Fd fd_;
   mutable Mutex mutex_;

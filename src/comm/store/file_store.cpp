@@ -15,7 +15,7 @@ using RecordKind = FileLog::RecordKind;
 
 }  // namespace
 
-FileStore::FileStore(std::unique_ptr<FileLog> log) : log_(std::move(log)) {}
+FileStore::FileStore(OwnedLog log) : log_(std::move(log)) {}
 FileStore::~FileStore() = default;
 
 Result<std::shared_ptr<FileStore>> FileStore::open(std::string path) {

@@ -32,7 +32,7 @@ constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then the others 
 
 }  // namespace
 
-Result<std::unique_ptr<TcpStoreServer::Loop>> TcpStoreServer::Loop::start(TcpStoreServerOptions options) {
+Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop::start(TcpStoreServerOptions options) {
   if (!options.listener.valid()) {
     LOCKSTEP_ASSIGN_OR_RETURN(options.listener, listen_at(options.listen_at));
   }
@@ -42,7 +42,8 @@ Result<std::unique_ptr<TcpStoreServer::Loop>> TcpStoreServer::Loop::start(TcpSto
   if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
   Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return Status::from_errno("eventfd", errno);
-  std::unique_ptr<Loop> loop(
+  options.listener.keep_from_forks();
+  std::unique_ptr<Loop, LeakInForks> loop(
       new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
   try {
     loop->thread_ = std::thread([loop = loop.get()] { loop->run(); });
@@ -139,6 +140,7 @@ void TcpStoreServer::Loop::accept_all() {
   // Bounded, so that a flood of connections leaves time for the clients that are there.
   for (int i = 0; i < 64; ++i) {
     Fd fd(::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    fd.keep_from_forks();
     if (fd.valid()) {
       admit(std::move(fd));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -320,6 +322,7 @@ void TcpStoreServer::Loop::close(ClientId id) {
 }
 
 bool TcpStoreServer::Loop::wait_until_idle(Deadline deadline) {
+  if (!origin_.is_this_process()) return true;
   MutexLock lock(mutex_);
   while (num_clients_ > 0) {
     if (deadline.is_never()) {
@@ -334,6 +337,7 @@ bool TcpStoreServer::Loop::wait_until_idle(Deadline deadline) {
 }
 
 std::size_t TcpStoreServer::Loop::num_clients() {
+  if (!origin_.is_this_process()) return 0;
   MutexLock lock(mutex_);
   return num_clients_;
 }

@@ -20,7 +20,7 @@ namespace lockstep::comm {
 
 class TcpStoreServer::Loop {
  public:
-  static Result<std::unique_ptr<Loop>> start(TcpStoreServerOptions options);
+  static Result<std::unique_ptr<Loop, LeakInForks>> start(TcpStoreServerOptions options);
   ~Loop();
 
   const Endpoint& endpoint() const { return endpoint_; }
@@ -74,6 +74,7 @@ class TcpStoreServer::Loop {
   void close(ClientId id);
   void watch(int fd, ClientId id, std::uint32_t events, int operation);
 
+  const Origin origin_;
   const TcpStoreServerOptions options_;
   const Key key_;
   const Endpoint endpoint_;

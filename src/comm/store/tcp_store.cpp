@@ -58,6 +58,7 @@ Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Se
 Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
+  fd.keep_from_forks();
   // The mark first: a program that speaks another protocol may never say as much as a whole greeting.
   std::string hello(handshake::kMark.size(), '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), hello, deadline).with_context("waiting for the store's greeting"));
@@ -142,6 +143,7 @@ class TcpStore::Connections {
   Status lost(const Status& why) const;
   Status left() const;
 
+  const Origin origin_;
   const TcpStoreOptions options_;
   TcpStoreOptions numeric_;  // the same with the server's address as numbers; constant once made, as the next
   std::string local_address_;
@@ -213,6 +215,12 @@ Result<Message> TcpStore::Connections::exchange(int fd, const std::string& frame
 }
 
 Result<Message> TcpStore::Connections::call(const Message& request, Deadline deadline) {
+  if (!origin_.is_this_process()) {
+    return Status(ErrorCode::kUnsupported,
+                  fmt::format("this process is a fork of one that is connected to the store at "
+                              "{}; it needs a connection of its own",
+                              options_.server.text()));
+  }
   if (wire::body_bytes(request.parts) > wire::kMaxFrameBytes) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("a store request has at most {} bytes, found {}",
                                                            wire::kMaxFrameBytes, wire::body_bytes(request.parts)));
@@ -247,18 +255,19 @@ Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::
 }
 
 void TcpStore::Connections::close() {
+  if (!origin_.is_this_process()) return;
   MutexLock lock(mutex_);
   closed_ = true;
   idle_.clear();
   for (const int fd : busy_) ::shutdown(fd, SHUT_RDWR);  // wakes the call, which owns and closes it
 }
 
-TcpStore::TcpStore(std::unique_ptr<Connections> connections) : connections_(std::move(connections)) {}
+TcpStore::TcpStore(std::unique_ptr<Connections, LeakInForks> connections) : connections_(std::move(connections)) {}
 TcpStore::~TcpStore() = default;
 
 Result<std::shared_ptr<TcpStore>> TcpStore::connect(TcpStoreOptions options, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_patiently(options, deadline));
-  auto connections = std::make_unique<Connections>(std::move(options), std::move(fd));
+  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(fd)));
   return std::shared_ptr<TcpStore>(new TcpStore(std::move(connections)));
 }
 

@@ -5,7 +5,7 @@
 
 namespace lockstep::comm {
 
-TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+TcpStoreServer::TcpStoreServer(std::unique_ptr<Loop, LeakInForks> loop) : loop_(std::move(loop)) {}
 TcpStoreServer::~TcpStoreServer() = default;
 
 Result<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(TcpStoreServerOptions options) {

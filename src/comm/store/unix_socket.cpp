@@ -73,6 +73,7 @@ Result<std::string> random_socket_name(std::string_view prefix) {
 Result<Fd> listen_unix(const std::string& name, int backlog) {
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
+  fd.keep_from_forks();
   sockaddr_un address;
   const socklen_t length = fill_address(name, address);
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd.get(), backlog) != 0) {
@@ -85,6 +86,7 @@ Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   // Blocking, so that whoever waits for a place in a full backlog gets it in turn, but no longer than the deadline.
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
+  fd.keep_from_forks();
   sockaddr_un address;
   const socklen_t length = fill_address(name, address);
   for (;;) {
@@ -105,6 +107,7 @@ Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
 
 Result<Fd> accept_unix(int listener) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  fd.keep_from_forks();
   if (fd.valid() || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return fd;
   return Status::from_errno("accept", errno);
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,16 +10,15 @@
 
 #include <array>
 #include <cerrno>
-#include <map>
 #include <utility>
 
 #include "boot_id.h"
 #include "comm/store/status_text.h"
 #include "comm/store/unix_socket.h"
 #include "hand_over_words.h"
-#include "lockstep/base/mutex.h"
-#include "map_shared.h"
+#include "known_memory.h"
 #include "memory_file.h"
+#include "segment_table.h"
 
 namespace lockstep::comm {
 namespace {
@@ -27,11 +27,17 @@ constexpr auto kLookEvery = std::chrono::milliseconds(200);
 constexpr auto kAnswerGrace = std::chrono::seconds(1);
 constexpr std::size_t kMaxSilent = 64;
 constexpr int kMaxAccepted = 256;  // at a time: whoever connects faster does not keep us from those who are there
+constexpr int kLastMoments = 200;  // of a process that is ending, in ms
 
 constexpr const char* kAddress = "address";
 
 std::string key_of(const std::string& group, const char* what) {
   return fmt::format("lockstep/{}/{}", group, what);
+}
+
+bool has_ended(int process, int milliseconds) {
+  pollfd entry{process, POLLIN, 0};
+  return poll(&entry, 1, milliseconds) == 1 && (entry.revents & POLLIN) != 0;
 }
 
 Result<Fd> open_own_process() {
@@ -47,39 +53,10 @@ bool is_process(int fd) {
   return waitid(kPidfd, fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != EBADF;
 }
 
-// What this process has of another one's memory.
-struct Known {
-  std::weak_ptr<Mapping> mapping;
-  std::weak_ptr<Fd> process;  // whose memory it is
-};
-
-// The same memory reaches this process once per group, or per rank that is a thread: map it once, and keep one pidfd of
-// its owner. Keyed by the memfd's inode, which names it machine-wide.
-Result<Peer> share(int fd, std::size_t bytes, Fd process) {
-  static Mutex mutex;
-  static std::map<std::pair<dev_t, ino_t>, Known>& all = *new std::map<std::pair<dev_t, ino_t>, Known>;
-  LOCKSTEP_ASSIGN_OR_RETURN(const struct stat info, check_memory_file(fd, bytes));
-  MutexLock lock(mutex);
-  std::erase_if(all, [](const auto& entry) { return entry.second.mapping.expired(); });
-  Known& known = all[{info.st_dev, info.st_ino}];
-  Peer peer;
-  peer.arena = known.mapping.lock();
-  if (!peer.arena || peer.arena->bytes() != bytes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(peer.arena, Mapping::map(fd, bytes));
-    known.mapping = peer.arena;
-  }
-  peer.process = known.process.lock();
-  if (!peer.process || !peer.process->valid()) {
-    peer.process = std::make_shared<Fd>(std::move(process));
-    known.process = peer.process;
-  }
-  return peer;
-}
-
-Result<Peer> make_peer(const Introduction& introduction, int arena_fd, Fd process) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Peer peer, share(arena_fd, introduction.reserve, std::move(process)));
-  peer.pid = static_cast<int>(introduction.pid);
-  return peer;
+Result<Peer> make_peer(const Introduction& introduction, Fd arena, Fd process) {
+  LOCKSTEP_ASSIGN_OR_RETURN(KnownArena known,
+                            share_arena(std::move(arena), introduction.first_bytes, std::move(process)));
+  return Peer{std::move(known.view), std::move(known.process), static_cast<int>(introduction.pid)};
 }
 
 class Exchange {
@@ -89,7 +66,7 @@ class Exchange {
     self_.rank = options.rank;
     self_.world_size = options.world_size;
     self_.pid = getpid();
-    self_.reserve = arena.reserve();
+    self_.first_bytes = arena.first_bytes();
   }
 
   Result<HandOver> run() { return options_.rank == 0 ? collect() : join(); }
@@ -272,7 +249,7 @@ class Exchange {
               fmt::format("rank {} handed over {} descriptors, expected its memory and its process", rank,
                           descriptors.size())};
     }
-    return check_memory_file(descriptors[0].get(), introduction.reserve)
+    return check_memory_file(descriptors[0].get(), with_table(introduction.first_bytes))
         .status()
         .with_context(fmt::format("rank {}", rank));
   }
@@ -357,7 +334,7 @@ class Exchange {
       if (descriptors_[rank].size() != 2)
         return Status(ErrorCode::kCorrupt, fmt::format("no memory of rank {} arrived", rank));
     }
-    return build(control[0].get());
+    return build(control[0]);
   }
 
   // Past what this rank could not take.
@@ -389,14 +366,13 @@ class Exchange {
     return failure;
   }
 
-  Result<HandOver> build(int control) {
+  Result<HandOver> build(const Fd& control) {
     HandOver result;
-    LOCKSTEP_ASSIGN_OR_RETURN(const Peer shared, share(control, options_.control_bytes, Fd()));
-    result.control = shared.arena;
+    LOCKSTEP_ASSIGN_OR_RETURN(result.control, share_control(control, options_.control_bytes));
     for (int rank = 0; rank < options_.world_size; ++rank) {
       Fd process = descriptors_[rank].size() > 1 ? std::move(descriptors_[rank][1]) : Fd();
       LOCKSTEP_ASSIGN_OR_RETURN(Peer peer,
-                                make_peer(introductions_[rank], descriptors_[rank][0].get(), std::move(process)));
+                                make_peer(introductions_[rank], std::move(descriptors_[rank][0]), std::move(process)));
       result.peers.push_back(std::move(peer));
     }
     return result;
@@ -420,13 +396,14 @@ class Exchange {
 
 }  // namespace
 
-Result<std::shared_ptr<Mapping>> Mapping::map(int fd, std::size_t bytes) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const base, map_shared(fd, bytes));
-  return std::shared_ptr<Mapping>(new Mapping(base, bytes));
+bool Peer::is_gone() const {
+  return (process->valid() && has_ended(process->get(), 0)) || !arena->owner_runs();
 }
 
-Mapping::~Mapping() {
-  munmap(base_, bytes_);
+// Descriptors close before a process counts as ended.
+const char* Peer::how_gone() const {
+  const bool ended = process->valid() && has_ended(process->get(), kLastMoments);
+  return ended ? "died" : "ended or replaced its program (exec)";
 }
 
 std::string hand_over_key(const std::string& group) {

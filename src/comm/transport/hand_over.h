@@ -10,35 +10,26 @@
 #include <string>
 #include <vector>
 
+#include "arena_view.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
 #include "lockstep/comm/store/store.h"
 #include "lockstep/comm/transport/shared_arena.h"
+#include "mapping.h"
 
 namespace lockstep::comm {
 
-// Memory of a file descriptor, mapped shared as long as the object lives.
-class Mapping {
- public:
-  static Result<std::shared_ptr<Mapping>> map(int fd, std::size_t bytes);
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::byte* base() const { return base_; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  Mapping(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
-  std::byte* base_;
-  std::size_t bytes_;
-};
-
 // One rank of the group as this process sees it.
 struct Peer {
-  std::shared_ptr<Mapping> arena;
+  std::shared_ptr<ArenaView> arena;
   std::shared_ptr<Fd> process;  // pidfd: readable once the process is gone
   int pid = 0;                  // in the peer's own pid namespace, for messages
+
+  // Its process has ended, or has become another program (exec).
+  bool is_gone() const;
+  // Of one that is gone, for messages: "died", or what else may have been. May take a moment.
+  const char* how_gone() const;
 };
 
 struct HandOver {

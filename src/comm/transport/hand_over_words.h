@@ -20,7 +20,7 @@ struct Introduction {
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
   std::int64_t pid = 0;
-  std::uint64_t reserve = 0;
+  std::uint64_t first_bytes = 0;  // of its arena's first segment
 };
 
 // Everything that is said, in both directions, so that any word may be a refusal instead.

@@ -18,28 +18,36 @@ std::size_t next_place() {
   return mappings.fetch_add(1, std::memory_order_relaxed) * kStep % kPeriod;
 }
 
-}  // namespace
-
-Result<std::byte*> map_shared(int fd, std::size_t bytes) {
-  const auto failed = [&] {
-    return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
-  };
-  // Address space for every place; what is not needed is given back.
+// Address space at the next place; null where there is not enough of it.
+std::byte* reserve_place(std::size_t bytes) {
+  // For every place; what is not needed is given back.
   void* space = mmap(nullptr, bytes + kPeriod, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return failed();
+  if (space == MAP_FAILED) return nullptr;
   const auto begin = reinterpret_cast<std::uintptr_t>(space);
   const std::size_t before = (next_place() + kPeriod - begin % kPeriod) % kPeriod;
   auto* const base = static_cast<std::byte*>(space) + before;
   if (before > 0) munmap(space, before);
   if (before < kPeriod) munmap(base + bytes, kPeriod - before);
-  if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    const Status status = failed();
-    munmap(base, bytes);
-    return status;
+  return base;
+}
+
+}  // namespace
+
+Result<std::byte*> map_shared(int fd, std::size_t offset, std::size_t bytes) {
+  // A slow place is better than none.
+  std::byte* const place = reserve_place(bytes);
+  void* const base =
+      mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (place != nullptr ? MAP_FIXED : 0), fd,
+           static_cast<off_t>(offset));
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    if (place != nullptr) munmap(place, bytes);
+    return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), error);
   }
+  madvise(base, bytes, MADV_DONTFORK);
   // Only a wish: it matters where the administrator allows huge pages for shared memory ("advise").
   madvise(base, bytes, MADV_HUGEPAGE);
-  return base;
+  return static_cast<std::byte*>(base);
 }
 
 void populate([[maybe_unused]] std::span<std::byte> memory) {

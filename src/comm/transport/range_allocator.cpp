@@ -1,5 +1,6 @@
 #include "lockstep/comm/transport/range_allocator.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace lockstep::comm {
@@ -11,12 +12,17 @@ std::size_t align_up(std::size_t value, std::size_t alignment) {
 
 }  // namespace
 
-RangeAllocator::RangeAllocator(std::size_t capacity) : capacity_(capacity) {
+RangeAllocator::RangeAllocator(std::size_t capacity) : largest_(capacity) {
   if (capacity > 0) insert_free(0, capacity);
 }
 
+void RangeAllocator::add(std::size_t begin, std::size_t bytes) {
+  largest_ = std::max(largest_, bytes);
+  insert_free(begin, bytes);
+}
+
 std::optional<std::size_t> RangeAllocator::allocate(std::size_t bytes, std::size_t alignment) {
-  if (bytes > capacity_) return std::nullopt;  // and align_up cannot overflow
+  if (bytes > largest_) return std::nullopt;  // and align_up cannot overflow
   bytes = align_up(bytes == 0 ? 1 : bytes, alignment);
   for (auto candidate = free_by_size_.lower_bound({bytes, 0}); candidate != free_by_size_.end(); ++candidate) {
     const auto [range_bytes, range_offset] = *candidate;

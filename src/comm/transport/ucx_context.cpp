@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::comm {
@@ -46,13 +47,19 @@ std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
   return ucx.ucs_status_string(status);
 }
 
+// By the interface's name, and whether it is for IPv6.
+struct Contexts {
+  Mutex mutex;
+  std::map<std::pair<std::string, bool>, std::weak_ptr<UcxContext>> known LOCKSTEP_GUARDED_BY(mutex);
+};
+
 }  // namespace
 
 Result<std::shared_ptr<UcxContext>> UcxContext::get(const UcxLibrary& ucx, const NetworkInterface& interface) {
-  static Mutex mutex;
-  static auto& all = *new std::map<std::pair<std::string, bool>, std::weak_ptr<UcxContext>>;
-  MutexLock lock(mutex);
-  std::weak_ptr<UcxContext>& known = all[{interface.name, interface.is_ipv6}];
+  static constinit OfProcess<Contexts> contexts;
+  Contexts& all = contexts.get();
+  MutexLock lock(all.mutex);
+  std::weak_ptr<UcxContext>& known = all.known[{interface.name, interface.is_ipv6}];
   if (auto context = known.lock()) return context;
   LOCKSTEP_ASSIGN_OR_RETURN(auto context, make(ucx, interface));
   known = context;

@@ -279,7 +279,7 @@ TEST(ErrorsMulti, ExhaustedArenaIsToldToAll) {
   for (const std::size_t count : {std::size_t{500'000}, std::size_t{10'000}}) {
     test::run_each(3, [&](int rank) {
       SharedArenaOptions options;
-      if (rank == 1) options.reserve = 4096;
+      if (rank == 1) options.limit = 4096;
       const auto group = test::join(store, rank, 3, SharedArena::create(options).value(), "g" + std::to_string(count));
       test::Spec spec;
       spec.kind = Kind::kAllGather;

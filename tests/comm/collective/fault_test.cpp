@@ -202,6 +202,65 @@ TEST(CommunicatorFault, RankZeroIsNoMoreThanAnother) {
   expect_names(group->run(Barrier{}, Deadline::never()), ErrorCode::kPeerFailed, "rank 0 (pid ");
 }
 
+// Becomes another program: the process goes on, under the same number. A fork of it may go on too.
+void replace_program(bool leave_a_fork) {
+  const pid_t self = getpid();
+  if (leave_a_fork && fork() == 0) {
+    while (getppid() == self) std::this_thread::sleep_for(10ms);
+    _exit(0);
+  }
+  say_ready();
+  execl("/bin/sleep", "sleep", "100", nullptr);
+  std::abort();
+}
+
+void replace_when_ready(int world, int victim) {
+  FaultyJob job(world);
+  ASSERT_TRUE(job.all_ready());
+  job.expect_survivors_end(victim);
+  job.send_signal(victim, SIGKILL);
+  job.expect_victim_killed(victim);
+}
+
+TEST(CommunicatorFault, ReplacedByAnotherProgram) {
+  if (!is_rank()) return replace_when_ready(3, 1);
+  const ProcessGroup group;
+  EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+  if (group->rank() == 1) replace_program(/*leave_a_fork=*/false);
+  say_ready();
+  const Status status = group->run(Barrier{}, Deadline::never());
+  expect_names(status, ErrorCode::kPeerFailed, "rank 1 (pid ");
+  expect_names(status, ErrorCode::kPeerFailed, "ended or replaced its program (exec) before barrier #2");
+}
+
+TEST(CommunicatorFault, ReplacedWhileItsForkLivesOn) {
+  if (!is_rank()) return replace_when_ready(2, 0);
+  const ProcessGroup group;
+  EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+  if (group->rank() == 0) replace_program(/*leave_a_fork=*/true);
+  say_ready();
+  char byte = 0;
+  const Status status = group->run(Receive{{&byte, 1}, 0, 0}, Deadline::never());
+  expect_names(status, ErrorCode::kPeerFailed, "rank(s) 0 (pid ");
+}
+
+TEST(CommunicatorFault, KilledWhileItsForkLivesOn) {
+  if (!is_rank()) return kill_when_ready(2, 1);
+  const ProcessGroup group;
+  EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+  if (group->rank() == 1) {
+    const pid_t self = getpid();
+    if (fork() == 0) {
+      while (getppid() == self) std::this_thread::sleep_for(10ms);
+      std::this_thread::sleep_for(200ms);
+      _exit(0);
+    }
+  }
+  say_ready();
+  if (group->rank() == 1) wait_for_ever();
+  expect_names(group->run(Barrier{}, Deadline::never()), ErrorCode::kPeerFailed, "rank 1 (pid ");
+}
+
 TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
   if (is_rank()) {
     const ProcessGroup group;

@@ -33,7 +33,7 @@ struct Rank {
 
 std::shared_ptr<SharedArena> small_arena() {
   SharedArenaOptions options;
-  options.reserve = std::size_t{1} << 20;
+  options.first_segment = std::size_t{1} << 20;
   return SharedArena::create(options).value();
 }
 

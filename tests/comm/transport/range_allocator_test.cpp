@@ -60,6 +60,18 @@ TEST(RangeAllocator, RefusesWhatCannotFit) {
   EXPECT_FALSE(empty.allocate(0, 64));
 }
 
+TEST(RangeAllocator, KeepsWhatIsAddedApart) {
+  RangeAllocator ranges(256);
+  ranges.add(320, 512);
+  EXPECT_FALSE(ranges.allocate(576, 64).has_value());
+  EXPECT_EQ(ranges.allocate(300, 64), 320U);
+  EXPECT_EQ(ranges.allocate(256, 64), 0U);
+  EXPECT_EQ(ranges.deallocate(320), 320U);
+  EXPECT_EQ(ranges.deallocate(0), 256U);
+  EXPECT_FALSE(ranges.allocate(513, 64).has_value());
+  EXPECT_EQ(ranges.allocate(512, 64), 320U);
+}
+
 TEST(RangeAllocator, KnowsOnlyWhatItHandedOut) {
   RangeAllocator ranges(4096);
   const auto a = ranges.allocate(128, 64);

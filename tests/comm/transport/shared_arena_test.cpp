@@ -1,21 +1,26 @@
 #include "lockstep/comm/transport/shared_arena.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include "comm/transport/arena_view.h"
+#include "support/forked.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-std::shared_ptr<SharedArena> make_arena(std::size_t reserve, std::size_t retain) {
+std::shared_ptr<SharedArena> make_arena(std::size_t limit, std::size_t retain) {
   SharedArenaOptions options;
-  options.reserve = reserve;
+  options.limit = limit;
   options.retain = retain;
   return SharedArena::create(options).value();
 }
@@ -57,7 +62,7 @@ TEST(SharedArena, ReusesWhatIsFreed) {
 
 TEST(SharedArena, TakesNoMemoryBeforeItIsUsed) {
   const auto arena = SharedArena::create().value();
-  EXPECT_GE(arena->reserve(), 64 * kMiB);
+  EXPECT_GE(arena->first_bytes(), 64 * kMiB);
   EXPECT_EQ(resident(*arena), 0U);
 }
 
@@ -112,6 +117,178 @@ TEST(SharedArena, ContainsOnlyWholeRangesOfItsOwn) {
   EXPECT_FALSE(arena->contains(nullptr, 0));
   int local = 0;
   EXPECT_FALSE(arena->contains(&local, sizeof(local)));
+}
+
+// Begins with `first` bytes.
+std::shared_ptr<SharedArena> make_growing(std::size_t first, std::size_t retain = 0) {
+  SharedArenaOptions options;
+  options.first_segment = first;
+  options.retain = retain;
+  return SharedArena::create(options).value();
+}
+
+TEST(SharedArena, GrowsWhenItIsUsedUp) {
+  const auto arena = make_growing(64 * 1024);
+  std::vector<std::byte*> all;
+  for (int i = 0; i < 100; ++i) {
+    all.push_back(arena->allocate(100'000).value());
+    std::memset(all.back(), i, 100'000);
+  }
+  EXPECT_GT(arena->segments(), 3U);
+  EXPECT_LT(arena->segments(), 40U) << "by a quarter at least";
+  std::byte* const large = filled(*arena, 20 * kMiB);  // a segment of its own size
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(arena->contains(all[i], 100'000));
+    EXPECT_EQ(arena->at(arena->offset_of(all[i])), all[i]);
+    EXPECT_EQ(arena->at(arena->offset_of(all[i] + 99'999)), all[i] + 99'999);
+    EXPECT_EQ(all[i][0], std::byte(i));
+    EXPECT_EQ(all[i][99'999], std::byte(i));
+    EXPECT_FALSE(arena->contains(all[i], 30 * kMiB));
+  }
+  EXPECT_TRUE(arena->contains(large, 20 * kMiB));
+  const std::vector<std::byte> elsewhere(100);
+  EXPECT_FALSE(arena->contains(elsewhere.data(), 100));
+  EXPECT_EQ(arena->at(std::size_t{1} << 40), nullptr);
+
+  for (std::byte* data : all) arena->deallocate(data);
+  arena->deallocate(large);
+  EXPECT_EQ(arena->allocated(), 0U);
+  EXPECT_LE(resident(*arena), kMiB / 8) << "pages of all segments have gone back";
+  const std::size_t segments = arena->segments();
+  EXPECT_TRUE(arena->allocate(20 * kMiB).ok());
+  EXPECT_EQ(arena->segments(), segments) << "what was freed serves again";
+}
+
+TEST(SharedArena, AllocationsNeverCrossSegments) {
+  const auto arena = make_growing(64 * 1024);
+  std::vector<std::byte*> pages;
+  for (int i = 0; i < 200; ++i) pages.push_back(arena->allocate(4096).value());
+  for (std::byte* page : pages) arena->deallocate(page);
+  // Neighbours have grown together again, but not across the ends of segments.
+  std::byte* const data = filled(*arena, 700'000);
+  for (std::size_t i = 0; i < 700'000; ++i) ASSERT_EQ(data[i], std::byte{0x5a});
+  EXPECT_TRUE(arena->contains(data, 700'000));
+}
+
+TEST(SharedArena, GrowsUpToItsLimit) {
+  SharedArenaOptions options;
+  options.first_segment = 64 * 1024;
+  options.limit = 4 * kMiB;
+  const auto arena = SharedArena::create(options).value();
+  filled(*arena, 3 * kMiB);
+  EXPECT_FALSE(arena->allocate(2 * kMiB).ok());
+  filled(*arena, kMiB);
+  EXPECT_EQ(arena->allocate(1).status().code(), ErrorCode::kUnavailable);
+}
+
+TEST(SharedArena, FirstSegmentsLeaveRoomForManyRanks) {
+  // The machine's memory, or a thousandth of half the address space.
+  const auto arena = SharedArena::create().value();
+  EXPECT_LE(arena->first_bytes(), std::size_t{1} << 35);
+}
+
+TEST(ArenaView, SeesSegmentsAsItMeetsThem) {
+  const auto arena = make_growing(64 * 1024);
+  const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();
+  std::vector<std::byte*> all;
+  for (int i = 0; i < 20; ++i) {
+    all.push_back(arena->allocate(100'000).value());
+    std::memset(all.back(), i, 100'000);
+  }
+  for (int i = 19; i >= 0; --i) {  // the newest first
+    const std::size_t offset = arena->offset_of(all[i]);
+    ASSERT_TRUE(view->reach(offset).ok());
+    ASSERT_NE(view->at(offset), nullptr);
+    EXPECT_NE(view->at(offset), all[i]);
+    EXPECT_EQ(std::memcmp(view->at(offset), all[i], 100'000), 0);
+    view->at(offset)[5] = std::byte{99};
+    EXPECT_EQ(all[i][5], std::byte{99});
+  }
+  EXPECT_EQ(view->at(std::size_t{1} << 40), nullptr);
+  EXPECT_EQ(view->reach(std::size_t{1} << 40).code(), ErrorCode::kCorrupt);
+}
+
+TEST(ArenaView, FollowsAnArenaThatGrowsMeanwhile) {
+  const auto arena = make_growing(16 * 1024);
+  const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::atomic<std::size_t> offset{kNone};
+  std::vector<std::thread> readers;
+  for (int reader = 0; reader < 2; ++reader) {
+    readers.emplace_back([&] {
+      for (std::size_t seen = kNone; seen != 0;) {
+        seen = offset.load(std::memory_order_acquire);
+        if (seen == kNone || seen == 0) continue;
+        ASSERT_TRUE(view->reach(seen).ok());
+        ASSERT_EQ(view->at(seen)[10], std::byte{0x5a});
+      }
+    });
+  }
+  for (int i = 0; i < 300; ++i) {
+    std::byte* const data = filled(*arena, 5000 + 100 * i);
+    EXPECT_TRUE(arena->contains(data, 5000));
+    offset.store(arena->offset_of(data), std::memory_order_release);
+  }
+  offset = 0;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_GT(arena->segments(), 5U);
+}
+
+TEST(ArenaView, KnowsWhetherTheOwnersProgramRuns) {
+  auto arena = make_growing(64 * 1024);
+  const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();
+  EXPECT_TRUE(view->owner_runs());
+  const pid_t fork = test::fork_to([] {
+    pause();
+    return 0;
+  });
+  EXPECT_TRUE(view->owner_runs());
+  arena.reset();
+  EXPECT_FALSE(view->owner_runs()) << "a fork of the owner counts for nothing";
+  kill(fork, SIGKILL);
+  test::end_of(fork);
+}
+
+// What a fork does to its copy of an arena: with `retain` of 0 each deallocation would give pages back.
+TEST(SharedArena, ForksReadItAndChangeNothing) {
+  auto arena = make_growing(64 * 1024);
+  std::byte* const first = filled(*arena, 32'000);
+  std::byte* const second = filled(*arena, 3 * kMiB);
+  EXPECT_EQ(test::in_fork([&] {
+              if (first[100] != std::byte{0x5a} || second[kMiB] != std::byte{0x5a}) return 1;
+              std::memset(first, 1, 32'000);
+              std::memset(second, 1, 3 * kMiB);
+              if (first[100] != std::byte{1} || second[kMiB] != std::byte{1}) return 2;
+              if (arena->allocate(10).status().code() != ErrorCode::kUnsupported) return 3;
+              arena->deallocate(first);
+              arena->deallocate(second);
+              arena.reset();
+              return SharedArena::create().value()->allocate(100).ok() ? 0 : 4;
+            }),
+            0);
+  for (std::size_t i = 0; i < 3 * kMiB; ++i) ASSERT_EQ(second[i], std::byte{0x5a});
+  for (std::size_t i = 0; i < 32'000; ++i) ASSERT_EQ(first[i], std::byte{0x5a});
+  EXPECT_GE(arena->allocated(), 3 * kMiB);
+  EXPECT_TRUE(arena->allocate(kMiB).ok());
+}
+
+TEST(SharedArena, ForksWhileOtherThreadsAllocate) {
+  const auto arena = make_growing(64 * 1024);
+  std::byte* const data = filled(*arena, 50'000);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) arena->deallocate(arena->allocate(200'000).value());
+  });
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(test::in_fork([&] {
+                arena->deallocate(data);
+                return data[1000] == std::byte{0x5a} ? 0 : 1;
+              }),
+              0);
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(data[1000], std::byte{0x5a});
 }
 
 TEST(SharedArena, OthersSeeWhatIsWritten) {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/status.h"
 #include "lockstep/comm/collective/types.h"
 #include "lockstep/comm/store/store.h"
@@ -162,6 +163,8 @@ struct CommunicatorOptions {
 class WideGroup;
 struct RequestView;
 
+// In a fork of the rank's process (fork.h) calls are refused with kUnsupported, and neither they nor its end have any
+// effect on the group.
 class Communicator {
  public:
   class Impl;
@@ -235,6 +238,10 @@ class Communicator {
   Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
   Status run_request(const RequestView& request, Deadline deadline);
   Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
+  // kUnsupported in a fork of the rank.
+  Status check_process() const;
+
+  const Origin origin_;
   std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
   std::shared_ptr<WideGroup> wide_;  // they are not
 };

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/comm/store/store.h"
 
 namespace lockstep::comm {
@@ -41,8 +42,9 @@ class FileStore final : public Store {
   Result<std::int64_t> num_keys() override;
 
  private:
-  explicit FileStore(std::unique_ptr<FileLog> log);
-  std::unique_ptr<FileLog> log_;
+  using OwnedLog = std::unique_ptr<FileLog, LeakInForks>;
+  explicit FileStore(OwnedLog log);
+  OwnedLog log_;
 };
 
 }  // namespace lockstep::comm

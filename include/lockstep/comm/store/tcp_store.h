@@ -3,6 +3,9 @@
 // Both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key itself never travels)
 // before anything else is said. A server without a key serves only where strangers cannot reach it: on a loopback
 // address. Traffic is not encrypted; store nothing secret.
+//
+// In a fork of their process both are inert: the server serves on in the parent, and calls of the client are refused
+// (kUnsupported).
 #pragma once
 
 #include <chrono>
@@ -10,6 +13,7 @@
 #include <string>
 
 #include "lockstep/base/fd.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/comm/store/endpoint.h"
 #include "lockstep/comm/store/limits.h"
 #include "lockstep/comm/store/store.h"
@@ -52,8 +56,8 @@ class TcpStoreServer {
 
  private:
   class Loop;
-  explicit TcpStoreServer(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  explicit TcpStoreServer(std::unique_ptr<Loop, LeakInForks> loop);
+  std::unique_ptr<Loop, LeakInForks> loop_;
 };
 
 struct TcpStoreOptions {
@@ -95,8 +99,8 @@ class TcpStore final : public Store {
 
  private:
   class Connections;
-  explicit TcpStore(std::unique_ptr<Connections> connections);
-  std::unique_ptr<Connections> connections_;
+  explicit TcpStore(std::unique_ptr<Connections, LeakInForks> connections);
+  std::unique_ptr<Connections, LeakInForks> connections_;
 };
 
 }  // namespace lockstep::comm

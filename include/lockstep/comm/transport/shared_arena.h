@@ -1,23 +1,34 @@
 // SharedArena: memory of this process that the other ranks of the machine can map.
 //
-// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It is as
-// large as the machine's memory from the start, but pages exist only once touched, so peers map it once and see every
-// later allocation without any further hand-over. See docs/architecture.md, "Memory".
+// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It
+// begins with more address space than most programs use, of which pages exist only once touched, so peers map it once
+// and see every later allocation without any further hand-over. When that is used up it grows by a further segment,
+// which peers map when they first meet an address in it. See docs/architecture.md, "Memory".
+//
+// In a fork of its process it hands out nothing, takes nothing back, and its memory is a private view: what the child
+// writes there nobody sees.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "lockstep/base/fd.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/comm/transport/range_allocator.h"
+#include "lockstep/comm/transport/segments.h"
 
 namespace lockstep::comm {
 
 struct SharedArenaOptions {
-  // Address space to reserve, bytes; 0: the machine's physical memory. An allocation beyond it fails.
-  std::size_t reserve = 0;
+  // Bytes that it hands out at most; 0: as many as the machine has, or the container may use. An allocation beyond it
+  // fails.
+  std::size_t limit = 0;
+  // Address space to begin with, bytes; 0: what suits the machine and leaves room for 1024 ranks. More is added when it
+  // is used up.
+  std::size_t first_segment = 0;
   // Freed memory that stays with the arena for the next allocation instead of going back to the system, bytes.
   std::size_t retain = std::size_t{64} << 20;
 };
@@ -36,25 +47,48 @@ class SharedArena {
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
-  bool contains(const void* pointer, std::size_t bytes) const;
-  std::size_t offset_of(const void* pointer) const { return static_cast<const std::byte*>(pointer) - base_; }
+  bool contains(const void* pointer, std::size_t bytes) const {
+    const auto* const start = static_cast<const std::byte*>(pointer);
+    if (start >= base_ && bytes <= first_bytes_ && start <= base_ + first_bytes_ - bytes) return true;
+    return segments_.count() > 1 && segments_.with_memory(pointer, bytes) != nullptr;
+  }
+  // Of a pointer into it; what names its place to every rank.
+  std::size_t offset_of(const void* pointer) const {
+    const auto distance = static_cast<std::size_t>(static_cast<const std::byte*>(pointer) - base_);
+    return distance < first_bytes_ ? distance : offset_beyond(pointer);
+  }
+  // The other way round; null where there is nothing.
+  std::byte* at(std::size_t offset) const;
+
+  // The first segment, and how many there are.
   std::byte* base() const { return base_; }
-  std::size_t reserve() const { return reserve_; }
+  std::size_t first_bytes() const { return first_bytes_; }
+  std::size_t segments() const { return segments_.count(); }
   int fd() const { return fd_.get(); }
   // Bytes handed out now.
   std::size_t allocated() const;
 
  private:
-  SharedArena(Fd fd, std::byte* base, std::size_t reserve, std::size_t retain);
+  SharedArena(Fd fd, Fd life, std::byte* base, std::size_t first_bytes, const SharedArenaOptions& options);
+  std::size_t offset_beyond(const void* pointer) const;
+  Status grow(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
+  Status add_segment(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
+  Status exhausted(std::size_t bytes) const LOCKSTEP_REQUIRES(mutex_);
   void release_pages(std::size_t offset, std::size_t bytes);
+  static void make_private(void* arena);  // in a fork
 
+  const Origin origin_;
   Fd fd_;
-  std::byte* base_;
-  std::size_t reserve_;
-  std::size_t retain_;
+  Fd life_;  // holds the lock that tells others that this program still runs (arena_view.h)
+  std::byte* const base_;
+  const std::size_t first_bytes_;
+  const std::size_t limit_;
+  const std::size_t retain_;
+  Segments segments_;
   mutable Mutex mutex_;
   RangeAllocator ranges_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t retained_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::optional<ForkHandler> fork_handler_;
 };
 
 }  // namespace lockstep::comm
