@@ -39,6 +39,7 @@ Place find_place(const InitOptions& options) {
   place.rendezvous.init_method = "env://";
   place.rendezvous.rank = world->rank;
   place.rendezvous.world_size = world->world_size;
+  place.rendezvous.job_key = world->job_key;
   place.rendezvous.master_addr = world->master_addr;
   // A port in the environment is not handed on: the rendezvous reads it there, and knows when torchrun's agent has it.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");

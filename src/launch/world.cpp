@@ -255,6 +255,15 @@ Status resolve_master(const WorldArguments& arguments, const Environment& enviro
   return {};
 }
 
+// mpirun gives all ranks of a job one random text, in their environment alone. It is this world's where mpirun counts
+// alike.
+std::string secret_of_mpirun(const Environment& environment, const World& world) {
+  const Result<std::optional<Claim>> mpi = from_mpi(environment);
+  if (!mpi.ok() || !mpi.value() || mpi.value()->rank != world.rank || mpi.value()->world_size != world.world_size)
+    return {};
+  return environment.get("OMPI_MCA_orte_precondition_transports").value_or("");
+}
+
 void resolve_places(const WorldArguments& arguments, const Claim& claim, std::string_view master_addr, World& world) {
   const bool on_one_node = claim.num_nodes == 1 || arguments.num_nodes == 1 || is_loopback(master_addr);
   const auto local_size = arguments.local_world_size ? arguments.local_world_size : claim.local_world_size;
@@ -302,6 +311,7 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
   resolve_places(arguments, claim, known_master, world);
   LOCKSTEP_RETURN_IF_ERROR(check(world, claim));
   LOCKSTEP_RETURN_IF_ERROR(resolve_master(arguments, environment, claim, world));
+  world.job_key = environment.get("LOCKSTEP_JOB_KEY").value_or(secret_of_mpirun(environment, world));
   return world;
 }
 

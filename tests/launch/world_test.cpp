@@ -293,5 +293,20 @@ TEST(SlurmLists, TasksPerNode) {
   for (const auto& [text, expected] : table) EXPECT_EQ(tasks_per_node(text), expected) << text;
 }
 
+// Only a secret of exactly this world's ranks will do.
+TEST(WorldJobKey, IsThatOfTheEnvironmentOrOfMpirun) {
+  const auto key_of = [](const Variables& variables) {
+    return resolve_world({}, Environment(variables)).value().job_key;
+  };
+  const Variables secret =
+      with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", "650f7d0afedf44d0-8985a3ad15de0891"}});
+  EXPECT_EQ(key_of(kOpenMpi), "");
+  EXPECT_EQ(key_of(secret), "650f7d0afedf44d0-8985a3ad15de0891");
+  EXPECT_EQ(key_of(with(secret, {{"LOCKSTEP_JOB_KEY", "mine"}})), "mine");
+  // Launcher variables that count as mpirun does, and a world that is put together of several mpiruns.
+  EXPECT_NE(key_of(with(secret, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})), "");
+  EXPECT_EQ(key_of(with(secret, {{"RANK", "1"}, {"WORLD_SIZE", "4"}})), "");
+}
+
 }  // namespace
 }  // namespace lockstep::launch

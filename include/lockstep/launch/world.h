@@ -23,6 +23,9 @@ struct World {
   std::string source;  // for people: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed"
   // Whether somebody said local_rank (arguments, variables, a world of one); else it is worked out, as below.
   bool local_rank_known = false;
+  // What the ranks of this job alone know: LOCKSTEP_JOB_KEY, else what Open MPI's mpirun gives each of its jobs. Empty
+  // without either.
+  std::string job_key = {};
 };
 
 // What the caller knows better than the environment.

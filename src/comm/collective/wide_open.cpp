@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "comm/store/status_text.h"
 #include "comm/transport/hand_over.h"
 #include "comm/transport/network_interface.h"
 #include "comm/transport/ucx_transport.h"
@@ -18,6 +19,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kTokenBytes = 16;
+const std::string kRefusal = "refused ";
 constexpr const char* kBefore = "before";  // the local groups
 constexpr const char* kAfter = "after";
 constexpr auto kFarewell = std::chrono::milliseconds(200);
@@ -70,6 +72,8 @@ Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store
   std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (!opened.ok()) {
+    // In the address's place, for the machines that wait for it.
+    if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
     return opened.with_context(fmt::format("rank {} cannot join group '{}', which spans {} machines", options.rank,
                                            options.name, group->layout_.machines()));
   }
@@ -139,6 +143,9 @@ Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadli
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, store->multi_get(keys, deadline));
   for (int rank = 0; rank < world_size(); ++rank) {
+    if (words[rank].starts_with(kRefusal))
+      return status_from(std::string_view(words[rank]).substr(kRefusal.size()))
+          .with_context(fmt::format("rank {}", rank));
     if (words[rank].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what rank {} published is no address", rank)};
     }

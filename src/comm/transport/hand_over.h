@@ -1,9 +1,11 @@
 // Hand-over: how the ranks of one machine get hold of one another's memory without any name in a file system.
 //
-// Rank 0 opens a Unix socket with a random abstract name and publishes the name with a random token in the group's
-// store, which only members of the job can read. Every other rank connects, proves the token and sends the descriptors
-// of its arena and of itself (a pidfd, so that its death can be noticed). Rank 0 answers with the descriptors of all
-// ranks and of the control memory. The sockets are closed again; nothing stays behind whoever dies.
+// Rank 0 opens a Unix socket with a random abstract name and publishes the name with two random tokens in the group's
+// store. Every other rank connects. Both check that the other runs as the same user and knows its token; then the rank
+// sends the descriptors of its arena and of itself (a pidfd, so that its death can be noticed), and rank 0 answers with
+// those of all ranks and of the control memory. Each rank reports whether it could take and map them all, and rank 0's
+// verdict is everyone's: a group is there on every rank, or on none, with one reason (hand_over_words.h). The sockets
+// are closed again; nothing stays behind whoever dies.
 #pragma once
 
 #include <memory>

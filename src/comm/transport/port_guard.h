@@ -28,10 +28,9 @@ struct Admitted {
   bool loopback = false;               // this machine's loopback addresses too
 };
 
-// Closes `listener`, a TCP socket that listens, to all others: from now on it, and connections that it accepts, get
-// segments from the admitted alone; nothing is answered to anybody else. Connections made before that end now, whoever
-// made them, before a byte of theirs is read: nobody of the job knows the port yet. kInvalidArgument for what is no
+// Closes `socket`, a TCP socket that listens or is about to, to all others: from now on it, and connections that it
+// accepts, get segments from the admitted alone; nothing is answered to anybody else. kInvalidArgument for what is no
 // address; kUnavailable when the kernel has no room for so many (some hundreds of machines).
-Status close_to_strangers(int listener, const Admitted& admitted);
+Status close_to_strangers(int socket, const Admitted& admitted);
 
 }  // namespace lockstep::comm

@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "comm/transport/listen_guard.h"
 #include "comm/transport/port_guard.h"
 #include "comm/transport/ucx_context.h"
 #include "lockstep/base/deadline.h"
@@ -37,12 +38,7 @@ class UcxTransport final : public Transport {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    const NewListeners listeners;
-    LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_create(context_->handle(), &params, &worker_), "worker"));
-    for (const int listener : listeners.found(address())) {
-      // The group can do without, as long as no stranger is on the network.
-      if (const Status closed = close_to_strangers(listener, admitted); !closed.ok()) log::warning(closed.message());
-    }
+    LOCKSTEP_RETURN_IF_ERROR(create_worker(params, admitted));
     LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -164,6 +160,27 @@ class UcxTransport final : public Transport {
   Status check(ucs_status_t status, const char* what) const {
     if (status == UCS_OK) return {};
     return {ErrorCode::kUnavailable, fmt::format("UCX, {}: {} ({})", what, text_of(ucx_, status), description_)};
+  }
+
+  // UCX 1.13 ends the process when somebody connects while the worker is made, so its ports are closed to strangers
+  // before they listen; where the kernel cannot do so, at once after.
+  Status create_worker(const ucp_worker_params_t& params, const Admitted& admitted) {
+    Status closed;
+    const auto close_port = [&](int socket) {
+      if (Status status = close_to_strangers(socket, admitted); !status.ok()) closed = status;
+    };
+    ucs_status_t created = UCS_OK;
+    const NewListeners listeners;
+    const auto watched = run_watching_listen(
+        [&] { created = ucx_.ucp_worker_create(context_->handle(), &params, &worker_); }, close_port);
+    LOCKSTEP_RETURN_IF_ERROR(watched.status());
+    LOCKSTEP_RETURN_IF_ERROR(check(created, "worker"));
+    if (!watched.value()) {
+      for (const int listener : listeners.found(address())) close_port(listener);
+    }
+    // The group can do without, as long as no stranger is on the network.
+    if (!closed.ok()) log::warning(closed.message());
+    return {};
   }
 
   Flight* begin(Parcel& parcel) {

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -210,39 +211,49 @@ TEST(HostsFault, AReceiveFromARankThatLeftFails) {
 }
 
 // TCP ports on which somebody listens in this network namespace, in IPv4.
-std::vector<std::uint16_t> listening_ports() {
-  std::vector<std::uint16_t> ports;
+std::vector<int> listening_ports() {
+  std::vector<int> ports;
   std::ifstream table("/proc/net/tcp");
   std::string line;
   std::getline(table, line);
   while (std::getline(table, line)) {
     unsigned address = 0, port = 0, state = 0;
     if (std::sscanf(line.c_str(), " %*d: %x:%x %*x:%*x %x", &address, &port, &state) == 3 && state == 0x0a)
-      ports.push_back(static_cast<std::uint16_t>(port));
+      ports.push_back(static_cast<int>(port));
   }
   return ports;
 }
 
-// Connects to a port of this machine and says something that is none of the protocol.
-void disturb(std::uint16_t port, const std::string& bytes) {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+sockaddr_in port_of_machine(int machine, int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  inet_pton(AF_INET, Machines::ipv4(1).c_str(), &address.sin_addr);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, Machines::ipv4(machine).c_str(), &address.sin_addr);
+  return address;
+}
+
+// Connects to a port of machine 1 and says something that is none of the protocol.
+void disturb(int port, const std::string& bytes) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = port_of_machine(1, port);
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   (void)::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
+// From a machine of the group, which alone gets through.
 TEST(HostsFault, HostileBytesAtEveryPortDisturbNobody) {
   run_on_machines({{1, 1}}, [](int rank) {
     const ProcessGroup group;
     EXPECT_TRUE(add_up(*group, kBound).ok());
     if (rank == 1) {
-      const std::vector<std::uint16_t> ports = listening_ports();
+      std::string ports;
+      for (const int port : listening_ports()) ports += std::to_string(port) + " ";
       EXPECT_FALSE(ports.empty());
+      ASSERT_TRUE(group.store().set("ports", ports).ok());
+    } else {
+      std::istringstream ports(group.store().get("ports", Deadline::after(kBound)).value());
       std::mt19937 random(3);
-      for (const std::uint16_t port : ports) {
+      for (int port = 0; ports >> port;) {
         for (const std::size_t size : {0, 1, 7, 8, 64, 4096, 100'000}) {
           std::string bytes(size, '\0');
           for (char& byte : bytes) byte = static_cast<char>(random());
@@ -271,6 +282,7 @@ std::vector<int> listening_ports_on(const Machines& machines, int machine, const
 }
 
 // What makes UCX 1.13 end its process: its magic number, then a header of a packet that makes no sense.
+constexpr char kPoisonBytes[] = "\x78\x56\x34\x12\xbe\xba\xfe\xca\x20\x03\x00\x00\x00\x07\x07\x07";
 constexpr const char* kPoison = "\\x78\\x56\\x34\\x12\\xbe\\xba\\xfe\\xca\\x20\\x03\\x00\\x00\\x00\\x07\\x07\\x07";
 
 void expect_closed_to_strangers(const std::string& master, const std::string& target, const char* table) {
@@ -292,10 +304,16 @@ void expect_closed_to_strangers(const std::string& master, const std::string& ta
         // Of rank 1's machine: there are the ports of UCX alone, the store's is on rank 0's.
         const std::vector<int> ports = listening_ports_on(job.machines(), 1, table);
         EXPECT_FALSE(ports.empty());
-        for (const int port : ports) {
-          const std::string say_it = fmt::format("printf '{}' > /dev/tcp/{}/{}", kPoison, target, port);
-          const test::Finished end = test::run_program(job.machines().on(2, {"timeout", "0.5", "bash", "-c", say_it}));
-          EXPECT_EQ(end.exit_code, 124) << "a stranger got an answer at port " << port << ": " << end.err;
+        // From another machine, and as another user of this one.
+        for (const int from : {2, 1}) {
+          for (const int port : ports) {
+            const std::string say_it = fmt::format("printf '{}' > /dev/tcp/{}/{}", kPoison, target, port);
+            const test::Finished end =
+                test::run_program(job.machines().on(from, {"setpriv", "--reuid", "12345", "--regid", "12345",
+                                                           "--clear-groups", "timeout", "0.5", "bash", "-c", say_it}));
+            EXPECT_EQ(end.exit_code, 124)
+                << "a stranger on machine " << from << " got an answer at port " << port << ": " << end.err;
+          }
         }
         std::ofstream(over) << "over";
       });
@@ -303,6 +321,63 @@ void expect_closed_to_strangers(const std::string& master, const std::string& ta
 
 TEST(HostsFault, StrangersDoNotReachThePorts) {
   expect_closed_to_strangers(Machines::ipv4(0), Machines::ipv4(1), "/proc/net/tcp");
+}
+
+constexpr int kFirstPort = 40'000;
+constexpr int kPorts = 128;
+
+// Connects to all of machine 1's ports at once, and says what ends UCX wherever it gets through; how often that was.
+int attack_all_ports() {
+  std::vector<Fd> sockets;
+  std::vector<pollfd> waiting;
+  for (int port = kFirstPort; port < kFirstPort + kPorts; ++port) {
+    sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const sockaddr_in address = port_of_machine(1, port);
+    (void)::connect(sockets.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    waiting.push_back({sockets.back().get(), POLLOUT, 0});
+  }
+  int reached = 0;
+  for (int look = 0; look < 3; ++look) {
+    (void)::poll(waiting.data(), waiting.size(), 1);
+    for (pollfd& entry : waiting) {
+      if (entry.revents == 0) continue;
+      if ((entry.revents & (POLLERR | POLLHUP)) == 0 &&
+          ::send(entry.fd, kPoisonBytes, sizeof kPoisonBytes - 1, MSG_NOSIGNAL) > 0)
+        ++reached;
+      entry.fd = -1;
+    }
+  }
+  return reached;
+}
+
+// Between the moment when UCX opens a port and that when it is closed to strangers, one that tries all the time gets
+// through now and then. Machine 2 is no part of the group.
+TEST(HostsFault, StrangersWhoComeBeforeThePortIsClosedAreSentAway) {
+  run_on_machines({{1, 1, 1}}, [](int rank) {
+    if (rank == 1)
+      std::ofstream("/proc/sys/net/ipv4/ip_local_port_range") << kFirstPort << ' ' << kFirstPort + kPorts - 1;
+    auto met = rendezvous(RendezvousOptions()).value();
+    const std::array<std::string, 1> over{"over"};
+    if (rank == 2) {
+      while (!met.store->check(over).value()) {
+        EXPECT_EQ(attack_all_ports(), 0);
+      }
+    }
+    for (int round = 0; rank < 2 && round < 20; ++round) {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.world_size = 2;
+      options.name = "round " + std::to_string(round);
+      options.timeout = kBound;
+      const auto group = Communicator::create(met.store, options);
+      ASSERT_TRUE(group.ok()) << group.status().message();
+      EXPECT_TRUE(add_up(*group.value(), kBound).ok());
+    }
+    if (rank == 0) {
+      ASSERT_TRUE(met.store->set(over[0], "").ok());
+    }
+    (void)met.release(5s);
+  });
 }
 
 TEST(HostsFault, StrangersDoNotReachThePortsOverIpv6) {

@@ -1,8 +1,8 @@
 // A store served over TCP: TcpStoreServer holds the values, TcpStore is a client of it.
 //
 // Both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key itself never travels)
-// before anything else is said. A server without a key serves only where strangers cannot reach it: on a loopback
-// address. Traffic is not encrypted; store nothing secret.
+// before anything else is said. A server that is given no key uses one that processes of its own user alone can get.
+// Traffic is not encrypted; store nothing secret.
 //
 // In a fork of their process both are inert: the server serves on in the parent, and calls of the client are refused
 // (kUnsupported).
@@ -25,7 +25,9 @@ struct TcpStoreServerOptions {
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};
-  // The job's secret, any bytes. Empty is allowed on loopback addresses only; elsewhere start() refuses.
+  // The job's secret, any bytes. Empty: on a loopback address a fresh one, which processes of the same user on this
+  // machine get through a Unix socket (the kernel tells both ends whose the other is); on any other address the user's
+  // own, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is made when it is not there.
   std::string job_key = {};
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
@@ -38,7 +40,8 @@ struct TcpStoreServerOptions {
 // polled. Bytes that are no valid request close the connection they came from and disturb no other.
 class TcpStoreServer {
  public:
-  // kUnavailable: the address is taken or not this machine's. kInvalidArgument: no key on an address that others reach.
+  // kUnavailable: the address is taken or not this machine's. kInvalidArgument: no key on an address that others reach,
+  // and no place for the user's own.
   static Result<std::unique_ptr<TcpStoreServer>> start(TcpStoreServerOptions options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -62,7 +65,7 @@ class TcpStoreServer {
 
 struct TcpStoreOptions {
   Endpoint server = {};
-  std::string job_key = {};  // the server's
+  std::string job_key = {};  // the server's; empty: whatever the server has instead, if this user can get it
   // For requests without a deadline of their own; a server that is silent for longer counts as lost, and gets little
   // time for the next ones, until it answers again.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
