@@ -17,13 +17,15 @@
 namespace lockstep::test {
 namespace {
 
-// Collects what EXPECT and ASSERT complain about while it lives.
+// Collects what EXPECT and ASSERT complain about. GoogleTest owns and deletes it when a rank, or a fork of one, calls
+// exit.
 class FailureCollector : public testing::EmptyTestEventListener {
  public:
-  FailureCollector() { testing::UnitTest::GetInstance()->listeners().Append(this); }
-  ~FailureCollector() override { testing::UnitTest::GetInstance()->listeners().Release(this); }
-  FailureCollector(const FailureCollector&) = delete;
-  FailureCollector& operator=(const FailureCollector&) = delete;
+  static FailureCollector& start() {
+    auto* const collector = new FailureCollector;
+    testing::UnitTest::GetInstance()->listeners().Append(collector);
+    return *collector;
+  }
 
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
@@ -135,7 +137,7 @@ void run_processes(int world, const std::function<void(int rank)>& fn, std::chro
   options.grace = std::chrono::milliseconds(500);
   const Status status = launch::spawn(
       [&fn](int rank) {
-        const FailureCollector failures;
+        const FailureCollector& failures = FailureCollector::start();
         take_place(rank);
         fn(rank);
         if (!failures.text().empty()) throw std::runtime_error("test failures:" + failures.text());

@@ -30,7 +30,7 @@ TEST_P(SegmentsMulti, RandomOperations) {
     ASSERT_NE(group, nullptr);
     ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(*group, 21, test::repetitions(60), /*max_count=*/20'000));
     ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(*group, 22, test::repetitions(6), /*max_count=*/300'000));
-    EXPECT_GT(arena->segments(), 3U);
+    EXPECT_GE(arena->segments(), 3U);
     // A second group of the same arenas.
     const auto second = test::join(store, rank, GetParam(), arena, "second");
     ASSERT_NE(second, nullptr);
