@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/base/regular_file.h"
+
 namespace lockstep {
 namespace {
 
@@ -26,19 +28,30 @@ ErrorCode code_of(int error_number) {
   }
 }
 
+Status in_the_way(const std::filesystem::path& path, mode_t mode) {
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{}: expected a place for a regular file, found {}", path.native(), kind_of_file(mode))};
+}
+
 }  // namespace
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  struct stat info {};
+  // A rename would replace a device, and the bytes would never come to who reads a FIFO.
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return in_the_way(path, info.st_mode);
   AtomicFile file;
   file.path_ = path;
   std::filesystem::path temporary = path;
   temporary += kTemporarySuffix;
-  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
+  // O_NONBLOCK: a FIFO under this name would be waited for.
+  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode));
   if (!file.fd_.valid()) {
     const int error = errno;
     return Status(code_of(error),
                   fmt::format("{}: cannot create the file: {}", temporary.native(), std::strerror(error)));
   }
+  if (::fstat(file.fd_.get(), &info) != 0) return file.failure("cannot look at the file", errno);
+  if (!S_ISREG(info.st_mode)) return in_the_way(temporary, info.st_mode);
   file.temporary_ = std::move(temporary);
   return file;
 }

@@ -1,18 +1,13 @@
 #include "lockstep/checkpoint/tensor_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <span>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/fd.h"
+#include "lockstep/base/regular_file.h"
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
 #include "tensor_file_header.h"
@@ -29,14 +24,8 @@ const std::string kNoDigits(kSha256Digits, '0');
 // A file being read, and what has been read hashed.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path) : path_(path) {
-    fd_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd_.valid()) fail_system("cannot open", errno);
-    struct stat info {};
-    if (::fstat(fd_.get(), &info) != 0) fail_system("cannot ask for the size", errno);
-    if (!S_ISREG(info.st_mode)) fail(ErrorCode::kIo, "expected a regular file");
-    size_ = static_cast<std::uint64_t>(info.st_size);
-  }
+  explicit Reader(const std::filesystem::path& path)
+      : path_(path), file_(or_throw(RegularFile::open(path))), size_(file_.size()) {}
 
   // The header's text, after its length.
   std::string read_header_text() {
@@ -53,14 +42,8 @@ class Reader {
   }
 
   void read(void* bytes, std::size_t count) {
-    auto* out = static_cast<char*>(bytes);
-    while (count > 0) {
-      const ssize_t got = ::read(fd_.get(), out, count);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail_system("cannot read", errno);
-      if (got == 0) fail(ErrorCode::kCorrupt, "damaged: the file became shorter while it was read");
-      out += got;
-      count -= static_cast<std::size_t>(got);
+    if (or_throw(file_.read({static_cast<std::uint8_t*>(bytes), count})) < count) {
+      fail(ErrorCode::kCorrupt, "damaged: the file became shorter while it was read");
     }
   }
 
@@ -77,16 +60,15 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void fail_system(const char* what, int error_number) const {
-    const ErrorCode code = error_number == ENOENT   ? ErrorCode::kNotFound
-                           : error_number == EACCES ? ErrorCode::kPermission
-                                                    : ErrorCode::kIo;
-    fail(code, fmt::format("{}: {}", what, std::strerror(error_number)));
+  template <typename T>
+  static T or_throw(Result<T> result) {
+    if (!result.ok()) throw CheckpointError(result.status().code(), result.status().message());
+    return std::move(result).value();
   }
 
   std::filesystem::path path_;
-  Fd fd_;
-  std::uint64_t size_ = 0;
+  RegularFile file_;
+  std::uint64_t size_;
   std::uint64_t data_bytes_ = 0;
 };
 

@@ -1,13 +1,10 @@
 #include "packed_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/data/errors.h"
 
@@ -16,22 +13,15 @@ namespace {
 
 constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib's code for a gzip header, no other
 
-DataError system_error(const std::filesystem::path& path, const char* what, int error_number) {
-  return DataError(error_number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                   fmt::format("{}: {}: {}", path.native(), what, std::strerror(error_number)));
+template <typename T>
+T or_throw(Result<T> result) {
+  if (!result.ok()) throw DataError(result.status().code(), result.status().message());
+  return std::move(result).value();
 }
 
 }  // namespace
 
-PackedFile::PackedFile(std::filesystem::path path) : path_(std::move(path)) {
-  fd_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd_.valid()) throw system_error(path_, "cannot open", errno);
-  struct stat info {};
-  if (::fstat(fd_.get(), &info) != 0) throw system_error(path_, "cannot ask for the size", errno);
-  if (!S_ISREG(info.st_mode)) {
-    throw DataError(ErrorCode::kIo, fmt::format("{}: expected a regular file", path_.native()));
-  }
-  size_ = static_cast<std::uint64_t>(info.st_size);
+PackedFile::PackedFile(std::filesystem::path path) : path_(std::move(path)), file_(or_throw(RegularFile::open(path_))) {
   if (refill() && zlib_.avail_in >= 2) packed_ = buffer_[0] == 0x1f && buffer_[1] == 0x8b;
   if (packed_ && ::inflateInit2(&zlib_, kGzipOnly) != Z_OK) {
     throw DataError(ErrorCode::kIo, fmt::format("{}: zlib cannot start: out of memory", path_.native()));
@@ -43,12 +33,8 @@ PackedFile::~PackedFile() {
 }
 
 bool PackedFile::refill() {
-  ssize_t got = 0;
-  do {
-    got = ::read(fd_.get(), buffer_.data(), buffer_.size());
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) throw system_error(path_, "cannot read", errno);
-  file_read_ += static_cast<std::uint64_t>(got);
+  const std::size_t got = or_throw(file_.read(buffer_));
+  file_read_ += got;
   zlib_.next_in = buffer_.data();
   zlib_.avail_in = static_cast<uInt>(got);
   return got > 0;
@@ -105,7 +91,7 @@ void PackedFile::fail_packed(const char* what) const {
   throw DataError(
       ErrorCode::kCorrupt,
       fmt::format("{}: damaged gzip file: {} (at byte {} of {} of the file, {} bytes unpacked); get the file again",
-                  path_.native(), what, file_read_ - zlib_.avail_in, size_, position_));
+                  path_.native(), what, file_read_ - zlib_.avail_in, file_.size(), position_));
 }
 
 }  // namespace lockstep::data

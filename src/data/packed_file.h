@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <span>
 
-#include "lockstep/base/fd.h"
+#include "lockstep/base/regular_file.h"
 
 namespace lockstep::data {
 
 class PackedFile {
  public:
-  // Throws DataError (kNotFound, kIo).
+  // Throws DataError (kNotFound, kPermission, kIo; kCorrupt for what is not a regular file).
   explicit PackedFile(std::filesystem::path path);
   ~PackedFile();
   PackedFile(const PackedFile&) = delete;
@@ -27,7 +27,7 @@ class PackedFile {
   // Unpacked bytes read so far.
   std::uint64_t position() const { return position_; }
   // The file cannot unpack to more bytes than this: deflate never packs better than about 1 to 1032.
-  std::uint64_t most_bytes() const { return packed_ ? size_ * 1040 : size_; }
+  std::uint64_t most_bytes() const { return packed_ ? file_.size() * 1040 : file_.size(); }
 
  private:
   bool refill();
@@ -37,8 +37,7 @@ class PackedFile {
   [[noreturn]] void fail_packed(const char* what) const;
 
   std::filesystem::path path_;
-  Fd fd_;
-  std::uint64_t size_ = 0;       // of the file
+  RegularFile file_;
   std::uint64_t file_read_ = 0;  // bytes of the file that have been in the buffer
   std::uint64_t position_ = 0;
   bool packed_ = false;

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -129,6 +130,17 @@ TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
 TEST_F(CheckpointFolders, NoAsynchronousSaveIsLost) {
   { CheckpointManager(folder_, {.asynchronous = true}).save(1, state_of(1)); }
   EXPECT_EQ(CheckpointManager(folder_).load_latest()->step(), 1);
+}
+
+TEST_F(CheckpointFolders, AFifoInPlaceOfACheckpointIsPassedOver) {
+  CheckpointManager manager(folder_, {});
+  manager.save(1, state_of(1));
+  const std::filesystem::path fifo = folder_ / "step-000000002.ckpt";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(manager.load_latest()->step(), 1);
+  EXPECT_EQ(code_of([&] { manager.load(2); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(message_, fifo.native() + ": expected a regular file, found a FIFO");
+  EXPECT_EQ(code_of([&] { manager.save(2, state_of(2)); }), ErrorCode::kInvalidArgument);
 }
 
 // A limit on the size of files stands for a full disk.

@@ -17,7 +17,8 @@ class AtomicFile {
  public:
   static constexpr std::string_view kTemporarySuffix = ".tmp";
 
-  // What a killed process has left there is overwritten.
+  // What a killed process has left there is overwritten. kInvalidArgument where one of the two names is that of a
+  // folder, device or FIFO.
   static Result<AtomicFile> create(const std::filesystem::path& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

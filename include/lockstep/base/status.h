@@ -37,7 +37,8 @@ class [[nodiscard]] Status {
   Status() = default;  // success
   Status(ErrorCode code, std::string message);
 
-  // An error from errno: "what: strerror(errno)", with the limit when it is that of open descriptors.
+  // An error from errno, kNotFound, kPermission or kIo: "what: strerror(errno)", with the limit when it is that of open
+  // descriptors.
   static Status from_errno(std::string_view what, int error_number);
 
   bool ok() const { return error_ == nullptr; }

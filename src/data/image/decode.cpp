@@ -1,10 +1,6 @@
 #include "lockstep/data/decode.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +8,7 @@
 #include <new>
 
 #include "data/image/decoders.h"
-#include "lockstep/base/fd.h"
+#include "lockstep/base/regular_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -47,13 +43,6 @@ Status unknown_format(std::span<const std::uint8_t> bytes) {
   for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) found += fmt::format(" {:02x}", bytes[i]);
   return {ErrorCode::kUnsupported,
           fmt::format("expected {}, found {} bytes that begin with{}", kExpected, bytes.size(), found)};
-}
-
-Status open_error(int error_number) {
-  const Status status = Status::from_errno("cannot open the file", error_number);
-  if (error_number == ENOENT || error_number == ENOTDIR) return {ErrorCode::kNotFound, status.message()};
-  if (error_number == EACCES || error_number == EPERM) return {ErrorCode::kPermission, status.message()};
-  return status;
 }
 
 Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_t> bytes) {
@@ -202,25 +191,11 @@ Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8
 }
 
 Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes, std::size_t most_bytes) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return open_error(errno).with_context(path.native());
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0)
-    return Status::from_errno("cannot look at the file", errno).with_context(path.native());
-  if (!S_ISREG(info.st_mode)) {
-    return {ErrorCode::kCorrupt, path.native() + ": expected a regular file, found a folder, pipe or device"};
-  }
-  if (info.st_size == 0) return empty_file().with_context(path.native());
-  bytes.resize(std::min(static_cast<std::size_t>(info.st_size), most_bytes));
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::from_errno("cannot read the file", errno).with_context(path.native());
-    if (got == 0) break;  // it became shorter meanwhile; the decoder says that it is cut short
-    done += static_cast<std::size_t>(got);
-  }
-  bytes.resize(done);
+  LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
+  if (file.size() == 0) return empty_file().with_context(path.native());
+  bytes.resize(std::min<std::size_t>(file.size(), most_bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(bytes));
+  bytes.resize(got);  // it may have become shorter meanwhile; the decoder says that it is cut short
   return {};
 }
 

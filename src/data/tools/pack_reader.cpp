@@ -1,14 +1,12 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cerrno>
 #include <cstddef>
 
 #include "data/tools/pack_format.h"
-#include "lockstep/base/fd.h"
+#include "lockstep/base/regular_file.h"
 #include "lockstep/data/pack.h"
 
 namespace lockstep::data {
@@ -62,26 +60,17 @@ std::string fault_of(const Header& header, std::span<const std::uint8_t> file) {
 }  // namespace
 
 Result<PackReader> PackReader::open(const std::filesystem::path& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const auto failed = [&](const char* what, int error) {
-    const bool absent = error == ENOENT || error == ENOTDIR;
-    const ErrorCode other = error == EACCES ? ErrorCode::kPermission : ErrorCode::kIo;
-    return Status(absent ? ErrorCode::kNotFound : other,
-                  fmt::format("{}: {}: {}", path.native(), what, std::strerror(error)));
-  };
-  if (!fd.valid()) return failed("cannot open the pack", errno);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return failed("cannot ask for the size", errno);
-  if (!S_ISREG(info.st_mode))
-    return Status(ErrorCode::kIo, path.native() + ": expected a file made by `lockstep pack`");
+  LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   const auto mapping = std::make_shared<Mapping>(path.native());
-  if (static_cast<std::size_t>(info.st_size) < kHeaderBytes) {
-    return mapping->corrupt(fmt::format("expected a header of {} bytes, found {}", kHeaderBytes, info.st_size));
+  if (file.size() < kHeaderBytes) {
+    return mapping->corrupt(fmt::format("expected a header of {} bytes, found {}", kHeaderBytes, file.size()));
   }
-  void* address = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) return failed("cannot map the file into memory", errno);
+  void* address = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.fd(), 0);
+  if (address == MAP_FAILED) {
+    return Status::from_errno("cannot map the file into memory", errno).with_context(path.native());
+  }
   mapping->address = address;
-  mapping->bytes = static_cast<std::size_t>(info.st_size);
+  mapping->bytes = file.size();
   PackReader reader;
   reader.mapping_ = mapping;
   LOCKSTEP_RETURN_IF_ERROR(reader.read_index());

@@ -1,6 +1,7 @@
 #include "lockstep/data/pack.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <random>
@@ -102,7 +103,11 @@ TEST_F(Pack, CorruptPicturesAreAnErrorOrLeftOut) {
 
 TEST_F(Pack, SaysWhatIsWrong) {
   EXPECT_EQ(PackReader::open(scratch_.path() / "nowhere").status().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(PackReader::open(scratch_.path()).status().code(), ErrorCode::kIo);
+  EXPECT_EQ(PackReader::open(scratch_.path()).status().code(), ErrorCode::kCorrupt);
+  const fs::path fifo = scratch_.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_NE(PackReader::open(fifo).status().message().find("found a FIFO"), std::string::npos);
+  EXPECT_FALSE(pack_folder(folder_, fifo).ok());
   EXPECT_FALSE(pack_folder(folder_, file_, {.quality = 101}).ok());
   EXPECT_FALSE(pack_folder(folder_, scratch_.path() / "no" / "such" / "folder.pack").ok());
   write_file(file_, Bytes(10));
