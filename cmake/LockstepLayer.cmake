@@ -1,4 +1,6 @@
-# lockstep_layer(NAME FOLDER folder [TORCH] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_layer(NAME FOLDER folder [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
+#
+# INTERNAL: for our own programs alone, not in the installed package.
 #
 # One static library per layer: src/FOLDER/*.cpp, public headers in include/lockstep/FOLDER. A layer sees only what it
 # names here, so a dependency that docs/architecture.md does not allow does not build: layers without TORCH have no
@@ -27,7 +29,7 @@ function(lockstep_use_torch target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH" "FOLDER" "PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp)
   if(NOT sources)
     return()
@@ -48,5 +50,7 @@ function(lockstep_layer name)
   if(ARG_TORCH)
     lockstep_use_torch(lockstep_${name})
   endif()
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
+  if(NOT ARG_INTERNAL)
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
+  endif()
 endfunction()

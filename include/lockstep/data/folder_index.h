@@ -18,7 +18,8 @@ struct FolderIndex {
   };
   std::vector<std::string> classes;  // sorted by bytes; the label of a class is its place
   std::map<std::string, std::int64_t> class_to_idx;
-  std::vector<Sample> samples;  // by class, then by folder and name: torchvision's order
+  std::vector<Sample> samples;        // by class, then by folder and name: torchvision's order
+  std::vector<std::string> left_out;  // paths of TIFF files, with ignore_unsupported
 };
 
 struct FolderIndexOptions {

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "data/preview/contact_sheet.h"
 #include "data/tools/check_folder.h"
-#include "data/tools/contact_sheet.h"
 #include "lockstep/data/decode.h"
 #include "lockstep/data/pack.h"
 
@@ -36,6 +36,7 @@ constexpr std::string_view word_for(data::FindingKind kind) {
     case data::FindingKind::kCorrupt: return "corrupt";
     case data::FindingKind::kTiny: return "tiny";
     case data::FindingKind::kDuplicate: return "duplicate";
+    case data::FindingKind::kUnsupported: return "unsupported";
   }
   return "";
 }
@@ -124,6 +125,9 @@ int run_preview(const PreviewArguments& arguments) {
   if (!sheet.ok()) return fail(sheet.status());
   if (const Status written = data::write_png(sheet.value().image, arguments.out); !written.ok()) return fail(written);
   for (const std::string& left_out : sheet.value().left_out) fmt::print("left out: {}\n", left_out);
+  if (const Status& names = sheet.value().names; !names.ok()) {
+    fmt::print(stderr, "lockstep: the sheet is without the names of classes: {}\n", names.message());
+  }
   fmt::print("{}: {} samples, {} x {} pixels\n", arguments.out, sheet.value().samples, sheet.value().image.width(),
              sheet.value().image.height());
   return EXIT_SUCCESS;
@@ -131,17 +135,17 @@ int run_preview(const PreviewArguments& arguments) {
 
 int run_check(const CheckArguments& arguments) {
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(arguments.path, ignored)) return check_pack(arguments.path);
+  if (!std::filesystem::is_directory(arguments.path, ignored)) return check_pack(arguments.path);
   const Result<data::FolderReport> report =
       data::check_folder(arguments.path, {.least_side = arguments.least_side, .threads = arguments.threads});
   if (!report.ok()) return fail(report.status());
-  std::array<std::int64_t, 3> counts{};
+  std::array<std::int64_t, 4> counts{};
   for (const data::Finding& finding : report.value().findings) {
     ++counts[static_cast<std::size_t>(finding.kind)];
     fmt::print("{}: {}: {}\n", word_for(finding.kind), finding.path, finding.detail);
   }
-  fmt::print("{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate\n", report.value().pictures,
-             report.value().classes, counts[0], counts[1], counts[2]);
+  fmt::print("{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate, {} unsupported\n", report.value().pictures,
+             report.value().classes, counts[0], counts[1], counts[2], counts[3]);
   return report.value().findings.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -141,15 +141,14 @@ std::string shortened(const std::vector<std::string>& names) {
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
-Status check_folders(const FolderIndex& index, const std::vector<std::string>& empty,
-                     const std::vector<std::string>& unsupported, const std::string& root,
+Status check_folders(const FolderIndex& index, const std::vector<std::string>& empty, const std::string& root,
                      const FolderIndexOptions& options) {
-  if (!unsupported.empty() && !options.ignore_unsupported) {
+  if (!index.left_out.empty() && !options.ignore_unsupported) {
     return {
         ErrorCode::kUnsupported,
         fmt::format("{}: expected JPEG, PNG, BMP, WebP or PPM pictures, found {} TIFF files: {}. Convert them, or set "
                     "ignore_unsupported to leave them out",
-                    root, unsupported.size(), shortened(unsupported))};
+                    root, index.left_out.size(), shortened(index.left_out))};
   }
   if (!empty.empty() && !options.allow_empty) {
     return {
@@ -178,7 +177,6 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
         fmt::format("{}: expected a folder for each class, found no folder and {} files", root, top->files.size()));
   }
   std::vector<std::string> empty;
-  std::vector<std::string> unsupported;
   for (std::size_t label = 0; label < index.classes.size(); ++label) {
     const std::string& name = index.classes[label];
     index.class_to_idx[name] = static_cast<std::int64_t>(label);
@@ -191,9 +189,9 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
       }
     }
     if (index.samples.size() == before) empty.push_back(name);
-    unsupported.insert(unsupported.end(), search.unsupported().begin(), search.unsupported().end());
+    index.left_out.insert(index.left_out.end(), search.unsupported().begin(), search.unsupported().end());
   }
-  LOCKSTEP_RETURN_IF_ERROR(check_folders(index, empty, unsupported, root, options));
+  LOCKSTEP_RETURN_IF_ERROR(check_folders(index, empty, root, options));
   return index;
 }
 

@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-enum class FindingKind { kCorrupt, kTiny, kDuplicate };
+enum class FindingKind { kCorrupt, kTiny, kDuplicate, kUnsupported };
 
 struct Finding {
   FindingKind kind = FindingKind::kCorrupt;
@@ -21,7 +21,7 @@ struct Finding {
 struct FolderReport {
   std::int64_t pictures = 0;
   std::int64_t classes = 0;
-  std::vector<Finding> findings;  // in the folder's order
+  std::vector<Finding> findings;  // in the folder's order; then TIFF files, which no dataset here reads
 };
 
 struct CheckOptions {

@@ -24,6 +24,16 @@ void on_error(j_common_ptr codec) {
   std::longjmp(handler->back, 1);
 }
 
+bool is_grey(const Image& image) {
+  for (int y = 0; y < image.height(); ++y) {
+    for (int x = 0; x < image.width(); ++x) {
+      const auto pixel = image.pixel(x, y);
+      if (pixel[0] != pixel[1] || pixel[1] != pixel[2]) return false;
+    }
+  }
+  return true;
+}
+
 // Only C from setjmp to longjmp: nothing here has a destructor. False: see handler.message.
 bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHandler& handler, unsigned char** out,
               unsigned long* out_bytes) {
@@ -36,7 +46,7 @@ bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHa
   }
   jpeg_create_compress(&codec);
   jpeg_mem_dest(&codec, out, out_bytes);
-  const bool grey = image.channels() == 1;
+  const bool grey = is_grey(image);
   codec.image_width = static_cast<JDIMENSION>(image.width());
   codec.image_height = static_cast<JDIMENSION>(image.height());
   codec.input_components = grey ? 1 : Image::kBytesPerPixel;

@@ -1,12 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "data/image/encoders.h"
 #include "data/tools/check_folder.h"
-#include "data/tools/contact_sheet.h"
-#include "data/tools/font.h"
-#include "lockstep/data/decode.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
@@ -48,49 +43,17 @@ TEST(CheckFolder, FindsCorruptTinyAndDuplicatePictures) {
   EXPECT_FALSE(check_folder(scratch.path() / "nowhere").ok());
 }
 
-TEST(ContactSheet, ShowsSamplesOfAllClassesWithTheirNames) {
+TEST(CheckFolder, ListsTiffFilesInsteadOfStopping) {
   const test::ScratchFolder scratch;
-  fill(scratch);
-  const Compose transform({Resize{OutputSize(40, 40)}});
-  const Result<ContactSheet> sheet = contact_sheet(scratch.path(), transform, {.columns = 3, .cell = 40});
-  ASSERT_TRUE(sheet.ok()) << sheet.status().message();
-  EXPECT_EQ(sheet.value().samples, 4);
-  EXPECT_EQ(sheet.value().left_out.size(), 2U);
-  EXPECT_EQ(sheet.value().image.width(), 6 + 3 * 46);
-  // Written and read again, it is the same picture.
-  const std::filesystem::path file = scratch.path() / "sheet.png";
-  ASSERT_TRUE(write_png(sheet.value().image, file).ok());
-  EXPECT_EQ(packed_bytes(decode_image(file).value()), packed_bytes(sheet.value().image));
-}
-
-TEST(ContactSheet, RepeatsSamplesThroughEpochs) {
-  const test::ScratchFolder scratch;
-  scratch.write("a/1.png", text(test::encode_png(test::make_picture(90, 90))));
-  const Compose transform({RandomResizedCrop{32}});
-  const auto sheet = [&](SheetOptions options) {
-    options.cell = 32;
-    return contact_sheet(scratch.path(), transform, options).value();
-  };
-  EXPECT_EQ(packed_bytes(sheet({}).image), packed_bytes(sheet({}).image));
-  EXPECT_NE(packed_bytes(sheet({}).image), packed_bytes(sheet({.seed = 1}).image));
-  const Image three = sheet({.columns = 3, .epochs = 3}).image;
-  EXPECT_EQ(three.width(), 6 + 3 * 38);
-  EXPECT_FALSE(contact_sheet(scratch.path(), transform, {.samples = 0}).ok());
-}
-
-TEST(Font, DrawsInsideOfItsRoom) {
-  Image image(40, 12);
-  std::fill_n(image.row(0), image.row_bytes() * 12, std::uint8_t{0});
-  draw_text(image, 2, 1, 36, "Aj\u00e4~ and more");  // 6 letters: A j ? ~ . .
-  int ink = 0;
-  for (int y = 0; y < 12; ++y) {
-    for (int x = 0; x < 40; ++x) {
-      if (image.pixel(x, y)[0] == 0) continue;
-      ++ink;
-      EXPECT_TRUE(x >= 2 && x < 38 && y >= 1 && y < 1 + kLetterHeight);
-    }
-  }
-  EXPECT_GT(ink, 30);
+  scratch.write("cat/1.png", text(test::encode_png(test::make_picture(40, 40))));
+  scratch.write("cat/scan.TIFF", "II*");
+  scratch.write("dog/scan.tif", "II*");
+  const Result<FolderReport> report = check_folder(scratch.path());
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report.value().pictures, 1);
+  ASSERT_EQ(report.value().findings.size(), 2U);
+  for (const Finding& finding : report.value().findings) EXPECT_EQ(finding.kind, FindingKind::kUnsupported);
+  EXPECT_EQ(report.value().findings[1].path, scratch.path("dog/scan.tif"));
 }
 
 }  // namespace

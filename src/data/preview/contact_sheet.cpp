@@ -1,4 +1,4 @@
-#include "data/tools/contact_sheet.h"
+#include "data/preview/contact_sheet.h"
 
 #include <fmt/format.h>
 #include <png.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "data/image/resample.h"
-#include "data/tools/font.h"
+#include "data/preview/lettering.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/data/decode.h"
 #include "lockstep/data/folder_index.h"
@@ -15,7 +15,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kGap = 6;
-constexpr int kLabelHeight = kLetterHeight + 4;
+constexpr int kLabelHeight = Lettering::kLineHeight + 3;
 constexpr std::uint8_t kPaper = 32;
 
 // One of each class in turn, classes that have run out left out.
@@ -53,7 +53,9 @@ Result<Image> transformed(std::span<const std::uint8_t> bytes, const Compose& tr
 Image fitted(Image image, int cell) {
   const int longer = std::max(image.width(), image.height());
   if (longer <= cell) return image;
-  const auto scaled = [&](int side) { return std::max(1, side * cell / longer); };
+  const auto scaled = [&](std::int64_t side) {
+    return static_cast<int>(std::max<std::int64_t>(1, side * cell / longer));
+  };
   return resized(image, {scaled(image.width()), scaled(image.height())}, Filter::kBilinear);
 }
 
@@ -68,17 +70,27 @@ struct Cell {
   std::string name;
 };
 
-Image draw(const std::vector<Cell>& cells, int columns, int side) {
+// Of so many cells. 64 bits: options may ask for more than an int counts.
+std::pair<std::int64_t, std::int64_t> sheet_size(std::int64_t count, const SheetOptions& options) {
+  const std::int64_t columns = std::min<std::int64_t>(options.columns, std::max<std::int64_t>(1, count));
+  const std::int64_t rows = std::max<std::int64_t>(1, (count + options.columns - 1) / options.columns);
+  return {kGap + columns * (options.cell + kGap), kGap + rows * (options.cell + kLabelHeight + kGap)};
+}
+
+// Without names when there are no letters.
+Image draw(const std::vector<Cell>& cells, const SheetOptions& options, Lettering* letters) {
+  const int columns = options.columns;
+  const int side = options.cell;
   const auto count = static_cast<int>(cells.size());
-  const int rows = std::max(1, (count + columns - 1) / columns);
-  Image sheet(kGap + std::min(columns, std::max(1, count)) * (side + kGap), kGap + rows * (side + kLabelHeight + kGap));
+  const auto [width, height] = sheet_size(count, options);
+  Image sheet(static_cast<int>(width), static_cast<int>(height));
   std::fill_n(sheet.row(0), sheet.row_bytes() * static_cast<std::size_t>(sheet.height()), kPaper);
   for (int i = 0; i < count; ++i) {
     const Cell& cell = cells[static_cast<std::size_t>(i)];
     const int left = kGap + i % columns * (side + kGap);
     const int top = kGap + i / columns * (side + kLabelHeight + kGap);
     place(sheet, cell.picture, left + (side - cell.picture.width()) / 2, top + (side - cell.picture.height()) / 2);
-    draw_text(sheet, left, top + side + 3, side, cell.name);
+    if (letters != nullptr) letters->draw(sheet, left, top + side + 2, side, cell.name);
   }
   return sheet;
 }
@@ -96,12 +108,25 @@ Status check(const SheetOptions& options) {
                   options.samples, options.columns, options.cell, options.epochs, options.epoch)};
 }
 
+Status check_size(std::int64_t cells, const SheetOptions& options) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+  const auto [width, height] = sheet_size(cells, options);
+  if (width <= kMostPixels / height) return {};
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("the sheet would have {} x {} pixels; expected at most {}: ask for fewer samples or epochs, or for "
+                  "smaller cells",
+                  width, height, kMostPixels)};
+}
+
 }  // namespace
 
 Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Compose& transform,
                                    const SheetOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(check(options));
   LOCKSTEP_ASSIGN_OR_RETURN(const FolderIndex index, index_image_folder(folder));
+  const std::int64_t samples = std::min<std::int64_t>(options.samples, std::ssize(index.samples));
+  LOCKSTEP_RETURN_IF_ERROR(check_size(samples * options.epochs, options));
   ContactSheet result;
   std::vector<Cell> cells;
   std::vector<std::uint8_t> bytes;
@@ -122,7 +147,9 @@ Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Co
       result.left_out.push_back(status.message());
     }
   }
-  result.image = draw(cells, options.columns, options.cell);
+  Result<Lettering> letters = Lettering::find();
+  result.names = letters.status();
+  result.image = draw(cells, options, letters.ok() ? &letters.value() : nullptr);
   return result;
 }
 
@@ -132,7 +159,7 @@ Status write_png(const Image& image, const std::filesystem::path& path) {
   png.version = PNG_IMAGE_VERSION;
   png.width = static_cast<png_uint_32>(image.width());
   png.height = static_cast<png_uint_32>(image.height());
-  png.format = image.channels() == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png.format = PNG_FORMAT_RGB;
   png_alloc_size_t size = 0;
   std::vector<std::uint8_t> encoded;
   bool done = png_image_write_get_memory_size(png, size, 0, pixels.data(), 0, nullptr) != 0;

@@ -26,9 +26,11 @@ struct ContactSheet {
   Image image;
   std::int64_t samples = 0;
   std::vector<std::string> left_out = {};  // pictures that cannot be decoded: "path: reason"
+  Status names;                            // why the names of the classes are missing, when they are: no font
 };
 
-// Samples from all classes in turn. `transform` must give uint8 (no ToTensor). Errors: those of the folder.
+// Samples from all classes in turn. `transform` must give uint8 (no ToTensor). Errors: those of the folder;
+// kInvalidArgument also for a sheet of more than 2^28 pixels.
 Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Compose& transform,
                                    const SheetOptions& options);
 
