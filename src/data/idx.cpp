@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -50,15 +51,23 @@ std::vector<std::int64_t> read_dimensions(PackedFile& file, const std::filesyste
   return dimensions;
 }
 
+// UINT64_MAX when it is more than can be counted, also beside a dimension of 0: LibTorch multiplies them all.
+std::uint64_t promised_bytes(const std::vector<std::int64_t>& dimensions) {
+  std::int64_t product = 1;
+  bool any_empty = false;
+  for (const std::int64_t dimension : dimensions) {
+    if (__builtin_mul_overflow(product, std::max<std::int64_t>(dimension, 1), &product)) return UINT64_MAX;
+    any_empty = any_empty || dimension == 0;
+  }
+  return any_empty ? 0 : static_cast<std::uint64_t>(product);
+}
+
 }  // namespace
 
 torch::Tensor read_idx(const std::filesystem::path& path, std::span<const std::int64_t> expected) {
   PackedFile file(path);
   const std::vector<std::int64_t> dimensions = read_dimensions(file, path, expected);
-  std::uint64_t bytes = 1;
-  for (const std::int64_t dimension : dimensions) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(dimension), &bytes)) bytes = UINT64_MAX;
-  }
+  const std::uint64_t bytes = promised_bytes(dimensions);
   if (bytes > file.most_bytes()) {
     throw corrupt(path,
                   fmt::format("the header promises {} values ({}), more than the file can hold (at most {} bytes); the "

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
+#include "data/image/damage.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/idx.h"
+#include "support/effort.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
@@ -164,6 +167,11 @@ TEST_F(MnistFiles, HeadersCannotMakeItTakeMuchMemory) {
   const test::ScratchFolder other;
   other.write("any", word(0x803) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff));
   EXPECT_THROW(read_idx(other.path() / "any", std::array<std::int64_t, 3>{-1, -1, -1}), DataError);
+  // Also where one dimension of 0 makes their product 0.
+  other.write("any", word(0x804) + word(0) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff));
+  EXPECT_THROW(read_idx(other.path() / "any", std::array<std::int64_t, 4>{-1, -1, -1, -1}), DataError);
+  other.write("any", word(0x804) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff) + word(0));
+  EXPECT_THROW(read_idx(other.path() / "any", std::array<std::int64_t, 4>{-1, -1, -1, -1}), DataError);
   // More data than the header says: reading stops one byte after it.
   write(gzip(image_file(1) + std::string(64 << 20, '\0')), label_file(1));
   expect_complaint({"additional bytes", "byte 800"});
@@ -173,6 +181,30 @@ TEST_F(MnistFiles, AFolderInPlaceOfAFileIsAnError) {
   folder_.write("train-images-idx3-ubyte/x", "");
   folder_.write("train-labels-idx1-ubyte", label_file(3));
   expect_complaint({"expected a regular file"});
+}
+
+TEST_F(MnistFiles, AFifoInPlaceOfAFileIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(folder_.path("train-images-idx3-ubyte").c_str(), 0600), 0);
+  folder_.write("train-labels-idx1-ubyte", label_file(3));
+  expect_complaint({"train-images-idx3-ubyte: expected a regular file, found a FIFO"});
+}
+
+// Damage anywhere, packed or not: a tensor or a DataError.
+TEST_F(MnistFiles, DamagedFilesAreTensorsOrErrors) {
+  constexpr int kTrials = test::repetitions(1500);
+  std::mt19937 random(1);
+  int errors = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const std::string original = trial % 2 == 0 ? image_file(2) : gzip(image_file(2));
+    const auto bytes = test::damaged({original.begin(), original.end()}, random);
+    folder_.write("any", {bytes.begin(), bytes.end()});
+    try {
+      (void)read_idx(folder_.path() / "any", std::array<std::int64_t, 3>{-1, -1, -1});
+    } catch (const DataError&) {
+      ++errors;
+    }
+  }
+  EXPECT_GT(errors, kTrials / 2);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // top-down.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -200,8 +201,9 @@ class RunLength {
   }
   bool move() {
     if (at_ + 2 > in_.size()) return false;
-    x_ += in_[at_];
-    y_ += in_[at_ + 1];
+    // Never further than just outside: a file may hold more moves than an int can count.
+    x_ = std::min(x_ + in_[at_], image_.width());
+    y_ = std::min(y_ + in_[at_ + 1], image_.height());
     at_ += 2;
     return true;
   }

@@ -13,6 +13,7 @@ namespace lockstep::data {
 // In 64 bits: positions far outside of a picture have to be told from those inside.
 inline std::int64_t fixed(double value) {
   constexpr double kMost = 1e15;
+  if (std::isnan(value)) return -static_cast<std::int64_t>(kMost);  // infinity less infinity: nowhere
   return static_cast<std::int64_t>(std::floor(std::clamp(value * 65536.0 + 0.5, -kMost, kMost)));
 }
 

@@ -183,10 +183,15 @@ void to_float(const ToFloat& how, const std::uint8_t* pixels, int count, int cha
   (how.exact ? to_float_of<true> : to_float_of<false>)(how, pixels, count, channels, reversed, planes);
 }
 
+// The position after the last pixel may be beyond what 16.16 holds; nothing is read there.
+inline std::int32_t next_position(std::int32_t position, std::int32_t step) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(position) + static_cast<std::uint32_t>(step));
+}
+
 void gather(const GatherRow& row, std::uint8_t* out) {
   std::int32_t x = row.x;
   std::int32_t y = row.y;
-  for (int i = 0; i < row.count; ++i, x += row.dx, y += row.dy) {
+  for (int i = 0; i < row.count; ++i, x = next_position(x, row.dx), y = next_position(y, row.dy)) {
     const std::uint8_t* from = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
     __builtin_memcpy(out + std::ptrdiff_t{4} * i, from, 4);
   }
@@ -195,7 +200,7 @@ void gather(const GatherRow& row, std::uint8_t* out) {
 void gather_bilinear(const GatherRow& row, std::uint8_t* out) {
   std::int32_t x = row.x;
   std::int32_t y = row.y;
-  for (int i = 0; i < row.count; ++i, x += row.dx, y += row.dy) {
+  for (int i = 0; i < row.count; ++i, x = next_position(x, row.dx), y = next_position(y, row.dy)) {
     const std::uint8_t* upper = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
     const std::uint8_t* lower = upper + row.stride;
     const std::int32_t across = (x >> 8) & 255;

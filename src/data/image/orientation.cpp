@@ -46,6 +46,7 @@ class Tiff {
 int jpeg_orientation(std::span<const std::uint8_t> bytes) {
   constexpr std::uint8_t kExifMarker = 0xe1;
   constexpr std::uint8_t kScanMarker = 0xda;
+  if (image_format(bytes) != ImageFormat::kJpeg) return 1;
   // Segments: ff, marker, 2 bytes of length (which counts itself).
   for (std::size_t at = 2; at + 4 <= bytes.size() && bytes[at] == 0xff && bytes[at + 1] != kScanMarker;) {
     const std::size_t length = std::size_t{bytes[at + 2]} << 8 | bytes[at + 3];
@@ -68,8 +69,7 @@ void apply_orientation(int orientation, Image& image) {
   const bool transposed = orientation >= 5;
   const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
   const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  Image turned(transposed ? image.height() : image.width(), transposed ? image.width() : image.height(),
-               image.channels());
+  Image turned(transposed ? image.height() : image.width(), transposed ? image.width() : image.height());
   for (int y = 0; y < turned.height(); ++y) {
     for (int x = 0; x < turned.width(); ++x) {
       int from_x = transposed ? y : x;

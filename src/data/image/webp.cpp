@@ -33,8 +33,14 @@ Status decode_animation(std::span<const std::uint8_t> bytes, Image& image) {
   const std::unique_ptr<WebPAnimDecoder, DeleteDecoder> decoder(WebPAnimDecoderNew(&data, &options));
   std::uint8_t* canvas = nullptr;
   int timestamp = 0;
-  if (!decoder || WebPAnimDecoderGetNext(decoder.get(), &canvas, &timestamp) == 0) {
+  WebPAnimInfo info{};
+  if (!decoder || WebPAnimDecoderGetInfo(decoder.get(), &info) == 0 ||
+      WebPAnimDecoderGetNext(decoder.get(), &canvas, &timestamp) == 0) {
     return {ErrorCode::kCorrupt, "its first frame cannot be decoded: damaged or cut short"};
+  }
+  if (info.canvas_width != static_cast<std::uint32_t>(image.width()) ||
+      info.canvas_height != static_cast<std::uint32_t>(image.height())) {
+    return {ErrorCode::kCorrupt, "its canvas has another size than its header says"};
   }
   std::memcpy(image.row(0), canvas, image.row_bytes() * static_cast<std::size_t>(image.height()));
   return {};

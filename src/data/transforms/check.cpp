@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "lockstep/data/errors.h"
@@ -37,8 +38,12 @@ class Checker {
   void operator()(const RandomCrop& t) {
     name_ = "RandomCrop";
     size(t.size);
+    if (t.padding) padding(*t.padding);
   }
-  void operator()(const Pad& /*unused*/) {}
+  void operator()(const Pad& t) {
+    name_ = "Pad";
+    padding(t.padding);
+  }
   void operator()(const RandomHorizontalFlip& t) {
     name_ = "RandomHorizontalFlip";
     probability(t.p);
@@ -82,7 +87,8 @@ class Checker {
   void operator()(const GaussianBlur& t) {
     name_ = "GaussianBlur";
     for (const int side : {t.kernel_size.height, t.kernel_size.width})
-      require(side >= 1 && side % 2 == 1, "an odd kernel size", side);
+      require(side >= 1 && side <= kLargestSide && side % 2 == 1,
+              fmt::format("an odd kernel size up to {}", kLargestSide), side);
     range("sigma", t.sigma, std::numeric_limits<double>::min(), kInfinity);
   }
   void operator()(const AutoAugment& t) {
@@ -133,14 +139,20 @@ class Checker {
       require(side >= 1 && side <= kLargestSide, fmt::format("a size from 1 to {}", kLargestSide), side);
     }
   }
+  void padding(const Padding& p) const {
+    for (const int amount : {p.left, p.top, p.right, p.bottom}) {
+      require(amount >= -kLargestSide && amount <= kLargestSide,
+              fmt::format("padding from {} to {}", -kLargestSide, kLargestSide), amount);
+    }
+  }
   void probability(double p) const { require(p >= 0 && p <= 1, "a probability p from 0 to 1", p); }
   void range(std::string_view what, const Interval01& r, double low, double high) const {
-    require(low <= r.low && r.low <= r.high && r.high <= high,
+    require(low <= r.low && r.low <= r.high && r.high <= high && std::isfinite(r.low) && std::isfinite(r.high),
             fmt::format("{} (low, high) within {} and {}", what, low, high), fmt::format("({}, {})", r.low, r.high));
   }
   void jitter(std::string_view what, const Jitter& j, double low, double high) const {
     if (j.amount) {
-      require(*j.amount >= 0 && (low == 0 || *j.amount <= high),
+      require(*j.amount >= 0 && std::isfinite(*j.amount) && (low == 0 || *j.amount <= high),
               fmt::format("a {} of at least 0, at most {}", what, high), *j.amount);
     } else {
       range(what, {j.low, j.high}, low, high);
@@ -152,14 +164,28 @@ class Checker {
   }
 
   std::size_t position_;
-  std::string_view name_ = "Pad";
+  std::string_view name_;
 };
+
+// One number serves all channels; otherwise there is one a channel.
+void check_channels(const Checker& checker, const Transform& transform, std::size_t channels) {
+  std::vector<std::size_t> counts;
+  if (const auto* normalize = std::get_if<Normalize>(&transform)) {
+    counts = {normalize->mean.size(), normalize->std.size()};
+  }
+  if (const auto* erasing = std::get_if<RandomErasing>(&transform)) counts = {erasing->value.size()};
+  for (const std::size_t count : counts) {
+    checker.require(count == 1 || count == channels, fmt::format("1 number, or one for each of {} channels", channels),
+                    count);
+  }
+}
 
 }  // namespace
 
 void check_transforms(const std::vector<Transform>& transforms) {
   bool floats = false;
   bool normalized = false;
+  std::size_t channels = 3;
   for (std::size_t i = 0; i < transforms.size(); ++i) {
     Checker checker(i);
     std::visit(checker, transforms[i]);
@@ -170,6 +196,10 @@ void check_transforms(const std::vector<Transform>& transforms) {
     checker.require(!(normalizes && normalized), "Normalize once", "it again");
     checker.require(!on_floats || floats, "ToTensor before it", "none");
     checker.require(on_floats || converts || !floats, "transforms of pixels before ToTensor", "this one after it");
+    if (const auto* grey = std::get_if<Grayscale>(&transforms[i])) {
+      channels = static_cast<std::size_t>(grey->num_output_channels);
+    }
+    check_channels(checker, transforms[i], channels);
     floats |= converts;
     normalized |= normalizes;
   }

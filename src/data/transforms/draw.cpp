@@ -10,8 +10,10 @@
 namespace lockstep::data {
 namespace {
 
+// What does not fit an int is far larger than any picture.
 int rounded(double value) {
-  return static_cast<int>(std::nearbyint(value));
+  constexpr double kMost = 1e9;
+  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
 }
 
 EdgeMode edge_mode(PaddingMode mode) {
@@ -47,15 +49,6 @@ class Drawer {
 
   void operator()(const Resize& resize) {
     const ImageSize size = resized_size(plan_.size, resize);
-    // A picture of one row, scaled to 224 of them, would take the memory of thousands.
-    constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
-    const std::int64_t pixels = std::int64_t{size.width} * size.height;
-    if (size.width < 1 || size.height < 1 || pixels > kMostPixels) {
-      throw DataError(ErrorCode::kInvalidArgument,
-                      fmt::format("Resize: a picture of {} x {} would become {} x {}; expected 1 to {} pixels. Set "
-                                  "max_size, or crop first",
-                                  plan_.size.width, plan_.size.height, size.width, size.height, kMostPixels));
-    }
     if (size != plan_.size) add_step(plan_, ResizeStep{size, filter_of(resize.interpolation)});
   }
 
@@ -198,6 +191,18 @@ class Drawer {
   SamplePlan& plan_;
 };
 
+// A picture of one row, scaled to 224 of them, would take the memory of thousands; turned by 45 degrees, of millions.
+void check_growth(ImageSize before, ImageSize after) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+  const std::int64_t pixels = std::int64_t{after.width} * after.height;
+  const std::int64_t most = std::max(kMostPixels, std::int64_t{before.width} * before.height);
+  if (after.width >= 1 && after.height >= 1 && pixels <= most) return;
+  throw DataError(ErrorCode::kInvalidArgument,
+                  fmt::format("a transform would make a picture of {} x {} one of {} x {}; expected 1 to {} pixels. "
+                              "Crop first, or set max_size of Resize",
+                              before.width, before.height, after.width, after.height, most));
+}
+
 }  // namespace
 
 void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan) {
@@ -205,6 +210,7 @@ void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& p
 }
 
 void add_step(SamplePlan& plan, Step step) {
+  const ImageSize before = plan.size;
   if (const auto* crop = std::get_if<CropStep>(&step)) {
     if (crop->box == Box{0, 0, plan.size.width, plan.size.height}) return;
     plan.size = {crop->box.width, crop->box.height};
@@ -218,6 +224,7 @@ void add_step(SamplePlan& plan, Step step) {
   } else if (const auto* grey = std::get_if<GreyStep>(&step)) {
     plan.channels = grey->channels;
   }
+  check_growth(before, plan.size);
   plan.steps.push_back(std::move(step));
 }
 

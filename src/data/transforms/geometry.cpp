@@ -22,8 +22,10 @@ double rounded15(double value) {
   return std::strtod(text, nullptr);
 }
 
+// Half to even, as Python. What does not fit an int is far larger than any picture.
 int rounded(double value) {
-  return static_cast<int>(std::nearbyint(value));  // half to even, as Python
+  constexpr double kMost = 1e9;
+  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
 }
 
 Point transformed(double x, double y, const AffineMatrix& m) {

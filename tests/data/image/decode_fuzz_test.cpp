@@ -4,49 +4,23 @@
 
 #include <random>
 
+#include "data/image/damage.h"
 #include "data/image/decoders.h"
 #include "data/image/encoders.h"
+#include "support/effort.h"
 
 namespace lockstep::data {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-Bytes damaged(Bytes bytes, std::mt19937& random) {
-  const auto place = [&] { return random() % bytes.size(); };
-  switch (random() % 5) {
-    case 0: bytes.resize(place() + 1); break;
-    case 1:
-      for (unsigned i = 0; i < 1 + random() % 8; ++i) bytes[place()] = static_cast<std::uint8_t>(random());
-      break;
-    case 2:
-      bytes[random() % std::min<std::size_t>(bytes.size(), 64)] ^= static_cast<std::uint8_t>(1U << random() % 8);
-      break;
-    case 3: {  // a piece twice
-      const std::size_t at = place();
-      const Bytes piece(bytes.begin() + static_cast<std::ptrdiff_t>(at),
-                        bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), at + random() % 64)));
-      bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(place()), piece.begin(), piece.end());
-      break;
-    }
-    default: {  // a piece less
-      const std::size_t at = place();
-      bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at),
-                  bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), at + 1 + random() % 64)));
-      if (bytes.empty()) bytes.push_back(0);
-    }
-  }
-  return bytes;
-}
-
 void fuzz(const Bytes& original, std::uint32_t seed) {
-  constexpr int kTrials = 3000;
+  constexpr int kTrials = test::repetitions(2000);
   std::mt19937 random(seed);
   Image memory;
   int errors = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    Bytes bytes = damaged(original, random);
-    if (random() % 4 == 0) bytes = damaged(std::move(bytes), random);
+    const Bytes bytes = test::damaged(original, random);
     const DecodeOptions options{.max_pixels = 1 << 18, .strict = trial % 2 == 0};
     errors += decode_region(bytes, {.options = options}, memory).ok() ? 0 : 1;
     const Result<ImageSize> size = image_size(bytes);
@@ -58,7 +32,7 @@ void fuzz(const Bytes& original, std::uint32_t seed) {
         ASSERT_EQ(part.value().view.height, 8);
       }
     }
-    (void)jpeg_orientation(bytes);
+    (void)decode_image(bytes, {.max_pixels = 1 << 18, .apply_orientation = true});
   }
   EXPECT_GT(errors, kTrials / 10);
 }
@@ -69,8 +43,19 @@ TEST(DecodeFuzz, Jpeg) {
 TEST(DecodeFuzz, ProgressiveJpeg) {
   fuzz(test::encode_jpeg(test::make_picture(57, 43), {.progressive = true, .restart_interval = 3}), 2);
 }
+TEST(DecodeFuzz, JpegOfOneAndFourComponents) {
+  fuzz(test::encode_jpeg(test::make_picture(57, 43), {.components = 1}), 9);
+  fuzz(test::encode_jpeg(test::make_picture(57, 43), {.components = 4}), 10);
+}
+TEST(DecodeFuzz, TurnedJpeg) {
+  fuzz(test::with_orientation(test::encode_jpeg(test::make_picture(57, 43)), 6), 11);
+}
 TEST(DecodeFuzz, Png) {
   fuzz(test::encode_png(test::make_picture(57, 43)), 3);
+}
+TEST(DecodeFuzz, WidePng) {
+  fuzz(test::encode_png(test::make_picture(57, 43), {.color_type = 0, .bits = 16}), 12);
+  fuzz(test::encode_png(test::make_picture(57, 43), {.color_type = 6, .bits = 16, .interlaced = true}), 13);
 }
 TEST(DecodeFuzz, Webp) {
   fuzz(test::encode_webp(test::make_picture(57, 43)), 4);
@@ -92,6 +77,26 @@ TEST(DecodeFuzz, Ppm) {
     Image memory;
     ASSERT_TRUE(decode_region(bytes, {}, memory).ok()) << header;
     fuzz(bytes, 7);
+  }
+}
+
+// 16 and 32 bits, with masks, and palettes.
+TEST(DecodeFuzz, BmpOfEveryDepth) {
+  for (const std::uint8_t bits : {1, 4, 8, 16, 32}) {
+    Bytes bytes{'B', 'M', 0, 0, 0, 0,  0, 0, 0, 0, 0, 0,    0, 0, 40, 0, 0,
+                0,   31,  0, 0, 0, 25, 0, 0, 0, 1, 0, bits, 0, 0, 0,  0, 0};
+    bytes.resize(54);
+    if (bits == 16) {
+      bytes[30] = 3;
+      bytes.insert(bytes.end(), {0, 0xf8, 0, 0, 0xe0, 7, 0, 0, 31, 0, 0, 0});
+    }
+    for (int i = 0; bits <= 8 && i < 1 << bits; ++i) {
+      bytes.insert(bytes.end(), {static_cast<std::uint8_t>(i), 7, static_cast<std::uint8_t>(200 - i), 0});
+    }
+    for (int i = 0; i < 25 * (31 * bits + 31) / 32 * 4; ++i) bytes.push_back(static_cast<std::uint8_t>(i * 37));
+    Image memory;
+    ASSERT_TRUE(decode_region(bytes, {}, memory).ok()) << int{bits};
+    fuzz(bytes, 14U + bits);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -143,6 +144,8 @@ TEST(DecodeImage, ErrorsNameTheFileAndTheReason) {
   EXPECT_EQ(message("absent.jpg").code(), ErrorCode::kNotFound);
   std::filesystem::create_directory(folder.path() / "folder.jpg");
   EXPECT_EQ(message("folder.jpg").code(), ErrorCode::kCorrupt);
+  ASSERT_EQ(::mkfifo(folder.path("fifo.jpg").c_str(), 0600), 0);
+  EXPECT_EQ(message("fifo.jpg").code(), ErrorCode::kCorrupt);
   EXPECT_FALSE(image_size(folder.path() / "empty.jpg").ok());
 }
 
@@ -176,6 +179,27 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
+// Moves to the right, more than an int counts pixels, and then a run of pixels.
+TEST(DecodeImage, RunLengthsThatLeaveThePictureStayOutside) {
+  for (const std::uint8_t down : {0, 1}) {
+    Bytes bytes = test::encode_bmp(test::make_picture(16, 16));
+    bytes[28] = 8;  // bits
+    bytes[30] = 1;  // RLE8
+    bytes.resize(54);
+    bytes.resize(54 + 1024);                    // a palette, black
+    bytes[10] = static_cast<std::uint8_t>(54);  // where the pixels are: 54 + 1024
+    bytes[11] = 4;
+    constexpr int kMoves = (1 << 23) + (1 << 16);  // of 255 pixels each
+    const std::array<std::uint8_t, 4> move{0, 2, 255, down};
+    bytes.reserve(bytes.size() + kMoves * move.size() + 4);
+    for (int i = 0; i < kMoves; ++i) bytes.insert(bytes.end(), move.begin(), move.end());
+    bytes.insert(bytes.end(), {200, 1, 0, 1});
+    const Result<Image> image = decode_image(bytes);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    for (int x = 0; x < 16; ++x) EXPECT_EQ(image.value().pixel(x, 15)[0], 0);
+  }
+}
+
 // Compressed to little, decoded to gigabytes: refused by default; a part of it takes the memory of that part.
 TEST(DecodeImage, A20000x20000PictureInParts) {
   constexpr int kSide = 20'000;
@@ -200,12 +224,7 @@ TEST(DecodeImage, OrientationOnRequest) {
   const Bytes plain = test::encode_jpeg(picture, {.horizontal_sampling = 1, .vertical_sampling = 1});
   const Image stored = decode_image(plain).value();
   for (int orientation = 1; orientation <= 8; ++orientation) {
-    // APP1: "Exif", a TIFF header, one entry.
-    Bytes bytes{
-        0xff, 0xd8, 0xff, 0xe1, 0, 34, 'E',  'x',  'i', 'f', 0, 0, 'M', 'M', 0, 42,
-        0,    0,    0,    8,    0, 1,  0x01, 0x12, 0,   3,   0, 0, 0,   1,   0, static_cast<std::uint8_t>(orientation),
-        0,    0,    0,    0,    0, 0};
-    bytes.insert(bytes.end(), plain.begin() + 2, plain.end());
+    const Bytes bytes = test::with_orientation(plain, orientation);
     expect_same_pixels(decode_image(bytes).value(), stored, "not asked");
     const Image turned = decode_image(bytes, {.apply_orientation = true}).value();
     const ImageSize size = orientation >= 5 ? ImageSize{4, 6} : ImageSize{6, 4};

@@ -3,11 +3,11 @@
 #include <png.h>
 #include <webp/encode.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
-#include <stdexcept>
 
 // After cstdio, which it needs.
 #include <jpeglib.h>
@@ -42,8 +42,9 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   info.image_width = static_cast<JDIMENSION>(image.width());
   const int height = options.height == 0 ? image.height() : options.height;
   info.image_height = static_cast<JDIMENSION>(height);
-  info.input_components = 4;
-  info.in_color_space = JCS_EXT_RGBX;
+  const bool grey = options.components == 1;
+  info.input_components = grey ? 1 : 4;
+  info.in_color_space = grey ? JCS_GRAYSCALE : options.components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, 90, TRUE);
   info.comp_info[0].h_samp_factor = options.horizontal_sampling;
@@ -53,6 +54,11 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   jpeg_start_compress(&info, TRUE);
   for (int y = 0; y < height; ++y) {
     auto* row = const_cast<std::uint8_t*>(image.row(y % image.height()));
+    std::vector<std::uint8_t> levels;
+    if (grey) {
+      for (int x = 0; x < image.width(); ++x) levels.push_back(image.pixel(x, y % image.height())[0]);
+      row = levels.data();
+    }
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
@@ -62,20 +68,44 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   return bytes;
 }
 
-std::vector<std::uint8_t> encode_png(const Image& image) {
-  png_image description{};
-  description.version = PNG_IMAGE_VERSION;
-  description.width = static_cast<png_uint_32>(image.width());
-  description.height = static_cast<png_uint_32>(image.height());
-  description.format = PNG_FORMAT_RGB;
-  const std::vector<std::uint8_t> pixels = data::packed_bytes(image);
-  png_alloc_size_t size = 0;
-  png_image_write_to_memory(&description, nullptr, &size, 0, pixels.data(), 0, nullptr);
-  std::vector<std::uint8_t> bytes(size);
-  if (png_image_write_to_memory(&description, bytes.data(), &size, 0, pixels.data(), 0, nullptr) == 0) {
-    throw std::runtime_error("cannot write a PNG");
+std::vector<std::uint8_t> with_orientation(const std::vector<std::uint8_t>& jpeg, int orientation) {
+  // APP1: "Exif", a TIFF header, one entry.
+  const std::array<std::uint8_t, 36> segment{
+      0xff, 0xe1, 0, 34, 'E', 'x',  'i',  'f', 0, 0, 'M', 'M', 0, 42, 0,
+      0,    0,    8, 0,  1,   0x01, 0x12, 0,   3, 0, 0,   0,   1, 0,  static_cast<std::uint8_t>(orientation),
+      0,    0,    0, 0,  0,   0};
+  std::vector<std::uint8_t> bytes = jpeg;
+  bytes.insert(bytes.begin() + 2, segment.begin(), segment.end());
+  return bytes;
+}
+
+std::vector<std::uint8_t> encode_png(const Image& image, const PngOptions& options) {
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  std::vector<std::uint8_t> bytes;
+  const auto append = [](png_structp writer, png_bytep from, std::size_t count) {
+    auto* to = static_cast<std::vector<std::uint8_t>*>(png_get_io_ptr(writer));
+    to->insert(to->end(), from, from + count);
+  };
+  png_set_write_fn(png, &bytes, append, [](png_structp /*unused*/) {});
+  png_set_IHDR(png, info, static_cast<png_uint_32>(image.width()), static_cast<png_uint_32>(image.height()),
+               options.bits, options.color_type, options.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  png_write_info(png, info);
+  const std::size_t channels = options.color_type == 0 ? 1 : options.color_type == 2 ? 3 : 4;
+  const auto copies = static_cast<std::size_t>(options.bits / 8);
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(image.width()) * channels * copies);
+  for (int pass = png_set_interlace_handling(png); pass > 0; --pass) {
+    for (int y = 0; y < image.height(); ++y) {
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        const std::size_t sample = i / copies;
+        row[i] = image.row(y)[sample / channels * Image::kBytesPerPixel + sample % channels];
+      }
+      png_write_row(png, row.data());
+    }
   }
-  bytes.resize(size);
+  png_write_end(png, info);
+  png_destroy_write_struct(&png, &info);
   return bytes;
 }
 
