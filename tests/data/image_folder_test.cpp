@@ -1,6 +1,7 @@
 #include "lockstep/data/image_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <map>
@@ -178,6 +179,19 @@ TEST(ImageFolder, AFileThatVanishesIsNamed) {
   std::filesystem::remove(folder.path() / "c0" / "1.jpg");
   EXPECT_TRUE(replacing.get(0).data.defined());
   EXPECT_NE(replacing.corrupt_files().at(0).reason.find("No such file"), std::string::npos);
+}
+
+// It was a picture when the folder was indexed.
+TEST(ImageFolder, AFifoInPlaceOfAFileIsNamedAndNotWaitedFor) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  const ImageFolder dataset(folder.path(), random_crops(), {.image = {.on_corrupt = OnCorrupt::kReplace}});
+  std::filesystem::remove(folder.path() / "c0" / "0.jpg");
+  ASSERT_EQ(::mkfifo(folder.path("c0/0.jpg").c_str(), 0600), 0);
+  EXPECT_TRUE(dataset.get(0).data.defined());
+  EXPECT_NE(dataset.corrupt_files().at(0).reason.find("c0/0.jpg: expected a regular file, found a FIFO"),
+            std::string::npos)
+      << dataset.corrupt_files().at(0).reason;
 }
 
 // The largest distance from Beta(alpha, alpha)'s distribution function, which is simple for these three.

@@ -1,7 +1,9 @@
-"""Writes picture files of every kind that PIL writes, and the RGB pixels that PIL reads from them.
+"""Writes picture files of every kind that PIL reads, and the RGB pixels that PIL reads from them.
 
-python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}.
+python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}. The names of pictures end
+as torchvision's ImageFolder wants them.
 """
+import io
 import json
 import sys
 import warnings
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+import picture_writers as writers
 
 warnings.simplefilter("ignore")  # of transparent palettes
 folder = Path(sys.argv[1])
@@ -36,15 +40,40 @@ def add(name):
     files.append({"file": name, "pixels": f"{name}.raw", "width": pixels.width, "height": pixels.height})
 
 
+def write(name, content):
+    (folder / name).write_bytes(content)
+    add(name)
+
+
+def jpeg(image, **options):
+    content = io.BytesIO()
+    image.save(content, "JPEG", **options)
+    return content.getvalue()
+
+
 for subsampling in (0, 1, 2):
     for progressive in (False, True):
         save(f"rgb{subsampling}{int(progressive)}.jpg", photo, quality=88, subsampling=subsampling, progressive=progressive)
 save("grey.jpg", grey, quality=90)
 save("cmyk.jpg", photo.convert("CMYK"), quality=90)
 save("low.jpg", photo, quality=10)
-exif = Image.Exif()
-exif[0x0112] = 6
-save("turned.jpg", photo, exif=exif)
+for orientation in (3, 6):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    save(f"turned{orientation}.jpg", photo, exif=exif)
+    save(f"grey_turned{orientation}.jpg", grey, exif=exif)
+save("grey_progressive.jpg", grey, quality=90, progressive=True)
+write("grey_sampling.jpg", writers.jpeg_with_sampling(jpeg(grey), 0x22))
+save("restart.jpg", photo, restart_marker_blocks=3)
+save("coded_rgb.jpg", photo, keep_rgb=True)
+write("rgb_ids.jpg", writers.jpeg_without(jpeg(photo, keep_rgb=True), (0xE0, 0xEE)))
+write("no_markers.jpg", writers.jpeg_without(jpeg(photo), (0xE0, 0xEE)))
+cmyk = jpeg(photo.convert("CMYK"), quality=95)
+save("cmyk_progressive.jpg", photo.convert("CMYK"), progressive=True)
+write("cmyk_plain.jpg", writers.jpeg_without(cmyk, (0xE0, 0xEE)))
+write("ycck.jpg", writers.jpeg_with_adobe(cmyk, 2))
+for transform in (0, 1):
+    write(f"adobe{transform}.jpg", writers.jpeg_with_adobe(jpeg(photo), transform))
 
 save("rgb.png", photo)
 save("rgba.png", rgba)
@@ -59,11 +88,58 @@ save("grey16.png", Image.fromarray((np.asarray(grey).astype(np.uint16) * 3)))
 save("rgb_transparent.png", photo, transparency=(5, 6, 7))
 save("grey_transparent.png", grey, transparency=100)
 
+levels = np.asarray(photo)
+luma = np.asarray(grey)
+for depth in (1, 2, 4, 8, 16):
+    # Few grey levels; 16 bits are used up to four times as far as PIL's conversion to RGB keeps.
+    values = (luma.astype(np.uint16) * 4 if depth == 16 else luma >> (8 - depth))[..., None]
+    for interlaced in (False, True):
+        write(f"grey{depth}bits{'_interlaced' if interlaced else ''}.png", writers.png(values, 0, depth, interlaced=interlaced))
+    write(f"grey{depth}bits_transparent.png", writers.png(values, 0, depth, transparency=bytes([0, 1])))
+colors = random.integers(0, 256, (256, 3))
+for depth in (1, 2, 4, 8):
+    indices = (luma >> (8 - depth))[..., None]
+    few = colors[: 1 << depth]
+    write(f"palette{depth}bits.png", writers.png(indices, 3, depth, few))
+    write(f"palette{depth}bits_transparent.png", writers.png(indices, 3, depth, few, bytes(range(1 << depth))))
+    write(f"palette{depth}bits_interlaced.png", writers.png(indices, 3, depth, few, interlaced=True))
+# Fewer colours than the pixels name.
+write("short_palette.png", writers.png((luma >> 4)[..., None], 3, 4, colors[:9]))
+for depth, factor in ((8, 1), (16, 257)):
+    wide = levels.astype(np.uint16) * factor
+    layers = np.asarray(alpha).astype(np.uint16)[..., None] * factor
+    gray = luma.astype(np.uint16)[..., None] * factor
+    for interlaced in (False, True):
+        end = f"{depth}{'_interlaced' if interlaced else ''}.png"
+        write(f"rgb{end}", writers.png(wide, 2, depth, interlaced=interlaced))
+        write(f"rgba{end}", writers.png(np.concatenate((wide, layers), -1), 6, depth, interlaced=interlaced))
+        write(f"grey_alpha{end}", writers.png(np.concatenate((gray, layers), -1), 4, depth, interlaced=interlaced))
+
 save("rgb.bmp", photo)
 save("rgba.bmp", rgba)
 save("grey.bmp", grey)
 save("palette.bmp", palette)
 save("bits1.bmp", photo.convert("1"))
+width, height = photo.size
+for depth in (1, 4, 8):
+    indices = luma >> (8 - depth)
+    few = colors[: 1 << depth].tolist()
+    rows = writers.bmp_rows(writers.packed(indices, depth))
+    write(f"colors{depth}.bmp", writers.bmp(width, height, depth, rows, palette=few))
+    write(f"os2_{depth}.bmp", writers.bmp(width, height, depth, rows, palette=few, header=12))
+    if depth > 1:
+        write(f"runs{depth}.bmp", writers.bmp(width, height, depth, writers.run_lengths(indices, depth), 3 - depth // 4, few))
+    write(f"short{depth}.bmp", writers.bmp(width, height, depth, rows, palette=few[: len(few) // 2 + 1]))
+red, green, blue = (levels[..., c].astype(np.uint32) for c in range(3))
+five = (red >> 3 << 10 | green >> 3 << 5 | blue >> 3).astype("<u2")
+six = (red >> 3 << 11 | green >> 2 << 5 | blue >> 3).astype("<u2")
+write("five.bmp", writers.bmp(width, height, 16, writers.bmp_rows(five)))
+write("six.bmp", writers.bmp(width, height, 16, writers.bmp_rows(six), 3, masks=np.array([0xF800, 0x7E0, 0x1F], "<u4").tobytes()))
+last = (red << 24 | green << 16 | blue << 8).astype("<u4")
+write("fields.bmp", writers.bmp(width, height, 32, writers.bmp_rows(last), 3,
+                                masks=np.array([0xFF000000, 0xFF0000, 0xFF00], "<u4").tobytes()))
+top_down = writers.bmp_rows(np.ascontiguousarray(levels[::-1, :, ::-1]).reshape(height, -1))
+write("top_down.bmp", writers.bmp(width, -height, 24, top_down))
 
 save("rgb.webp", photo, quality=80)
 save("rgba.webp", rgba, quality=80)
@@ -74,24 +150,19 @@ save("animated.webp", photo, save_all=True, append_images=[photo.rotate(90)], lo
 save("rgb.ppm", photo)
 save("grey.pgm", grey)
 save("grey16.pgm", Image.fromarray(np.asarray(grey).astype(np.int32) * 3))
-save("bits.pbm", photo.convert("1"))
-
-
-def write(name, content):
-    (folder / name).write_bytes(content)
-    add(name)
+save("bits.ppm", photo.convert("1"))
+save("grey.ppm", grey)
 
 
 def text(image, factor=1):
     return "\n".join(" ".join(str(int(v) // factor) for v in row) for row in np.asarray(image).reshape(image.height, -1))
 
 
-levels = np.asarray(photo)
 write("text.ppm", f"P3 # a comment\n# another\n{photo.width} {photo.height}\n255\n# more\n{text(photo)}".encode())
 write("few.ppm", f"P3\n{photo.width}\t{photo.height}\n15\n{text(photo, 17)}\n".encode())
 write("text.pgm", f"P2\n{grey.width} {grey.height} 255\n{text(grey)}\n".encode())
 write("wide.pgm", f"P2\n{grey.width} {grey.height} 40000\n{text(grey)}\n".encode())
-write("text.pbm", f"P1\n{grey.width} {grey.height}\n{text(grey, 128).replace(' ', '')}\n".encode())
+write("text_bits.ppm", f"P1\n{grey.width} {grey.height}\n{text(grey, 128).replace(' ', '')}\n".encode())
 write("odd.ppm", b"P6\n%d %d\n100\n" % photo.size + np.minimum(levels, 120).tobytes())
 write("wide.ppm", b"P6\n%d %d\n40000\n" % photo.size + (levels.astype(">u2") * 150).tobytes())
 write("odd.pgm", b"P5\n%d %d\n1000\n" % grey.size + np.asarray(grey).astype(">u2").tobytes())

@@ -58,13 +58,13 @@ class Compose {
   Precision precision() const;
 
   // Draws what is to be done with a picture of this size (positive sides). Throws DataError when it cannot be done
-  // (RandomCrop of a picture that is too small, Resize beyond 2^28 pixels). The plan is valid until the thread's next
-  // draw().
+  // (RandomCrop of a picture that is too small, a picture that grows beyond 2^28 pixels). The plan is valid until the
+  // thread's next draw().
   const SamplePlan& draw(ImageSize picture, const SampleKey& key) const;
   static SampleShape shape_of(const SamplePlan& plan);
 
-  // Does it: `out` has room for the shape. An error is the decoder's, without the name of the file. The picture has to
-  // have the size that was said.
+  // Does it: `out` has room for the shape, all of which is written. An error is the decoder's, without the name of the
+  // file. The picture has to have the size that was said: else kCorrupt, or a DataError (kInvalidArgument).
   Status apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
                void* out) const;
   void apply(const SamplePlan& plan, const Image& picture, void* out) const;

@@ -1,5 +1,6 @@
 // A picture in memory: rows of 4-byte pixels R, G, B and one byte that has no meaning, top row first, no padding
-// between rows. Four bytes, because vector instructions move such pixels whole.
+// between rows. Four bytes, because vector instructions move such pixels whole. A grey picture has its value in R, G
+// and B alike: how many channels a sample has, its transforms say, never the file.
 //
 // Torch-free. A value: copies are deep, moves are cheap. Not locked; as a std::vector.
 #pragma once
@@ -26,8 +27,8 @@ class Image {
   static constexpr std::size_t kSlack = 64;
 
   Image() = default;
-  // `channels`: 3, or 1 for a grey picture, which keeps its value in R, G and B alike. The pixels are not initialised.
-  Image(int width, int height, int channels = 3) { reset(width, height, channels); }
+  // The pixels are not initialised.
+  Image(int width, int height) { reset(width, height); }
   Image(const Image& other);
   Image& operator=(const Image& other);
   Image(Image&& other) noexcept { swap(other); }
@@ -39,13 +40,12 @@ class Image {
 
   // Another size; the pixels are undefined afterwards. Memory is only taken when there is not enough already. Throws
   // std::bad_alloc.
-  void reset(int width, int height, int channels = 3);
+  void reset(int width, int height);
   void swap(Image& other) noexcept;
 
   int width() const { return width_; }
   int height() const { return height_; }
   ImageSize size() const { return {width_, height_}; }
-  int channels() const { return channels_; }
   bool empty() const { return width_ == 0 || height_ == 0; }
   std::size_t row_bytes() const { return static_cast<std::size_t>(width_) * kBytesPerPixel; }
 
@@ -62,12 +62,13 @@ class Image {
   };
   int width_ = 0;
   int height_ = 0;
-  int channels_ = 3;
   std::size_t capacity_ = 0;
   std::unique_ptr<std::uint8_t[], Free> bytes_;
 };
 
-// Height x width x channels() bytes without gaps: the layout of numpy and of most image libraries; and back.
+// Height x width x 3 bytes without gaps: the layout of numpy and of most image libraries; and back, from grey levels
+// too
+// (`channels` 1).
 std::vector<std::uint8_t> packed_bytes(const Image& image);
 Image image_from_packed(std::span<const std::uint8_t> bytes, ImageSize size, int channels = 3);
 

@@ -185,7 +185,8 @@ struct RandAugment {
   Fill fill = {};
 };
 
-// Your own: may change the pixels, not the size. Called by several threads at once.
+// Your own: may change the pixels, not the size. Called by several threads at once. Grey pictures have their value in
+// R, G and B alike; after Grayscale R is the one that counts.
 struct Lambda {
   std::function<void(Image& image, CounterRandom& random)> apply;
 };
@@ -195,7 +196,7 @@ struct Lambda {
 // Float [channels, height, width] from 0 to 1. Without it samples are uint8.
 struct ToTensor {};
 
-// (value - mean) / std; after ToTensor. One number each serves all channels.
+// (value - mean) / std; after ToTensor. One number each serves all channels, else there is one a channel.
 struct Normalize {
   std::vector<double> mean;
   std::vector<double> std;

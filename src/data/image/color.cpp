@@ -40,15 +40,8 @@ Lookup blend_lookup(int first, float factor) {
 
 template <class PerChannel>
 Lookups each_channel(const View& picture, PerChannel lookup_of) {
-  Lookups lookups;
-  for (int c = 0; c < 3; ++c) {
-    if (c > 0 && picture.channels == 1) {
-      lookups[static_cast<std::size_t>(c)] = lookups[0];
-    } else {
-      lookups[static_cast<std::size_t>(c)] = lookup_of(histogram_of(picture, c));
-    }
-  }
-  return lookups;
+  return {lookup_of(histogram_of(picture, 0)), lookup_of(histogram_of(picture, 1)),
+          lookup_of(histogram_of(picture, 2))};
 }
 
 std::vector<std::uint8_t>& row_scratch(const View& picture) {

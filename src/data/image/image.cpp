@@ -12,12 +12,12 @@ Image::Image(const Image& other) {
 
 Image& Image::operator=(const Image& other) {
   if (this == &other) return *this;
-  reset(other.width_, other.height_, other.channels_);
+  reset(other.width_, other.height_);
   if (!empty()) std::memcpy(bytes_.get(), other.bytes_.get(), row_bytes() * static_cast<std::size_t>(height_));
   return *this;
 }
 
-void Image::reset(int width, int height, int channels) {
+void Image::reset(int width, int height) {
   constexpr std::size_t kAlignment = 64;
   const std::size_t pixels = static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
   const std::size_t needed = (pixels * kBytesPerPixel + kSlack + kAlignment - 1) / kAlignment * kAlignment;
@@ -29,30 +29,28 @@ void Image::reset(int width, int height, int channels) {
   }
   width_ = width;
   height_ = height;
-  channels_ = channels;
 }
 
 void Image::swap(Image& other) noexcept {
   std::swap(width_, other.width_);
   std::swap(height_, other.height_);
-  std::swap(channels_, other.channels_);
   std::swap(capacity_, other.capacity_);
   bytes_.swap(other.bytes_);
 }
 
 std::vector<std::uint8_t> packed_bytes(const Image& image) {
-  const auto channels = static_cast<std::size_t>(image.channels());
+  constexpr std::size_t kChannels = 3;
   const std::size_t pixels = static_cast<std::size_t>(image.width()) * static_cast<std::size_t>(image.height());
-  std::vector<std::uint8_t> bytes(pixels * channels);
+  std::vector<std::uint8_t> bytes(pixels * kChannels);
   const std::uint8_t* from = image.empty() ? nullptr : image.row(0);
   for (std::size_t i = 0; i < pixels; ++i) {
-    for (std::size_t c = 0; c < channels; ++c) bytes[i * channels + c] = from[i * Image::kBytesPerPixel + c];
+    for (std::size_t c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = from[i * Image::kBytesPerPixel + c];
   }
   return bytes;
 }
 
 Image image_from_packed(std::span<const std::uint8_t> bytes, ImageSize size, int channels) {
-  Image image(size.width, size.height, channels);
+  Image image(size.width, size.height);
   const auto step = static_cast<std::size_t>(channels);
   for (std::size_t i = 0; i < bytes.size() / step; ++i) {
     std::uint8_t* to = image.row(0) + i * Image::kBytesPerPixel;

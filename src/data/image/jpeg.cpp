@@ -92,7 +92,7 @@ class JpegDecoder {
     if (status_ = check(); !status_.ok()) return status_;
     start();
     // Image::reset may throw, but not through libjpeg's frames.
-    image_.reset(static_cast<int>(info_.output_width), wanted_.height, info_.num_components == 1 ? 1 : 3);
+    image_.reset(static_cast<int>(info_.output_width), wanted_.height);
     read_rows();
     return {};
   }

@@ -110,7 +110,7 @@ std::uint8_t level_of(std::int64_t value, const Header& header) {
 // Writes levels where they belong, in the order of the file.
 class Filler {
  public:
-  explicit Filler(Image& image) : pixel_(image.row(0)), channels_(image.channels()) {}
+  Filler(Image& image, int channels) : pixel_(image.row(0)), channels_(channels) {}
 
   void put(std::uint8_t level) {
     if (channels_ == 1) {
@@ -174,8 +174,8 @@ Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& o
   if (header.kind == 4) needed = (width + 7) / 8 * height;
   if (!header.is_text() && header.most > 255) needed = 2 * levels;
   if (bytes.size() - header.pixels_at < needed) return cut_short(bytes.size());
-  image.reset(static_cast<int>(header.width), static_cast<int>(header.height), header.channels());
-  Filler filler(image);
+  image.reset(static_cast<int>(header.width), static_cast<int>(header.height));
+  Filler filler(image, header.channels());
   if (header.is_text()) return fill_from_text(bytes, header, levels, filler);
   const std::uint8_t* from = bytes.data() + header.pixels_at;
   header.is_bits() ? fill_from_bits(from, header, filler) : fill_from_bytes(from, header, levels, filler);

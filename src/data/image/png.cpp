@@ -38,7 +38,7 @@ class PngDecoder {
     const auto height = static_cast<int>(png_get_image_height(png_, info_));
     if (status_ = check_size(width, height, options_); !status_.ok()) return status_;
     convert();
-    image_.reset(width, height, (png_get_color_type(png_, info_) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1);
+    image_.reset(width, height);
     if (png_get_rowbytes(png_, info_) > row_limit()) png_error(png_, "rows are longer than expected");
     wide_ ? read_wide_grey() : read_rows();
     png_read_end(png_, nullptr);

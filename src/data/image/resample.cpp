@@ -130,9 +130,9 @@ void horizontal_pass(const View& picture, int width, Filter filter, Scratch& scr
 // Rows written in place: what the first of two passes leaves.
 class PlainSink : public RowSink {
  public:
-  PlainSink(Image& image, ImageSize size, int channels) : image_(image) {
+  PlainSink(Image& image, ImageSize size) : image_(image) {
     // The passes write whole vectors: beyond a row into the next, which comes later, and after the last into the slack.
-    image.reset(size.width, size.height, channels);
+    image.reset(size.width, size.height);
   }
   std::uint8_t* begin(int y) override { return image_.row(y); }
   void end(int /*y*/) override {}
@@ -185,18 +185,18 @@ void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink)
   if (size.width == picture.width) return vertical_pass(picture, size.height, filter, scratch, sink);
   if (size.height == picture.height) return horizontal_pass(picture, size.width, filter, scratch, sink);
   if (vertical_first(picture, size)) {
-    PlainSink between(scratch.between, {picture.width, size.height}, picture.channels);
+    PlainSink between(scratch.between, {picture.width, size.height});
     vertical_pass(picture, size.height, filter, scratch, between);
     return horizontal_pass(between.view(), size.width, filter, scratch, sink);
   }
-  PlainSink between(scratch.between, {size.width, picture.height}, picture.channels);
+  PlainSink between(scratch.between, {size.width, picture.height});
   horizontal_pass(picture, size.width, filter, scratch, between);
   vertical_pass(between.view(), size.height, filter, scratch, sink);
 }
 
 Image resized(const View& picture, ImageSize size, Filter filter) {
   Image image;
-  ImageSink sink(image, size, picture.channels);
+  ImageSink sink(image, size);
   resample(picture, size, filter, sink);
   return image;
 }

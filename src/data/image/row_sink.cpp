@@ -15,9 +15,9 @@ std::vector<std::uint8_t>& row_memory(ImageSize size) {
 
 }  // namespace
 
-ImageSink::ImageSink(Image& image, ImageSize size, int channels, Mirror mirror)
+ImageSink::ImageSink(Image& image, ImageSize size, Mirror mirror)
     : image_(image), mirror_(mirror), row_(row_memory(size)) {
-  image.reset(size.width, size.height, channels);
+  image.reset(size.width, size.height);
 }
 
 void ImageSink::end(int y) {

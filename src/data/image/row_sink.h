@@ -26,7 +26,7 @@ class RowSink {
 class ImageSink : public RowSink {
  public:
   // Gives `image` the size that the rows will fill.
-  ImageSink(Image& image, ImageSize size, int channels, Mirror mirror = {});
+  ImageSink(Image& image, ImageSize size, Mirror mirror = {});
   std::uint8_t* begin(int y) override { return row_.data(); }
   void end(int y) override;
 

@@ -27,15 +27,13 @@ struct View {
   std::size_t stride = 0;  // bytes from a row to the next
   int width = 0;
   int height = 0;
-  int channels = 3;
 
   View() = default;
   View(const Image& image)  // NOLINT(google-explicit-constructor)
       : pixels(image.empty() ? nullptr : image.row(0)),
         stride(image.row_bytes()),
         width(image.width()),
-        height(image.height()),
-        channels(image.channels()) {}
+        height(image.height()) {}
 
   const std::uint8_t* row(int y) const { return pixels + static_cast<std::size_t>(y) * stride; }
   // `box` has to lie inside.

@@ -1,8 +1,11 @@
 #include "lockstep/data/compose.h"
 
+#include <fmt/format.h>
+
 #include "data/image/decoders.h"
 #include "data/transforms/check.h"
 #include "data/transforms/step.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 
@@ -130,6 +133,11 @@ Status Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> enco
 }
 
 void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
+  if (picture.size() != plan.picture) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("Compose: the plan is for a picture of {} x {}, found one of {} x {}",
+                                plan.picture.width, plan.picture.height, picture.width(), picture.height()));
+  }
   run_plan(plan, picture, false, out);
 }
 

@@ -1,8 +1,11 @@
 // Carrying out a plan: step by step between two pictures that belong to the thread, the last step straight into the
 // sample's memory. Mirrors are never steps of their own: the step before them writes its rows mirrored.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "data/transforms/step.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 namespace {
@@ -49,11 +52,16 @@ class StepRunner {
   void operator()(const LambdaStep& step) {
     Image& image = scratch_of_thread().owned;
     {
-      ImageSink copy(image, {in_.width, in_.height}, in_.channels);
+      ImageSink copy(image, {in_.width, in_.height});
       copy_rows(in_, copy);
     }
     CounterRandom random = step.random;
     step.lambda->apply(image, random);
+    if (image.width() != in_.width || image.height() != in_.height) {
+      throw DataError(ErrorCode::kInvalidArgument,
+                      fmt::format("Lambda: expected that it keeps the size of its picture, {} x {}, found {} x {}",
+                                  in_.width, in_.height, image.width(), image.height()));
+    }
     copy_rows(image, sink_);
   }
 
@@ -115,7 +123,6 @@ class Runner {
       mirror.vertical ^= more.vertical;
     }
     const ImageSize size = size_of(at, next, in);
-    const int channels = channels_of(at, next, in.channels);
     const auto work = [&](RowSink& sink) {
       if (fused > at) {
         run_fused(at, fused, in, sink);
@@ -126,11 +133,11 @@ class Runner {
       }
     };
     if (next == plan_.steps.size()) {
-      finish(work, size, channels, mirror);
+      finish(work, size, mirror);
     } else {
       Image& picture = scratch_of_thread().pictures[turn_];
       turn_ = 1 - turn_;
-      ImageSink sink(picture, size, channels, mirror);
+      ImageSink sink(picture, size, mirror);
       work(sink);
       in = picture;
     }
@@ -138,12 +145,12 @@ class Runner {
   }
 
   template <class Work>
-  void finish(const Work& work, ImageSize size, int channels, Mirror mirror) {
+  void finish(const Work& work, ImageSize size, Mirror mirror) {
     if (plan_.finish->to_float) {
-      FloatSink sink(static_cast<float*>(out_), size, channels, plan_.finish->how, mirror);
+      FloatSink sink(static_cast<float*>(out_), size, plan_.channels, plan_.finish->how, mirror);
       work(sink);
     } else {
-      ByteSink sink(static_cast<std::uint8_t*>(out_), size, channels, mirror);
+      ByteSink sink(static_cast<std::uint8_t*>(out_), size, plan_.channels, mirror);
       work(sink);
     }
   }
@@ -152,12 +159,6 @@ class Runner {
     ImageSize size{in.width, in.height};
     for (std::size_t i = begin; i < end; ++i) size = size_after(plan_.steps[i], size);
     return size;
-  }
-  int channels_of(std::size_t begin, std::size_t end, int channels) const {
-    for (std::size_t i = begin; i < end; ++i) {
-      if (const auto* grey = std::get_if<GreyStep>(&plan_.steps[i])) channels = grey->channels;
-    }
-    return channels;
   }
 
   // The end of the warps and mirrors from `at` on that one resampling can do; `at` when there are none.

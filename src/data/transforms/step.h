@@ -90,7 +90,7 @@ class SamplePlan {
  public:
   ImageSize picture;  // that goes in
   ImageSize size;     // after the steps so far
-  int channels = 3;
+  int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
   Precision precision = Precision::kFast;
   std::vector<Step> steps;
   std::vector<EraseStep> erasures;

@@ -103,15 +103,15 @@ TEST_F(AugmentParity, OperationsAreDrawnAsOften) {
 }
 
 TEST_F(AugmentParity, PixelsAreTorchvisions) {
-  const Image picture = test::read_picture(folder_->path(), tables_.at("in"));
+  const test::PackedPicture picture = test::read_picture(folder_->path(), tables_.at("in"));
   ASSERT_GT(tables_.at("cases").size(), 80U);
   for (const json& arguments : tables_.at("cases")) {
-    const Image expected = test::read_picture(folder_->path(), arguments.at("out"));
+    const test::PackedPicture expected = test::read_picture(folder_->path(), arguments.at("out"));
     test::StepsAlone sample(picture);
     const auto filter = arguments.at("filter") == "nearest" ? Interpolation::kNearest : Interpolation::kBilinear;
     augment::add_operation(sample.plan(), {kOps.at(arguments.at("op")), arguments.at("magnitude")}, filter,
                            {9, 80, 200});
-    EXPECT_EQ(test::largest_difference(sample.pixels(), packed_bytes(expected)), 0) << arguments.dump();
+    EXPECT_EQ(test::largest_difference(sample.pixels(), expected.bytes), 0) << arguments.dump();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "data/image/encoders.h"
@@ -118,7 +119,7 @@ TEST(Compose, FusedTransformsFillTheSameCorners) {
 TEST(Compose, ExtremeScalesStayInside) {
   const Image picture = test::make_picture(50, 40);
   std::vector<std::uint8_t> out(50 * 40 * 3);
-  for (const double scale : {1e-9, 1e-5, 1e-3, 1e3, 1e9}) {
+  for (const double scale : {1e-300, 1e-9, 1e-5, 1e-3, 1e3, 1e9, 1e300}) {
     for (const Precision precision : {Precision::kFast, Precision::kExact}) {
       for (const Interpolation interpolation : {Interpolation::kNearest, Interpolation::kBilinear}) {
         const RandomAffine once{.degrees = 45, .scale = Interval01{scale, scale}, .interpolation = interpolation};
@@ -194,6 +195,18 @@ TEST(Compose, WrongTransformsAreNamed) {
   EXPECT_NE(message({Resize{0}}).find("Resize"), std::string::npos);
   EXPECT_NE(message({ToTensor{}, Normalize{{0.5}, {0.0}}}).find("positive std"), std::string::npos);
   EXPECT_NE(message({ColorJitter{.hue = 0.7}}).find("hue"), std::string::npos);
+  EXPECT_NE(message({Pad{1 << 30}}).find("transform 0 of Compose, Pad: expected padding from -65536 to 65536"),
+            std::string::npos);
+  EXPECT_NE(message({GaussianBlur{(1 << 30) + 1}}).find("an odd kernel size up to"), std::string::npos);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_NE(message({RandomResizedCrop{.size = 10, .scale = {1.0, kInfinity}}}).find("scale"), std::string::npos);
+  EXPECT_NE(message({ColorJitter{.contrast = kInfinity}}).find("contrast"), std::string::npos);
+  // As many numbers as channels.
+  EXPECT_NE(message({Grayscale{}, ToTensor{}, kNormalize}).find("one for each of 1 channels, found 3"),
+            std::string::npos);
+  EXPECT_NE(message({Grayscale{}, ToTensor{}, RandomErasing{.value = {1, 2, 3}}}).find("RandomErasing"),
+            std::string::npos);
+  EXPECT_EQ(message({Grayscale{3}, ToTensor{}, kNormalize}), "");
   EXPECT_EQ(message(reference_transforms()), "");
 }
 
@@ -209,6 +222,29 @@ TEST(Compose, YourOwnTransformSeesPixelsAndItsOwnNumbers) {
   CounterRandom random({1, 2, 3}, 0);
   EXPECT_EQ(out[5], random.below(256));
   EXPECT_EQ(out[8], picture.pixel(0, 1)[0]);
+}
+
+TEST(Compose, ASampleIsNeverLargerThanItsPlace) {
+  const Image picture = test::make_picture(8, 4);
+  std::vector<std::uint8_t> out(8 * 4 * 3);
+  const Compose growing({Lambda{[](Image& image, CounterRandom& /*unused*/) { image = test::make_picture(9, 4); }}});
+  EXPECT_THROW(growing.apply(growing.draw(picture.size(), {}), picture, out.data()), DataError);
+  const Compose nothing;
+  EXPECT_THROW(nothing.apply(nothing.draw({8, 4}, {}), test::make_picture(8, 5), out.data()), DataError);
+}
+
+// A long and thin picture, of which one of the steps would make a square.
+TEST(Compose, NoTransformGrowsBeyondAllMemory) {
+  const ImageSize thin{1 << 20, 1};
+  for (const std::vector<Transform>& transforms :
+       std::vector<std::vector<Transform>>{{RandomRotation{.degrees = {45, 45}, .expand = true}},
+                                           {Pad{65'536}},
+                                           {RandomCrop{.size = 10, .padding = Padding{65'536}}},
+                                           {Pad{{0, 60'000, 0, 60'000}}, Pad{{0, 60'000, 0, 60'000}}},
+                                           {CenterCrop{65'536}}}) {
+    EXPECT_THROW(Compose(transforms).draw(thin, {}), DataError);
+  }
+  EXPECT_EQ(Compose::shape_of(Compose().draw({1 << 20, 1 << 10}, {})), (SampleShape{3, 1 << 10, 1 << 20, false}));
 }
 
 TEST(Compose, RandomErasingOverwritesBeforeOrAfterNormalizing) {

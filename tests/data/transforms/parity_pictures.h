@@ -11,12 +11,18 @@
 
 namespace lockstep::test {
 
-inline data::Image read_picture(const std::filesystem::path& folder, const nlohmann::json& description) {
+// Height x width x channels bytes, as Python wrote them.
+struct PackedPicture {
+  data::ImageSize size;
+  int channels = 3;
+  std::vector<std::uint8_t> bytes;
+};
+
+inline PackedPicture read_picture(const std::filesystem::path& folder, const nlohmann::json& description) {
   std::ifstream file(folder / description.at("file").get<std::string>(), std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  const data::ImageSize size{description.at("width"), description.at("height")};
-  return data::image_from_packed({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, size,
-                                 description.at("channels"));
+  return {{description.at("width"), description.at("height")},
+          description.at("channels"),
+          {std::istreambuf_iterator<char>(file), {}}};
 }
 
 inline int largest_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {
@@ -28,11 +34,12 @@ inline int largest_difference(const std::vector<std::uint8_t>& ours, const std::
 // An exact plan without Compose, so that a test gives the parameters instead of drawing them.
 class StepsAlone {
  public:
-  explicit StepsAlone(const data::Image& picture) : picture_(picture) {
+  explicit StepsAlone(const PackedPicture& picture)
+      : picture_(data::image_from_packed(picture.bytes, picture.size, picture.channels)) {
     plan_.precision = data::Precision::kExact;
-    plan_.picture = plan_.size = picture.size();
-    plan_.channels = picture.channels();
+    plan_.picture = plan_.size = picture.size;
     plan_.finish = &finish_;
+    if (picture.channels == 1) data::add_step(plan_, data::GreyStep{1});
   }
   StepsAlone(const StepsAlone&) = delete;
   StepsAlone& operator=(const StepsAlone&) = delete;
@@ -51,7 +58,7 @@ class StepsAlone {
   }
 
  private:
-  const data::Image& picture_;
+  const data::Image picture_;
   const data::Finish finish_;
   data::SamplePlan plan_;
 };

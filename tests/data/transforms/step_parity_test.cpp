@@ -81,13 +81,13 @@ TEST(StepParity, PixelsAreTorchvisions) {
   ASSERT_GT(cases.size(), 300U);
   std::map<std::string, int> worst;
   for (const json& arguments : cases) {
-    const Image picture = test::read_picture(folder.path(), arguments.at("in"));
-    const Image expected = test::read_picture(folder.path(), arguments.at("out"));
+    const test::PackedPicture picture = test::read_picture(folder.path(), arguments.at("in"));
+    const test::PackedPicture expected = test::read_picture(folder.path(), arguments.at("out"));
     test::StepsAlone sample(picture);
-    for (const Step& step : steps_of(arguments, picture.size())) add_step(sample.plan(), step);
-    ASSERT_EQ(sample.plan().size, expected.size()) << arguments.dump();
-    ASSERT_EQ(sample.plan().channels, expected.channels()) << arguments.dump();
-    const int difference = test::largest_difference(sample.pixels(), packed_bytes(expected));
+    for (const Step& step : steps_of(arguments, picture.size)) add_step(sample.plan(), step);
+    ASSERT_EQ(sample.plan().size, expected.size) << arguments.dump();
+    ASSERT_EQ(sample.plan().channels, expected.channels) << arguments.dump();
+    const int difference = test::largest_difference(sample.pixels(), expected.bytes);
     EXPECT_LE(difference, arguments.at("op") == "blur" ? 1 : 0) << arguments.dump();
     int& so_far = worst[arguments.at("op")];
     so_far = std::max(so_far, difference);

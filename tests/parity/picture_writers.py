@@ -1,0 +1,104 @@
+"""Picture files of the kinds that PIL reads and does not write: PNG and BMP of any depth, JPEG with other markers."""
+import struct
+import zlib
+
+import numpy as np
+
+
+def packed(values, bits):
+    """Rows of values of so many bits, as bytes; the first value in the upper bits."""
+    if bits == 16:
+        return values.astype(">u2").reshape(len(values), -1).view(np.uint8)
+    digits = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., 8 - bits :]
+    return np.packbits(digits.reshape(len(values), -1), axis=1)
+
+
+def png(values, color_type, bits, palette=None, transparency=None, interlaced=False):
+    """`values` is height x width x samples (0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA)."""
+    height, width = values.shape[:2]
+    passes = [(0, 0, 1, 1)]
+    if interlaced:
+        passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+    lines = b""
+    for left, top, step_x, step_y in passes:
+        part = values[top::step_y, left::step_x]
+        if part.size:
+            lines += b"".join(b"\0" + row.tobytes() for row in packed(part, bits))
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    chunks = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, int(interlaced)))
+    if palette is not None:
+        chunks += chunk(b"PLTE", palette.astype(np.uint8).tobytes())
+    if transparency is not None:
+        chunks += chunk(b"tRNS", transparency)
+    return b"\x89PNG\r\n\x1a\n" + chunks + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+def bmp(width, height, bits, pixels, compression=0, palette=None, masks=b"", header=40):
+    """`pixels` are the file's own bytes from the lowest row on (a negative height: from the uppermost on)."""
+    colors = 0 if palette is None else len(palette)
+    if header == 12:
+        description = struct.pack("<IHHHH", 12, width, height, 1, bits)
+    else:
+        description = struct.pack("<IiiHHIIiiII", 40, width, height, 1, bits, compression, len(pixels), 0, 0, colors, 0)
+    table = masks
+    for r, g, b in [] if palette is None else palette:
+        table += bytes([b, g, r]) + (b"" if header == 12 else b"\0")
+    at = 14 + len(description) + len(table)
+    return b"BM" + struct.pack("<IHHI", at + len(pixels), 0, 0, at) + description + table + pixels
+
+
+def bmp_rows(rows):
+    """Rows of bytes from the uppermost on, filled up to multiples of 4, the lowest first."""
+    return b"".join(row.tobytes() + b"\0" * (-len(row.tobytes()) % 4) for row in rows[::-1])
+
+
+def run_lengths(indices, bits):
+    """RLE8 or RLE4 of a picture of indices: repeats and copies of even length, each row with its end."""
+    out = b""
+    for row in indices[::-1]:
+        at = 0
+        while at < len(row):
+            count = 1
+            while at + count < len(row) and count < 255 and row[at + count] == row[at]:
+                count += 1
+            rest = len(row) - at
+            if count == 1 and rest >= 4:
+                values = row[at : at + 4]
+                out += bytes([0, 4]) + (bytes(values) if bits == 8 else bytes([values[0] << 4 | values[1], values[2] << 4 | values[3]]))
+                at += 4
+            else:
+                out += bytes([count, row[at] if bits == 8 else row[at] << 4 | row[at]])
+                at += count
+        out += b"\0\0"
+    return out + b"\0\1"
+
+
+def jpeg_segments(content):
+    """The marker segments before the scan, each with its marker, and the rest."""
+    at, segments = 2, []
+    while content[at + 1] != 0xDA:
+        size = 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        segments.append(content[at : at + size])
+        at += size
+    return segments, content[at:]
+
+
+def jpeg_without(content, markers):
+    segments, rest = jpeg_segments(content)
+    return content[:2] + b"".join(s for s in segments if s[1] not in markers) + rest
+
+
+def jpeg_with_adobe(content, transform):
+    """The same data, said to be of Adobe's kind: 0 RGB or CMYK, 1 YCbCr, 2 YCCK."""
+    content = jpeg_without(content, (0xE0, 0xEE))
+    return content[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform]) + content[2:]
+
+
+def jpeg_with_sampling(content, sampling):
+    """A picture of one component with another sampling factor, which makes no difference."""
+    segments, rest = jpeg_segments(content)
+    changed = [s[:11] + bytes([sampling]) + s[12:] if s[1] in (0xC0, 0xC2) else s for s in segments]
+    return content[:2] + b"".join(changed) + rest
