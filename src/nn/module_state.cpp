@@ -80,7 +80,7 @@ void check_same_model(const torch::nn::Module& module, const Backend& backend) {
 }
 
 void broadcast_state(const torch::nn::Module& module, const Backend& backend, int source) {
-  std::vector<torch::Tensor> block;
+  std::vector<NamedParameter> block;
   std::size_t bytes = 0;
   const auto send = [&] {
     PackedBuffers packed(backend, std::exchange(block, {}));
@@ -88,14 +88,14 @@ void broadcast_state(const torch::nn::Module& module, const Backend& backend, in
     packed.finish();
     bytes = 0;
   };
-  const auto add = [&](const torch::Tensor& tensor) {
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
     if (!tensor.defined()) return;
-    block.push_back(tensor.detach());
+    block.push_back({name, tensor.detach()});
     bytes += tensor.nbytes();
     if (bytes >= kBlockBytes) send();
   };
-  for (const torch::Tensor& parameter : module.parameters()) add(parameter);
-  for (const torch::Tensor& buffer : module.buffers()) add(buffer);
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
   send();
 }
 

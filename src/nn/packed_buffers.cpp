@@ -7,41 +7,71 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-std::int64_t padded(const torch::Tensor& tensor) {
-  return (static_cast<std::int64_t>(tensor.nbytes()) + kLine - 1) / kLine * kLine;
+std::int64_t padded(std::int64_t bytes) {
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+// An expanded buffer's elements once each: writing all of them would write some memory several times.
+torch::Tensor distinct(torch::Tensor tensor) {
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
+// Whether its bytes are its elements, one after the other.
+bool is_plain_memory(const torch::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 }  // namespace
 
-PackedBuffers::PackedBuffers(const Backend& backend, std::vector<torch::Tensor> buffers) : backend_(backend) {
+PackedBuffers::PackedBuffers(const Backend& backend, std::vector<NamedParameter> buffers) : backend_(backend) {
   std::int64_t bytes = 0;
-  for (torch::Tensor& buffer : buffers) {
-    if (!buffer.defined() || buffer.numel() == 0) continue;
-    bytes += padded(buffer);
-    tensors_.push_back(buffer);
+  for (NamedParameter& buffer : buffers) {
+    const torch::Tensor tensor = buffer.tensor;
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    const auto own = static_cast<std::int64_t>(distinct(tensor).nbytes());
+    items_.push_back({std::move(buffer), tensor.sizes().vec(), tensor.scalar_type(), own});
+    bytes += padded(own);
   }
-  if (!tensors_.empty()) packed_ = backend_.allocate(bytes, torch::kByte);
+  if (!items_.empty()) packed_ = backend_.allocate(bytes, torch::kByte);
+}
+
+void PackedBuffers::check_unchanged() const {
+  for (const Item& item : items_) {
+    const torch::Tensor& now = item.buffer.tensor;
+    const bool same = now.sizes() == item.sizes && now.scalar_type() == item.dtype &&
+                      static_cast<std::int64_t>(distinct(now).nbytes()) == item.bytes;
+    TORCH_CHECK_VALUE(same, "rank ", backend_.rank(), ": buffer '", item.buffer.name, "' is ", now.scalar_type(), ' ',
+                      now.sizes(), " now, expected ", item.dtype, ' ', torch::IntArrayRef(item.sizes),
+                      ", as when the model was wrapped; wrap it anew after changing its shape, on every rank, or set "
+                      "broadcast_buffers to false");
+  }
 }
 
 void PackedBuffers::copy(bool pack) {
   const torch::NoGradGuard no_grad;
+  check_unchanged();
   std::int64_t offset = 0;
-  for (torch::Tensor& tensor : tensors_) {
-    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
-    if (tensor.is_cpu() && tensor.is_contiguous()) {
+  for (const Item& item : items_) {
+    torch::Tensor tensor = distinct(item.buffer.tensor);
+    if (is_plain_memory(tensor)) {
       auto* place = static_cast<std::byte*>(packed_.data_ptr()) + offset;
-      pack ? std::memcpy(place, tensor.const_data_ptr(), bytes) : std::memcpy(tensor.data_ptr(), place, bytes);
+      pack ? std::memcpy(place, tensor.const_data_ptr(), item.bytes)
+           : std::memcpy(tensor.data_ptr(), place, item.bytes);
     } else {
-      const torch::Tensor place = packed_.narrow(0, offset, bytes).view(tensor.scalar_type()).view(tensor.sizes());
+      const torch::Tensor place = packed_.narrow(0, offset, item.bytes).view(item.dtype).view(tensor.sizes());
       pack ? place.copy_(tensor) : tensor.copy_(place);
     }
-    offset += padded(tensor);
+    offset += padded(item.bytes);
   }
 }
 
 void PackedBuffers::start(int source) {
   if (empty()) return;
   finish();
+  check_unchanged();  // whoever sends, on every rank
   source_ = source;
   if (backend_.rank() == source) copy(/*pack=*/true);
   work_ = backend_.start_broadcast(packed_, source);

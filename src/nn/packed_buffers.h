@@ -3,28 +3,39 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "backend.h"
+#include "lockstep/nn/reducer.h"
 
 namespace lockstep::nn_detail {
 
 class PackedBuffers {
  public:
-  PackedBuffers(const Backend& backend, std::vector<torch::Tensor> buffers);
+  PackedBuffers(const Backend& backend, std::vector<NamedParameter> buffers);
 
-  bool empty() const { return tensors_.empty(); }
+  bool empty() const { return items_.empty(); }
+  // Throws when a buffer has another size or dtype than at first: its place in the block follows from these.
+  void check_unchanged() const;
   // Packs this rank's values if it is `source`, and starts the broadcast.
   void start(int source);
   // Ends it and takes over what arrived. Does nothing when none was started.
   void finish();
 
  private:
+  struct Item {
+    NamedParameter buffer;
+    std::vector<std::int64_t> sizes;
+    torch::Dtype dtype;
+    std::int64_t bytes = 0;  // of its elements that have memory of their own
+  };
+
   void copy(bool pack);
 
   const Backend& backend_;
-  std::vector<torch::Tensor> tensors_;
+  std::vector<Item> items_;
   torch::Tensor packed_;  // bytes; each buffer starts at a cache line
   c10::intrusive_ptr<c10d::Work> work_;
   int source_ = 0;

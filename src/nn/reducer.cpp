@@ -1,6 +1,7 @@
 #include "lockstep/nn/reducer.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
@@ -22,17 +23,32 @@ torch::Device device_of(const std::vector<NamedParameter>& parameters) {
       "DistributedDataParallel, or set requires_grad before wrapping it");
 }
 
-// Whether both lay out their elements alike; the strides of dimensions of size 1 do not matter.
+// Whether equal bytes in both mean equal elements: type, sizes, lazy conjugation and negation, strides (but those of
+// dimensions of size 1).
 bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  if (a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg()) return false;
   for (std::int64_t i = 0; i < a.dim(); ++i) {
     if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
   }
   return true;
 }
 
+bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && same_layout(a, b);
+}
+
+// The gradients of the first pass had memory of their own until they moved into the buckets. Under `lockstep run`
+// malloc keeps what is freed, as the next step will need it; that it will never need.
+void return_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
-Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
                     const ReducerOptions& options)
     : options_(options), backend_(std::move(group), device_of(parameters)), buffers_(backend_, std::move(buffers)) {
   for (NamedParameter& parameter : parameters) {
@@ -43,6 +59,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<torch::T
     Entry entry;
     entry.name = std::move(parameter.name);
     entry.parameter = parameter.tensor;
+    entry.sizes = parameter.tensor.sizes().vec();
     entry.info = {static_cast<std::size_t>(parameter.tensor.numel()), parameter.tensor.scalar_type(), false};
     entries_.push_back(std::move(entry));
   }
@@ -93,6 +110,31 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
   attach_hooks();
 }
 
+void Reducer::Impl::check_sizes() const {
+  for (const Entry& entry : entries_) {
+    if (entry.parameter.sizes() != entry.sizes) throw_changed(entry, "parameter", entry.parameter);
+  }
+  buffers_.check_unchanged();
+}
+
+// Places in buckets, and what other ranks send, follow from what the parameters were at first.
+void Reducer::Impl::check_unchanged(const Entry& entry) const {
+  const auto check = [&](const char* what, const torch::Tensor& tensor) {
+    const bool same = tensor.sizes() == entry.sizes && tensor.scalar_type() == entry.info.dtype &&
+                      tensor.device() == backend_.device();
+    if (!same) throw_changed(entry, what, tensor);
+  };
+  check("parameter", entry.parameter);
+  if (entry.parameter.grad().defined()) check("the gradient of parameter", entry.parameter.grad());
+}
+
+void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const {
+  TORCH_CHECK_VALUE(false, "rank ", backend_.rank(), ": ", what, " '", entry.name, "' is ", found.scalar_type(), ' ',
+                    found.sizes(), " on ", found.device(), " now, expected ", entry.info.dtype, ' ',
+                    torch::IntArrayRef(entry.sizes), " on ", backend_.device(),
+                    ", as when the model was wrapped; wrap it anew after changing its shape, on every rank");
+}
+
 void Reducer::Impl::before_forward(bool synchronise) {
   const std::lock_guard lock(mutex_);
   if (pass_is_running()) return;  // part of a backward pass: a checkpointed segment is computed again
@@ -105,8 +147,9 @@ void Reducer::Impl::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   record_ready(index);
   if (!synchronise_) return;
-  if (!pass_is_running()) start_pass();
   Entry& entry = entries_[index];
+  check_unchanged(entry);
+  if (!pass_is_running()) start_pass();
   ++entry.arrivals;
   if (!built_) {
     if (!entry.ready) ready_order_.push_back(index);
@@ -151,6 +194,7 @@ void Reducer::Impl::abandon_pass() {
 }
 
 void Reducer::Impl::start_pass() {
+  buffers_.check_unchanged();
   abandon_pass();
   in_pass_ = true;
   placed_now_ = 0;
@@ -191,10 +235,11 @@ void Reducer::Impl::shadow_pass() {
 void Reducer::Impl::place(Entry& entry, bool shadow) {
   torch::Tensor& gradient = entry.parameter.mutable_grad();
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();  // no rank's was in the first pass
+  check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
   used_.mutable_data_ptr<float>()[&entry - entries_.data()] = used ? 1.0F : 0.0F;
   const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
-  if (used && in_place && same_layout(gradient, entry.view)) {
+  if (used && same_memory(gradient, entry.view)) {
     ++placed_now_;
   } else {
     // Another tensor lives where this gradient belongs: autograd's allocations differed from those of earlier passes.
@@ -212,7 +257,7 @@ void Reducer::Impl::place(Entry& entry, bool shadow) {
 void Reducer::Impl::copy_to_view(Entry& entry) {
   const torch::Tensor& gradient = entry.parameter.grad();
   if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
-    entry.view.copy_(gradient.clone());  // there already, in another order of elements
+    entry.view.copy_(gradient.clone());  // there already, in another order of elements or lazily conjugated
   } else if (gradient.is_cpu() && same_layout(gradient, entry.view)) {
     std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
   } else {
@@ -232,8 +277,8 @@ void Reducer::Impl::relocate(Bucket& bucket) {
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     Entry& entry = entries_[bucket.members[i]];
     torch::Tensor& gradient = entry.parameter.mutable_grad();
-    if (gradient.defined() && !gradient.is_sparse() && gradient.const_data_ptr() == old_places[i])
-      gradient = entry.view;
+    const bool was_there = gradient.defined() && !gradient.is_sparse() && gradient.const_data_ptr() == old_places[i];
+    if (was_there && same_layout(gradient, entry.view)) gradient = entry.view;
   }
 }
 
@@ -289,6 +334,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
   buffers_.finish();
   placed_ = placed_now_;
   gradients_ = entries_.size();
+  if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
   // Last, so that the other ranks are not left waiting.
   if (options_.static_graph && !first && !shadow) check_static_graph();
 }
@@ -298,12 +344,20 @@ void Reducer::Impl::finish_buckets() {
     if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
     if (!bucket.for_hook) continue;
     if (bucket.finish) std::exchange(bucket.finish, nullptr)();
-    if (bucket.for_hook->buffer().const_data_ptr() != bucket.buffer.const_data_ptr()) {
-      const torch::NoGradGuard no_grad;
-      bucket.buffer.copy_(bucket.for_hook->buffer());  // the hook left its result in a tensor of its own
-    }
+    take_over_result(bucket);
     bucket.for_hook.reset();
   }
+}
+
+// A hook may leave its result in a tensor of its own, or in a view of the bucket that is lazily conjugated.
+void Reducer::Impl::take_over_result(Bucket& bucket) {
+  const torch::Tensor result = bucket.for_hook->buffer().flatten();
+  TORCH_CHECK_VALUE(result.numel() == bucket.buffer.numel(), "rank ", backend_.rank(), ": the communication hook left ",
+                    result.numel(), " elements in the buffer of bucket ", bucket.for_hook->index(), ", expected ",
+                    bucket.buffer.numel());
+  if (same_memory(result, bucket.buffer)) return;
+  const torch::NoGradGuard no_grad;
+  bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
 }
 
 void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
@@ -370,7 +424,7 @@ std::size_t Reducer::Impl::bucket_bytes() const {
   return sum;
 }
 
-Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
                  const ReducerOptions& options)
     : impl_(std::make_shared<Impl>(std::move(parameters), std::move(buffers), std::move(group), options)) {
   impl_->attach_hooks();
@@ -378,6 +432,9 @@ Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<torch::Tens
 
 Reducer::~Reducer() {
   impl_->detach_hooks();
+}
+void Reducer::check_sizes() const {
+  impl_->check_sizes();
 }
 void Reducer::before_forward(bool synchronise) {
   impl_->before_forward(synchronise);

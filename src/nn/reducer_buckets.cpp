@@ -44,6 +44,7 @@ std::vector<std::size_t> Reducer::Impl::agree_on_order() {
 }
 
 void Reducer::Impl::build_buckets() {
+  for (const Entry& entry : entries_) check_unchanged(entry);
   const std::vector<std::size_t> order = agree_on_order();
   std::vector<nn_detail::GradientInfo> infos;
   for (Entry& entry : entries_) {
@@ -79,7 +80,7 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
     Entry& entry = entries_[member];
     // Shares the memory without being a view for autograd: optimizers detach gradients in place, which views refuse.
     entry.view = torch::empty({0}, bucket.buffer.options());
-    entry.view.set_(bucket.buffer.storage(), static_cast<std::int64_t>(offset), entry.parameter.sizes(),
+    entry.view.set_(bucket.buffer.storage(), static_cast<std::int64_t>(offset), entry.sizes,
                     gradient_strides(entry.parameter));
     offset += nn_detail::padded_elements(entry.info);
     if (!placement_learner_) continue;

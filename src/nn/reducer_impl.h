@@ -21,11 +21,12 @@ namespace lockstep {
 
 class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
  public:
-  Impl(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+  Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
        const ReducerOptions& options);
 
   void attach_hooks();
   void detach_hooks();
+  void check_sizes() const;
   void before_forward(bool synchronise);
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
@@ -40,6 +41,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   struct Entry {  // one parameter
     std::string name;
     torch::Tensor parameter;
+    std::vector<std::int64_t> sizes;  // of the parameter, when it was handed over
     AccumulatorPtr accumulator;
     std::uintptr_t hook = 0;
     nn_detail::GradientInfo info;
@@ -70,12 +72,15 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void drop_unfinished_gradients();
   void finish_pass(bool shadow);
   void record_ready(std::size_t index);
+  void check_unchanged(const Entry& entry) const;
+  [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
   void place(Entry& entry, bool shadow);
   void copy_to_view(Entry& entry);
   void relocate(Bucket& bucket);
   void start_bucket(Bucket& bucket, std::size_t index);
   void start_complete_buckets();
   void finish_buckets();
+  void take_over_result(Bucket& bucket);
   void take_over_gradients(const torch::Tensor& used);
   void reduce_sparse(Entry& entry, bool shadow);
   void check_static_graph() const;

@@ -19,6 +19,12 @@ std::vector<NamedParameter> trainable(const torch::nn::Module& module) {
   return result;
 }
 
+std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
+  std::vector<NamedParameter> result;
+  for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
+  return result;
+}
+
 torch::Device device_of(const torch::nn::Module& module) {
   for (const torch::Tensor& parameter : module.parameters()) return parameter.device();
   return torch::kCPU;
@@ -71,9 +77,9 @@ void Replica::build_reducer() {
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // its hooks go before new ones come
-  reducer_ =
-      std::make_unique<Reducer>(known_, options_.broadcast_buffers ? module_->buffers() : std::vector<torch::Tensor>(),
-                                options_.process_group, options);
+  reducer_ = std::make_unique<Reducer>(
+      known_, options_.broadcast_buffers ? buffers_of(*module_) : std::vector<NamedParameter>(), options_.process_group,
+      options);
   reducer_->set_comm_hook(comm_hook_);
   // Ranks that have finished meet every pass of the others; this tells them that there is one.
   reducer_->set_before_pass([this] {
@@ -105,6 +111,7 @@ bool Replica::parameters_changed() const {
 
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
+  reducer_->check_sizes();
   if (parameters_changed()) {
     synchronise_state(/*source=*/0);
     build_reducer();

@@ -26,6 +26,7 @@
 
 namespace lockstep {
 
+// A parameter or a buffer.
 struct NamedParameter {
   std::string name;
   torch::Tensor tensor;
@@ -48,13 +49,16 @@ class Reducer {
  public:
   // Collective: all ranks pass the same parameters in the same order (checked by DistributedDataParallel). Those that
   // require no gradient are left alone. `buffers` are sent from rank 0 to all in every pass that synchronises; may be
-  // empty.
-  Reducer(std::vector<NamedParameter> parameters, std::vector<torch::Tensor> buffers, ProcessGroup group,
+  // empty. All keep their sizes, dtypes and devices from here on: a backward pass that finds others throws, naming what
+  // has changed.
+  Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
           const ReducerOptions& options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Throws already before a pass when a parameter or buffer has other sizes now.
+  void check_sizes() const;
   // Call before each forward pass: says whether the backward pass that follows synchronises.
   void before_forward(bool synchronise);
   // Replaces the default all-reduce. Null: back to it.
