@@ -1,26 +1,21 @@
-// The shortest complete program: any model, trained data-parallel.
+// The shortest complete program: any model, trained data-parallel. README.md shows it as it stands here.
 //
 //   ./minimal_train                                     alone
 //   lockstep run --nproc-per-node 2 ./minimal_train     on two processes, unchanged
-#include <lockstep/data/data_loader.h>
-#include <lockstep/data/mnist.h>
 #include <lockstep/lockstep.h>
-#include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/models/mnist_net.h>
 
-int main(int argc, char** argv) {
-  lockstep::ProcessGroupGuard group;
-  const auto device = lockstep::local_device();
-  lockstep::models::MnistNet net;
-  net->to(device);
-  lockstep::DistributedDataParallel<lockstep::models::MnistNet> ddp(net);
+int main() {
+  lockstep::ProcessGroupGuard group;           // finds its rank by itself; left on exit, whatever happens
+  lockstep::models::MnistNet net;              // or any torch::nn module of your own
+  lockstep::DistributedDataParallel ddp(net);  // keeps its type: ddp->forward(x), ddp.module()
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
-  const std::string folder = argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist";
-  lockstep::data::DataLoader loader(lockstep::data::Mnist(folder, /*train=*/true), {.batch_size = 64, .shuffle = true});
+  lockstep::data::Mnist train("/usr/share/datasets/fashion-mnist", /*train=*/true);
+  lockstep::data::DataLoader loader(std::move(train), {.batch_size = 64, .shuffle = true});
   for (int epoch = 0; epoch < 10; ++epoch) {
-    for (auto& [images, labels] : loader) {  // this rank's share, reshuffled each epoch
+    for (auto& [images, labels] : loader) {  // this rank's share, in a new order in each epoch
       optimizer.zero_grad();
-      torch::nll_loss(ddp->forward(images.to(device)), labels.to(device)).backward();
+      torch::nll_loss(ddp->forward(images), labels).backward();  // gradients are the mean over all ranks
       optimizer.step();
     }
   }
