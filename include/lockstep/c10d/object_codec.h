@@ -1,8 +1,8 @@
 // ObjectCodec<T>: a value of type T as bytes and back, for the object collectives (objects.h).
 //
 // There are codecs for
-//   - numbers, enums and other trivially copyable types without pointers in them (their memory; the ranks run one
-//   binary)
+//   - numbers, enums and other trivially copyable types without pointers in them: their memory, as the ranks run one
+//     binary
 //   - std::string
 //   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can)
 //   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,

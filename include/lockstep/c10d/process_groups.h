@@ -30,11 +30,11 @@ using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 struct InitOptions {
   // Where ranks find one another:
-  //   ""                  whatever is there: explicit rank and world_size below, launcher variables, Slurm, Open MPI;
-  //                       when nothing says that the job is distributed, a world of one rank, without any network
-  //   "env://"            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
-  //   "tcp://host:port"   rank 0 listens there
-  //   "file:///path"      a file that all ranks reach
+  //   - "": whatever is there: explicit rank and world_size below, launcher variables, Slurm, Open MPI; when nothing
+  //     says that the job is distributed, a world of one rank, without any network
+  //   - "env://": MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
+  //   - "tcp://host:port": rank 0 listens there
+  //   - "file:///path": a file that all ranks reach
   std::string init_method = {};
   // -1: from the environment.
   int rank = -1;
@@ -49,11 +49,12 @@ struct InitOptions {
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists who came and who did
 // not. Backends (docs/backends.md says which one when):
-//   "lockstep"  the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
-//   "mpi"       the same over the MPI that started the job
-//   "nccl"      CUDA tensors alone; for programs that link lockstep::nccl
-//   "cpu:lockstep,cuda:nccl"  by device
-//   ""          "cpu:lockstep,cuda:nccl" in a program with lockstep::nccl on a machine with a GPU, else "lockstep"
+//   - "lockstep": the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
+//   - "mpi": the same over the MPI that started the job
+//   - "nccl": CUDA tensors alone; for programs that link lockstep::nccl
+//   - "cpu:lockstep,cuda:nccl": by device
+//   - "": "cpu:lockstep,cuda:nccl" in a program with lockstep::nccl on a machine with a GPU, else "lockstep"
+//
 // A backend that is unknown or cannot be used here is an error that says why and what there is.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 

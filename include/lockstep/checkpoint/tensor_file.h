@@ -1,9 +1,9 @@
 // Named tensors and text in one file, in the safetensors format, which Python's `safetensors` reads too:
 //
-//   8 bytes   length n of the header, little endian
-//   n bytes   header, JSON: {"__metadata__": {"key": "text", ...},
-//                            "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
-//   the rest  the tensors' bytes, contiguous in C order, little endian, without holes; offsets count from here
+//   - 8 bytes: length n of the header, little endian
+//   - n bytes: header, JSON, such as
+//     `{"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}`
+//   - the rest: the tensors' bytes, contiguous in C order, little endian, without holes; offsets count from here
 //
 // Files written here carry two more pieces of metadata: lockstep.format, the version of what is stored in them (1), and
 // lockstep.sha256, the SHA-256 of the whole file, taken with zeros in place of these 64 digits.

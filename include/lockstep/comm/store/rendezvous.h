@@ -16,12 +16,14 @@
 namespace lockstep::comm {
 
 struct RendezvousOptions {
-  // env://                  MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE; rank 0 hosts the store at that address. When
-  //                         LOCKSTEP_STORE=host:port is set, the launcher hosts it there and MASTER_* are not needed.
-  //                         Under torchrun, whose agent occupies MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), rank
-  //                         0 hosts at the port after it.
-  // tcp://host:port         rank 0 hosts the store there
-  // file:///absolute/path   a file that all ranks reach; removed by the last to leave
+  // Where ranks find one another:
+  //   - env://: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE; rank 0 hosts the store at that address. When
+  //     LOCKSTEP_STORE=host:port is set, the launcher hosts it there and MASTER_ADDR and MASTER_PORT are not needed.
+  //     Under torchrun, whose agent occupies MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), rank 0 hosts at the port
+  //     after it.
+  //   - tcp://host:port: rank 0 hosts the store there
+  //   - file:///absolute/path: a file that all ranks reach; removed by the last to leave
+  //
   // tcp and file accept ?rank=N&world_size=N; else the fields below, else RANK and WORLD_SIZE.
   std::string init_method = "env://";
   // -1: from the URL or the environment. A value that contradicts the URL (or, with env://, the environment) is an

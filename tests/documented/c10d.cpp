@@ -1,12 +1,17 @@
-// The examples of docs/process_groups.md, as they stand there: what is quoted has to compile here.
-#include "support/documented.h"
+// Code of docs/process_groups.md, docs/backends.md, docs/errors.md and of the headers of c10d, as it stands there.
+#include <torch/torch.h>
 
-#include <gtest/gtest.h>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/comm/store/file_store.h"
 #include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/nn/distributed_data_parallel.h"
 
 namespace lockstep {
 namespace {
@@ -69,11 +74,69 @@ namespace {
   comm::PrefixStore mine("my part", store.value());
 }
 
-TEST(Documented, ProcessGroups) {
-  const std::filesystem::path project = LOCKSTEP_SOURCES;
-  EXPECT_GT(test::expect_quotes_of(project / "tests/c10d/documented_test.cpp", project / "docs/process_groups.md"),
-            25U);
+struct NetImpl : torch::nn::Module {
+  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
+  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
+  torch::nn::Linear line{nullptr};
+};
+TORCH_MODULE(Net);
+
+[[maybe_unused]] void backends(Net& model, const torch::Tensor& loss_on_the_cpu) {
+  const std::string backend = "";
+  lockstep::ProcessGroupGuard group(backend);
+  const auto device = lockstep::local_device();
+  model->to(device);
+  lockstep::DistributedDataParallel<Net> ddp(model);
+  lockstep::all_reduce(loss_on_the_cpu);
 }
+
+[[maybe_unused]] void errors(const torch::Tensor& t, void (*save_checkpoint)()) {
+  try {
+    lockstep::all_reduce(t);
+  } catch (const std::exception& e) {
+    if (lockstep::error_code(e) == lockstep::ErrorCode::kPeerFailed) save_checkpoint();
+    throw;
+  }
+}
+
+// --- Headers
+
+[[maybe_unused]] void collectives_header(const torch::Tensor& t, const ProcessGroup& g) {
+  lockstep::all_reduce(t);
+  lockstep::all_reduce(t, {.op = c10d::ReduceOp::AVG, .group = g});
+  auto work = lockstep::all_reduce_async(t);
+  work->wait();
+}
+
+[[maybe_unused]] void objects_header(int rank, std::string (*make_run_folder)(),
+                                     const std::map<std::string, double>& mine) {
+  std::string path = rank == 0 ? make_run_folder() : "";
+  lockstep::broadcast_object(path, 0);
+  std::vector<std::map<std::string, double>> metrics = lockstep::all_gather_object(mine);
+}
+
+struct Config {
+  std::string name;
+  std::vector<double> rates;
+};
 
 }  // namespace
 }  // namespace lockstep
+
+using lockstep::Config;
+using lockstep::ObjectReader;
+using lockstep::ObjectWriter;
+
+template <>
+struct lockstep::ObjectCodec<Config> {
+  static void encode(const Config& value, ObjectWriter& writer) {
+    writer.put(value.name);
+    writer.put(value.rates);
+  }
+  static Config decode(ObjectReader& reader) {
+    Config value;
+    value.name = reader.get<std::string>();
+    value.rates = reader.get<std::vector<double>>();
+    return value;
+  }
+};

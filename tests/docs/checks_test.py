@@ -1,0 +1,131 @@
+"""Each check of tools/docs notices what it is there for, and lets pass what is right."""
+from tools import Project  # first: it finds the modules below
+
+import code_blocks
+import commands
+import environment
+import links
+
+
+class Links(Project):
+    def setUp(self):
+        super().setUp()
+        self.write("docs/README.md", "# Index\n[a](a.md), [ours](../README.md)\n")
+        self.write("examples/README.md", "[first](first/main.cpp)\n")
+        self.write("examples/first/main.cpp", "")
+        self.write("docs/a.md", "# Part: `one_two` (and more)\n## Same\n## Same\n")
+        self.write("README.md", "[a](docs/a.md#part-one_two-and-more) [b](docs/a.md#same-1) [web](https://x.y/z#w)\n"
+                                "`[no](link)`\n```\n[no](link)\n```\n[here](#top)\n# Top\n")
+
+    def test_good_ones(self):
+        self.assertEqual(self.found_by(links.check), [])
+
+    def test_bad_ones(self):
+        self.write("docs/a.md", "[gone](b.md)\n\n[there](../README.md#nowhere)\n")
+        self.assertEqual(self.found_by(links.check), [
+            "README.md:1: docs/a.md has no heading #part-one_two-and-more",
+            "README.md:1: docs/a.md has no heading #same-1",
+            "docs/a.md:1: the link to b.md leads nowhere",
+            "docs/a.md:3: README.md has no heading #nowhere"])
+
+    def test_an_index_that_lacks_something(self):
+        self.write("docs/new.md", "")
+        self.write("examples/second/main.cpp", "")
+        self.assertEqual(self.found_by(links.check), [
+            "docs/README.md:1: this index does not name new.md",
+            "examples/README.md:1: this index does not name second"])
+
+    def test_a_block_without_end(self):
+        self.write("docs/a.md", "text\n```cpp\nint x;\n")
+        self.assertIn("docs/a.md:1: line 2: a block begins here and does not end", self.found_by(links.check))
+
+
+class Environment(Project):
+    PAGE = "| `RANK`, `LOCKSTEP_A` | text |\n| `UCX_TLS` | `NOT_THIS_ONE` |\n## Read by others\n| `NCCL_B` | |\n"
+
+    def setUp(self):
+        super().setUp()
+        self.write("docs/environment.md", self.PAGE)
+        self.write("src/a.cpp", 'getenv("RANK"); get("LOCKSTEP_A"); find("lower"); type("F8_E4M3");')
+        self.write("src/b.cpp", 'all{\n  {"TLS", "tcp"},\n};\nname = std::string("UCX_") + setting;')
+
+    def test_agreement(self):
+        self.assertEqual(self.found_by(environment.check), [])
+
+    def test_a_variable_that_the_page_lacks(self):
+        self.write("include/c.h", '\nconstexpr auto kName = "LOCKSTEP_NEW";\nnumber(environment, "SIZE");')
+        self.write("src/b.cpp", 'all{\n  {"TLS", "tcp"},\n  {"LOG_LEVEL", "error"}};\nstd::string("UCX_") + name;')
+        self.assertEqual(self.found_by(environment.check), [
+            "src/b.cpp:3: the environment variable UCX_LOG_LEVEL is not in docs/environment.md",
+            "include/c.h:2: the environment variable LOCKSTEP_NEW is not in docs/environment.md",
+            "include/c.h:3: the environment variable SIZE is not in docs/environment.md"])
+
+    def test_a_variable_that_nobody_reads_any_more(self):
+        self.write("src/a.cpp", 'getenv("RANK");')
+        self.assertEqual(self.found_by(environment.check),
+                         ["docs/environment.md:1: no source names LOCKSTEP_A; take it off this page"])
+
+
+class Commands(Project):
+    def setUp(self):
+        super().setUp()
+        self.write("dev", "cat <<TEXT\n  test    run\n            --label L\n  check\n            --quick\nTEXT\n")
+        self.write("src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
+        self.write("src/cli/pictures/verbs.cpp", '"--resize"')
+        self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
+
+    def test_good_ones(self):
+        self.write("README.md", "    ./dev test --label unit   # and --other\n`./dev check --quick`, then --more\n"
+                                "lockstep run --nproc-per-node 2 ./train --epochs 10\n`lockstep pack A B --resize 2`\n"
+                                "cmake -DLOCKSTEP_TESTS=OFF; `./dev` alone\n")
+        self.assertEqual(self.found_by(commands.check), [])
+
+    def test_bad_ones(self):
+        self.write("README.md", "./dev tset\n./dev test --lable unit\nlockstep run --nproc 2 --tee 3 ./train\n"
+                                "lockstep data check --all\ncmake -DLOCKSTEP_TEST=OFF\n")
+        self.assertEqual(self.found_by(commands.check), [
+            "README.md:1: ./dev has no verb 'tset'",
+            "README.md:2: ./dev help does not name --lable",
+            "README.md:3: lockstep run has no option --nproc",
+            "README.md:4: lockstep data check has no option --all",
+            "README.md:5: CMake knows no LOCKSTEP_TEST"])
+
+
+class CodeBlocks(Project):
+    MISSING = "no file of tests/documented or examples has this code; add it there, so that it is compiled"
+
+    def setUp(self):
+        super().setUp()
+        self.write("tests/documented/a.cpp", '#include "a/b.h"\nvoid f() {\n  int x = 1;  // one\n  call("http://x",\n'
+                                             '       /*n=*/x);\n  for (;;) { step(); }\n  int y = 2;\n}\n')
+        self.write("examples/one/main.cpp", "int main() { return 0; }\n")
+
+    def page(self, *lines):
+        self.write("docs/a.md", "\n".join(["text", "```cpp", *lines, "```", ""]))
+        return self.found_by(code_blocks.check)
+
+    def test_what_is_compiled(self):
+        self.assertEqual(self.page("#include <a/b.h>", "", "int x = 1;   // another comment", 'call("http://x", x);'), [])
+        self.assertEqual(self.page("int x = 1;", "...", "for (;;) { ... }"), [])
+        self.assertEqual(self.page("int main() {", "  return 0;", "}"), [])
+
+    def test_what_is_not(self):
+        missing = [f"docs/a.md:3: {self.MISSING}"]
+        self.assertEqual(self.page("int z = 1;"), missing)
+        self.assertEqual(self.page('call("http://y", x);'), missing)
+        self.assertEqual(self.page("int x = 1;", "int y = 2;"), missing)  # not one piece there
+        self.assertEqual(self.page("int y = 2;", "...", "int x = 1;"), missing)
+        self.assertEqual(self.page("#include <a/c.h>", "int x = 1;"), missing)
+
+    def test_a_block_that_does_not_say_what_it_is(self):
+        self.write("docs/a.md", "```\nstd::vector<int> x;\n```\n")
+        self.assertEqual(self.found_by(code_blocks.check),
+                         ["docs/a.md:1: line 2: this block looks like C++; begin it with ```cpp"])
+
+    def test_headers(self):
+        self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//   ...\n//   int y = 2;\n//\n// More:\n//   - a list\n"
+                                  "//     of two lines\n//   1. and another\n#pragma once\n")
+        self.assertEqual(self.found_by(code_blocks.check), [])
+        self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//\n//   int z;\nint f();\n// and\n//   int w;\n")
+        self.assertEqual(self.found_by(code_blocks.check),
+                         [f"include/a.h:3: {self.MISSING}", f"include/a.h:8: {self.MISSING}"])

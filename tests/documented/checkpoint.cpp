@@ -1,0 +1,87 @@
+// Code of docs/checkpoints.md and of the headers of checkpoint, as it stands there.
+#include <torch/torch.h>
+
+#include "lockstep/c10d/distributed.h"
+#include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/data/data_loader.h"
+
+namespace lockstep {
+namespace {
+
+using data::DataLoader;
+
+[[maybe_unused]] void folder() {
+  checkpoint::CheckpointManager manager("runs/a", {.keep_last = 3});
+}
+
+[[maybe_unused]] void saving(const ProcessGroupGuard& group, checkpoint::CheckpointManager& manager,
+                             torch::nn::Linear& net, torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,
+                             DataLoader& loader, double best_accuracy, std::int64_t step, double accuracy) {
+  if (group.rank() == 0) {
+    checkpoint::Checkpoint state;
+    state.add_model(*net);
+    state.add_optimizer(optimizer);
+    state.add_scheduler(scheduler);
+    state.add_generator();
+    state.set("best", best_accuracy);
+    state.set("sampler", to_string(loader.state()));
+    manager.save(step, state, accuracy);
+  }
+}
+
+[[maybe_unused]] void going_on(checkpoint::CheckpointManager& manager, torch::nn::Linear& net,
+                               torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler, DataLoader& loader,
+                               std::int64_t& epoch, double& best_accuracy) {
+  if (auto state = manager.load_latest()) {
+    state->restore_model(*net);
+    state->restore_optimizer(optimizer);
+    state->restore_scheduler(scheduler);
+    state->restore_generator();
+    loader.load_state(data::sampler_state_from_string(state->get_text("sampler")));
+    epoch = loader.epoch();
+    best_accuracy = state->get_double("best");
+  }
+}
+
+[[maybe_unused]] void asynchronous(std::int64_t step, const checkpoint::Checkpoint& state, double validation_loss) {
+  checkpoint::CheckpointManager manager(
+      "runs/a", {.best = checkpoint::CheckpointManagerOptions::Best::kLowestMetric, .asynchronous = true});
+  manager.save(step, state, validation_loss);
+  manager.wait();
+  auto best = manager.load_best();
+}
+
+}  // namespace
+
+namespace checkpoint {
+namespace {
+
+[[maybe_unused]] void checkpoint_header(CheckpointManager& manager, torch::nn::Linear& net,
+                                        torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,
+                                        data::DataLoader& loader, std::int64_t epoch, std::int64_t step,
+                                        double accuracy) {
+  Checkpoint state;
+  state.add_model(*net);
+  state.add_optimizer(optimizer);
+  state.add_scheduler(scheduler);
+  state.add_generator();
+  state.set("epoch", epoch);
+  state.set("sampler", to_string(loader.state()));
+  manager.save(step, state, accuracy);
+}
+
+[[maybe_unused]] void checkpoint_header_back(CheckpointManager& manager, torch::nn::Linear& net,
+                                             torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,
+                                             std::int64_t& epoch) {
+  if (auto state = manager.load_latest()) {
+    state->restore_model(*net);
+    state->restore_optimizer(optimizer);
+    state->restore_scheduler(scheduler);
+    state->restore_generator();
+    epoch = state->get_int("epoch") + 1;
+  }
+}
+
+}  // namespace
+}  // namespace checkpoint
+}  // namespace lockstep

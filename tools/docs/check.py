@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""Checks the pages against the sources; `./dev check` and the tests run it. Needs nothing but Python.
+
+    tools/docs/check.py [CHECK...]     of links, commands, environment, code_blocks; default: all of them
+
+Prints a line for each thing that is wrong, as PATH:LINE: TEXT; the exit code is 1 when there is any.
+"""
+import importlib
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = ("links", "commands", "environment", "code_blocks")
+
+
+def main(names):
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        print(f"check.py: unknown check '{unknown[0]}': expected {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    wrong = 0
+    for name in names or CHECKS:
+        for path, line, text in importlib.import_module(name).check(ROOT):
+            print(f"{path.relative_to(ROOT)}:{line}: {text}")
+            wrong += 1
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Code that pages and public headers show is code that compiles: each block stands in a file that the tests build.
+
+A block is covered when tests/documented or an example has its text, without white space and comments. "..." stands for
+anything. What is shown as one piece must be one piece there, so that nothing that the compiler has not seen slips in.
+"""
+import re
+from pathlib import Path
+
+import markdown
+
+# One token that may hold "//": a string, a character, or a comment.
+TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+COMMENT = re.compile(r"^ *//(.*)$")
+LIST_ITEM = re.compile(r" *(-|\*|\d+\.) ")
+CODE_INDENT = "   "  # behind the slashes
+INCLUDE = re.compile(r'^#include [<"](.+?)[>"].*$', re.MULTILINE)
+LOOKS_LIKE_CPP = re.compile(r"#include|\bstd::|\blockstep::|\btorch::")
+
+
+def squeezed(code: str) -> str:
+    """Without white space and comments; includes alike, whichever way they are written."""
+    code = INCLUDE.sub(r"#include <\1>", code)
+    code = TOKEN.sub(lambda token: "" if token[0].startswith("/") else token[0], code)
+    return re.sub(r"\s+", "", code)
+
+
+def covers(source: str, block: str) -> bool:
+    """Whether `source` (squeezed) has the block's pieces, one after another."""
+    if not all(f"#include<{path}>" in source for path in INCLUDE.findall(block)):
+        return False
+    at = 0
+    for piece in squeezed(INCLUDE.sub("", block)).split("..."):
+        at = source.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+def blocks_of_page(text: str):
+    """(line, code) of each C++ block; a block without a language that looks like C++ is an error."""
+    for block in markdown.split(text)[0]:
+        if block.language == "cpp":
+            yield block.line, block.text
+        elif not block.language and LOOKS_LIKE_CPP.search(block.text):
+            raise ValueError(f"line {block.line}: this block looks like C++; begin it with ```cpp")
+
+
+def blocks_of_header(text: str):
+    """(line, code) of each block in a comment: what is indented by three and belongs to no list."""
+    begin, code, list_indent = 0, [], None
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        comment = COMMENT.match(line)
+        content = comment[1] if comment else None
+        if content:
+            indent = len(content) - len(content.lstrip())
+            if LIST_ITEM.match(content):
+                list_indent = indent
+            elif list_indent is not None and indent <= list_indent:
+                list_indent = None
+        elif content is None:
+            list_indent = None
+        if content and content.startswith(CODE_INDENT) and list_indent is None:
+            begin = begin or number
+            code.append(content[len(CODE_INDENT):])
+        elif code and content == "":
+            code.append("")
+        elif code:
+            yield begin, "\n".join(code)
+            begin, code = 0, []
+
+
+def check(root: Path):
+    sources = sorted((root / "tests/documented").glob("*.cpp")) + sorted((root / "examples").glob("*/*.cpp"))
+    compiled = [squeezed(path.read_text()) for path in sources]
+    documents = [(page, blocks_of_page) for page in markdown.pages(root)]
+    documents += [(header, blocks_of_header) for header in sorted((root / "include").rglob("*.h"))]
+    for path, blocks_of in documents:
+        try:
+            for line, code in blocks_of(path.read_text()):
+                if not any(covers(source, code) for source in compiled):
+                    yield path, line, "no file of tests/documented or examples has this code; add it there, so that it is compiled"
+        except ValueError as error:
+            yield path, 1, str(error)

@@ -1,0 +1,60 @@
+"""Commands on the pages exist: ./dev's verbs and options, lockstep's options, CMake's LOCKSTEP_* settings."""
+import re
+from pathlib import Path
+
+import markdown
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+# As far as a comment, the end of inline code, or what is piped on.
+DEV = re.compile(r"\./dev(?: ([a-z_-]+))?((?: [^`|#;)]*)?)")
+# Options stand before the program's name, which has a path or an ending.
+RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?:--?[\w-]+|[\w:,]+))*)")
+PICTURES = re.compile(r"(?<![\w/])lockstep (pack|data \w+)([^`|#;)]*)")
+SETTING = re.compile(r"-D(LOCKSTEP_\w+)")
+
+
+def all_text(root: Path, pattern: str) -> str:
+    return "\n".join(path.read_text() for path in sorted(root.glob(pattern)))
+
+
+class Known:
+    """What there is, read where it is defined."""
+
+    def __init__(self, root: Path):
+        dev = (root / "dev").read_text()
+        self.help = dev[dev.index("<<TEXT"):dev.index("\nTEXT")]
+        self.verbs = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
+        self.verbs |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
+        self.dev = set(OPTION.findall(self.help))
+        self.run = set(OPTION.findall((root / "src/cli/run_options.cpp").read_text())) | {"--help"}
+        self.pictures = set(OPTION.findall(all_text(root, "src/cli/pictures/*.cpp"))) | {"--help"}
+        self.settings = set(re.findall(r"LOCKSTEP_\w+", all_text(root, "CMakeLists.txt") + all_text(root, "cmake/*") +
+                                       all_text(root, "tests/**/CMakeLists.txt")))
+
+
+def wrong_in(line: str, known: Known):
+    for verb, rest in DEV.findall(line):
+        if verb and verb not in known.verbs:
+            yield f"./dev has no verb '{verb}'"
+        for option in OPTION.findall(rest):
+            if verb and option not in known.dev:
+                yield f"./dev help does not name {option}"
+    for rest in RUN.findall(line):
+        for option in OPTION.findall(rest):
+            if option not in known.run:
+                yield f"lockstep run has no option {option}"
+    for verb, rest in PICTURES.findall(line):
+        for option in OPTION.findall(rest):
+            if option not in known.pictures:
+                yield f"lockstep {verb} has no option {option}"
+    for setting in SETTING.findall(line):
+        if setting not in known.settings:
+            yield f"CMake knows no {setting}"
+
+
+def check(root: Path):
+    known = Known(root)
+    for page in markdown.pages(root):
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            for message in wrong_in(line, known):
+                yield page, number, message
