@@ -18,7 +18,7 @@ sanitizer_environment() {
   export UCX_MEM_EVENTS=n # UCX would patch the allocator, which the sanitizers have replaced
 }
 
-# configure_and_build PRESET
+# configure_and_build PRESET [TARGET]
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
   [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
@@ -29,7 +29,7 @@ configure_and_build() {
     fail "CMake could not configure $BUILD (its reason is above)"
   }
   # Tests are listed by running the test programs at the end of their build.
-  as_preset_needs cmake --build "$BUILD" -j "$JOBS" >&2 || fail "the build of $BUILD failed (the first error is above)"
+  as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
 }
 
 # run_tests LABEL FILTER: both may be empty. The last line is "N passed, N failed".
@@ -54,6 +54,17 @@ check_format() {
   say "clang-format"
   sources '*.cpp' '*.h' '*.c' | xargs -r clang-format-14 --dry-run -Werror ||
     fail "format the files above with: clang-format-14 -i FILE"
+}
+
+check_pages() {
+  say "pages: links, commands, environment variables, code"
+  python3 -B tools/docs/check.py || fail "mend the pages above, or the sources that they tell of"
+}
+
+make_reference() {
+  say "Doxygen: build/docs/html/index.html"
+  rm -rf build/docs && mkdir -p build/docs
+  doxygen docs/api/Doxyfile >&2 || fail "Doxygen warns of the comments above"
 }
 
 check_headers() {

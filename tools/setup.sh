@@ -9,7 +9,9 @@ readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-
 # For the tests under Slurm: the libraries that Slurm's programs load.
 readonly TEST_PACKAGES=(libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
-readonly CHECK_PACKAGES=(clang-14 clang-format-14 clang-tidy-14)
+readonly FORMAT_PACKAGES=(clang-format-14 git python3)
+readonly CHECK_PACKAGES=(clang-14 clang-tidy-14)
+readonly DOCS_PACKAGES=(doxygen python3)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 
 say() { printf '%s\n' "== $*" >&2; }
