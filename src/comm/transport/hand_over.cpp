@@ -102,7 +102,7 @@ class Exchange {
       LOCKSTEP_RETURN_IF_ERROR(accept_all());
       for (int rank = 1; rank < options_.world_size; ++rank) answer(rank, control->get());
     }
-    auto parts = build(control->get());
+    auto parts = build(*control);
     if (!parts.ok()) return own_error(parts.status());
     LOCKSTEP_RETURN_IF_ERROR(hear_reports());
     return parts;
