@@ -78,6 +78,11 @@ bool Operation::is_completed() {
   if (!state_ || !state_->origin.is_this_process()) return true;
   return state_->wide ? state_->wide->poll(*state_) : state_->group->poll(*state_);
 }
+bool Operation::is_over() const {
+  if (!state_) return true;
+  const std::atomic<bool>& over = state_->wide_collective ? state_->wide_collective->over : state_->over;
+  return over.load(std::memory_order_acquire);
+}
 int Operation::source() const {
   return state_ && state_->over ? state_->transfer.from : -1;
 }
@@ -225,6 +230,10 @@ Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep, std:
   return start_request(view_of(args, rank()), std::move(keep), admission);
 }
 Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep, std::optional<Deadline> admission) {
+  return start_request(view_of(args, rank()), std::move(keep), admission);
+}
+
+Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep, std::optional<Deadline> admission) {
   return start_request(view_of(args, rank()), std::move(keep), admission);
 }
 

@@ -30,6 +30,7 @@ enum class Kind : std::uint8_t {
   kBarrier,
   kSend,
   kReceive,
+  kRefusal,  // of a rank that cannot take part; its input is the reason, in words
 };
 const char* to_string(Kind kind);
 

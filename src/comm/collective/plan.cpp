@@ -35,6 +35,7 @@ const char* to_string(Kind kind) {
     case Kind::kBarrier: return "barrier";
     case Kind::kSend: return "send";
     case Kind::kReceive: return "recv";
+    case Kind::kRefusal: return "what it could not take part in";
   }
   return "unknown";
 }
@@ -52,11 +53,17 @@ Status disagreement(const std::string& group, std::uint64_t sequence, const std:
   }
   std::string text;
   for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {} called {}", text.empty() ? "" : "; ", ranks, call);
+    text += fmt::format("{}rank(s) {} {}", text.empty() ? "" : "; ", ranks, call);
   return {ErrorCode::kMismatch,
           fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
                       "same calls with the same sizes, in the same order",
                       group, sequence, text)};
+}
+
+std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
+  const auto* const text = reinterpret_cast<const char*>(reason);
+  const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
+  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
 }
 
 std::string Plan::describe(const Post& post) {
@@ -80,7 +87,7 @@ std::string Plan::describe(const Post& post) {
 
 Status Plan::agreement() const {
   const Post& first = post(0);
-  bool agreed = true;
+  bool agreed = first.kind != Kind::kRefusal;
   for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
     const Post& other = post(rank);
     agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
@@ -90,7 +97,12 @@ Status Plan::agreement() const {
 
   std::vector<std::string> calls;
   calls.reserve(memory_.world());
-  for (int rank = 0; rank < memory_.world(); ++rank) calls.push_back(describe(post(rank)));
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const Post& theirs = post(rank);
+    const bool refused = theirs.kind == Kind::kRefusal;
+    calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
+                            : "called " + describe(theirs));
+  }
   return disagreement(memory_.name(), sequence_, calls);
 }
 

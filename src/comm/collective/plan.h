@@ -16,7 +16,10 @@ struct Outputs {
   bool large = false;            // Plan::large_results()
 };
 
-// kMismatch: which ranks called what. `calls` has what each did, by rank.
+// "could not take part: ...", from the input of a kRefusal.
+std::string describe_refusal(const std::byte* reason, std::size_t bytes);
+
+// kMismatch: which ranks did what. `calls` has that in words, by rank.
 Status disagreement(const std::string& group, std::uint64_t sequence, const std::vector<std::string>& calls);
 
 class Plan {

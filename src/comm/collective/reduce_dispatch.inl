@@ -23,10 +23,10 @@ void reduce_floats(const ReduceRequest& r) {
 }
 
 // Sums and means of complex numbers are those of their parts.
-template <class Scalar>
+template <class Format, class Scalar>
 void reduce_complex(const ReduceRequest& r) {
-  if (r.op == ReduceOp::kProduct) return combine<Plain<Scalar>>(r, ComplexProduct<Scalar>{});
-  sum_of_floats<Plain<Scalar>, Scalar>(r);
+  if (r.op == ReduceOp::kProduct) return combine<Format>(r, ComplexProduct<Scalar>{});
+  sum_of_floats<Format, Scalar>(r);
 }
 
 void reduce_bits(const ReduceRequest& r) {
@@ -48,6 +48,22 @@ void multiply_integers(const ReduceRequest& r) {
   combine<Plain<Unsigned>>(r, Product{});
 }
 
+// Sums are taken in 64 bits, so those of narrower types do not wrap. One element at a time, as no vector divides them.
+template <class Scalar, class Wide>
+void average_integers(const ReduceRequest& r) {
+  const auto divisor = static_cast<Wide>(r.divisor);
+  for (std::size_t at = 0; at < r.bytes; at += sizeof(Scalar)) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < r.num_inputs; ++i) {
+      Scalar value;
+      __builtin_memcpy(&value, r.inputs[i] + at, sizeof value);
+      sum += static_cast<std::uint64_t>(static_cast<Wide>(value));
+    }
+    const auto mean = static_cast<Scalar>(static_cast<Wide>(sum) / divisor);
+    for (std::size_t i = 0; i < r.num_outputs; ++i) __builtin_memcpy(r.outputs[i] + at, &mean, sizeof mean);
+  }
+}
+
 template <class Scalar, class Unsigned, class Wide>
 void reduce_integers(const ReduceRequest& r) {
   switch (r.op) {
@@ -55,8 +71,7 @@ void reduce_integers(const ReduceRequest& r) {
     case ReduceOp::kProduct: return multiply_integers<Unsigned>(r);
     case ReduceOp::kMin: return combine<Plain<Scalar>>(r, Min{});
     case ReduceOp::kMax: return combine<Plain<Scalar>>(r, Max{});
-    case ReduceOp::kAvg:
-      return combine<Plain<Unsigned>>(r, IntegerMean<Scalar, Wide>{{}, static_cast<Wide>(r.divisor)});
+    case ReduceOp::kAvg: return average_integers<Scalar, Wide>(r);
     default: return reduce_bits(r);
   }
 }
@@ -85,8 +100,9 @@ void dispatch(const ReduceRequest& r) {
     case DataType::kBFloat16: return reduce_floats<BFloat16, float>(r);
     case DataType::kFloat32: return reduce_floats<Plain<float>, float>(r);
     case DataType::kFloat64: return reduce_floats<Plain<double>, double>(r);
-    case DataType::kComplex64: return reduce_complex<float>(r);
-    case DataType::kComplex128: return reduce_complex<double>(r);
+    case DataType::kComplex64: return reduce_complex<Plain<float>, float>(r);
+    case DataType::kComplex128: return reduce_complex<Plain<double>, double>(r);
+    case DataType::kComplex32: return reduce_complex<Float16, float>(r);
     case DataType::kBool: return reduce_bools(r);
     case DataType::kByte: return;
   }

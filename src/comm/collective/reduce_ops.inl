@@ -93,19 +93,6 @@ struct MeanByDivision : Sum {
   }
 };
 
-// The sum wraps as its type does; n may be more than the type can hold, hence Wide.
-template <class Scalar, class Wide>
-struct IntegerMean : Sum {
-  Wide divisor;
-  template <class V>
-  LOCKSTEP_INLINE V finish(V v) const {
-    for (std::size_t i = 0; i < sizeof(V) / sizeof(Scalar); ++i) {
-      v[i] = static_cast<Scalar>(static_cast<Wide>(static_cast<Scalar>(v[i])) / divisor);
-    }
-    return v;
-  }
-};
-
 // (a + bi)(c + di) = (ac - bd) + (ad + bc)i on pairs of lanes.
 template <class Scalar>
 struct ComplexProduct : Identity {
@@ -140,6 +127,10 @@ LOCKSTEP_INLINE V apply_combine(const Op& op, V a, V b) {
 template <class Op>
 LOCKSTEP_INLINE FloatPair apply_combine(const Op& op, FloatPair a, FloatPair b) {
   return {op.combine(a.even, b.even), op.combine(a.odd, b.odd)};
+}
+// Real parts are even, imaginary parts odd. The same terms in the same order as in ComplexProduct.
+LOCKSTEP_INLINE FloatPair apply_combine(const ComplexProduct<float>& /*op*/, FloatPair a, FloatPair b) {
+  return {a.even * b.even - a.odd * b.odd, a.even * b.odd + a.odd * b.even};
 }
 template <class Op, class V>
 LOCKSTEP_INLINE V apply_finish(const Op& op, V v) {

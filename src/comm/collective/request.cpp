@@ -113,6 +113,15 @@ RequestView view_of(const Barrier&, int) {
   return request;
 }
 
+// Short enough for every way to carry it.
+RequestView view_of(const Refusal& args, int) {
+  RequestView request;
+  request.kind = Kind::kRefusal;
+  const std::string_view reason = args.reason.empty() ? "it did not say why" : args.reason;
+  request.input = {reason.data(), std::min(reason.size(), Refusal::kReasonBytes)};
+  return request;
+}
+
 std::optional<std::size_t> even_piece(const RequestView& request) {
   const auto all = [](const auto& pieces, std::size_t bytes) {
     return std::all_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.bytes == bytes; });

@@ -70,6 +70,7 @@ RequestView view_of(const Scatter& args, int rank);
 RequestView view_of(const ReduceScatter& args, int rank);
 RequestView view_of(const AllToAll& args, int rank);
 RequestView view_of(const Barrier& args, int rank);
+RequestView view_of(const Refusal& args, int rank);
 
 // `rank` only matters where a root does.
 template <typename Args>

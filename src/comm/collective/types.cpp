@@ -4,7 +4,7 @@ namespace lockstep::comm {
 namespace {
 
 bool is_complex(DataType type) {
-  return type == DataType::kComplex64 || type == DataType::kComplex128;
+  return type == DataType::kComplex32 || type == DataType::kComplex64 || type == DataType::kComplex128;
 }
 
 bool is_real_float(DataType type) {
@@ -26,7 +26,8 @@ std::size_t size_of(DataType type) {
     case DataType::kBFloat16: return 2;
     case DataType::kInt32:
     case DataType::kUInt32:
-    case DataType::kFloat32: return 4;
+    case DataType::kFloat32:
+    case DataType::kComplex32: return 4;
     case DataType::kInt64:
     case DataType::kUInt64:
     case DataType::kFloat64:
@@ -50,6 +51,7 @@ std::string_view to_string(DataType type) {
     case DataType::kBFloat16: return "bfloat16";
     case DataType::kFloat32: return "float32";
     case DataType::kFloat64: return "float64";
+    case DataType::kComplex32: return "complex32";
     case DataType::kComplex64: return "complex64";
     case DataType::kComplex128: return "complex128";
     case DataType::kBool: return "bool";

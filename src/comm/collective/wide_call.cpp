@@ -45,6 +45,7 @@ Call make_call(const Request& request, int rank) {
 }
 
 std::string describe(const Call& call) {
+  if (call.kind == Kind::kRefusal) return describe_refusal(call.payload.data(), call.input_bytes);
   Post post{};
   post.kind = call.kind;
   post.type = call.type;
@@ -52,11 +53,12 @@ std::string describe(const Call& call) {
   post.root = call.root;
   post.count = call.count;
   post.factor = call.factor;
-  return Plan::describe(post);
+  return "called " + Plan::describe(post);
 }
 
 Status agreement(std::span<const Call> calls, const std::string& group, std::uint64_t sequence) {
   const bool agreed =
+      calls.front().kind != Kind::kRefusal &&
       std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return same_request(call, calls.front()); });
   if (agreed) return {};
   std::vector<std::string> texts;

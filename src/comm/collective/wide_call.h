@@ -26,13 +26,14 @@ struct Call {
   static constexpr std::uint64_t kUneven = ~std::uint64_t{0};
   // A small input travels with the record, and nothing else has to.
   static constexpr std::size_t kPayloadBytes = 216;
+  static_assert(Refusal::kReasonBytes <= kPayloadBytes);
   std::array<std::byte, kPayloadBytes> payload{};
 };
 static_assert(sizeof(Call) == 256);
 
 Call make_call(const Request& request, int rank);
 
-// "all_reduce of 10 float32 (sum)"
+// "called all_reduce of 10 float32 (sum)"
 std::string describe(const Call& call);
 
 // Ok when all ranks asked for the same; else who asked for what. The same text on every rank. Sizes aside.

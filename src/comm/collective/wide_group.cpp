@@ -179,6 +179,8 @@ void WideGroup::step_over(WideOperation& operation) {
 
 void WideGroup::end(WideOperation& operation, Status status) {
   operation.status = std::move(status);
+  if (operation.mean && operation.status.ok()) operation.mean->finish(operation.request);
+  operation.mean.reset();
   operation.keep_alive.reset();
   operation.over.store(true, std::memory_order_release);
   --pending_;
@@ -207,9 +209,13 @@ void WideGroup::met(WideOperation& operation) {
 }
 
 void WideGroup::plan(WideOperation& operation) {
-  const WidePlan plan{*context_, operation.request, operation.table};
+  if (WideMean::is_needed(operation.request)) {
+    operation.mean = std::make_unique<WideMean>(operation.request, operation.table);
+  }
+  const Request& request = operation.mean ? operation.mean->request() : operation.request;
+  const WidePlan plan{*context_, request, operation.table};
   std::vector<std::unique_ptr<Step>> steps;
-  switch (operation.request.kind) {
+  switch (request.kind) {
     case Kind::kAllReduce:
     case Kind::kReduce:
     case Kind::kBroadcast: steps = plan_sweeps(plan); break;

@@ -17,6 +17,7 @@
 #include "lockstep/comm/collective/communicator.h"
 #include "machines.h"
 #include "wide_mail.h"
+#include "wide_mean.h"
 #include "wide_step.h"
 
 namespace lockstep::comm {
@@ -31,6 +32,7 @@ struct WideOperation {
   std::vector<Call> calls;                  // everyone's, once met
   std::vector<SizeEntry> row;               // this rank's sizes, where they differ
   std::vector<SizeEntry> table;             // everyone's
+  std::unique_ptr<WideMean> mean;           // what the steps work on, where that is not `request`
   std::deque<std::unique_ptr<Step>> steps;  // not begun
   int active = 0;                           // begun and not over
   bool planned = false;                     // no steps will be added

@@ -31,6 +31,7 @@ std::uint64_t element_bits(DataType type, std::uint64_t bits) {
     case DataType::kFloat16: return 0x3c00 | (bits & 0x3ff);
     case DataType::kBFloat16: return 0x3f80 | (bits & 0x7f);
     case DataType::kFloat32: return 0x3f800000 | (bits & 0x7fffff);
+    case DataType::kComplex32: return 0x3c003c00 | (bits & 0x03ff03ff);
     case DataType::kComplex64: return 0x3f8000003f800000 | (bits & 0x007fffff007fffff);
     case DataType::kFloat64:
     case DataType::kComplex128: return 0x3ff0000000000000 | (bits & 0xfffffffffffff);
@@ -149,7 +150,9 @@ std::vector<std::byte> Call::reduced(int to) const {
   for (int from = 0; from < group_.world_size(); ++from) all.push_back(sent(from, to));
   // What fits into the ranks' first words is summed by each rank itself, in rank order.
   const bool carried = spec_.kind != Kind::kReduceScatter && all[0].size() <= comm::Call::kPayloadBytes;
-  if (spec_.machine_of.empty() || carried) return combine(all, spec_.op, 0);
+  // Means of integers that their 64 bits hold are exact wherever they are taken.
+  const bool exact = spec_.op == comm::ReduceOp::kAvg && comm::is_supported(spec_.type, comm::ReduceOp::kBand);
+  if (spec_.machine_of.empty() || carried || exact) return combine(all, spec_.op, 0);
   std::vector<std::vector<std::byte>> sums;
   for (int machine = 0; machine <= *std::max_element(spec_.machine_of.begin(), spec_.machine_of.end()); ++machine) {
     std::vector<std::vector<std::byte>> members;

@@ -57,7 +57,11 @@ std::vector<Disagreement> disagreements() {
       return AllGather{{data, bytes}, {{data + 50'000, wanted}, {data + 60'000, wanted}}};
     });
   };
+  const auto refusal = std::function<Refusal(float*)>([](float*) { return Refusal{"the tensor is sparse"}; });
   return {
+      {"small and refused", {blocking(reduction(4)), async(refusal)}, "rank(s) 1 could not take part: the tensor is"},
+      {"large and refused", {async(refusal), blocking(reduction(40'000))}, "rank(s) 0 could not take part: the tensor"},
+      {"refused by all", {async(refusal), async(refusal)}, "rank(s) 0, 1 could not take part: the tensor is sparse."},
       {"kind",
        {blocking(reduction(4)), blocking(barrier)},
        "rank(s) 0 called all_reduce of 4 float32 (sum); rank(s) 1"

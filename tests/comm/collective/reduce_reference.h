@@ -66,6 +66,17 @@ struct Small {
   static Value decode(Stored stored) { return SmallFloat<Mantissa>::decode(stored); }
   static Stored encode(Value value) { return SmallFloat<Mantissa>::encode(value); }
 };
+struct SmallComplex {
+  using Stored = std::uint32_t;
+  using Value = std::complex<float>;
+  static Value decode(Stored stored) {
+    return {SmallFloat<10>::decode(static_cast<std::uint16_t>(stored)),
+            SmallFloat<10>::decode(static_cast<std::uint16_t>(stored >> 16))};
+  }
+  static Stored encode(Value value) {
+    return SmallFloat<10>::encode(value.real()) | static_cast<Stored>(SmallFloat<10>::encode(value.imag())) << 16;
+  }
+};
 struct Bool {
   using Stored = std::uint8_t;
   using Value = bool;
@@ -136,17 +147,23 @@ T combine(ReduceOp op, T a, T b) {
   }
 }
 
+// Integers are added in 64 bits.
 template <class T>
-T mean(T sum, std::size_t n) {
-  if constexpr (IsComplex<T>::value) {
-    const auto divisor = static_cast<typename T::value_type>(n);
-    return T(sum.real() / divisor, sum.imag() / divisor);
-  } else if constexpr (std::is_floating_point_v<T>) {
-    return sum / static_cast<T>(n);
-  } else if constexpr (std::is_signed_v<T>) {
-    return static_cast<T>(static_cast<std::int64_t>(sum) / static_cast<std::int64_t>(n));
+T mean(const std::vector<T>& values) {
+  if constexpr (IsComplex<T>::value || std::is_floating_point_v<T>) {
+    T sum = values[0];
+    for (std::size_t i = 1; i < values.size(); ++i) sum = sum + values[i];
+    if constexpr (IsComplex<T>::value) {
+      const auto divisor = static_cast<typename T::value_type>(values.size());
+      return T(sum.real() / divisor, sum.imag() / divisor);
+    } else {
+      return sum / static_cast<T>(values.size());
+    }
   } else {
-    return static_cast<T>(static_cast<std::uint64_t>(sum) / n);
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    std::uint64_t sum = 0;
+    for (const T value : values) sum += static_cast<std::uint64_t>(static_cast<Wide>(value));
+    return static_cast<T>(static_cast<Wide>(sum) / static_cast<Wide>(values.size()));
   }
 }
 
@@ -205,13 +222,16 @@ struct Reference {
     Bytes result(inputs[0].size());
     const bool scaled = reduction.op == ReduceOp::kPremulSum;
     for (std::size_t i = 0; i < result.size() / sizeof(Stored); ++i) {
-      auto value = Codec::decode(at(inputs[0], i));
-      if (scaled) value = scale(value, reduction.factor);
-      for (std::size_t k = 1; k < inputs.size(); ++k) {
-        const auto next = Codec::decode(at(inputs[k], i));
-        value = combine(reduction.op, value, scaled ? scale(next, reduction.factor) : next);
+      std::vector<typename Codec::Value> values;
+      for (const Bytes& input : inputs) {
+        const auto value = Codec::decode(at(input, i));
+        values.push_back(scaled ? scale(value, reduction.factor) : value);
       }
-      if (reduction.op == ReduceOp::kAvg) value = mean(value, inputs.size());
+      typename Codec::Value value = reduction.op == ReduceOp::kAvg ? mean(values) : values[0];
+      if (reduction.op != ReduceOp::kAvg) {
+        for (std::size_t k = 1; k < values.size(); ++k)
+          value = combine<typename Codec::Value>(reduction.op, value, values[k]);
+      }
       const Stored stored = Codec::encode(value);
       std::memcpy(result.data() + i * sizeof stored, &stored, sizeof stored);
     }
@@ -246,6 +266,7 @@ auto visit(DataType type, const Visitor& visitor) {
     case DataType::kBFloat16: return visitor(Reference<Small<7>>{});
     case DataType::kFloat32: return visitor(Reference<Plain<float>>{});
     case DataType::kFloat64: return visitor(Reference<Plain<double>>{});
+    case DataType::kComplex32: return visitor(Reference<SmallComplex>{});
     case DataType::kComplex64: return visitor(Reference<Plain<std::complex<float>>>{});
     case DataType::kComplex128: return visitor(Reference<Plain<std::complex<double>>>{});
     default: return visitor(Reference<Bool>{});

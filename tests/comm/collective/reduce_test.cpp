@@ -212,6 +212,9 @@ TEST(Reduce, AverageIsTheQuotientOfTheSum) {
     // More inputs than the type can count.
     const std::vector<std::vector<std::int8_t>> many(200, {0, 0});
     EXPECT_EQ(reduce_with<std::int8_t>(isa, {DataType::kInt8, ReduceOp::kAvg}, many), many[0]);
+    // A sum that the type cannot hold.
+    const auto bytes = reduce_with<std::uint8_t>(isa, {DataType::kUInt8, ReduceOp::kAvg}, {{200}, {255}});
+    EXPECT_EQ(bytes[0], 227);
   });
 }
 

@@ -16,7 +16,7 @@ ReduceOp op_at(int i) {
 }
 
 TEST(Types, SizesAreThoseOfTheElements) {
-  const std::size_t expected[kNumDataTypes] = {1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
+  const std::size_t expected[kNumDataTypes] = {1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8, 8, 16, 4, 1, 1};
   for (int i = 0; i < kNumDataTypes; ++i) EXPECT_EQ(size_of(type_at(i)), expected[i]) << to_string(type_at(i));
 }
 
@@ -45,7 +45,7 @@ TEST(Types, SupportFollowsTheKindOfNumber) {
   for (DataType type : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     EXPECT_EQ(supported(type), "sapnx---f") << to_string(type);
   }
-  for (DataType type : {DataType::kComplex64, DataType::kComplex128}) {
+  for (DataType type : {DataType::kComplex32, DataType::kComplex64, DataType::kComplex128}) {
     EXPECT_EQ(supported(type), "sap-----f") << to_string(type);
   }
   EXPECT_EQ(supported(DataType::kBool), "s-pnx&|^-");

@@ -26,6 +26,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -111,6 +112,12 @@ struct AllToAll {
   DataType type = DataType::kByte;
 };
 struct Barrier {};
+// What a rank starts in place of a collective in which it cannot take part: the others get kMismatch with this rank and
+// its reason (up to kReasonBytes of it), at once, and the group goes on.
+struct Refusal {
+  static constexpr std::size_t kReasonBytes = 216;
+  std::string_view reason;
+};
 
 // Point to point. Messages between two ranks with equal tags arrive in the order in which they were sent.
 inline constexpr int kAnySource = -1;
@@ -138,6 +145,8 @@ class Operation {
   Status wait(Deadline deadline);
   // Helps along what can be done without waiting, then says whether it is done (or has failed: then wait() tells).
   bool is_completed();
+  // Whether it is done, or was found to have failed, without helping.
+  bool is_over() const;
   // For receives: who sent the message; -1 before.
   int source() const;
   // This group's number of the collective, 1 for the first; 0 for send and receive.
@@ -217,6 +226,7 @@ class Communicator {
                           std::optional<Deadline> admission = {});
   Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
   Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Refusal& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
   Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
   Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
 

@@ -23,13 +23,15 @@ enum class DataType : std::uint8_t {
   kFloat64,
   kComplex64,
   kComplex128,
+  kComplex32,  // two float16
   kBool,
   kByte,  // opaque: may be moved, never reduced; one byte an element
 };
-inline constexpr int kNumDataTypes = 16;
+inline constexpr int kNumDataTypes = 17;
 
 // Values and names follow c10d::ReduceOp. kSum and kAvg of float types add in rank order, so the result is bitwise the
-// same on every rank and in every run; half and bfloat16 add in float32 and round once. kAvg of integers truncates.
+// same on every rank and in every run; half and bfloat16 add in float32 and round once. kAvg of integers adds in 64
+// bits and truncates the quotient: only sums of kInt64 and kUInt64 can wrap.
 // kBool: sum and max are "or", product and min are "and". kMin and kMax pass a NaN on.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
 inline constexpr int kNumReduceOps = 9;
