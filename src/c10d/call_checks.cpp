@@ -10,12 +10,9 @@ namespace lockstep {
 namespace {
 
 // The factor travels as a double or as a tensor of one element.
-double premul_factor(const c10d::ReduceOp& op) {
+double premul_factor(const CallChecks& checks, const c10d::ReduceOp& op) {
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  if (supplement == nullptr) {
-    throw ArgumentError(ErrorCode::kInvalidArgument,
-                        "PREMUL_SUM without a factor: make it with lockstep::premul_sum(factor)");
-  }
+  if (supplement == nullptr) checks.reject("PREMUL_SUM without a factor: make it with lockstep::premul_sum(factor)");
   return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
 }
 
@@ -57,18 +54,60 @@ void CallChecks::reject_text(const std::string& text) const {
   throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, {}: {}", who_, operation_, text));
 }
 
-const at::Tensor& CallChecks::only(const std::vector<at::Tensor>& tensors, const char* name) const {
-  check_count(tensors.size(), 1, name);
+const at::Tensor& CallChecks::only(const std::vector<at::Tensor>& tensors, const char* name, const char* words) const {
+  check_count(tensors.size(), 1, name, words);
   return tensors.front();
 }
 
-void CallChecks::check_count(std::size_t count, std::size_t expected, const char* name) const {
-  if (count != expected) reject("`{}` must have {} tensor(s), found {}", name, expected, count);
+void CallChecks::check_count(std::size_t count, std::size_t expected, const char* name, const char* words) const {
+  if (count != expected) reject("`{}` must have {} tensor(s), found {}: {}", name, expected, count, words);
 }
 
 void CallChecks::check_root(std::int64_t root) const {
   if (root < 0 || root >= world_size_) {
-    reject("the root must be a rank of the group, 0 to {}, found {}", world_size_ - 1, root);
+    reject("invalid root rank: {}; the root must be a rank of the group, 0 to {}", root, world_size_ - 1);
+  }
+}
+
+void CallChecks::check_root_tensor(std::int64_t index, std::size_t count) const {
+  if (index < 0 || index >= static_cast<std::int64_t>(count)) {
+    reject("invalid root tensor: {}; found {} tensor(s)", index, count);
+  }
+}
+
+void CallChecks::check_alike(const std::vector<at::Tensor>& tensors, const char* name, const char* words) const {
+  if (tensors.empty()) reject("`{}` is empty: {}", name, words);
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    for (const at::Tensor& tensor : {tensors[0], tensors[i]}) {
+      if (!tensor.defined()) reject("`{}` has an undefined tensor", name);
+    }
+    check_same_dtype(tensors[i], name, tensors[0], name, i);
+    if (tensors[i].sizes() != tensors[0].sizes()) {
+      reject("`{}`: invalid tensor size at index {} (expected {}, got {})", name, i, c10::str(tensors[0].sizes()),
+             c10::str(tensors[i].sizes()));
+    }
+    if (tensors[i].device() != tensors[0].device()) {
+      reject("`{}`: tensors should be on the same device, found {} and {}", name, tensors[0].device().str(),
+             tensors[i].device().str());
+    }
+  }
+}
+
+void CallChecks::check_root_lists(const std::vector<std::vector<at::Tensor>>& lists, const char* name, const char* way,
+                                  int rank, std::int64_t root) const {
+  if (rank != root) {
+    if (!lists.empty()) {
+      reject("`{}` is for the root, rank {}; leave it empty elsewhere: requires empty {} on non-root", name, root, way);
+    }
+    return;
+  }
+  if (lists.size() != 1) {
+    reject("`{}` must be one list, found {}: requires a single-element {} list containing a list with {} tensors", name,
+           lists.size(), way, world_size_);
+  }
+  if (lists.front().size() != static_cast<std::size_t>(world_size_)) {
+    reject("`{}` must have {} tensor(s), found {}: Incorrect {} list size {}", name, world_size_, lists.front().size(),
+           way, lists.front().size());
   }
 }
 
@@ -81,11 +120,11 @@ void CallChecks::check_tag(int tag) const {
   if (tag < 0) reject("the tag must not be negative, found {}", tag);
 }
 
-void CallChecks::check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b,
-                                  const char* b_name) const {
+void CallChecks::check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name,
+                                  std::size_t index) const {
   if (a.scalar_type() == b.scalar_type()) return;
-  reject("`{}` and `{}` must have the same dtype, found {} and {}", a_name, b_name, c10::toString(a.scalar_type()),
-         c10::toString(b.scalar_type()));
+  reject("`{}` and `{}` must have the same dtype, found {} and {}: invalid tensor type at index {}", a_name, b_name,
+         c10::toString(a.scalar_type()), c10::toString(b.scalar_type()), index);
 }
 
 void CallChecks::check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected,
@@ -101,13 +140,15 @@ void CallChecks::check_readable(const at::Tensor& tensor, const char* name) cons
     reject("`{}` must be a CPU or CUDA tensor, found one on {}; copy it with .cpu()", name, tensor.device().str());
   }
   if (tensor.layout() != at::kStrided || tensor.is_nested()) {
-    reject("`{}` must be a dense tensor, found layout {}; convert it with .to_dense()", name,
-           tensor.is_nested() ? std::string("Nested") : c10::str(tensor.layout()));
+    reject("`{}` must be a dense tensor, found layout {}; convert it with .to_dense(): only supports dense tensors",
+           name, tensor.is_nested() ? std::string("Nested") : c10::str(tensor.layout()));
   }
 }
 
 void CallChecks::check_writable(const at::Tensor& tensor, const char* name) const {
   check_readable(tensor, name);
+  if (tensor._is_zerotensor())
+    reject("`{}` receives data, but is a ZeroTensor, which has no memory; use clone()", name);
   if (!is_plain_memory(tensor) && may_overlap_itself(tensor)) {
     reject(
         "`{}` receives data, but several of its elements share memory (shape {}, strides {}), as after expand(); use "
@@ -119,7 +160,7 @@ void CallChecks::check_writable(const at::Tensor& tensor, const char* name) cons
 CallChecks::Reduction CallChecks::reduction(const c10d::ReduceOp& op, at::ScalarType dtype) const {
   if (op.op_ >= c10d::ReduceOp::UNUSED) reject("{} is not a reduction", static_cast<int>(op.op_));
   const Reduction result{data_type(dtype), static_cast<comm::ReduceOp>(op.op_),
-                         op.op_ == c10d::ReduceOp::PREMUL_SUM ? premul_factor(op) : 1.0};
+                         op.op_ == c10d::ReduceOp::PREMUL_SUM ? premul_factor(*this, op) : 1.0};
   if (result.type == comm::DataType::kByte || !comm::is_supported(result.type, result.op)) {
     reject("{} is not defined for tensors of dtype {}", comm::to_string(result.op), c10::toString(dtype));
   }
@@ -133,18 +174,27 @@ std::vector<std::int64_t> CallChecks::split_elements(const at::Tensor& tensor, c
   const std::int64_t rows = tensor.size(0);
   if (splits.empty()) {
     if (rows % world_size_ != 0) {
-      reject("the first dimension of `{}` must divide by {} ranks, found {}; give splits", name, world, rows);
+      reject(
+          "the first dimension of `{}` must divide by {} ranks, found {}; give splits: Tensor's dim 0 does not divide "
+          "equally across group size",
+          name, world, rows);
     }
     return std::vector<std::int64_t>(world, tensor.numel() / world_size_);
   }
   if (splits.size() != world) {
-    reject("there must be a split of `{}` per rank ({}), found {}", name, world, splits.size());
+    reject("there must be a split of `{}` per rank ({}), found {}: Number of tensor splits not equal to group size",
+           name, world, splits.size());
   }
   const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
-  if (sum != rows) reject("the splits of `{}` must add up to its first dimension, {}, found {}", name, rows, sum);
+  if (sum != rows) {
+    reject(
+        "the splits of `{}` must add up to its first dimension, {}, found {}: Split sizes doesn't match total dim 0 "
+        "size",
+        name, rows, sum);
+  }
   std::vector<std::int64_t> elements;
   for (const std::int64_t split : splits) {
-    if (split < 0) reject("a split of `{}` is negative: {}", name, split);
+    if (split < 0) reject("a split of `{}` is negative, {}: Split sizes must be non-negative", name, split);
     elements.push_back(rows == 0 ? 0 : tensor.numel() / rows * split);
   }
   return elements;

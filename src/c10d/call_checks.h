@@ -34,14 +34,24 @@ class CallChecks {
   const char* operation() const { return operation_; }
   int world_size() const { return world_size_; }
 
-  // `name` is the argument's, for errors.
-  const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name) const;
-  void check_count(std::size_t count, std::size_t expected, const char* name) const;
+  // `name` is the argument's, for errors. `words` are those of PyTorch's own backends, which people search for.
+  const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name,
+                         const char* words = "requires a single-element tensor list") const;
+  void check_count(std::size_t count, std::size_t expected, const char* name, const char* words) const;
   void check_root(std::int64_t root) const;
+  // Which of the caller's tensors is meant.
+  void check_root_tensor(std::int64_t index, std::size_t count) const;
+  // At least one, all of one dtype, size and device.
+  void check_alike(const std::vector<at::Tensor>& tensors, const char* name, const char* words) const;
+  // The lists of a rooted operation: one list with a tensor for each rank on the root, none elsewhere. `way` is "input"
+  // or "output".
+  void check_root_lists(const std::vector<std::vector<at::Tensor>>& lists, const char* name, const char* way, int rank,
+                        std::int64_t root) const;
   // `what` is "source" or "destination".
   void check_peer(int peer, const char* what) const;
   void check_tag(int tag) const;
-  void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name) const;
+  void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name,
+                        std::size_t index = 0) const;
   void check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected, const char* why) const;
   // A dense tensor on a device that the host reaches; for outputs, no two elements may share memory.
   void check_readable(const at::Tensor& tensor, const char* name) const;

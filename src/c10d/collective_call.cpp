@@ -16,6 +16,15 @@ const char* profile_title(c10d::OpType type, const char* operation) {
   }
 }
 
+// Without who it is that speaks: the others name the rank themselves.
+std::string reason_to_refuse(const CallChecks& call, const std::exception& error) {
+  const auto* const own = dynamic_cast<const c10::Error*>(&error);
+  std::string text = own == nullptr ? error.what() : own->what_without_backtrace();
+  const std::string speaker = call.who() + ", ";
+  if (text.starts_with(speaker)) return text.substr(speaker.size());
+  return fmt::format("{}: {}", call.operation(), text);
+}
+
 }  // namespace
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
@@ -31,6 +40,7 @@ CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const ch
         ErrorCode::kAborted,
         fmt::format("{}, {}: this rank has left the group (destroy_process_group or shutdown)", who(), operation));
   }
+  if (!group_->works().empty()) group_->works().collect();
   if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<at::Tensor>>();
 }
 
@@ -49,58 +59,97 @@ void CollectiveCall::record(at::TensorList inputs) {
                   c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
 }
 
-void CollectiveCall::check(const Status& status) const {
+void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
   if (status.ok()) return;
   // Messages are not counted.
   const bool is_message = options_.type == c10d::OpType::SEND || options_.type == c10d::OpType::RECV ||
                           options_.type == c10d::OpType::RECVANYSOURCE;
-  group_->fail(status, operation(), is_message ? 0 : communicator_->sequence());
+  group_->fail(status, operation(), is_message ? 0 : sequence);
+}
+
+void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
+  const std::string reason = reason_to_refuse(*this, error);
+  for (std::size_t i = 0; i < count; ++i) {
+    // A group that is broken needs not be told.
+    if (!communicator_->start(comm::Refusal{reason}, nullptr, deadline_).ok()) return;
+  }
+}
+
+void CollectiveCall::follow_earlier_works() {
+  earlier_ = group_->works().before_a_barrier();
+  if (earlier_ == nullptr || options_.blocking == Blocking::kNo) return;
+  for (const GroupWorkPtr& work : *earlier_) work->finish_by(deadline_);
 }
 
 void CollectiveCall::keep(const at::Tensor& tensor) {
   if (kept_ != nullptr) kept_->push_back(tensor);
 }
 
-comm::ConstPiece CollectiveCall::input(const at::Tensor& tensor, const char* name) {
-  check_readable(tensor, name);
-  if (is_plain_memory(tensor)) {
-    keep(tensor);
-    return {tensor.const_data_ptr(), byte_size(tensor)};
-  }
+at::Tensor CollectiveCall::temporary_for(const at::Tensor& tensor) {
   at::Tensor temporary = make_temporary(tensor);
-  copy_elements(temporary, tensor);
   keep(temporary);
   if (kept_ == nullptr) temporaries_.push_back(temporary);
-  return {temporary.const_data_ptr(), byte_size(temporary)};
+  return temporary;
 }
 
 comm::Piece CollectiveCall::output(const at::Tensor& tensor, const char* name) {
   check_writable(tensor, name);
-  if (is_plain_memory(tensor)) {
+  const bool apart = outputs_.add(tensor);
+  if (apart && is_plain_memory(tensor)) {
     keep(tensor);
     return {tensor.mutable_data_ptr(), byte_size(tensor)};
   }
   wait_for_device(tensor);
-  at::Tensor temporary = make_temporary(tensor);
-  keep(temporary);
+  const at::Tensor temporary = temporary_for(tensor);
   copies_.push_back({temporary, tensor});
   return {temporary.mutable_data_ptr(), byte_size(temporary)};
 }
 
+comm::ConstPiece CollectiveCall::input(const at::Tensor& tensor, const char* name, const comm::Piece& own,
+                                       std::size_t own_at) {
+  check_readable(tensor, name);
+  if (is_plain_memory(tensor)) {
+    const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+    const bool in_place = data + own_at == own.data;
+    const bool is_own = in_place && byte_size(tensor) == own.bytes;
+    if (is_own || !outputs_.overlaps(tensor, own.data, in_place ? own.bytes : 0)) {
+      keep(tensor);
+      return {data, byte_size(tensor)};
+    }
+  }
+  const at::Tensor temporary = temporary_for(tensor);
+  copy_elements(temporary, tensor);
+  return {temporary.const_data_ptr(), byte_size(temporary)};
+}
+
 comm::Piece CollectiveCall::in_place(const at::Tensor& tensor, const char* name) {
+  const std::size_t copies = copies_.size();
   const comm::Piece piece = output(tensor, name);
-  if (!is_plain_memory(tensor)) copy_elements(copies_.back().temporary, tensor);
+  if (copies_.size() > copies) copy_elements(copies_.back().temporary, tensor);
   return piece;
+}
+
+at::Tensor CollectiveCall::make_operand(const at::Tensor& like, std::int64_t elements) {
+  return temporary_for(at::empty({1}, at::TensorOptions(like.scalar_type())).expand({elements}));
+}
+
+void CollectiveCall::copy_later(const at::Tensor& from, const at::Tensor& destination, const char* name) {
+  check_writable(destination, name);
+  wait_for_device(destination);
+  copies_.push_back({from, destination});
 }
 
 c10::intrusive_ptr<c10d::Work> CollectiveCall::work(std::vector<at::Tensor> outputs) {
   if (options_.blocking == Blocking::kYes) {
     copy_back(copies_);
+    if (earlier_ != nullptr) check(group_->works().take_lost_error(*earlier_), communicator_->sequence());
     return c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs));
   }
-  LockstepWork::Pending pending{group_,    operation(),       std::move(operations_), std::move(copies_),
-                                deadline_, std::move(record_)};
-  return c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs), std::move(pending));
+  LockstepWork::Pending pending{group_,    operation(),        std::move(operations_), std::move(copies_),
+                                deadline_, std::move(record_), std::move(earlier_)};
+  auto work = c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs), std::move(pending));
+  group_->works().add(work);
+  return work;
 }
 
 }  // namespace lockstep

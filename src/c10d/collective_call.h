@@ -16,6 +16,7 @@
 #include "c10d/call_checks.h"
 #include "c10d/group_core.h"
 #include "c10d/lockstep_work.h"
+#include "c10d/output_memory.h"
 #include "c10d/staging.h"
 #include "c10d/tensor_rules.h"
 #include "lockstep/base/deadline.h"
@@ -45,32 +46,78 @@ class CollectiveCall : public CallChecks {
 
   int rank() const { return communicator_->rank(); }
 
-  // Row-major memory with the elements of `tensor`.
-  comm::ConstPiece input(const at::Tensor& tensor, const char* name);
-  // Row-major memory whose contents become those of `tensor` when the call is done.
+  // Row-major memory whose contents become those of `tensor` when the call is done. Of outputs that share memory the
+  // last one counts there. All outputs of a call come before its inputs.
   comm::Piece output(const at::Tensor& tensor, const char* name);
+  // Row-major memory with the elements of `tensor`, which no output of this call changes. `own`, a piece of an output,
+  // may be the same memory as the part of it that is this rank's own, `own_at` bytes behind its beginning.
+  comm::ConstPiece input(const at::Tensor& tensor, const char* name, const comm::Piece& own = {},
+                         std::size_t own_at = 0);
   // Both.
   comm::Piece in_place(const at::Tensor& tensor, const char* name);
 
-  // Runs the operation, or starts it. All checks come before the first one.
+  // Memory of `elements` of this dtype for the time of the call, as an operand in place of tensors of the caller.
+  at::Tensor make_operand(const at::Tensor& like, std::int64_t elements);
+  // When the call is done, `destination` becomes equal to `from`.
+  void copy_later(const at::Tensor& from, const at::Tensor& destination, const char* name);
+
+  // Everything that this rank has started before, messages apart, is settled before this call is.
+  void follow_earlier_works();
+
+  // Answers what `make` does. What this rank can find wrong alone, it finds there; an error is told to the other ranks
+  // in place of `count` operations, so that none of them waits for this one.
+  template <typename Make>
+  auto prepare(const Make& make, std::size_t count = 1) {
+    try {
+      return make();
+    } catch (const std::exception& error) {
+      refuse(error, count);
+      throw;
+    }
+  }
+
+  // Runs the operations that `make` answers, one or a vector, or starts them.
+  template <typename Make>
+  void collective(const Make& make, std::size_t count = 1) {
+    submit(prepare(make, count));
+  }
+
+  // The same of a message, which concerns one other rank: nobody is told.
   template <typename Operation>
   void submit(const Operation& operation) {
-    if (options_.blocking == Blocking::kYes) {
-      check(communicator_->run(operation, deadline_));
-      return;
-    }
-    Result<comm::Operation> started = communicator_->start(operation, kept_, deadline_);
-    check(started.status());
-    operations_.push_back(std::move(started).value());
+    check(begin(operation), communicator_->sequence());
   }
 
   // The answer of the method; `outputs` is what Work::result() and its future give.
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
  private:
+  template <typename Operation>
+  Status begin(const Operation& operation) {
+    if (options_.blocking == Blocking::kYes) return communicator_->run(operation, deadline_);
+    LOCKSTEP_ASSIGN_OR_RETURN(comm::Operation started, communicator_->start(operation, kept_, deadline_));
+    operations_.push_back(std::move(started));
+    return {};
+  }
+  // All of them, also where ranks disagree about one: so all ranks stay in step.
+  template <typename Operation>
+  void submit(const std::vector<Operation>& operations) {
+    Status first;
+    std::uint64_t number = 0;
+    for (const Operation& operation : operations) {
+      const Status status = begin(operation);
+      if (status.ok()) continue;
+      if (first.ok()) number = communicator_->sequence();
+      if (first.ok()) first = status;
+      if (status.code() != ErrorCode::kMismatch) break;
+    }
+    check(first, number);
+  }
+  void refuse(const std::exception& error, std::size_t count);
+  at::Tensor temporary_for(const at::Tensor& tensor);
   void keep(const at::Tensor& tensor);
   void record(at::TensorList inputs);
-  void check(const Status& status) const;
+  void check(const Status& status, std::uint64_t sequence) const;
 
   const std::shared_ptr<GroupCore>& group_;
   std::shared_ptr<comm::Communicator> communicator_;
@@ -78,7 +125,9 @@ class CollectiveCall : public CallChecks {
   Deadline deadline_;
   std::shared_ptr<std::vector<at::Tensor>> kept_;  // what the core uses: until the operation is done, or the call
   std::vector<at::Tensor> temporaries_;            // of blocking calls
+  OutputMemory outputs_;
   std::vector<CopyBack> copies_;
+  WorksUnderWay::Shared earlier_;
   std::vector<comm::Operation> operations_;
   std::shared_ptr<at::RecordFunction> record_;  // null unless a profiler is on
 };

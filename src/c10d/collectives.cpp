@@ -9,153 +9,161 @@ namespace lockstep {
 namespace {
 
 template <typename Options>
-Options make_reduction(const ReductionOptions& from, Mode mode, const char* operation) {
-  auto options = make_options<Options>(from.timeout, mode, operation);
-  options.reduceOp = from.op;
-  return options;
+struct Call {
+  Target target;
+  Options options;
+
+  c10d::Backend* operator->() const { return target.backend.get(); }
+};
+
+// Finds the backend for `tensors`, one or a list, and makes c10d's options of ours; `fill` adds what they have besides.
+template <typename Options, typename Tensors, typename OwnOptions, typename Fill>
+Call<Options> prepare(const Tensors& tensors, const OwnOptions& from, Mode mode, const char* operation,
+                      const Fill& fill) {
+  return prepared(from.group, [&] {
+    Call<Options> call{find_target(from.group, tensors, operation),
+                       make_options<Options>(from.timeout, mode, operation)};
+    if constexpr (requires { from.op; }) call.options.reduceOp = from.op;
+    fill(call);
+    return call;
+  });
+}
+
+template <typename Options, typename Tensors, typename OwnOptions>
+Call<Options> prepare(const Tensors& tensors, const OwnOptions& from, Mode mode, const char* operation) {
+  return prepare<Options>(tensors, from, mode, operation, [](const Call<Options>&) {});
+}
+
+template <typename Options, typename OwnOptions>
+Call<Options> prepare_rooted(const at::Tensor& tensor, int root, const OwnOptions& from, Mode mode,
+                             const char* operation) {
+  return prepare<Options>(tensor, from, mode, operation, [&](Call<Options>& call) {
+    call.options.rootRank = call.target.group_rank(root, operation);
+  });
 }
 
 Work do_all_reduce(const at::Tensor& tensor, const ReductionOptions& options, Mode mode) {
-  constexpr const char* kName = "all_reduce";
-  const Target target = find_target(options.group, tensor, kName);
+  const auto call = prepare<c10d::AllreduceOptions>(tensor, options, mode, "all_reduce");
   std::vector<at::Tensor> tensors{tensor};
-  return target->allreduce(tensors, make_reduction<c10d::AllreduceOptions>(options, mode, kName));
+  return call->allreduce(tensors, call.options);
 }
 
 Work do_all_reduce_coalesced(at::TensorList list, const ReductionOptions& options, Mode mode) {
-  constexpr const char* kName = "all_reduce_coalesced";
-  const Target target = find_target(options.group, list, kName);
+  const auto call = prepare<c10d::AllreduceCoalescedOptions>(list, options, mode, "all_reduce_coalesced");
   std::vector<at::Tensor> tensors = list.vec();
-  return target->allreduce_coalesced(tensors, make_reduction<c10d::AllreduceCoalescedOptions>(options, mode, kName));
+  return call->allreduce_coalesced(tensors, call.options);
 }
 
 Work do_broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "broadcast";
-  const Target target = find_target(options.group, tensor, kName);
-  auto own = make_options<c10d::BroadcastOptions>(options.timeout, mode, kName);
-  own.rootRank = target.group_rank(src, kName);
+  const auto call = prepare_rooted<c10d::BroadcastOptions>(tensor, src, options, mode, "broadcast");
   std::vector<at::Tensor> tensors{tensor};
-  return target->broadcast(tensors, own);
+  return call->broadcast(tensors, call.options);
 }
 
 Work do_reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options, Mode mode) {
-  constexpr const char* kName = "reduce";
-  const Target target = find_target(options.group, tensor, kName);
-  auto own = make_reduction<c10d::ReduceOptions>(options, mode, kName);
-  own.rootRank = target.group_rank(dst, kName);
+  const auto call = prepare_rooted<c10d::ReduceOptions>(tensor, dst, options, mode, "reduce");
   std::vector<at::Tensor> tensors{tensor};
-  return target->reduce(tensors, own);
+  return call->reduce(tensors, call.options);
 }
 
 Work do_all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "all_gather";
-  const Target target = find_target(options.group, input, kName);
+  const auto call = prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather");
   std::vector<std::vector<at::Tensor>> output_lists{outputs.vec()};
   std::vector<at::Tensor> inputs{input};
-  return target->allgather(output_lists, inputs, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+  return call->allgather(output_lists, inputs, call.options);
 }
 
 Work do_all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
                                Mode mode) {
-  constexpr const char* kName = "all_gather_into_tensor";
-  const Target target = find_target(options.group, input, kName);
+  const auto call = prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather_into_tensor");
   at::Tensor to = output;
   at::Tensor from = input;
-  return target->_allgather_base(to, from, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+  return call->_allgather_base(to, from, call.options);
 }
 
 Work do_all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
                              const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "all_gather_coalesced";
-  const Target target = find_target(options.group, inputs, kName);
+  const auto call = prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_coalesced");
   std::vector<std::vector<at::Tensor>> to(outputs.begin(), outputs.end());
   std::vector<at::Tensor> from = inputs.vec();
-  return target->allgather_coalesced(to, from, make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+  return call->allgather_coalesced(to, from, call.options);
 }
 
 Work do_all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
                                          const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "all_gather_into_tensor_coalesced";
-  const Target target = find_target(options.group, inputs, kName);
+  const auto call = prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_into_tensor_coalesced");
   std::vector<at::Tensor> to = outputs.vec();
   std::vector<at::Tensor> from = inputs.vec();
-  return target->allgather_into_tensor_coalesced(to, from,
-                                                 make_options<c10d::AllgatherOptions>(options.timeout, mode, kName));
+  return call->allgather_into_tensor_coalesced(to, from, call.options);
 }
 
 Work do_gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "gather";
-  const Target target = find_target(options.group, input, kName);
-  auto own = make_options<c10d::GatherOptions>(options.timeout, mode, kName);
-  own.rootRank = target.group_rank(dst, kName);
+  const auto call = prepare_rooted<c10d::GatherOptions>(input, dst, options, mode, "gather");
   std::vector<std::vector<at::Tensor>> output_lists;
   if (!outputs.empty()) output_lists.push_back(outputs.vec());
   std::vector<at::Tensor> inputs{input};
-  return target->gather(output_lists, inputs, own);
+  return call->gather(output_lists, inputs, call.options);
 }
 
 Work do_scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "scatter";
-  const Target target = find_target(options.group, output, kName);
-  auto own = make_options<c10d::ScatterOptions>(options.timeout, mode, kName);
-  own.rootRank = target.group_rank(src, kName);
+  const auto call = prepare_rooted<c10d::ScatterOptions>(output, src, options, mode, "scatter");
   std::vector<std::vector<at::Tensor>> input_lists;
   if (!inputs.empty()) input_lists.push_back(inputs.vec());
   std::vector<at::Tensor> outputs{output};
-  return target->scatter(outputs, input_lists, own);
+  return call->scatter(outputs, input_lists, call.options);
 }
 
 Work do_reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options, Mode mode) {
-  constexpr const char* kName = "reduce_scatter";
-  const Target target = find_target(options.group, output, kName);
-  std::vector<std::vector<at::Tensor>> input_lists{inputs.vec()};
+  const auto call = prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter");
   std::vector<at::Tensor> outputs{output};
-  return target->reduce_scatter(outputs, input_lists, make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
+  std::vector<std::vector<at::Tensor>> input_lists{inputs.vec()};
+  return call->reduce_scatter(outputs, input_lists, call.options);
 }
 
 Work do_reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
                               Mode mode) {
-  constexpr const char* kName = "reduce_scatter_tensor";
-  const Target target = find_target(options.group, output, kName);
+  const auto call = prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter_tensor");
   at::Tensor to = output;
   at::Tensor from = input;
-  return target->_reduce_scatter_base(to, from, make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
+  return call->_reduce_scatter_base(to, from, call.options);
 }
 
 Work do_reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options,
                                         Mode mode) {
-  constexpr const char* kName = "reduce_scatter_tensor_coalesced";
-  const Target target = find_target(options.group, inputs, kName);
+  const auto call = prepare<c10d::ReduceScatterOptions>(inputs, options, mode, "reduce_scatter_tensor_coalesced");
   std::vector<at::Tensor> to = outputs.vec();
   std::vector<at::Tensor> from = inputs.vec();
-  return target->reduce_scatter_tensor_coalesced(to, from,
-                                                 make_reduction<c10d::ReduceScatterOptions>(options, mode, kName));
+  return call->reduce_scatter_tensor_coalesced(to, from, call.options);
 }
 
 Work do_all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "all_to_all";
-  const Target target = find_target(options.group, inputs, kName);
+  const auto call = prepare<c10d::AllToAllOptions>(inputs, options, mode, "all_to_all");
   std::vector<at::Tensor> to = outputs.vec();
   std::vector<at::Tensor> from = inputs.vec();
-  return target->alltoall(to, from, make_options<c10d::AllToAllOptions>(options.timeout, mode, kName));
+  return call->alltoall(to, from, call.options);
 }
 
 Work do_all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
                           Mode mode) {
-  constexpr const char* kName = "all_to_all_single";
-  const Target target = find_target(options.group, input, kName);
+  const auto call = prepare<c10d::AllToAllOptions>(input, options, mode, "all_to_all_single");
   at::Tensor to = output;
   at::Tensor from = input;
   std::vector<std::int64_t> output_splits = options.output_splits;
   std::vector<std::int64_t> input_splits = options.input_splits;
-  return target->alltoall_base(to, from, output_splits, input_splits,
-                               make_options<c10d::AllToAllOptions>(options.timeout, mode, kName));
+  return call->alltoall_base(to, from, output_splits, input_splits, call.options);
+}
+
+Call<c10d::BarrierOptions> prepare_barrier(const ProcessGroup& group, std::chrono::milliseconds timeout, Mode mode,
+                                           const char* operation) {
+  return prepared(group, [&] {
+    return Call<c10d::BarrierOptions>{find_host_target(group, operation),
+                                      make_options<c10d::BarrierOptions>(timeout, mode, operation)};
+  });
 }
 
 Work do_barrier(const CollectiveOptions& options, Mode mode) {
-  constexpr const char* kName = "barrier";
-  const Target target = find_host_target(options.group, kName);
-  return target->barrier(make_options<c10d::BarrierOptions>(options.timeout, mode, kName));
+  const auto call = prepare_barrier(options.group, options.timeout, mode, "barrier");
+  return call->barrier(call.options);
 }
 
 }  // namespace
@@ -285,13 +293,12 @@ Work barrier_async(const CollectiveOptions& options) {
 
 void monitored_barrier(const MonitoredBarrierOptions& options) {
   constexpr const char* kName = "monitored_barrier";
-  const Target target = find_host_target(options.group, kName);
-  if (target->getBackendName() == "nccl") {
+  const auto call = prepare_barrier(options.group, options.timeout, Mode::kBlocking, kName);
+  if (call->getBackendName() == "nccl") {
     throw ArgumentError(ErrorCode::kUnsupported,
                         fmt::format("{}: backend nccl has none; make the group with cpu:lockstep,cuda:nccl", kName));
   }
-  target->monitoredBarrier(make_options<c10d::BarrierOptions>(options.timeout, Mode::kBlocking, kName),
-                           options.wait_all_ranks);
+  call->monitoredBarrier(call.options, options.wait_all_ranks);
 }
 
 }  // namespace lockstep

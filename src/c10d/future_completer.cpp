@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
+#include <system_error>
+#include <thread>
 #include <vector>
 
-#include "c10d/lockstep_work.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep {
@@ -14,79 +14,166 @@ namespace {
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
 
+thread_local bool runs_callbacks = false;
+
 }  // namespace
 
-class FutureCompleter::Queue {
+class FutureCompleter::Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // False after stop().
-  bool add(const c10::intrusive_ptr<LockstepWork>& work) LOCKSTEP_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (stop_) return false;
-    added_.push_back(work);
-    changed_.notify_all();
-    return true;
-  }
-
-  void stop() LOCKSTEP_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    stop_ = true;
-    changed_.notify_all();
-  }
-
-  void run() LOCKSTEP_EXCLUDES(mutex_) {
-    Works works;
-    std::chrono::microseconds pause = kShortestPause;
-    while (take_new(works, pause)) {
-      const std::size_t before = works.size();
-      std::erase_if(works, [](const auto& work) { return work->isCompleted(); });
-      pause = works.size() < before ? kShortestPause : std::min(2 * pause, kLongestPause);
-    }
-    for (const auto& work : works) work->give_up();
-  }
+  bool add(GroupWorkPtr work) LOCKSTEP_EXCLUDES(mutex_);
+  void begin_stop() LOCKSTEP_EXCLUDES(mutex_);
+  // One of the threads; not joinable when there is none left.
+  std::thread take_thread() LOCKSTEP_EXCLUDES(mutex_);
+  // Nobody will wait for the threads.
+  void let_threads_go() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
-  using Works = std::vector<c10::intrusive_ptr<LockstepWork>>;
-
-  // Adds new works to `works`; waits for some when there is nothing to do, else for `pause`. False: stop.
-  bool take_new(Works& works, std::chrono::microseconds pause) LOCKSTEP_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    const auto until = std::chrono::steady_clock::now() + pause;
-    while (!stop_ && added_.empty()) {
-      if (works.empty()) {
-        changed_.wait(mutex_);
-      } else if (!changed_.wait_until(mutex_, until)) {
-        break;
-      }
-    }
-    std::move(added_.begin(), added_.end(), std::back_inserter(works));
-    added_.clear();
-    return !stop_;
-  }
+  void run();
+  // Blocks until this thread has found a work that is over; null when there will be none.
+  GroupWorkPtr next() LOCKSTEP_EXCLUDES(mutex_);
+  // Blocks until there is something to look after; false when there will not be.
+  bool take_lead() LOCKSTEP_EXCLUDES(mutex_);
+  void leave_lead(const GroupWorkPtr& found) LOCKSTEP_EXCLUDES(mutex_);
+  GroupWorkPtr find_settled(const std::vector<GroupWorkPtr>& works, bool stopping) const;
+  // Sees to it that somebody looks after the works.
+  void call_a_leader() LOCKSTEP_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
-  Works added_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<GroupWorkPtr> works_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ LOCKSTEP_GUARDED_BY(mutex_);
+  int idle_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // threads that wait for the lead
+  bool led_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool let_go_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
-FutureCompleter::FutureCompleter() : queue_(std::make_shared<Queue>()), thread_([queue = queue_] { queue->run(); }) {}
+bool FutureCompleter::Queue::add(GroupWorkPtr work) {
+  MutexLock lock(mutex_);
+  if (stop_) return false;
+  works_.push_back(std::move(work));
+  try {
+    call_a_leader();
+  } catch (...) {
+    // Whoever is busy will lead again, unless there is nobody.
+    if (!threads_.empty()) return true;
+    works_.pop_back();
+    throw;
+  }
+  return true;
+}
+
+void FutureCompleter::Queue::call_a_leader() {
+  changed_.notify_all();
+  if (led_ || idle_ > 0) return;
+  std::thread thread([self = shared_from_this()] { self->run(); });
+  let_go_ ? thread.detach() : threads_.push_back(std::move(thread));
+}
+
+void FutureCompleter::Queue::begin_stop() {
+  MutexLock lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+}
+
+std::thread FutureCompleter::Queue::take_thread() {
+  MutexLock lock(mutex_);
+  std::thread thread;
+  if (!threads_.empty()) {
+    thread = std::move(threads_.back());
+    threads_.pop_back();
+  }
+  return thread;
+}
+
+void FutureCompleter::Queue::let_threads_go() {
+  MutexLock lock(mutex_);
+  let_go_ = true;
+  for (std::thread& thread : threads_) thread.detach();
+  threads_.clear();
+}
+
+void FutureCompleter::Queue::run() {
+  runs_callbacks = true;
+  while (const GroupWorkPtr work = next()) work->complete_future();
+}
+
+bool FutureCompleter::Queue::take_lead() {
+  MutexLock lock(mutex_);
+  while (led_ || works_.empty()) {
+    if (stop_ && works_.empty()) return false;
+    ++idle_;
+    changed_.wait(mutex_);
+    --idle_;
+  }
+  led_ = true;
+  return true;
+}
+
+void FutureCompleter::Queue::leave_lead(const GroupWorkPtr& found) {
+  MutexLock lock(mutex_);
+  std::erase(works_, found);
+  led_ = false;
+  if (works_.empty()) {
+    if (stop_) changed_.notify_all();
+    return;
+  }
+  try {
+    call_a_leader();
+  } catch (const std::system_error&) {
+    // No thread to be had: this one comes back after the callbacks.
+  }
+}
+
+GroupWorkPtr FutureCompleter::Queue::next() {
+  if (!take_lead()) return nullptr;
+  std::chrono::microseconds pause = kShortestPause;
+  for (;;) {
+    std::vector<GroupWorkPtr> works;
+    bool stopping = false;
+    {
+      MutexLock lock(mutex_);
+      works = works_;
+      stopping = stop_;
+    }
+    if (GroupWorkPtr found = find_settled(works, stopping)) {
+      leave_lead(found);
+      return found;
+    }
+    MutexLock lock(mutex_);
+    const bool changed = works_.size() > works.size() || stop_ != stopping;
+    if (!changed) changed_.wait_until(mutex_, std::chrono::steady_clock::now() + pause);
+    pause = changed ? kShortestPause : std::min(2 * pause, kLongestPause);
+  }
+}
+
+GroupWorkPtr FutureCompleter::Queue::find_settled(const std::vector<GroupWorkPtr>& works, bool stopping) const {
+  for (const GroupWorkPtr& work : works) {
+    if (stopping) work->give_up();
+    if (work->advance()) return work;
+  }
+  return nullptr;
+}
+
+FutureCompleter::FutureCompleter() : queue_(std::make_shared<Queue>()) {}
 
 FutureCompleter::~FutureCompleter() {
   stop();
 }
 
-void FutureCompleter::add(c10::intrusive_ptr<LockstepWork> work) {
-  if (!queue_->add(work)) work->give_up();
+bool FutureCompleter::add(GroupWorkPtr work) {
+  return queue_->add(std::move(work));
+}
+
+void FutureCompleter::begin_stop() {
+  queue_->begin_stop();
 }
 
 void FutureCompleter::stop() {
-  queue_->stop();
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
+  queue_->begin_stop();
+  if (runs_callbacks) return queue_->let_threads_go();
+  // A thread that ends may have started another before.
+  for (std::thread thread = queue_->take_thread(); thread.joinable(); thread = queue_->take_thread()) thread.join();
 }
 
 }  // namespace lockstep

@@ -1,16 +1,17 @@
 // Completes the futures of unfinished works. Futures promise to become ready by themselves, and the engine has no
-// progress thread; so the first future that somebody asks for starts this one. It looks at its works with growing
-// pauses (at most 1 ms).
+// progress thread; so the first future that somebody asks for starts one. It looks at its works with growing pauses (at
+// most 1 ms).
+//
+// A callback may wait for another future, so the thread that runs it cannot be the one that completes that other. One
+// thread leads: it looks for a work that is over, leaves the lead, and completes that work's future. Where works
+// remain, or come while it is busy, another thread leads; it is started when all that are there are inside callbacks.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <memory>
-#include <thread>
+
+#include "c10d/group_work.h"
 
 namespace lockstep {
-
-class LockstepWork;
 
 class FutureCompleter {
  public:
@@ -19,18 +20,20 @@ class FutureCompleter {
   FutureCompleter(const FutureCompleter&) = delete;
   FutureCompleter& operator=(const FutureCompleter&) = delete;
 
-  // Completes the work's future when it is done, at the latest at its deadline. After stop(): at once, with an error.
-  void add(c10::intrusive_ptr<LockstepWork> work);
+  // Completes the work's future when it is over, at the latest at its deadline. False after begin_stop(). Throws when
+  // no thread can be started.
+  bool add(GroupWorkPtr work);
 
-  // Has what is left completed with an error and ends the thread. Waits for both, but not when a future's callback
-  // calls it: that runs in the thread itself, which then ends by itself after the callback.
+  // Completes what is left now, with errors where works are not over.
+  void begin_stop();
+  // Waits for that and for callbacks to end. But not inside the callback of a future: those who wait for one another
+  // would wait for ever, so threads end by themselves then.
   void stop();
 
  private:
   class Queue;
 
-  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive this
-  std::thread thread_;
+  const std::shared_ptr<Queue> queue_;  // shared with the threads, which may outlive this
 };
 
 }  // namespace lockstep

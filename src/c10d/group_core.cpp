@@ -2,10 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "c10d/future_completer.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
+namespace {
+
+std::string numbered(const char* operation, std::uint64_t sequence) {
+  return sequence == 0 ? std::string(operation) : fmt::format("{} #{}", operation, sequence);
+}
+
+}  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
     : names_(std::move(names)), world_size_(communicator->world_size()), communicator_(std::move(communicator)) {}
@@ -15,9 +24,12 @@ GroupCore::~GroupCore() {
 }
 
 void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
-  const std::string number = sequence == 0 ? std::string() : fmt::format(" #{}", sequence);
   throw_status(Status(status.code(), status.message() + names_.explanation),
-               fmt::format("{}, {}{}", who(), operation, number));
+               fmt::format("{}, {}", who(), numbered(operation, sequence)));
+}
+
+void GroupCore::report_lost(const Status& error, const char* operation, std::uint64_t sequence) {
+  works_.report_lost(fmt::format("{}, {}", who(), numbered(operation, sequence)), error);
 }
 
 void GroupCore::check_process() const {
@@ -39,22 +51,34 @@ std::shared_ptr<FutureCompleter> GroupCore::completer() {
   return completer_;
 }
 
-void GroupCore::leave() {
+void GroupCore::retire() {
   if (!is_this_process()) return;
-  std::shared_ptr<comm::Communicator> communicator;
+  std::shared_ptr<comm::Communicator> communicator = this->communicator();
+  if (communicator == nullptr) return;
+  const auto is_in_use = [&] { return communicator.use_count() > 2; };  // beside this function and this group
+  works_.drain(Deadline::after(WorksUnderWay::kPartingTime),
+               [&] { return is_in_use() || !communicator->health().ok(); });
   std::shared_ptr<FutureCompleter> completer;
   {
     MutexLock lock(mutex_);
-    communicator = std::move(communicator_);
-    completer = std::move(completer_);
-    communicator_ = nullptr;
-    completer_ = nullptr;
+    if (std::exchange(communicator_, nullptr) == nullptr) return;
+    completer = completer_;
   }
   // Another thread of this process is inside an operation: nothing but an abort gets it out.
-  if (communicator != nullptr && communicator.use_count() > 1) {
-    communicator->abort(fmt::format("{} left it while it was in use", who()));
-  }
+  if (communicator.use_count() > 1) communicator->abort(fmt::format("{} left it while it was in use", who()));
   communicator.reset();
+  for (const GroupWorkPtr& work : works_.close()) work->give_up();
+  if (completer != nullptr) completer->begin_stop();
+}
+
+void GroupCore::leave() {
+  retire();
+  std::shared_ptr<FutureCompleter> completer;
+  {
+    MutexLock lock(mutex_);
+    completer = std::move(completer_);
+    completer_ = nullptr;
+  }
   if (completer != nullptr) completer->stop();
 }
 

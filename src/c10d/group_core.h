@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "c10d/works_under_way.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/collective/communicator.h"
@@ -42,15 +43,24 @@ class GroupCore {
     return communicator_;
   }
 
+  // Works hold this core; leave() lets go of them.
+  WorksUnderWay& works() { return works_; }
+  void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
+
   // Made at the first call; null once the group was left. Throws in a fork.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
+  // Leaves the group: first lets collectives that are under way come to their end, for a while, if the group works.
+  // Works that are not over then end with an error.
+  void retire() LOCKSTEP_EXCLUDES(mutex_);
+  // The same, and waits for callbacks of futures.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   const Origin origin_;
   const Names names_;
   const int world_size_;
+  WorksUnderWay works_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);

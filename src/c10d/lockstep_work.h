@@ -3,20 +3,17 @@
 
 #include <ATen/record_function.h>
 
-#include <atomic>
 #include <memory>
-#include <string>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "c10d/group_core.h"
+#include "c10d/group_work.h"
 #include "c10d/staging.h"
-#include "lockstep/base/deadline.h"
 #include "lockstep/comm/collective/communicator.h"
 
 namespace lockstep {
 
-class LockstepWork final : public c10d::Work {
+class LockstepWork final : public GroupWork {
  public:
   struct Pending {
     std::shared_ptr<GroupCore> group;
@@ -25,38 +22,34 @@ class LockstepWork final : public c10d::Work {
     std::vector<CopyBack> copies;
     Deadline deadline = Deadline::never();
     std::shared_ptr<at::RecordFunction> record = nullptr;  // ends with the work
+    WorksUnderWay::Shared earlier = nullptr;               // of a barrier: what must be settled first
   };
 
   // Work that is done.
   LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs);
   // Work that was started.
   LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, Pending pending);
+  ~LockstepWork() override;
 
-  // Zero: until the operation's own deadline, which counts from its start. Running out of time breaks the group.
-  bool wait(std::chrono::milliseconds timeout) override;
-  // Also true once the operation's deadline has passed or the group broke: then with an error.
-  bool isCompleted() override;
-  bool isSuccess() const override;
-  std::exception_ptr exception() const override;
+  bool advance() override;
+  bool collect() override;
+  void finish_by(Deadline deadline) override;
+  void give_up() override;
   int sourceRank() const override;
-  std::vector<at::Tensor> result() override { return outputs_; }
   void abort() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override;
 
-  // Ends work whose group was left.
-  void give_up();
-
  private:
-  void settle(const Status& status) LOCKSTEP_EXCLUDES(settle_mutex_);
-  Status wait_for_operations(Deadline deadline);
-  std::exception_ptr make_exception(const Status& status) const;
+  void conclude(const Status& status) override;
+  std::exception_ptr make_exception(const Status& status) const override;
+  std::shared_ptr<FutureCompleter> completer() override;
+  Deadline deadline() const override { return pending_.deadline; }
+  Status wait_for_operations(Deadline deadline) LOCKSTEP_EXCLUDES(earlier_mutex_);
+  WorksUnderWay::Shared earlier() const LOCKSTEP_EXCLUDES(earlier_mutex_);
 
-  const std::vector<at::Tensor> outputs_;
-  Pending pending_;  // its copies are guarded by settle_mutex_, the rest is constant
-  std::atomic<bool> settled_;
-  Mutex settle_mutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_ LOCKSTEP_GUARDED_BY(settle_mutex_);
+  Pending pending_;  // copies and record are taken by conclude(), the rest is constant
+  mutable Mutex earlier_mutex_;
+  WorksUnderWay::Shared earlier_ LOCKSTEP_GUARDED_BY(earlier_mutex_);  // of pending_; null once settled
 };
 
 }  // namespace lockstep

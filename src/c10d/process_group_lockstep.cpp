@@ -82,6 +82,7 @@ std::chrono::milliseconds ProcessGroupLockstep::timeout_or_default(std::chrono::
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
   CollectiveCall call(core_, "barrier",
                       {c10d::OpType::BARRIER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+  call.follow_earlier_works();
   call.submit(comm::Barrier{});
   return call.work({});
 }
@@ -91,7 +92,9 @@ void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bo
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_.load() : opts.timeout;
   CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
   try {
+    call.follow_earlier_works();
     call.submit(comm::Barrier{});
+    call.work({});
   } catch (const BackendError& error) {
     const auto communicator = core_->communicator();
     std::vector<int> absent;
@@ -160,6 +163,15 @@ void ProcessGroupLockstep::abort() {
 void ProcessGroupLockstep::abort(const std::string& reason) {
   if (!core_->is_this_process()) return;
   if (const auto communicator = core_->communicator()) communicator->abort(reason);
+}
+
+void ProcessGroupLockstep::retire() {
+  core_->retire();
+}
+
+void ProcessGroupLockstep::refuse(const std::string& reason) {
+  // A group that is broken needs not be told.
+  if (const auto communicator = core_->communicator()) static_cast<void>(communicator->start(comm::Refusal{reason}));
 }
 
 void ProcessGroupLockstep::shutdown() {

@@ -5,31 +5,77 @@
 namespace lockstep {
 namespace {
 
-// `output` holds the parts of all ranks, in their order.
-comm::AllGather all_gather_args(CollectiveCall& call, const at::Tensor& output, const at::Tensor& input) {
-  comm::AllGather args;
-  args.type = data_type(input.scalar_type());
-  args.input = call.input(input, "input");
-  const comm::Piece all = call.output(output, "output");
-  call.check_same_dtype(output, "output", input, "input");
-  call.check_elements(output, "output", input.numel() * call.world_size(), "world_size times those of `input`");
-  for (int rank = 0; rank < call.world_size(); ++rank) {
-    args.outputs.push_back({static_cast<std::byte*>(all.data) + rank * args.input.bytes, args.input.bytes});
+// Of inputs[i] to outputs[i], which holds the parts of all ranks in their order.
+std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorList outputs, at::TensorList inputs) {
+  std::vector<comm::AllGather> all(outputs.size());
+  std::vector<std::byte*> places;
+  for (const at::Tensor& output : outputs) {
+    places.push_back(static_cast<std::byte*>(call.output(output, "output").data));
   }
-  return args;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    comm::AllGather& args = all[i];
+    call.check_readable(inputs[i], "input");
+    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
+    call.check_elements(outputs[i], "output", inputs[i].numel() * call.world_size(),
+                        "world_size times those of `input`");
+    for (int rank = 0; rank < call.world_size(); ++rank) {
+      args.outputs.push_back({places[i] + rank * byte_size(inputs[i]), byte_size(inputs[i])});
+    }
+    args.type = data_type(inputs[i].scalar_type());
+    args.input = call.input(inputs[i], "input", args.outputs[call.rank()]);
+  }
+  return all;
 }
 
-comm::AllGather all_gather_list_args(CollectiveCall& call, const std::vector<at::Tensor>& outputs,
-                                     const at::Tensor& input) {
-  call.check_count(outputs.size(), call.world_size(), "outputs");
-  comm::AllGather args;
-  args.input = call.input(input, "input");
-  args.type = data_type(input.scalar_type());
-  for (const at::Tensor& output : outputs) {
-    args.outputs.push_back(call.output(output, "outputs"));
-    call.check_same_dtype(output, "outputs", input, "input");
+// Of inputs[i] to columns[i], one tensor per rank.
+std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
+                                                  const std::vector<std::vector<at::Tensor>>& columns,
+                                                  at::TensorList inputs) {
+  std::vector<comm::AllGather> all(columns.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const at::Tensor& output : columns[i]) all[i].outputs.push_back(call.output(output, "outputs"));
   }
-  call.check_elements(outputs[call.rank()], "outputs[this rank]", input.numel(), "those of `input`");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    comm::AllGather& args = all[i];
+    call.check_readable(inputs[i], "input");
+    for (std::size_t rank = 0; rank < columns[i].size(); ++rank) {
+      call.check_same_dtype(columns[i][rank], "outputs", inputs[i], "input", rank);
+    }
+    call.check_elements(columns[i][call.rank()], "outputs[this rank]", inputs[i].numel(), "those of `input`");
+    args.type = data_type(inputs[i].scalar_type());
+    args.input = call.input(inputs[i], "input", args.outputs[call.rank()]);
+  }
+  return all;
+}
+
+// Several inputs of this rank travel as one. Each list of outputs gets input i of rank r at r * number of inputs + i.
+comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vector<at::Tensor>>& outputs,
+                               const std::vector<at::Tensor>& inputs) {
+  call.check_alike(inputs, "inputs", "requires non-empty input tensor list");
+  const std::int64_t elements = inputs[0].numel();
+  const auto count = static_cast<std::int64_t>(inputs.size());
+  const at::Tensor mine = call.make_operand(inputs[0], count * elements);
+  const at::Tensor everything = call.make_operand(inputs[0], call.world_size() * count * elements);
+  for (std::int64_t i = 0; i < count; ++i) {
+    call.check_readable(inputs[i], "inputs");
+    copy_elements(mine.narrow(0, i * elements, elements).view(inputs[i].sizes()), inputs[i]);
+  }
+  for (const std::vector<at::Tensor>& list : outputs) {
+    call.check_count(list.size(), call.world_size() * count, "outputs", "invalid output tensor list");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      call.check_writable(list[i], "outputs");
+      call.check_same_dtype(list[i], "outputs", inputs[0], "inputs", i);
+      call.check_elements(list[i], "outputs", elements, "those of each of `inputs`");
+      const at::Tensor part = everything.narrow(0, static_cast<std::int64_t>(i) * elements, elements);
+      call.copy_later(part.view(list[i].sizes()), list[i], "outputs");
+    }
+  }
+  comm::AllGather args;
+  args.type = data_type(inputs[0].scalar_type());
+  args.input = {mine.const_data_ptr(), mine.nbytes()};
+  auto* const place = static_cast<std::byte*>(everything.mutable_data_ptr());
+  for (int rank = 0; rank < call.world_size(); ++rank)
+    args.outputs.push_back({place + rank * mine.nbytes(), mine.nbytes()});
   return args;
 }
 
@@ -39,19 +85,26 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::T
                                                                const c10d::BroadcastOptions& opts) {
   CollectiveCall call(core_, "broadcast",
                       {c10d::OpType::BROADCAST, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
-  call.check_root(opts.rootRank);
-  const at::Tensor& tensor = call.only(tensors, "tensors");
-  comm::Broadcast args;
-  args.root = static_cast<int>(opts.rootRank);
-  if (rank_ == args.root) {
-    // The core only reads it on the root.
-    args.data = const_cast<void*>(call.input(tensor, "tensor").data);
-  } else {
-    args.data = call.output(tensor, "tensor").data;
-  }
-  args.bytes = byte_size(tensor);
-  args.type = data_type(tensor.scalar_type());
-  call.submit(args);
+  call.collective([&] {
+    call.check_root(opts.rootRank);
+    call.check_root_tensor(opts.rootTensor, tensors.size());
+    call.check_alike(tensors, "tensors", "requires non-empty tensor list");
+    const at::Tensor& tensor = tensors[opts.rootTensor];
+    comm::Broadcast args;
+    args.root = static_cast<int>(opts.rootRank);
+    if (rank_ == args.root) {
+      // The core only reads it on the root.
+      args.data = const_cast<void*>(call.input(tensor, "tensor").data);
+    } else {
+      args.data = call.output(tensor, "tensor").data;
+    }
+    args.bytes = byte_size(tensor);
+    args.type = data_type(tensor.scalar_type());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (static_cast<std::int64_t>(i) != opts.rootTensor) call.copy_later(tensor, tensors[i], "tensors");
+    }
+    return args;
+  });
   return call.work(tensors);
 }
 
@@ -60,16 +113,25 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather(std::vector<std::
                                                                const c10d::AllgatherOptions& opts) {
   CollectiveCall call(core_, "all_gather",
                       {c10d::OpType::ALLGATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
-  call.check_count(outputs.size(), 1, "outputs");
-  call.submit(all_gather_list_args(call, outputs.front(), call.only(inputs, "inputs")));
-  return call.work(outputs.front());
+  call.collective([&] {
+    if (inputs.empty()) call.reject("`inputs` is empty: requires non-empty input tensor list");
+    call.check_count(outputs.size(), inputs.size(), "outputs",
+                     "requires input/output tensor lists to have the same length");
+    if (inputs.size() > 1) return gather_several(call, outputs, inputs);
+    call.check_count(outputs.front().size(), size_, "outputs", "invalid output tensor list at index 0");
+    return std::move(all_gather_list_args(call, outputs, inputs).front());
+  });
+  if (outputs.size() == 1) return call.work(outputs.front());
+  std::vector<at::Tensor> flat;
+  for (const auto& list : outputs) flat.insert(flat.end(), list.begin(), list.end());
+  return call.work(std::move(flat));
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                                      const c10d::AllgatherOptions& opts) {
   CollectiveCall call(core_, "all_gather_into_tensor",
                       {c10d::OpType::_ALLGATHER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, input);
-  call.submit(all_gather_args(call, output, input));
+  call.collective([&] { return all_gather_args(call, output, input); });
   return call.work({output});
 }
 
@@ -79,19 +141,18 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_coalesced(std::ve
   CollectiveCall call(core_, "all_gather_coalesced",
                       {c10d::OpType::ALLGATHER_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs);
-  call.check_count(outputs.size(), size_, "outputs");
-  std::vector<comm::AllGather> all;
   std::vector<at::Tensor> flat;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    std::vector<at::Tensor> column;
+  const auto make = [&] {
+    call.check_count(outputs.size(), size_, "outputs", "output lists should be equal to world size");
+    std::vector<std::vector<at::Tensor>> columns(inputs.size());
     for (const auto& of_rank : outputs) {
-      call.check_count(of_rank.size(), inputs.size(), "outputs[rank]");
-      column.push_back(of_rank[i]);
+      call.check_count(of_rank.size(), inputs.size(), "outputs[rank]", "invalid output size");
+      for (std::size_t i = 0; i < inputs.size(); ++i) columns[i].push_back(of_rank[i]);
     }
-    all.push_back(all_gather_list_args(call, column, inputs[i]));
-    flat.insert(flat.end(), column.begin(), column.end());
-  }
-  for (const comm::AllGather& args : all) call.submit(args);
+    for (const auto& column : columns) flat.insert(flat.end(), column.begin(), column.end());
+    return all_gather_list_args(call, columns, inputs);
+  };
+  call.collective(make, inputs.size());
   return call.work(std::move(flat));
 }
 
@@ -99,10 +160,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_into_tensor_coale
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
   CollectiveCall call(core_, "all_gather_into_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
-  call.check_count(inputs.size(), outputs.size(), "inputs");
-  std::vector<comm::AllGather> all;
-  for (std::size_t i = 0; i < outputs.size(); ++i) all.push_back(all_gather_args(call, outputs[i], inputs[i]));
-  for (const comm::AllGather& args : all) call.submit(args);
+  const auto make = [&] {
+    call.check_count(inputs.size(), outputs.size(), "inputs",
+                     "requires input/output tensor lists to have the same length");
+    return all_gather_args(call, outputs, inputs);
+  };
+  call.collective(make, outputs.size());
   return call.work(outputs);
 }
 
@@ -111,26 +174,25 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::gather(std::vector<std::vec
                                                             const c10d::GatherOptions& opts) {
   CollectiveCall call(core_, "gather", {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs);
-  call.check_root(opts.rootRank);
-  const at::Tensor& input = call.only(inputs, "inputs");
-  comm::Gather args;
-  args.root = static_cast<int>(opts.rootRank);
-  args.input = call.input(input, "input");
-  args.type = data_type(input.scalar_type());
-  if (rank_ != args.root) {
-    if (!outputs.empty()) call.reject("`outputs` is for the root, rank {}; leave it empty elsewhere", args.root);
-    call.submit(args);
-    return call.work({});
-  }
-  call.check_count(outputs.size(), 1, "outputs");
-  call.check_count(outputs.front().size(), size_, "outputs");
-  for (const at::Tensor& output : outputs.front()) {
-    args.outputs.push_back(call.output(output, "outputs"));
-    call.check_same_dtype(output, "outputs", input, "input");
-  }
-  call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
-  call.submit(args);
-  return call.work(outputs.front());
+  call.collective([&] {
+    call.check_root(opts.rootRank);
+    const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
+    call.check_root_lists(outputs, "outputs", "output", rank_, opts.rootRank);
+    call.check_readable(input, "input");
+    comm::Gather args;
+    args.root = static_cast<int>(opts.rootRank);
+    args.type = data_type(input.scalar_type());
+    if (rank_ == args.root) {
+      for (std::size_t rank = 0; rank < outputs.front().size(); ++rank) {
+        args.outputs.push_back(call.output(outputs.front()[rank], "outputs"));
+        call.check_same_dtype(outputs.front()[rank], "outputs", input, "input", rank);
+      }
+      call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
+    }
+    args.input = call.input(input, "input", rank_ == args.root ? args.outputs[rank_] : comm::Piece());
+    return args;
+  });
+  return call.work(rank_ == opts.rootRank ? outputs.front() : std::vector<at::Tensor>());
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Tensor>& outputs,
@@ -139,24 +201,23 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Ten
   CollectiveCall call(core_, "scatter",
                       {c10d::OpType::SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
-  call.check_root(opts.rootRank);
-  const at::Tensor& output = call.only(outputs, "outputs");
-  comm::Scatter args;
-  args.root = static_cast<int>(opts.rootRank);
-  args.output = call.output(output, "output");
-  args.type = data_type(output.scalar_type());
-  if (rank_ != args.root) {
-    if (!inputs.empty()) call.reject("`inputs` is for the root, rank {}; leave it empty elsewhere", args.root);
-  } else {
-    call.check_count(inputs.size(), 1, "inputs");
-    call.check_count(inputs.front().size(), size_, "inputs");
-    for (const at::Tensor& input : inputs.front()) {
-      args.inputs.push_back(call.input(input, "inputs"));
-      call.check_same_dtype(output, "output", input, "inputs");
+  call.collective([&] {
+    call.check_root(opts.rootRank);
+    const at::Tensor& output = call.only(outputs, "outputs", "requires a single-element output tensor list");
+    call.check_root_lists(inputs, "inputs", "input", rank_, opts.rootRank);
+    comm::Scatter args;
+    args.root = static_cast<int>(opts.rootRank);
+    args.output = call.output(output, "output");
+    args.type = data_type(output.scalar_type());
+    if (rank_ != args.root) return args;
+    for (int rank = 0; rank < size_; ++rank) {
+      const at::Tensor& input = inputs.front()[rank];
+      args.inputs.push_back(call.input(input, "inputs", rank == rank_ ? args.output : comm::Piece()));
+      call.check_same_dtype(output, "output", input, "inputs", rank);
     }
     call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
-  }
-  call.submit(args);
+    return args;
+  });
   return call.work(outputs);
 }
 
@@ -166,24 +227,26 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall_base(at::Tensor& o
                                                                    const c10d::AllToAllOptions& opts) {
   CollectiveCall call(core_, "all_to_all_single",
                       {c10d::OpType::ALLTOALL_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, input);
-  comm::AllToAll args;
-  const comm::ConstPiece from = call.input(input, "input");
-  const comm::Piece to = call.output(output, "output");
-  call.check_same_dtype(output, "output", input, "input");
-  args.type = data_type(input.scalar_type());
-  const auto* source = static_cast<const std::byte*>(from.data);
-  for (const std::int64_t elements : call.split_elements(input, "input", input_splits)) {
-    const std::size_t bytes = elements * input.element_size();
-    args.inputs.push_back({source, bytes});
-    source += bytes;
-  }
-  auto* target = static_cast<std::byte*>(to.data);
-  for (const std::int64_t elements : call.split_elements(output, "output", output_splits)) {
-    const std::size_t bytes = elements * output.element_size();
-    args.outputs.push_back({target, bytes});
-    target += bytes;
-  }
-  call.submit(args);
+  call.collective([&] {
+    comm::AllToAll args;
+    const comm::Piece to = call.output(output, "output");
+    const comm::ConstPiece from = call.input(input, "input");
+    call.check_same_dtype(output, "output", input, "input");
+    args.type = data_type(input.scalar_type());
+    const auto* source = static_cast<const std::byte*>(from.data);
+    for (const std::int64_t elements : call.split_elements(input, "input", input_splits)) {
+      const std::size_t bytes = elements * input.element_size();
+      args.inputs.push_back({source, bytes});
+      source += bytes;
+    }
+    auto* target = static_cast<std::byte*>(to.data);
+    for (const std::int64_t elements : call.split_elements(output, "output", output_splits)) {
+      const std::size_t bytes = elements * output.element_size();
+      args.outputs.push_back({target, bytes});
+      target += bytes;
+    }
+    return args;
+  });
   return call.work({output});
 }
 
@@ -192,18 +255,20 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall(std::vector<at::Te
                                                               const c10d::AllToAllOptions& opts) {
   CollectiveCall call(core_, "all_to_all",
                       {c10d::OpType::ALLTOALL, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
-  call.check_count(inputs.size(), size_, "inputs");
-  call.check_count(outputs.size(), size_, "outputs");
-  comm::AllToAll args;
-  for (int rank = 0; rank < size_; ++rank) {
-    args.inputs.push_back(call.input(inputs[rank], "inputs"));
-    args.outputs.push_back(call.output(outputs[rank], "outputs"));
-    call.check_same_dtype(outputs[rank], "outputs", inputs[rank], "inputs");
-    call.check_same_dtype(inputs[rank], "inputs", inputs[0], "inputs[0]");
-  }
-  args.type = data_type(inputs[0].scalar_type());
-  call.check_elements(outputs[rank_], "outputs[this rank]", inputs[rank_].numel(), "those of inputs[this rank]");
-  call.submit(args);
+  call.collective([&] {
+    call.check_count(inputs.size(), size_, "inputs", "input tensor list size does not match world size");
+    call.check_count(outputs.size(), size_, "outputs", "output tensor list size does not match world size");
+    comm::AllToAll args;
+    for (const at::Tensor& output : outputs) args.outputs.push_back(call.output(output, "outputs"));
+    for (int rank = 0; rank < size_; ++rank) {
+      args.inputs.push_back(call.input(inputs[rank], "inputs", rank == rank_ ? args.outputs[rank_] : comm::Piece()));
+      call.check_same_dtype(outputs[rank], "outputs", inputs[rank], "inputs", rank);
+      call.check_same_dtype(inputs[rank], "inputs", inputs[0], "inputs[0]", rank);
+    }
+    args.type = data_type(inputs[0].scalar_type());
+    call.check_elements(outputs[rank_], "outputs[this rank]", inputs[rank_].numel(), "those of inputs[this rank]");
+    return args;
+  });
   return call.work(outputs);
 }
 

@@ -37,18 +37,18 @@ void submit_receive(CollectiveCall& call, const Message& message) {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
   const CallChecks checks(core_->who(), "send", size_);
-  return send_async({checks.only(tensors, "tensors"), destination, tag});
+  return send_async({checks.only(tensors, "tensors", "takes a single tensor"), destination, tag});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
   const CallChecks checks(core_->who(), "recv", size_);
   checks.check_peer(source, "source");
-  return receive_async({checks.only(tensors, "tensors"), source, tag});
+  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), source, tag});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const CallChecks checks(core_->who(), "recv", size_);
-  return receive_async({checks.only(tensors, "tensors"), comm::kAnySource, tag});
+  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), comm::kAnySource, tag});
 }
 
 void ProcessGroupLockstep::check_send(const Message& message) const {

@@ -1,48 +1,84 @@
 // The methods of ProcessGroupLockstep that reduce.
+#include <span>
+
 #include "c10d/collective_call.h"
 #include "c10d/sparse_sum.h"
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep {
 namespace {
 
-comm::AllReduce all_reduce_args(CollectiveCall& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const comm::Piece data = call.in_place(tensor, "tensor");
-  const CollectiveCall::Reduction reduction = call.reduction(op, tensor.scalar_type());
-  return {data.data,      data.data,    static_cast<std::size_t>(tensor.numel()),
+// Several tensors of this rank: what takes part is their own reduction, and each of them gets the result.
+comm::Piece reduce_own(CollectiveCall& call, const std::vector<at::Tensor>& tensors,
+                       const CollectiveCall::Reduction& reduction) {
+  const bool mean = reduction.op == comm::ReduceOp::kAvg;
+  if (mean && comm::is_supported(reduction.type, comm::ReduceOp::kBand)) {
+    call.reject("AVG of integers is not defined for several tensors of a rank, as their own sum can wrap");
+  }
+  // The core divides, or multiplies, all at once.
+  const bool sums = mean || reduction.op == comm::ReduceOp::kPremulSum;
+  std::vector<const std::byte*> inputs;
+  for (const at::Tensor& tensor : tensors) {
+    inputs.push_back(static_cast<const std::byte*>(call.input(tensor, "tensors").data));
+  }
+  const at::Tensor result = call.make_operand(tensors[0], tensors[0].numel());
+  auto* const data = static_cast<std::byte*>(result.mutable_data_ptr());
+  comm::reduce({reduction.type, sums ? comm::ReduceOp::kSum : reduction.op}, inputs, std::span(&data, 1),
+               static_cast<std::size_t>(result.numel()));
+  for (const at::Tensor& tensor : tensors) call.copy_later(result.view(tensor.sizes()), tensor, "tensors");
+  return {data, result.nbytes()};
+}
+
+comm::AllReduce all_reduce_args(CollectiveCall& call, const std::vector<at::Tensor>& tensors,
+                                const c10d::ReduceOp& op) {
+  call.check_alike(tensors, "tensors", "requires non-empty tensor list");
+  const comm::Piece first = tensors.size() == 1 ? call.in_place(tensors[0], "tensor") : comm::Piece();
+  const CollectiveCall::Reduction reduction = call.reduction(op, tensors[0].scalar_type());
+  const comm::Piece data = tensors.size() == 1 ? first : reduce_own(call, tensors, reduction);
+  return {data.data,      data.data,    static_cast<std::size_t>(tensors[0].numel()),
           reduction.type, reduction.op, reduction.factor};
 }
 
-// `input` holds the shares of all ranks, in their order.
-comm::ReduceScatter reduce_scatter_args(CollectiveCall& call, const at::Tensor& output, const at::Tensor& input,
-                                        const c10d::ReduceOp& op) {
-  comm::ReduceScatter args;
-  args.output = call.output(output, "output");
-  const comm::ConstPiece all = call.input(input, "input");
-  call.check_same_dtype(output, "output", input, "input");
-  call.check_elements(input, "input", output.numel() * call.world_size(), "world_size times those of `output`");
-  for (int rank = 0; rank < call.world_size(); ++rank) {
-    const auto* data = static_cast<const std::byte*>(all.data) + rank * args.output.bytes;
-    args.inputs.push_back({data, args.output.bytes});
-  }
-  const CollectiveCall::Reduction reduction = call.reduction(op, output.scalar_type());
+void set_reduction(comm::ReduceScatter& args, const CollectiveCall::Reduction& reduction) {
   args.type = reduction.type;
   args.op = reduction.op;
   args.factor = reduction.factor;
-  return args;
+}
+
+// Of inputs[i], which holds the shares of all ranks in their order, to outputs[i].
+std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::TensorList outputs,
+                                                     at::TensorList inputs, const c10d::ReduceOp& op) {
+  std::vector<comm::ReduceScatter> all(outputs.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].output = call.output(outputs[i], "output");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    comm::ReduceScatter& args = all[i];
+    call.check_readable(inputs[i], "input");
+    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+                        "world_size times those of `output`");
+    set_reduction(args, call.reduction(op, outputs[i].scalar_type()));
+    const std::size_t share = args.output.bytes;
+    const comm::ConstPiece input = call.input(inputs[i], "input", args.output, call.rank() * share);
+    for (int rank = 0; rank < call.world_size(); ++rank) {
+      args.inputs.push_back({static_cast<const std::byte*>(input.data) + rank * share, share});
+    }
+  }
+  return all;
 }
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::Tensor>& tensors,
                                                                const c10d::AllreduceOptions& opts) {
+  CollectiveCall call(core_, "all_reduce",
+                      {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   if (is_sparse_sum(tensors)) {
+    call.prepare([&] { check_sparse_sum(call, tensors.front(), opts); });
     sum_sparse(*this, {core_->who(), core_->explanation()}, tensors.front(), opts);
     return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
-  CollectiveCall call(core_, "all_reduce",
-                      {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
-  call.submit(all_reduce_args(call, call.only(tensors, "tensors"), opts.reduceOp));
+  call.collective([&] { return all_reduce_args(call, tensors, opts.reduceOp); });
   return call.work(tensors);
 }
 
@@ -51,10 +87,13 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::ve
   CollectiveCall call(core_, "all_reduce_coalesced",
                       {c10d::OpType::ALLREDUCE_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       tensors);
-  std::vector<comm::AllReduce> all;
-  all.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) all.push_back(all_reduce_args(call, tensor, opts.reduceOp));
-  for (const comm::AllReduce& args : all) call.submit(args);
+  const auto make = [&] {
+    std::vector<comm::AllReduce> all;
+    all.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) all.push_back(all_reduce_args(call, {tensor}, opts.reduceOp));
+    return all;
+  };
+  call.collective(make, tensors.size());
   return call.work(tensors);
 }
 
@@ -62,22 +101,25 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tens
                                                             const c10d::ReduceOptions& opts) {
   CollectiveCall call(core_, "reduce", {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       tensors);
-  call.check_root(opts.rootRank);
-  const at::Tensor& tensor = call.only(tensors, "tensors");
-  comm::Reduce args;
-  if (rank_ == opts.rootRank) {
-    const comm::Piece data = call.in_place(tensor, "tensor");
-    args.input = args.output = data.data;
-  } else {
-    args.input = call.input(tensor, "tensor").data;
-  }
-  const CollectiveCall::Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
-  args.count = static_cast<std::size_t>(tensor.numel());
-  args.type = reduction.type;
-  args.op = reduction.op;
-  args.factor = reduction.factor;
-  args.root = static_cast<int>(opts.rootRank);
-  call.submit(args);
+  call.collective([&] {
+    call.check_root(opts.rootRank);
+    const at::Tensor& tensor = call.only(tensors, "tensors");
+    call.check_root_tensor(opts.rootTensor, tensors.size());
+    comm::Reduce args;
+    if (rank_ == opts.rootRank) {
+      const comm::Piece data = call.in_place(tensor, "tensor");
+      args.input = args.output = data.data;
+    } else {
+      args.input = call.input(tensor, "tensor").data;
+    }
+    const CollectiveCall::Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
+    args.count = static_cast<std::size_t>(tensor.numel());
+    args.type = reduction.type;
+    args.op = reduction.op;
+    args.factor = reduction.factor;
+    args.root = static_cast<int>(opts.rootRank);
+    return args;
+  });
   return call.work(tensors);
 }
 
@@ -87,21 +129,21 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<
   CollectiveCall call(core_, "reduce_scatter",
                       {c10d::OpType::REDUCE_SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
-  const at::Tensor& output = call.only(outputs, "outputs");
-  call.check_count(inputs.size(), 1, "inputs");
-  call.check_count(inputs.front().size(), size_, "inputs");
-  comm::ReduceScatter args;
-  args.output = call.output(output, "output");
-  for (const at::Tensor& input : inputs.front()) {
-    args.inputs.push_back(call.input(input, "inputs"));
-    call.check_same_dtype(output, "output", input, "inputs");
-  }
-  call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
-  const CollectiveCall::Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
-  args.type = reduction.type;
-  args.op = reduction.op;
-  args.factor = reduction.factor;
-  call.submit(args);
+  call.collective([&] {
+    const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
+    call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
+    call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
+    comm::ReduceScatter args;
+    args.output = call.output(output, "output");
+    for (int rank = 0; rank < size_; ++rank) {
+      const at::Tensor& input = inputs.front()[rank];
+      args.inputs.push_back(call.input(input, "inputs", rank == rank_ ? args.output : comm::Piece()));
+      call.check_same_dtype(output, "output", input, "inputs", rank);
+    }
+    call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+    set_reduction(args, call.reduction(opts.reduceOp, output.scalar_type()));
+    return args;
+  });
   return call.work(outputs);
 }
 
@@ -110,7 +152,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_reduce_scatter_base(at::Te
   CollectiveCall call(core_, "reduce_scatter_tensor",
                       {c10d::OpType::_REDUCE_SCATTER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       input);
-  call.submit(reduce_scatter_args(call, output, input, opts.reduceOp));
+  call.collective([&] { return reduce_scatter_args(call, output, input, opts.reduceOp); });
   return call.work({output});
 }
 
@@ -118,13 +160,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter_tensor_coale
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
   CollectiveCall call(core_, "reduce_scatter_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
-  call.check_count(inputs.size(), outputs.size(), "inputs");
-  std::vector<comm::ReduceScatter> all;
-  all.reserve(outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    all.push_back(reduce_scatter_args(call, outputs[i], inputs[i], opts.reduceOp));
-  }
-  for (const comm::ReduceScatter& args : all) call.submit(args);
+  const auto make = [&] {
+    call.check_count(inputs.size(), outputs.size(), "inputs",
+                     "requires input/output tensor lists to have the same length");
+    return reduce_scatter_args(call, outputs, inputs, opts.reduceOp);
+  };
+  call.collective(make, outputs.size());
   return call.work(outputs);
 }
 

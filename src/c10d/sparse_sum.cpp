@@ -9,10 +9,6 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void reject(const std::string& who, const std::string& text) {
-  throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, all_reduce of a sparse tensor: {}", who, text));
-}
-
 std::string numbers(const at::Tensor& tensor) {
   const auto* data = tensor.const_data_ptr<std::int64_t>();
   return fmt::format("{}", fmt::join(data, data + tensor.numel(), ","));
@@ -54,12 +50,19 @@ bool is_sparse_sum(const std::vector<at::Tensor>& tensors) {
   return tensors.size() == 1 && tensors.front().defined() && tensors.front().is_sparse();
 }
 
+void check_sparse_sum(const CallChecks& checks, const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
+  if (opts.reduceOp != c10d::ReduceOp::SUM) {
+    checks.reject(
+        "of a sparse tensor only SUM is defined: unsupported reduction operation (allreduce of sparse tensors "
+        "only works with ReduceOp.SUM)");
+  }
+  if (!can_stage(tensor.device().type())) {
+    checks.reject("a sparse tensor must be on the CPU or a CUDA device, found it on {}", tensor.device().str());
+  }
+}
+
 void sum_sparse(c10d::Backend& group, const SparseCaller& caller, const at::Tensor& tensor,
                 const c10d::AllreduceOptions& opts) {
-  if (opts.reduceOp != c10d::ReduceOp::SUM) reject(caller.who, "only SUM is defined");
-  if (!can_stage(tensor.device().type())) {
-    reject(caller.who, fmt::format("it must be on the CPU or a CUDA device, found it on {}", tensor.device().str()));
-  }
   c10d::AllgatherOptions options;
   options.timeout = opts.timeout;
   options.asyncOp = false;

@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "c10d/call_checks.h"
+
 namespace lockstep {
 
 // Whether these are the arguments of an all_reduce that sum_sparse serves.
@@ -20,7 +22,10 @@ struct SparseCaller {
   std::string explanation;  // as from explain_ranks
 };
 
-// Leaves the sum in `tensor`. Blocks. Collective; the backend must serve CPU tensors.
+// Throws what one rank can find wrong alone.
+void check_sparse_sum(const CallChecks& checks, const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
+
+// After that. Leaves the sum in `tensor`. Blocks. Collective; the backend must serve CPU tensors.
 void sum_sparse(c10d::Backend& group, const SparseCaller& caller, const at::Tensor& tensor,
                 const c10d::AllreduceOptions& opts);
 

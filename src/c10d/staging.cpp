@@ -1,6 +1,7 @@
 #include "c10d/staging.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace lockstep {
@@ -22,6 +23,7 @@ void wait_for_device(const at::Tensor& tensor) {
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
   const c10::AutoGradMode no_grad(false);
+  const c10::InferenceMode inference(to.is_inference());  // else a tensor of inference mode cannot be written
   to.copy_(from, /*non_blocking=*/false);
 }
 

@@ -7,6 +7,7 @@
 
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -88,6 +89,20 @@ Target find_host_target(const ProcessGroup& group, const char* operation) {
   const bool has_cpu = std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); });
   add_backend(target, has_cpu ? c10::DeviceType::CPU : devices.front().type(), operation);
   return target;
+}
+
+void tell_others(const ProcessGroup& group, const std::exception& error) {
+  World& world = World::of_process();
+  if (!world.is_open()) return;
+  const ProcessGroup target = group != nullptr ? group : world.default_group("");
+  if (!target->hasBackends()) return;
+  ProcessGroupLockstep* only = nullptr;
+  for (const auto& device : target->getDeviceTypes()) {
+    auto* const backend = dynamic_cast<ProcessGroupLockstep*>(target->getBackend(device.type()).get());
+    if (backend == nullptr || (only != nullptr && only != backend)) return;
+    only = backend;
+  }
+  if (only != nullptr) only->refuse(error.what());
 }
 
 void check_timeout(std::chrono::milliseconds timeout, const char* operation) {

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <chrono>
+#include <exception>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/c10d/process_groups.h"
@@ -34,6 +35,19 @@ Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const ch
 Target find_target(const ProcessGroup& group, at::TensorList tensors, const char* operation);
 // For what has no tensors of the caller's: the CPU's backend, else the first that the group has.
 Target find_host_target(const ProcessGroup& group, const char* operation);
+
+// Answers what `prepare` does. When that finds this rank's call wrong, the other ranks are told, as by a backend's own
+// checks; only where the group has one backend, lockstep, as else nobody knows in which one they wait.
+void tell_others(const ProcessGroup& group, const std::exception& error);
+template <typename Prepare>
+auto prepared(const ProcessGroup& group, const Prepare& prepare) {
+  try {
+    return prepare();
+  } catch (const std::exception& error) {
+    tell_others(group, error);
+    throw;
+  }
+}
 
 // Throws unless it is positive or kGroupTimeout.
 void check_timeout(std::chrono::milliseconds timeout, const char* operation);

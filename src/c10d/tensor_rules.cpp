@@ -20,6 +20,7 @@ comm::DataType data_type(at::ScalarType type) {
     case at::kBFloat16: return comm::DataType::kBFloat16;
     case at::kFloat: return comm::DataType::kFloat32;
     case at::kDouble: return comm::DataType::kFloat64;
+    case at::kComplexHalf: return comm::DataType::kComplex32;
     case at::kComplexFloat: return comm::DataType::kComplex64;
     case at::kComplexDouble: return comm::DataType::kComplex128;
     case at::kBool: return comm::DataType::kBool;

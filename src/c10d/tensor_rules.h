@@ -13,7 +13,7 @@ comm::DataType data_type(at::ScalarType type);
 // Whether the bytes behind data_ptr are the elements in row-major order in host memory, so that the core may work on
 // them in place.
 inline bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
 }
 
 // Whether two elements may share memory (as after expand). Never for views made by slicing, transposing and permuting.

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
@@ -38,6 +39,13 @@ int rank_of_parent() {
   }
   throw ArgumentError(ErrorCode::kInvalidArgument,
                       fmt::format("{}: there is no process group; call init_process_group first", what));
+}
+
+void retire(const ProcessGroup& group) {
+  for (const at::Device& device : group->getDeviceTypes()) {
+    auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device.type()).get());
+    if (engine != nullptr) engine->retire();
+  }
 }
 
 }  // namespace
@@ -77,6 +85,8 @@ void World::close(std::chrono::milliseconds wait) {
     remember_rank(-1);
     rendezvous.swap(rendezvous_);
   }
+  // All of them before callbacks are waited for: one may wait for something of another group.
+  for (const ProcessGroup& group : groups) retire(group);
   for (const ProcessGroup& group : groups) group->shutdown();
   groups.clear();
   // kTimeout says that others are still connected; they do without the store then.

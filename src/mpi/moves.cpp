@@ -6,20 +6,28 @@
 namespace lockstep {
 namespace {
 
-void start_all_gather(MpiCall& call, const at::Tensor& output, const at::Tensor& input) {
-  const at::Tensor to = call.output(output, "output");
-  const at::Tensor from = call.input_beside(to, input, "input");
-  call.check_same_dtype(output, "output", input, "input");
-  call.check_elements(output, "output", input.numel() * call.world_size(), "world_size times those of `input`");
-  const int count = call.count(from.numel());
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    const MPI_Datatype type = runtime.element_type(from.element_size());
-    return MPI_Iallgather(mpi_address(from), count, type, mpi_address(to), count, type, comm, request);
-  });
+// Of inputs[i] to outputs[i].
+void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inputs) {
+  std::vector<at::Tensor> to;
+  std::vector<at::Tensor> from;
+  for (const at::Tensor& output : outputs) to.push_back(call.output(output, "output"));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    from.push_back(call.input(inputs[i], "input"));
+    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
+    call.check_elements(outputs[i], "output", inputs[i].numel() * call.world_size(),
+                        "world_size times those of `input`");
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const int count = call.count(from[i].numel());
+    call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+      const MPI_Datatype type = runtime.element_type(from[i].element_size());
+      return MPI_Iallgather(mpi_address(from[i]), count, type, mpi_address(to[i]), count, type, comm, request);
+    });
+  }
 }
 
 void start_all_gather_list(MpiCall& call, const std::vector<at::Tensor>& outputs, const at::Tensor& input) {
-  call.check_count(outputs.size(), call.world_size(), "outputs");
+  call.check_count(outputs.size(), call.world_size(), "outputs", "invalid output tensor list at index 0");
   const at::Tensor from = call.input(input, "input");
   const at::Tensor to = call.flat_output(outputs, "outputs");
   call.check_same_dtype(to, "outputs", input, "input");
@@ -50,6 +58,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::broadcast(Tensors& tensors, const c10d
   call.check_root(opts.rootRank);
   const at::Tensor& tensor = call.only(tensors, "tensors");
   const int root = static_cast<int>(opts.rootRank);
+  call.check_writable(tensor, "tensor");  // on the root too: what only others refused would leave it waiting
   const at::Tensor memory = rank_ == root ? call.input(tensor, "tensor") : call.output(tensor, "tensor");
   const int count = call.count(memory.numel());
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
@@ -61,23 +70,26 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::broadcast(Tensors& tensors, const c10d
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
   MpiCall call(group_, "all_gather", rank_, options(c10d::OpType::ALLGATHER, opts));
-  call.check_count(outputs.size(), 1, "outputs");
-  start_all_gather_list(call, outputs.front(), call.only(inputs, "inputs"));
+  const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
+  call.check_count(outputs.size(), 1, "outputs", "requires input/output tensor lists to have the same length");
+  start_all_gather_list(call, outputs.front(), input);
   return call.work(outputs.front());
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                           const c10d::AllgatherOptions& opts) {
   MpiCall call(group_, "all_gather_into_tensor", rank_, options(c10d::OpType::_ALLGATHER_BASE, opts));
-  start_all_gather(call, output, input);
+  start_all_gathers(call, output, input);
   return call.work({output});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                               const c10d::AllgatherOptions& opts) {
   MpiCall call(group_, "all_gather_coalesced", rank_, options(c10d::OpType::ALLGATHER_COALESCED, opts));
-  call.check_count(outputs.size(), size_, "outputs");
-  for (const Tensors& of_rank : outputs) call.check_count(of_rank.size(), inputs.size(), "outputs[rank]");
+  call.check_count(outputs.size(), size_, "outputs", "output lists should be equal to world size");
+  for (const Tensors& of_rank : outputs) {
+    call.check_count(of_rank.size(), inputs.size(), "outputs[rank]", "invalid output size");
+  }
   Tensors flat;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Tensors column;
@@ -91,8 +103,9 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_coalesced(std::vector<Tensor
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::AllgatherOptions& opts) {
   MpiCall call(group_, "all_gather_into_tensor_coalesced", rank_, options(c10d::OpType::COALESCED, opts));
-  call.check_count(inputs.size(), outputs.size(), "inputs");
-  for (std::size_t i = 0; i < outputs.size(); ++i) start_all_gather(call, outputs[i], inputs[i]);
+  call.check_count(inputs.size(), outputs.size(), "inputs",
+                   "requires input/output tensor lists to have the same length");
+  start_all_gathers(call, outputs, inputs);
   return call.work(outputs);
 }
 
@@ -100,16 +113,13 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::gather(std::vector<Tensors>& outputs, 
                                                  const c10d::GatherOptions& opts) {
   MpiCall call(group_, "gather", rank_, options(c10d::OpType::GATHER, opts));
   call.check_root(opts.rootRank);
-  const at::Tensor& input = call.only(inputs, "inputs");
+  const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
   const int root = static_cast<int>(opts.rootRank);
   const at::Tensor from = call.input(input, "input");
   at::Tensor to;
   MpiCall::Layout parts;
-  if (rank_ != root) {
-    if (!outputs.empty()) call.reject("`outputs` is for the root, rank {}; leave it empty elsewhere", root);
-  } else {
-    call.check_count(outputs.size(), 1, "outputs");
-    call.check_count(outputs.front().size(), size_, "outputs");
+  call.check_root_lists(outputs, "outputs", "output", rank_, root);
+  if (rank_ == root) {
     to = call.flat_output(outputs.front(), "outputs");
     call.check_same_dtype(to, "outputs", input, "input");
     call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
@@ -128,16 +138,13 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::scatter(Tensors& outputs, std::vector<
                                                   const c10d::ScatterOptions& opts) {
   MpiCall call(group_, "scatter", rank_, options(c10d::OpType::SCATTER, opts));
   call.check_root(opts.rootRank);
-  const at::Tensor& output = call.only(outputs, "outputs");
+  const at::Tensor& output = call.only(outputs, "outputs", "requires a single-element output tensor list");
   const int root = static_cast<int>(opts.rootRank);
   const at::Tensor to = call.output(output, "output");
   at::Tensor from;
   MpiCall::Layout parts;
-  if (rank_ != root) {
-    if (!inputs.empty()) call.reject("`inputs` is for the root, rank {}; leave it empty elsewhere", root);
-  } else {
-    call.check_count(inputs.size(), 1, "inputs");
-    call.check_count(inputs.front().size(), size_, "inputs");
+  call.check_root_lists(inputs, "inputs", "input", rank_, root);
+  if (rank_ == root) {
     from = call.flat_input(inputs.front(), "inputs");
     call.check_same_dtype(output, "output", from, "inputs");
     call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
@@ -158,7 +165,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall_base(at::Tensor& output, at::
                                                         const c10d::AllToAllOptions& opts) {
   MpiCall call(group_, "all_to_all_single", rank_, options(c10d::OpType::ALLTOALL_BASE, opts));
   const at::Tensor to = call.output(output, "output");
-  const at::Tensor from = call.input_beside(to, input, "input");
+  const at::Tensor from = call.input(input, "input");
   call.check_same_dtype(output, "output", input, "input");
   start_all_to_all(call, to, call.layout(call.split_elements(output, "output", output_splits)), from,
                    call.layout(call.split_elements(input, "input", input_splits)));
@@ -168,8 +175,8 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall_base(at::Tensor& output, at::
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall(Tensors& outputs, Tensors& inputs,
                                                    const c10d::AllToAllOptions& opts) {
   MpiCall call(group_, "all_to_all", rank_, options(c10d::OpType::ALLTOALL, opts));
-  call.check_count(inputs.size(), size_, "inputs");
-  call.check_count(outputs.size(), size_, "outputs");
+  call.check_count(inputs.size(), size_, "inputs", "input tensor list size does not match world size");
+  call.check_count(outputs.size(), size_, "outputs", "output tensor list size does not match world size");
   const at::Tensor from = call.flat_input(inputs, "inputs");
   const at::Tensor to = call.flat_output(outputs, "outputs");
   call.check_same_dtype(to, "outputs", from, "inputs");

@@ -20,7 +20,7 @@ MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, 
   if (const Status health = group->health(); !health.ok()) {
     throw_status(health, fmt::format("{}, {}", who(), operation));
   }
-  group->poll();
+  if (!group->works().empty()) group->works().collect();
   pending_.group = group;
   pending_.operation = operation;
   pending_.sequence = group->next_sequence();
@@ -44,7 +44,7 @@ at::Tensor MpiCall::input(const at::Tensor& tensor, const char* name) {
   check_readable(tensor, name);
   check_movable(*this, tensor, name);
   at::Tensor memory = tensor;
-  if (!is_plain_memory(tensor)) {
+  if (!is_plain_memory(tensor) || outputs_.overlaps(tensor, nullptr, 0)) {
     memory = make_host_memory(tensor);
     copy_elements(memory, tensor);
   }
@@ -52,16 +52,12 @@ at::Tensor MpiCall::input(const at::Tensor& tensor, const char* name) {
   return memory;
 }
 
-at::Tensor MpiCall::input_beside(const at::Tensor& output, const at::Tensor& tensor, const char* name) {
-  const at::Tensor memory = input(tensor, name);
-  return memory.is_alias_of(output) ? input(memory.clone(), name) : memory;
-}
-
 at::Tensor MpiCall::output(const at::Tensor& tensor, const char* name) {
   check_writable(tensor, name);
   check_movable(*this, tensor, name);
   at::Tensor memory = tensor;
-  if (!is_plain_memory(tensor)) {
+  const bool apart = outputs_.add(tensor);
+  if (!apart || !is_plain_memory(tensor)) {
     wait_for_device(tensor);
     memory = make_host_memory(tensor);
     pending_.finishers.push_back([memory, tensor] { copy_elements(tensor, memory); });
@@ -72,7 +68,7 @@ at::Tensor MpiCall::output(const at::Tensor& tensor, const char* name) {
 
 at::Tensor MpiCall::in_place(const at::Tensor& tensor, const char* name) {
   at::Tensor memory = output(tensor, name);
-  if (!is_plain_memory(tensor)) copy_elements(memory, tensor);
+  if (!memory.is_same(tensor)) copy_elements(memory, tensor);
   return memory;
 }
 
@@ -146,6 +142,12 @@ const MpiCall::Layout& MpiCall::keep(Layout layout) {
   return *kept;
 }
 
+void MpiCall::follow_earlier_works() {
+  pending_.earlier = pending_.group->works().before_a_barrier();
+  if (pending_.earlier == nullptr || options_.async) return;
+  for (const GroupWorkPtr& work : *pending_.earlier) work->finish_by(pending_.deadline);
+}
+
 void MpiCall::fail(const Status& status) {
   pending_.group->break_with(status.with_context(operation()));
   // Earlier parts of a coalesced call are under way and MPI may still write there.
@@ -158,7 +160,7 @@ c10::intrusive_ptr<c10d::Work> MpiCall::work(std::vector<at::Tensor> outputs) {
   const auto group = pending_.group;
   auto work = c10::make_intrusive<MpiWork>(rank_, options_.type, std::move(outputs), std::move(pending_));
   if (options_.async) {
-    group->add(work);
+    group->works().add(work);
   } else {
     work->wait(std::chrono::milliseconds(0));
   }

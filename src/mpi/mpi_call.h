@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "c10d/call_checks.h"
+#include "c10d/output_memory.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/mpi_work.h"
 
@@ -30,12 +31,12 @@ class MpiCall : public CallChecks {
 
   int rank() const { return rank_; }
 
-  // Row-major host memory with the elements of `tensor`: itself where possible.
-  at::Tensor input(const at::Tensor& tensor, const char* name);
-  // The same, apart from `output`: MPI does not allow that they overlap.
-  at::Tensor input_beside(const at::Tensor& output, const at::Tensor& tensor, const char* name);
-  // Row-major host memory whose contents become those of `tensor` when the call is done.
+  // Row-major host memory whose contents become those of `tensor` when the call is done, itself where possible. All
+  // outputs of a call come before its inputs.
   at::Tensor output(const at::Tensor& tensor, const char* name);
+  // Row-major host memory with the elements of `tensor`, itself where possible: MPI does not allow that it overlaps an
+  // output.
+  at::Tensor input(const at::Tensor& tensor, const char* name);
   // Both.
   at::Tensor in_place(const at::Tensor& tensor, const char* name);
   // The same for tensors of one dtype that lie one after the other in MPI's view of them.
@@ -52,6 +53,9 @@ class MpiCall : public CallChecks {
   int count(std::int64_t elements) const { return mpi_count(*this, elements); }
   // Kept until MPI is done, which may read it until then.
   const Layout& keep(Layout layout);
+
+  // Everything that this rank has started before, messages apart, is settled before this call is.
+  void follow_earlier_works();
 
   // Run when MPI is done and before copies to outputs.
   void after(std::function<void()> finisher) { arithmetic_.push_back(std::move(finisher)); }
@@ -84,6 +88,7 @@ class MpiCall : public CallChecks {
   int rank_;
   Options options_;
   MpiWork::Pending pending_;
+  OutputMemory outputs_;
   std::vector<std::function<void()>> arithmetic_;
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};  // costs nothing unless a profiler is on
 };

@@ -1,10 +1,10 @@
 #include "mpi/mpi_work.h"
 
-#include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 #include <sched.h>
 
 #include <thread>
+#include <utility>
 
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
@@ -31,22 +31,25 @@ class Backoff {
 }  // namespace
 
 MpiWork::MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs)
-    : Work(rank, type), outputs_(std::move(outputs)), settled_(true) {
-  completed_ = true;
-}
+    : GroupWork(rank, type, std::move(outputs), /*settled=*/true) {}
 
 MpiWork::MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, Pending pending)
-    : Work(rank, type),
-      outputs_(std::move(outputs)),
+    : GroupWork(rank, type, std::move(outputs), /*settled=*/false),
       group_(pending.group),
       operation_(pending.operation),
       sequence_(pending.sequence),
       deadline_(pending.deadline),
       pending_(std::move(pending)) {}
 
-bool MpiWork::wait(std::chrono::milliseconds timeout) {
-  const bool own_deadline = timeout <= std::chrono::milliseconds::zero();
-  const Deadline deadline = own_deadline ? deadline_ : Deadline::after(timeout);
+MpiWork::~MpiWork() {
+  if (const Status error = untold(); !error.ok()) group_->works().report_lost(name(), error);
+}
+
+std::string MpiWork::name() const {
+  return fmt::format("{}, {} #{}", group_->who(), operation_, sequence_);
+}
+
+void MpiWork::finish_by(Deadline deadline) {
   for (Backoff backoff; !progress(); backoff.pause()) {
     if (const Status health = group_->health(); !health.ok()) {
       settle(health);
@@ -54,36 +57,36 @@ bool MpiWork::wait(std::chrono::milliseconds timeout) {
       time_out();
     }
   }
-  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
-  return true;
-}
-
-bool MpiWork::isCompleted() {
-  complete_if_due();
-  return is_settled();
 }
 
 bool MpiWork::progress() {
   if (is_settled()) return true;
-  c10::intrusive_ptr<c10::ivalue::Future> future;
   Status status;
   {
-    MutexLock lock(mutex_);
-    if (is_settled()) return true;
+    MutexLock lock(pending_mutex_);
     bool all_done = false;
     status = test(all_done);
     if (status.ok() && !all_done) return false;
-    future = settle_locked(status);
   }
-  // Outside the lock: callbacks of the future may ask this work things.
-  fulfil(future);
-  // A message of the wrong size has been received all the same, and concerns nobody else.
-  const bool wrong_message = is_receive() && status.code() == ErrorCode::kMismatch;
-  if (!status.ok() && !wrong_message) group_->break_with(status.with_context(operation_));
+  settle(status);
+  // A message of the wrong size has been received all the same, and concerns nobody else. Nor does what was told
+  // before.
+  const bool harmless = is_receive() || is_barrier() ? status.code() == ErrorCode::kMismatch : false;
+  if (!status.ok() && !harmless) group_->break_with(status.with_context(operation_));
   return true;
 }
 
 Status MpiWork::test(bool& all_done) {
+  bool earlier_done = true;
+  if (pending_.earlier != nullptr) {
+    for (const GroupWorkPtr& work : *pending_.earlier) earlier_done = work->advance() && earlier_done;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(test_requests(all_done));
+  all_done = all_done && earlier_done;
+  return all_done && pending_.earlier != nullptr ? group_->works().take_lost_error(*pending_.earlier) : Status();
+}
+
+Status MpiWork::test_requests(bool& all_done) {
   MpiRuntime& runtime = MpiRuntime::of_process();
   MutexLock lock(runtime.mutex());
   if (!runtime.is_usable()) return {ErrorCode::kAborted, "MPI was finalised before the operation was done"};
@@ -96,7 +99,7 @@ Status MpiWork::test(bool& all_done) {
     const Status tested = mpi_status(MPI_Test(&request, &done, &status), "MPI_Test");
     if (is_receive() && tested.code() == ErrorCode::kMismatch) {
       return {ErrorCode::kMismatch, fmt::format("expected a message of {} bytes, that of rank {} has more",
-                                                outputs_.front().nbytes(), status.MPI_SOURCE)};
+                                                outputs().front().nbytes(), status.MPI_SOURCE)};
     }
     LOCKSTEP_RETURN_IF_ERROR(tested);
     all_done = all_done && done != 0;
@@ -112,7 +115,7 @@ Status MpiWork::test(bool& all_done) {
 Status MpiWork::check_received(const MPI_Status& status) const {
   MPI_Count bytes = 0;
   LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x"));
-  const auto expected = static_cast<MPI_Count>(outputs_.front().nbytes());
+  const auto expected = static_cast<MPI_Count>(outputs().front().nbytes());
   if (bytes == expected) return {};
   return {ErrorCode::kMismatch,
           fmt::format("expected a message of {} bytes, that of rank {} has {}", expected, status.MPI_SOURCE, bytes)};
@@ -127,67 +130,40 @@ void MpiWork::time_out() {
   group_->break_with(Status(ErrorCode::kTimeout, fmt::format("{} timed out", operation_)));
 }
 
-void MpiWork::complete_if_due() {
-  if (progress()) return;
+bool MpiWork::advance() {
+  if (progress()) return true;
   if (!group_->error().ok()) {
     settle(group_->health());
   } else if (deadline_.expired()) {
     time_out();
   }
+  return is_settled();
 }
 
 void MpiWork::give_up() {
   if (!progress()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
 }
 
-void MpiWork::settle(const Status& status) {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
+void MpiWork::conclude(const Status& status) {
+  Pending pending;
   {
-    MutexLock lock(mutex_);
-    if (is_settled()) return;
-    future = settle_locked(status);
+    MutexLock lock(pending_mutex_);
+    pending = std::exchange(pending_, {});
   }
-  fulfil(future);
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> MpiWork::settle_locked(const Status& status) {
-  std::exception_ptr error;
   if (status.ok()) {
-    try {
-      for (const auto& finisher : pending_.finishers) finisher();
-    } catch (...) {
-      error = std::current_exception();
-    }
+    for (const auto& finisher : pending.finishers) finisher();
   } else {
-    error = make_exception(status);
     // MPI may still write there.
-    MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept));
-  }
-  pending_ = {};
-  finish(error);
-  settled_.store(true, std::memory_order_release);
-  return future_;
-}
-
-void MpiWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
-  if (future == nullptr) return;
-  if (const std::exception_ptr error = exception()) {
-    future->setError(error);
-  } else {
-    future->markCompleted(c10::IValue(outputs_));
+    MpiRuntime::of_process().keep_for_ever(std::move(pending.kept));
   }
 }
 
 std::exception_ptr MpiWork::make_exception(const Status& status) const {
   try {
-    throw_status(status, fmt::format("{}, {} #{}", group_->who(), operation_, sequence_));
+    throw_status(status, name());
   } catch (...) {
     return std::current_exception();
   }
-}
-
-bool MpiWork::isSuccess() const {
-  return is_settled() && exception() == nullptr;
 }
 
 int MpiWork::sourceRank() const {
@@ -198,26 +174,9 @@ int MpiWork::sourceRank() const {
 }
 
 void MpiWork::abort() {
-  if (!isCompleted()) {
+  if (!advance()) {
     group_->break_with(Status(ErrorCode::kAborted, fmt::format("{} aborted its {}", group_->who(), operation_)));
   }
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> MpiWork::getFuture() {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  bool settled = false;
-  {
-    MutexLock lock(mutex_);
-    if (future_ != nullptr) return future_;
-    future = future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    settled = is_settled();
-  }
-  if (settled) {
-    fulfil(future);
-  } else {
-    group_->start_polling();
-  }
-  return future;
 }
 
 }  // namespace lockstep

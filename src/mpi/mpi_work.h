@@ -8,15 +8,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
+#include "c10d/group_work.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {
 
-class MpiWork final : public c10d::Work {
+class MpiWork final : public GroupWork {
  public:
   struct Pending {
     std::shared_ptr<MpiGroup> group;
@@ -27,52 +26,43 @@ class MpiWork final : public c10d::Work {
     std::vector<std::shared_ptr<const void>> layouts = {};  // counts and offsets that MPI reads
     std::vector<std::function<void()>> finishers = {};      // from MPI's memory to the outputs
     Deadline deadline = Deadline::never();
+    WorksUnderWay::Shared earlier = nullptr;  // of a barrier: what must be settled first
   };
 
   // Work that is done.
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs);
   // Work that was started.
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, Pending pending);
+  ~MpiWork() override;
 
-  // Zero: until the operation's own deadline, which counts from its start. Running out of time breaks the group.
-  bool wait(std::chrono::milliseconds timeout) override;
-  // True also for work that is past its deadline or whose group broke: then wait() throws.
-  bool isCompleted() override;
-  bool isSuccess() const override;
+  bool advance() override;
+  void finish_by(Deadline deadline) override;
+  void give_up() override;
   int sourceRank() const override;
-  std::vector<at::Tensor> result() override { return outputs_; }
   void abort() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
-
-  bool is_settled() const { return settled_.load(std::memory_order_acquire); }
-  // Done, or past its deadline, or of a broken group: then it ends.
-  void complete_if_due();
-  // Ends work whose group was left.
-  void give_up();
 
  private:
   bool is_receive() const { return opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE; }
   // Settles when the requests are done or one has failed; answers whether the work is settled.
-  bool progress() LOCKSTEP_EXCLUDES(mutex_);
-  Status test(bool& all_done) LOCKSTEP_REQUIRES(mutex_);
+  bool progress() LOCKSTEP_EXCLUDES(pending_mutex_);
+  Status test(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
+  Status test_requests(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
   Status check_received(const MPI_Status& status) const;
   void time_out();
-  void settle(const Status& status) LOCKSTEP_EXCLUDES(mutex_);
-  c10::intrusive_ptr<c10::ivalue::Future> settle_locked(const Status& status) LOCKSTEP_REQUIRES(mutex_);
-  void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
-  std::exception_ptr make_exception(const Status& status) const;
+  void conclude(const Status& status) override LOCKSTEP_EXCLUDES(pending_mutex_);
+  std::exception_ptr make_exception(const Status& status) const override;
+  std::shared_ptr<FutureCompleter> completer() override { return group_->completer(); }
+  Deadline deadline() const override { return deadline_; }
+  std::string name() const;
 
-  const std::vector<at::Tensor> outputs_;
   const std::shared_ptr<MpiGroup> group_;
   const char* const operation_ = "";
   const std::uint64_t sequence_ = 0;
   const Deadline deadline_ = Deadline::never();
-  std::atomic<bool> settled_{false};
   std::atomic<int> source_{-1};
-  Mutex mutex_;
-  Pending pending_ LOCKSTEP_GUARDED_BY(mutex_);
-  c10::intrusive_ptr<c10::ivalue::Future> future_ LOCKSTEP_GUARDED_BY(mutex_);
+  Mutex pending_mutex_;
+  Pending pending_ LOCKSTEP_GUARDED_BY(pending_mutex_);
 };
 
 }  // namespace lockstep

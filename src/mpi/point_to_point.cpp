@@ -65,18 +65,18 @@ void ProcessGroupMpi::check_receive(const Message& message) const {
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::send(Tensors& tensors, int destination, int tag) {
   const CallChecks checks(group_->who(), "send", size_);
-  return send_async({checks.only(tensors, "tensors"), destination, tag});
+  return send_async({checks.only(tensors, "tensors", "takes a single tensor"), destination, tag});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::recv(Tensors& tensors, int source, int tag) {
   const CallChecks checks(group_->who(), "recv", size_);
   checks.check_peer(source, "source");
-  return receive_async({checks.only(tensors, "tensors"), source, tag});
+  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), source, tag});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::recvAnysource(Tensors& tensors, int tag) {
   const CallChecks checks(group_->who(), "recv", size_);
-  return receive_async({checks.only(tensors, "tensors"), kFromAny, tag});
+  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), kFromAny, tag});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
@@ -141,7 +141,7 @@ void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::
 // Without a deadline of its own: that of the barrier counts.
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
   MpiCall call(group_, "monitored_barrier", rank_,
-               {c10d::OpType::BARRIER, /*async=*/true, std::chrono::milliseconds(-1)});
+               {c10d::OpType::UNKNOWN, /*async=*/true, std::chrono::milliseconds(-1)});
   const int tag = own_tag(group_->communicator());
   if (way == Way::kSend) {
     start_send(call, call.input(tensor, "tensor"), peer, tag);

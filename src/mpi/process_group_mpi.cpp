@@ -118,6 +118,7 @@ c10d::ErrorType ProcessGroupMpi::getError() {
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& opts) {
   MpiCall call(group_, "barrier", rank_, options(c10d::OpType::BARRIER, opts));
+  call.follow_earlier_works();
   call.start([](MpiRuntime&, MPI_Comm comm, MPI_Request* request) { return MPI_Ibarrier(comm, request); });
   return call.work({});
 }

@@ -29,63 +29,101 @@ void divide_after(MpiCall& call, const Reduction& reduction, const at::Tensor& m
   });
 }
 
+// What MPI reduces: memory of a tensor, or in place of it 64-bit integers where a mean of narrower ones is wanted,
+// whose sum could wrap. `reduction` is that of the tensor before, of the answer afterwards.
+at::Tensor operand(MpiCall& call, Reduction& reduction, const at::Tensor& memory) {
+  const bool integers = comm::is_supported(reduction.type, comm::ReduceOp::kBand);
+  if (reduction.op != comm::ReduceOp::kAvg || !integers || memory.element_size() == 8) return memory;
+  reduction.type = comm::DataType::kInt64;
+  return call.input(memory.to(at::kLong), "tensor");
+}
+
+// The operand of what comes out.
+at::Tensor result(MpiCall& call, Reduction& reduction, const at::Tensor& memory) {
+  const at::Tensor sum = operand(call, reduction, memory);
+  divide_after(call, reduction, sum);
+  if (!sum.is_same(memory)) call.after([memory, sum] { memory.copy_(sum); });
+  return sum;
+}
+
 // A copy where it will be multiplied, which must not show in the caller's tensor.
-at::Tensor reduce_input(MpiCall& call, const Reduction& reduction, const at::Tensor& output, const at::Tensor& tensor,
-                        const char* name) {
-  at::Tensor memory = call.input_beside(output, tensor, name);
+at::Tensor reduce_input(MpiCall& call, const Reduction& reduction, const at::Tensor& tensor, const char* name) {
+  at::Tensor memory = call.input(tensor, name);
   if (reduction.op != comm::ReduceOp::kPremulSum) return memory;
   memory = call.input(memory.clone(), name);
   multiply_first(reduction, memory);
   return memory;
 }
 
-void start_all_reduce(MpiCall& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const at::Tensor memory = call.in_place(tensor, "tensor");
-  const Reduction reduction = call.reduction(op, tensor.scalar_type());
-  const int count = call.count(memory.numel());
-  multiply_first(reduction, memory);
-  divide_after(call, reduction, memory);
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
-    return MPI_Iallreduce(MPI_IN_PLACE, mpi_address(memory), count, type, own_op, comm, request);
-  });
+struct Reduced {
+  at::Tensor from;
+  at::Tensor to;
+  Reduction reduction;
+};
+
+void start_all_reduces(MpiCall& call, const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op) {
+  std::vector<Reduced> all;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor memory = call.in_place(tensor, "tensor");
+    Reduction reduction = call.reduction(op, tensor.scalar_type());
+    static_cast<void>(call.count(memory.numel()));
+    all.push_back({memory, memory, reduction});
+  }
+  for (Reduced& one : all) {
+    multiply_first(one.reduction, one.to);
+    one.to = result(call, one.reduction, one.to);
+    call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+      const auto [type, own_op] = runtime.reduction(one.reduction.type, one.reduction.op);
+      return MPI_Iallreduce(MPI_IN_PLACE, mpi_address(one.to), static_cast<int>(one.to.numel()), type, own_op, comm,
+                            request);
+    });
+  }
 }
 
-void start_reduce_scatter(MpiCall& call, const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op) {
-  const at::Tensor to = call.output(output, "output");
-  call.check_readable(input, "input");
-  call.check_same_dtype(output, "output", input, "input");
-  call.check_elements(input, "input", output.numel() * call.world_size(), "world_size times those of `output`");
-  const Reduction reduction = call.reduction(op, output.scalar_type());
-  const at::Tensor from = reduce_input(call, reduction, to, input, "input");
-  const int count = call.count(to.numel());
-  divide_after(call, reduction, to);
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
-    return MPI_Ireduce_scatter_block(mpi_address(from), mpi_address(to), count, type, own_op, comm, request);
-  });
+// Of inputs[i] to outputs[i].
+void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList inputs, const c10d::ReduceOp& op) {
+  std::vector<Reduced> all;
+  for (const at::Tensor& output : outputs) {
+    all.push_back({{}, call.output(output, "output"), call.reduction(op, output.scalar_type())});
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    call.check_readable(inputs[i], "input");
+    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+                        "world_size times those of `output`");
+    all[i].from = reduce_input(call, all[i].reduction, inputs[i], "input");
+    static_cast<void>(call.count(all[i].to.numel()));
+  }
+  for (Reduced& one : all) {
+    Reduction of_input = one.reduction;
+    one.from = operand(call, of_input, one.from);
+    one.to = result(call, one.reduction, one.to);
+    call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+      const auto [type, own_op] = runtime.reduction(one.reduction.type, one.reduction.op);
+      return MPI_Ireduce_scatter_block(mpi_address(one.from), mpi_address(one.to), static_cast<int>(one.to.numel()),
+                                       type, own_op, comm, request);
+    });
+  }
 }
 
 }  // namespace
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
+    check_sparse_sum(CallChecks(group_->who(), "all_reduce", size_), tensors.front(), opts);
     sum_sparse(*this, {group_->who(), explain_ranks(request_.global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<MpiWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   MpiCall call(group_, "all_reduce", rank_, options(c10d::OpType::ALLREDUCE, opts));
-  start_all_reduce(call, call.only(tensors, "tensors"), opts.reduceOp);
+  static_cast<void>(call.only(tensors, "tensors"));
+  start_all_reduces(call, tensors, opts.reduceOp);
   return call.work(tensors);
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce_coalesced(Tensors& tensors,
                                                               const c10d::AllreduceCoalescedOptions& opts) {
   MpiCall call(group_, "all_reduce_coalesced", rank_, options(c10d::OpType::ALLREDUCE_COALESCED, opts));
-  for (const at::Tensor& tensor : tensors) {
-    call.check_writable(tensor, "tensors");
-    static_cast<void>(call.reduction(opts.reduceOp, tensor.scalar_type()));
-  }
-  for (const at::Tensor& tensor : tensors) start_all_reduce(call, tensor, opts.reduceOp);
+  start_all_reduces(call, tensors, opts.reduceOp);
   return call.work(tensors);
 }
 
@@ -95,15 +133,13 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::R
   const at::Tensor& tensor = call.only(tensors, "tensors");
   const int root = static_cast<int>(opts.rootRank);
   const bool here = rank_ == root;
-  call.check_readable(tensor, "tensor");
-  const Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
-  const at::Tensor memory =
-      here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, at::empty({0}), tensor, "tensor");
+  call.check_root_tensor(opts.rootTensor, tensors.size());
+  call.check_writable(tensor, "tensor");  // elsewhere too: what only the root refused would leave the others waiting
+  Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
+  at::Tensor memory = here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, tensor, "tensor");
   const int count = call.count(memory.numel());
-  if (here) {
-    multiply_first(reduction, memory);
-    divide_after(call, reduction, memory);
-  }
+  if (here) multiply_first(reduction, memory);
+  memory = here ? result(call, reduction, memory) : operand(call, reduction, memory);
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
     const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
     return MPI_Ireduce(here ? MPI_IN_PLACE : mpi_address(memory), here ? mpi_address(memory) : nullptr, count, type,
@@ -115,17 +151,19 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::R
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                          const c10d::ReduceScatterOptions& opts) {
   MpiCall call(group_, "reduce_scatter", rank_, options(c10d::OpType::REDUCE_SCATTER, opts));
-  const at::Tensor& output = call.only(outputs, "outputs");
-  call.check_count(inputs.size(), 1, "inputs");
-  call.check_count(inputs.front().size(), size_, "inputs");
-  const at::Tensor to = call.output(output, "output");
-  const at::Tensor from = call.flat_input(inputs.front(), "inputs");
+  const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
+  call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
+  call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
+  at::Tensor to = call.output(output, "output");
+  at::Tensor from = call.flat_input(inputs.front(), "inputs");
   call.check_same_dtype(output, "output", from, "inputs");
   call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
-  const Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
+  Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
   const MpiCall::Layout& parts = call.keep(call.layout(inputs.front()));
   multiply_first(reduction, from);
-  divide_after(call, reduction, to);
+  Reduction of_input = reduction;
+  from = operand(call, of_input, from);
+  to = result(call, reduction, to);
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
     const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
     return MPI_Ireduce_scatter(mpi_address(from), mpi_address(to), parts.counts.data(), type, own_op, comm, request);
@@ -136,17 +174,16 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter(Tensors& outputs, std::
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                const c10d::ReduceScatterOptions& opts) {
   MpiCall call(group_, "reduce_scatter_tensor", rank_, options(c10d::OpType::_REDUCE_SCATTER_BASE, opts));
-  start_reduce_scatter(call, output, input, opts.reduceOp);
+  start_reduce_scatters(call, output, input, opts.reduceOp);
   return call.work({output});
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::ReduceScatterOptions& opts) {
   MpiCall call(group_, "reduce_scatter_tensor_coalesced", rank_, options(c10d::OpType::COALESCED, opts));
-  call.check_count(inputs.size(), outputs.size(), "inputs");
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    start_reduce_scatter(call, outputs[i], inputs[i], opts.reduceOp);
-  }
+  call.check_count(inputs.size(), outputs.size(), "inputs",
+                   "requires input/output tensor lists to have the same length");
+  start_reduce_scatters(call, outputs, inputs, opts.reduceOp);
   return call.work(outputs);
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 // What a reduction of these dtypes is worked out in: torch lacks some operations on small and unsigned types.
 torch::ScalarType wide(torch::ScalarType dtype) {
+  if (dtype == torch::kComplexHalf) return torch::kComplexFloat;
   if (c10::isComplexType(dtype) || dtype == torch::kBool) return dtype;
   if (dtype == torch::kDouble) return dtype;
   return c10::isFloatingType(dtype) ? torch::kFloat : torch::kLong;

@@ -50,6 +50,17 @@ def check(rank, store):
 
     expect_error(dist.DistBackendError, "rank(s) 0 called", lambda: dist.all_reduce(torch.ones(3 + rank)))
     expect_error(ValueError, "not defined", lambda: dist.all_reduce(torch.ones(1), op=dist.ReduceOp.BXOR))
+    expect_error(ValueError, "requires non-empty tensor list", lambda: dist.group.WORLD.allreduce([]))
+    pair = [torch.full((3,), rank + 1.0), torch.full((3,), 10.0 * (rank + 1))]
+    dist.group.WORLD.allreduce(pair).wait()
+    expect([one.tolist() for one in pair] == [[33.0] * 3] * 2, "several tensors of a rank")
+    kept = [torch.full((10, 2), float(i + rank))[:, 0] for i in range(16)]
+    for tensor in kept:
+        dist.group.WORLD.allreduce([tensor])  # the work is let go of
+    dist.barrier(async_op=True).get_future().wait()
+    expect(all(bool((tensor == 2 * i + 1).all()) for i, tensor in enumerate(kept)), "what a barrier completes")
+    dist.barrier(device_ids=[0])
+    dist.barrier(device_ids=[rank], async_op=True).wait()
     dist.barrier()
     for _ in range(50):
         dist.destroy_process_group(dist.new_group([0, 1]))

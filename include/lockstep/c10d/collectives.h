@@ -7,13 +7,14 @@
 //
 // Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
 // LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). The tensors of an asynchronous operation must
-// not be touched until its Work is seen complete. A call returns at once, but at most 32 operations of a group are
-// under way: the next one first waits for the oldest. Blocking forms are the cheaper ones; see
+// not be touched until its Work is seen complete, or a later barrier of the group is, also by another operation: two that
+// are under way on one tensor do not wait for one another. A Work may be let go of. A call returns at once, but at most
+// 32 operations of a group are under way: the next one first waits for the oldest. Blocking forms are the cheaper ones; see
 // lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
-// are ranks of the world. Backend lockstep tells every rank when they do not match; with mpi and nccl results may be
-// wrong or incomplete instead (docs/backends.md). Without init_process_group, and on ranks that are not in `group`,
+// are ranks of the world. Backend lockstep tells every rank when they do not match, or when one of them could not take
+// part; with mpi and nccl results may be wrong or incomplete instead, or others wait (docs/backends.md). Without init_process_group, and on ranks that are not in `group`,
 // every function throws. Errors: lockstep/c10d/errors.h and docs/errors.md.
 #pragma once
 
@@ -44,7 +45,7 @@ struct CollectiveOptions {
 };
 
 struct ReductionOptions {
-  // SUM, AVG (integers truncate), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or premul_sum(factor). Float sums are taken in
+  // SUM, AVG (integers add in 64 bits and truncate the quotient), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or premul_sum(factor). Float sums are taken in
   // rank order: bitwise equal on every rank and in every run. Refused (ArgumentError) before anything moves: AVG of
   // bool; MIN and MAX of complex; BAND, BOR, BXOR of floating point and complex; premul_sum of integers and bool; all
   // of float8 and quantised dtypes. Of bool, SUM and MAX are "or", PRODUCT and MIN "and". Sparse tensors: SUM only.
@@ -66,7 +67,7 @@ c10d::ReduceOp premul_sum(double factor);
 void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {});
 Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {});
 
-// all_reduce of each of several tensors; their dtypes may differ.
+// all_reduce of each of several tensors; their dtypes may differ. One that is there twice is reduced once.
 void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {});
 Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {});
 
@@ -139,7 +140,8 @@ void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const 
 Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
                              const AllToAllSingleOptions& options = {});
 
-// Returns when every rank has called it. Runs on the CPU's backend where the group has one.
+// Returns when every rank has called it. All collectives of the group that this rank has started before are done then;
+// an error of one whose Work nobody keeps is the barrier's. Runs on the CPU's backend where the group has one.
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});
 

@@ -8,16 +8,26 @@
 //
 // Tensors: CPU, dense, of any dtype (reductions: every dtype but float8 and quantised ones). Elements travel in
 // row-major order of their indices whatever the strides, so strides may differ between ranks. Inputs may be views of
-// any kind. Outputs may be strided views too (they are written through a temporary, for asynchronous calls at the
-// moment at which completion is seen), but no two of their elements may share memory. Empty tensors work. Everything
-// that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); what can only be seen
-// together (kinds, counts, types, roots) fails on every rank with lockstep::BackendError, and the group stays usable.
+// any kind, lazy conjugates and negatives among them. Outputs may be such views too (they are written through a
+// temporary, for asynchronous calls at the moment at which completion is seen), but no two elements of one may share
+// memory. Tensors of one call may share memory: inputs are read before outputs are written, and the last output counts.
+// Empty tensors work.
+//
+// Errors: everything that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); the
+// other ranks of a collective then get lockstep::BackendError (kMismatch) with the rank and its reason, at once, so that
+// none waits for it. What can only be seen together (kinds, counts, types, roots) fails on every rank in the same way.
+// The group stays usable, and its ranks in step.
+//
 // Ranks with different dtypes are told apart by every collective (but not float8 and quantised dtypes from one
 // another), not by send and recv, which compare sizes in bytes.
 //
 // Progress: there is no progress thread. An asynchronous operation moves on inside calls of any rank; Work::wait and
-// Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, kept until
-// shutdown).
+// Work::isCompleted help. Only Work::getFuture on unfinished work starts a helper thread (one per group, and another
+// where callbacks wait; kept until shutdown).
+//
+// Works may be let go of: the group keeps what is under way and finishes it in later calls. When a barrier of this rank
+// is done, all collectives that this rank has started before are; one of them that failed fails the barrier if nobody
+// keeps its Work. Operations on one tensor do not wait for one another: the first must be done before the next starts.
 //
 // Forks: in a fork of the rank's process every call is refused (kUnsupported), and neither it nor the end of the fork
 // has any effect on the group. Tensors of the group's memory can be read and written there; nobody else sees what is
@@ -77,8 +87,12 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   const std::string& name() const { return options_.name; }
   void setTimeout(std::chrono::milliseconds timeout) override;
 
+  // Several tensors of a rank, as Gloo takes them, of one dtype and size: those of the root that opts.rootTensor names go
+  // to all tensors of all ranks.
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  // Several tensors of a rank, of one dtype and size: each becomes the reduction of all tensors of all ranks; AVG divides
+  // by the number of ranks.
   // A sparse (COO) tensor can be summed too: its ranks may name different elements. That call blocks in either form.
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
@@ -90,7 +104,8 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
 
-  // outputs[0][r] gets rank r's input and must have its size; sizes may differ between ranks.
+  // outputs[0][r] gets rank r's input and must have its size; sizes may differ between ranks. With n inputs, of one dtype
+  // and size, there are n lists of outputs, and each gets input i of rank r at r * n + i.
   c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                            std::vector<at::Tensor>& inputs,
                                            const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
@@ -166,8 +181,15 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   // Breaks the group for every rank: operations, now and later, fail with kAborted and this reason.
   void abort() override;
   void abort(const std::string& reason);
-  // Leaves the group: ranks that still wait for this one get an error; further calls here throw. Safe to call twice.
+  // In place of a collective that this rank cannot call: tells the other ranks why, at once, as a mismatch. A method
+  // that throws ArgumentError has done so.
+  void refuse(const std::string& reason);
+  // Leaves the group, after up to 5 s in which collectives that are under way may end if the group works: ranks that
+  // still wait for this one get an error; further calls here throw. Waits for callbacks of futures, unless it is called
+  // in one. Safe to call twice.
   void shutdown() override;
+  // The same without waiting for callbacks.
+  void retire();
   c10d::ErrorType getError() override;
   // The error that broke the group; ok while it works.
   Status health() const;

@@ -1,0 +1,118 @@
+#include "c10d/group_work.h"
+
+#include <fmt/format.h>
+
+#include "c10d/future_completer.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+
+GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, bool settled)
+    : Work(rank, type), outputs_(std::move(outputs)), settled_(settled) {
+  completed_ = settled;
+}
+
+bool GroupWork::is_message() const {
+  return opType_ == c10d::OpType::SEND || opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE;
+}
+
+bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  if (!is_settled()) {
+    const bool own_deadline = timeout <= std::chrono::milliseconds::zero();
+    finish_by(own_deadline ? deadline() : Deadline::after(timeout));
+  }
+  complete_future();
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    MutexLock lock(settle_mutex_);
+    future = future_;
+  }
+  // Another thread may be just about to complete it, and who has waited for the work expects it complete.
+  if (future != nullptr) future->wait();
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+bool GroupWork::isCompleted() {
+  if (!advance()) return false;
+  complete_future();
+  return true;
+}
+
+bool GroupWork::isSuccess() const {
+  return is_settled() && exception() == nullptr;
+}
+
+std::exception_ptr GroupWork::exception() const {
+  const std::exception_ptr error = Work::exception();
+  if (error != nullptr) count_as_told();
+  return error;
+}
+
+Status GroupWork::untold() const {
+  MutexLock lock(settle_mutex_);
+  return told_ || future_ != nullptr ? Status() : status_;
+}
+
+void GroupWork::settle(const Status& status) {
+  MutexLock lock(settle_mutex_);
+  if (settled_.load(std::memory_order_relaxed)) return;
+  status_ = status;
+  std::exception_ptr error = status.ok() ? nullptr : make_exception(status);
+  try {
+    conclude(status);
+  } catch (const std::exception& failure) {
+    status_ = Status(ErrorCode::kInternal, failure.what());
+    error = std::current_exception();
+  }
+  finish(error);
+  settled_.store(true, std::memory_order_release);
+}
+
+void GroupWork::complete_future() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    MutexLock lock(settle_mutex_);
+    if (future_ == nullptr || std::exchange(future_taken_, true)) return;
+    future = future_;
+  }
+  try {
+    if (const std::exception_ptr error = exception()) {
+      future->setError(error);
+    } else {
+      future->markCompleted(c10::IValue(outputs_));
+    }
+  } catch (const std::exception& error) {
+    log::error(fmt::format("a callback of a work's future threw, and the callbacks after it were not called: {}",
+                           error.what()));
+  } catch (...) {
+    log::error("a callback of a work's future threw, and the callbacks after it were not called");
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    MutexLock lock(settle_mutex_);
+    if (future_ != nullptr) return future_;
+    future = future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  }
+  if (!advance()) {
+    auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
+    try {
+      const auto own_completer = completer();
+      if (own_completer != nullptr && own_completer->add(std::move(self))) return future;
+    } catch (const std::exception& error) {
+      MutexLock lock(settle_mutex_);
+      future_ = nullptr;
+      throw BackendError(ErrorCode::kUnavailable,
+                         fmt::format("getFuture: cannot start the thread that completes futures: {}", error.what()));
+    }
+    give_up();
+  }
+  complete_future();
+  return future;
+}
+
+}  // namespace lockstep
