@@ -174,6 +174,21 @@ TEST(TcpStore, AServerMustKnowTheKeyToo) {
   EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
 }
 
+TEST(TcpStore, AServerThatNeedsNoKeyIsNotTrusted) {
+  // It asks for a key that the client does not have, and is content with none.
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  const auto endpoint = local_endpoint(listener.get()).value();
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
+  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+  const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const std::string nonce(handshake::kNonceBytes, 's');
+  EXPECT_TRUE(send_all(peer.get(), handshake::server_hello({handshake::KeySource::kJob, "", nonce}), soon()).ok());
+  std::string hello(handshake::kClientHelloBytes, '\0');
+  EXPECT_TRUE(receive_all(peer.get(), hello, soon()).ok());
+  EXPECT_TRUE(send_all(peer.get(), handshake::judge("", nonce, hello).answer, soon()).ok());
+  EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
+}
+
 TEST(TcpStore, AForeignProgramIsNamedAtOnce) {
   const Fd listener = listen_at({"127.0.0.1", 0}).value();
   const auto endpoint = local_endpoint(listener.get()).value();
