@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 #include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/fork.h"
 
@@ -36,8 +39,31 @@ spdlog::level::level_enum level_from(std::string_view name, bool& known) {
   return spdlog::level::warn;
 }
 
-std::shared_ptr<spdlog::logger> make_logger() {
-  auto logger = std::make_shared<spdlog::logger>("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+// Hands whole lines to what set_output was given, else to stderr.
+class Sink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void set_output(Output output) {
+    const std::lock_guard lock(mutex_);
+    output_ = std::move(output);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (output_) {
+      output_(std::string_view(line.data(), line.size()));
+    } else {
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
+  }
+  void flush_() override { std::fflush(stderr); }
+
+  Output output_;
+};
+
+std::shared_ptr<spdlog::logger> make_logger(const std::shared_ptr<Sink>& sink) {
+  auto logger = std::make_shared<spdlog::logger>("lockstep", sink);
   logger->set_pattern(pattern_for(current_rank.load()));
   const char* value = std::getenv("LOCKSTEP_LOG_LEVEL");
   bool known = false;
@@ -50,17 +76,18 @@ std::shared_ptr<spdlog::logger> make_logger() {
 
 // Our own logger, outside spdlog's registry, so that a program's use of spdlog and ours do not disturb one another.
 struct Logger {
-  const std::shared_ptr<spdlog::logger> logger = make_logger();
+  const std::shared_ptr<Sink> sink = std::make_shared<Sink>();
+  const std::shared_ptr<spdlog::logger> logger = make_logger(sink);
 };
 
 // A fork needs its own: another thread of the parent may have been writing.
-spdlog::logger& logger() {
+Logger& of_process() {
   static constinit OfProcess<Logger> logger;
-  return *logger.get().logger;
+  return logger.get();
 }
 
 void write(spdlog::level::level_enum level, std::string_view message) {
-  logger().log(level, spdlog::string_view_t(message.data(), message.size()));
+  of_process().logger->log(level, spdlog::string_view_t(message.data(), message.size()));
 }
 
 }  // namespace
@@ -80,7 +107,11 @@ void error(std::string_view message) {
 
 void set_rank(int rank) {
   current_rank = rank;
-  logger().set_pattern(pattern_for(rank));
+  of_process().logger->set_pattern(pattern_for(rank));
+}
+
+void set_output(Output output) {
+  of_process().sink->set_output(std::move(output));
 }
 
 }  // namespace lockstep::log

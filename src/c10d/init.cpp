@@ -176,12 +176,7 @@ void destroy_process_group(const ProcessGroup& group) {
     world.remove(group);
     return;
   }
-  const ProcessGroup whole = world.default_group("destroy_process_group");
-  bool in_order = true;
-  for (const auto& device : whole->getDeviceTypes()) {
-    in_order = in_order && whole->getBackend(device.type())->getError() == c10d::ErrorType::SUCCESS;
-  }
-  world.close(in_order ? kPartingTime : std::chrono::milliseconds(0));
+  world.close(world.has_failed() ? std::chrono::milliseconds(0) : kPartingTime);
 }
 
 void abort_process_group(const std::string& reason, const ProcessGroup& group) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "cli/run_options.h"
+#include "launch/background_writer.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/cores.h"
 
@@ -33,7 +35,15 @@ int exit_code_for(lockstep::ErrorCode code) {
 }
 
 int fail(const lockstep::Status& status) {
-  std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
+  const std::string text = "lockstep: " + status.message() + "\n";
+  const auto writer = lockstep::launch::BackgroundWriter::start(STDERR_FILENO);
+  if (writer.ok()) {
+    // A terminal that stands still keeps nobody for long.
+    writer.value()->add(text);
+    static_cast<void>(writer.value()->wait_until_written(lockstep::Deadline::after(std::chrono::seconds(5))));
+  } else {
+    std::fputs(text.c_str(), stderr);
+  }
   return exit_code_for(status.code());
 }
 

@@ -74,8 +74,9 @@ class Subreaper {
   Subreaper(const Subreaper&) = delete;
   Subreaper& operator=(const Subreaper&) = delete;
 
-  void end_all() {
-    keeper::kill_descendants([](pid_t, int) {});
+  // What has not died by then is left; its end is nobody's to wait for.
+  void end_all(std::chrono::nanoseconds limit) {
+    keeper::kill_descendants(keeper::monotonic_ns() + limit.count(), [](pid_t, int) {});
   }
 
  private:
@@ -87,14 +88,14 @@ Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& c
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupEnd end, run_generation(options, job, consoles, signals));
     Console& err = consoles.err();
     // A terminal that the worker wrote to itself may stand in the middle of a line.
-    if (end.failure) err.line(nullptr, end.failure->stderr_seen ? "" : "\n", format_failure(*end.failure));
+    if (end.failure) err.say((end.failure->stderr_seen ? "" : "\n") + format_failure(*end.failure));
+    if (!end.left_behind.ok()) err.say("lockstep: " + end.left_behind.message());
     if (end.signal != 0) return 128 + end.signal;
     if (!end.failure) return 0;
-    if (job.restart_count >= options.max_restarts) return exit_code_of(end.failure->exit);
-    err.line(nullptr, "",
-             fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
-                         job.restart_count + 1, options.max_restarts));
-    err.flush();
+    // What is left may hold what the next generation needs.
+    if (!end.left_behind.ok() || job.restart_count >= options.max_restarts) return exit_code_of(end.failure->exit);
+    err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
+                        job.restart_count + 1, options.max_restarts));
   }
 }
 
@@ -107,16 +108,16 @@ Result<int> run_job(const JobOptions& given) {
   SignalWatch signals;
   const bool made_log_dir = options.log_dir.empty();
   LOCKSTEP_ASSIGN_OR_RETURN(const JobFacts job, describe_job(options));
-  Consoles consoles;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
   if (made_log_dir && !options.log_dir.empty()) {
-    consoles.err().line(nullptr, "", fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
+    consoles->err().say(fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
   }
   Subreaper subreaper;
-  Result<int> code = run_generations(options, job, consoles, signals);
-  if (!code.ok()) subreaper.end_all();
-  // A reader that has stopped reading must not keep us once we were told to end.
+  Result<int> code = run_generations(options, job, *consoles, signals);
+  if (!code.ok()) subreaper.end_all(options.end_timeout);
+  // A reader that has stopped reading must not keep us, least of all once we were told to end.
   const bool told_to_end = code.ok() && code.value() > 128;
-  consoles.flush_all(signals, told_to_end ? Deadline::after(options.grace) : Deadline::never());
+  consoles->finish(signals, told_to_end ? Deadline::after(options.grace) : Deadline::never(), options.grace);
   return code;
 }
 

@@ -1,11 +1,8 @@
 #include "launch/console.h"
 
-#include <limits.h>
-#include <poll.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 
 namespace lockstep::launch {
 namespace {
@@ -20,6 +17,10 @@ void add(std::string& queue, std::string_view prefix, std::string_view text) {
 }  // namespace
 
 void Console::line(const void* owner, std::string_view prefix, std::string_view text) {
+  if (!drop(1)) add_line(owner, prefix, text);
+}
+
+void Console::add_line(const void* owner, std::string_view prefix, std::string_view text) {
   const bool others_progress = open_ == Open::kProgress && owner_ != owner;
   if (open_ == Open::kPartial && owner_ == owner) {
     prefix = {};
@@ -38,7 +39,8 @@ void Console::line(const void* owner, std::string_view prefix, std::string_view 
 }
 
 void Console::partial(const void* owner, std::string_view prefix, std::string_view text) {
-  if (open_ == Open::kProgress) return line(owner, prefix, text);
+  if (drop(0)) return;
+  if (open_ == Open::kProgress) return add_line(owner, prefix, text);
   if (open_ == Open::kPartial && owner_ != owner) queue_ += '\n';
   if (open_ == Open::kPartial && owner_ == owner) prefix = {};
   add(queue_, prefix, text);
@@ -47,6 +49,7 @@ void Console::partial(const void* owner, std::string_view prefix, std::string_vi
 }
 
 void Console::progress(const void* owner, std::string_view prefix, std::string_view text) {
+  if (drop(0)) return;
   if (open_ == Open::kPartial && owner_ != owner) queue_ += '\n';
   progress_.assign(prefix);
   progress_ += text;
@@ -57,35 +60,32 @@ void Console::progress(const void* owner, std::string_view prefix, std::string_v
 }
 
 void Console::raw(const void* owner, std::string_view bytes) {
-  if (bytes.empty()) return;
+  if (bytes.empty() || drop(static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n')))) return;
   queue_ += bytes;
   open_ = bytes.ends_with('\n') ? Open::kNothing : Open::kPartial;
   owner_ = owner;
 }
 
+void Console::say(std::string_view text) {
+  add_line(nullptr, "", text);
+  flush();
+}
+
+bool Console::drop(std::size_t lines) {
+  if (pending() > kHardLimit) {
+    dropped_lines_ += lines;
+    return true;
+  }
+  if (dropped_lines_ > 0 && !full()) {
+    const std::size_t dropped = std::exchange(dropped_lines_, 0);
+    say(fmt::format("lockstep: {} lines were dropped here: nobody took them", dropped));
+  }
+  return false;
+}
+
 void Console::flush() {
-  while (has_pending() && !closed_) {
-    // A pipe that poll calls writable takes PIPE_BUF bytes without blocking; making it non-blocking would change it for
-    // everyone who shares it.
-    pollfd waited{fd_, POLLOUT, 0};
-    if (poll(&waited, 1, 0) <= 0) break;
-    const std::size_t size = std::min<std::size_t>(queue_.size() - written_, PIPE_BUF);
-    const ssize_t written = write(fd_, queue_.data() + written_, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EAGAIN) break;
-    if (written < 0) {
-      closed_ = true;
-      break;
-    }
-    written_ += static_cast<std::size_t>(written);
-  }
-  if (closed_ || !has_pending()) {
-    queue_.clear();
-    written_ = 0;
-  } else if (written_ > kQueueLimit) {
-    queue_.erase(0, written_);
-    written_ = 0;
-  }
+  writer_->add(queue_);
+  queue_.clear();
 }
 
 }  // namespace lockstep::launch

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -13,9 +14,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <set>
+#include <thread>
 #include <utility>
 
+#include "launch/keeper/descendants.h"
 #include "launch/keeper/protocol.h"
 #include "launch/keeper_image.h"
 
@@ -26,6 +30,9 @@ using keeper::Event;
 using keeper::EventKind;
 using keeper::Order;
 using keeper::OrderKind;
+
+// How much later than agreed the keeper may answer.
+constexpr std::chrono::seconds kKeeperGrace{3};
 
 std::string describe_worker(const Command& command) {
   std::string text;
@@ -108,6 +115,11 @@ Result<pid_t> start_keeper(std::span<const Command> commands, int socket, int pl
   pid_t pid = -1;
   const int error =
       posix_spawn(&pid, path.c_str(), &setup.actions, &setup.attributes, arguments.data(), environment.data());
+  if (error == ENOENT) {
+    return Status(ErrorCode::kUnsupported, "cannot start the process that supervises the ranks: there is no " + path +
+                                               "; /proc has to be mounted, and to be that of this PID namespace or of "
+                                               "one around it");
+  }
   if (error != 0) return Status::from_errno("cannot start the process that supervises the ranks", error);
   return pid;
 }
@@ -128,6 +140,25 @@ std::chrono::steady_clock::time_point time_point(std::int64_t monotonic_ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns));
 }
 
+std::string describe_processes(const std::vector<pid_t>& pids) {
+  std::vector<std::string> texts;
+  for (const pid_t pid : pids) {
+    std::string name;
+    if (keeper::proc_is_ours()) std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
+    texts.push_back(name.empty() ? std::to_string(pid) : fmt::format("{} ('{}')", pid, name));
+  }
+  return fmt::format("process{} {}", pids.size() == 1 ? "" : "es", fmt::join(texts, ", "));
+}
+
+// `left` is empty when the keeper did not say.
+Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& left, pid_t keeper) {
+  return {ErrorCode::kTimeout,
+          fmt::format("{} did not die within {:.3g} s of SIGKILL (waiting for a disk or a device?); process {} "
+                      "(lockstep-keeper) stays until that is done",
+                      left.empty() ? "some process of the job" : describe_processes(left),
+                      std::chrono::duration<double>(limit).count(), keeper)};
+}
+
 Status keeper_gone() {
   return Status(ErrorCode::kInternal,
                 "the process that supervises the ranks (lockstep-keeper) was killed; the ranks were ended with it");
@@ -142,7 +173,7 @@ ProcessTree::~ProcessTree() {
   if (socket_.valid()) (void)end();
 }
 
-Result<ProcessTree> ProcessTree::start(std::span<const Command> commands) {
+Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
   std::array<int, 2> pair{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return Status::from_errno("cannot make a socket pair for the supervising process", errno);
@@ -154,15 +185,21 @@ Result<ProcessTree> ProcessTree::start(std::span<const Command> commands) {
   LOCKSTEP_ASSIGN_OR_RETURN(pid_t keeper, start_keeper(commands, theirs.get(), plan.get(), image.get()));
   theirs.reset();
   ProcessTree tree(std::move(ours), keeper, commands.size());
-  LOCKSTEP_RETURN_IF_ERROR(tree.await_started(commands));
-  return tree;
+  const Status started = tree.await_started(commands, interrupt_fd);
+  if (started.ok()) return tree;
+  const Status ended = tree.end();
+  if (ended.code() != ErrorCode::kTimeout) return started;
+  return Status(started.code(), started.message() + "; " + ended.message());
 }
 
-Status ProcessTree::await_started(std::span<const Command> commands) {
+Status ProcessTree::await_started(std::span<const Command> commands, int interrupt_fd) {
   for (std::size_t i = 0; i < commands.size();) {
+    std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
+    if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) return Status::from_errno("poll", errno);
+    if (waited[1].revents != 0) return {ErrorCode::kAborted, "told to end before all workers were started"};
     Event event{};
-    const ssize_t size = recv(socket_.get(), &event, sizeof event, 0);
-    if (size < 0 && errno == EINTR) continue;
+    const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
+    if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
     if (event.kind == EventKind::kStartFailed) {
       return start_failure(event.index, commands[static_cast<std::size_t>(event.index)], event.detail);
@@ -202,48 +239,58 @@ Result<std::optional<Exit>> ProcessTree::next_exit() {
   return std::optional<Exit>(exit);
 }
 
-Status ProcessTree::send_order(int kind, int signal_number) {
-  const Order order{static_cast<OrderKind>(kind), signal_number};
-  while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL) < 0) {
+Status ProcessTree::send_order(int kind, int signal_number, std::chrono::milliseconds limit) {
+  kill(keeper_, SIGCONT);  // should somebody have stopped it
+  const Order order{static_cast<OrderKind>(kind), signal_number, static_cast<std::int32_t>(limit.count())};
+  while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno != EINTR) return Status::from_errno("cannot reach the process that supervises the ranks", errno);
   }
   return {};
 }
 
 Status ProcessTree::signal(int number) {
-  return send_order(static_cast<int>(OrderKind::kSignal), number);
+  return send_order(static_cast<int>(OrderKind::kSignal), number, std::chrono::milliseconds(0));
 }
 
-Status ProcessTree::await_empty(Deadline deadline) {
+Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
+  // The keeper tells who is left at the limit, and soon.
+  const Deadline deadline = Deadline::after(limit + kKeeperGrace);
+  std::vector<pid_t> left;
   for (;;) {
     pollfd waited{socket_.get(), POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const int ready = poll(&waited, 1, static_cast<int>(left.count()));
-    if (ready == 0) {
-      return Status(ErrorCode::kTimeout,
-                    fmt::format("some process of the job did not die within {} s of SIGKILL (is it waiting for a disk "
-                                "or a device?); its supervisor is process {}",
-                                kEndTimeout.count(), keeper_));
-    }
+    const auto time = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const int ready = poll(&waited, 1, static_cast<int>(time.count()));
+    if (ready == 0) return stuck(limit, left, keeper_);
     Event event{};
     const ssize_t size = ready < 0 ? -1 : recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
-    if (event.kind == EventKind::kEmpty) return {};
+    if (event.kind == EventKind::kLeft) left.push_back(event.detail);
+    if (event.kind == EventKind::kStuck) return stuck(limit, left, keeper_);
+    if (event.kind != EventKind::kEmpty) continue;
+    reap_keeper();
+    if (left.empty()) return {};
+    return {ErrorCode::kTimeout,
+            fmt::format("{} could not be ended: not ours to signal (setuid programs?)", describe_processes(left))};
   }
 }
 
-Status ProcessTree::end() {
+void ProcessTree::reap_keeper() {
+  const Deadline deadline = Deadline::after(kKeeperGrace);
+  while (waitpid(keeper_, nullptr, WNOHANG) == 0 && !deadline.expired()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+Status ProcessTree::end(std::chrono::milliseconds limit) {
   if (!socket_.valid()) return {};
   // An order that cannot be sent means that the keeper has left or is leaving; what it said last is still there to
   // read.
-  (void)send_order(static_cast<int>(OrderKind::kEnd), 0);
-  const Status status = await_empty(Deadline::after(kEndTimeout));
+  (void)send_order(static_cast<int>(OrderKind::kEnd), 0, limit);
+  const Status status = await_empty(limit);
   socket_.reset();
   running_ = 0;
-  if (status.code() == ErrorCode::kTimeout) return status;
-  while (waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  if (status.code() == ErrorCode::kInternal) reap_keeper();
   return status;
 }
 

@@ -48,10 +48,10 @@ struct Exit {
 
 class ProcessTree {
  public:
-  // Starts all commands, in order; blocks until each runs its program (under a millisecond each). When one cannot be
-  // started, the others are ended again and the error (kNotFound, kPermission or kIo) names the command's index and
-  // executable.
-  static Result<ProcessTree> start(std::span<const Command> commands);
+  // Starts all commands, in order; blocks until each runs its program (under a millisecond each, unless its file system
+  // stands still). When one cannot be started, the others are ended again and the error (kNotFound, kPermission or kIo)
+  // names the command's index and executable. kAborted when `interrupt_fd` became readable meanwhile.
+  static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1);
 
   ProcessTree(ProcessTree&&) noexcept = default;
   ProcessTree& operator=(ProcessTree&&) = delete;
@@ -70,16 +70,20 @@ class ProcessTree {
   // Sends a signal to every running worker's process group.
   Status signal(int number);
 
-  // SIGKILL for every descendant; returns when none is left. Exits that were not yet fetched are lost. Idempotent.
-  Status end();
+  // SIGKILL for every descendant; returns when none is left, or kTimeout, with who is: those that we may not signal,
+  // and after `limit` those that have not died. The keeper stays with these. Exits that were not yet fetched are lost.
+  // Idempotent.
+  Status end(std::chrono::milliseconds limit = kEndTimeout);
 
   static constexpr std::chrono::seconds kEndTimeout{30};
 
  private:
   ProcessTree(Fd socket, pid_t keeper, std::size_t count);
-  Status await_started(std::span<const Command> commands);
-  Status await_empty(Deadline deadline);
-  Status send_order(int kind, int signal_number);
+  Status await_started(std::span<const Command> commands, int interrupt_fd);
+  Status await_empty(std::chrono::milliseconds limit);
+  // Waits until the keeper has left, which it has said it does.
+  void reap_keeper();
+  Status send_order(int kind, int signal_number, std::chrono::milliseconds limit);
 
   Fd socket_;
   pid_t keeper_ = -1;

@@ -11,9 +11,12 @@
 #include <climits>
 
 #include "launch/log_folder.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::launch {
 namespace {
+
+constexpr int kMostReads = 1024;  // of 64 KiB; a pipe holds 1 MiB at most, unless root has made it larger
 
 bool same_file(int first, int second) {
   struct stat a {};
@@ -21,12 +24,30 @@ bool same_file(int first, int second) {
   return fstat(first, &a) == 0 && fstat(second, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+// As much as anybody may have. A pipe that holds everything lets us leave while its reader (a pager) takes its time.
+void make_room_in_pipe(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode)) fcntl(fd, F_SETPIPE_SZ, 1 << 20);
+}
+
 }  // namespace
 
-Consoles::Consoles()
-    : out_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1),
-      err_(STDERR_FILENO, isatty(STDERR_FILENO) == 1),
-      same_(same_file(STDOUT_FILENO, STDERR_FILENO)) {}
+Result<std::unique_ptr<Consoles>> Consoles::open() {
+  const bool same = same_file(STDOUT_FILENO, STDERR_FILENO);
+  std::array<std::unique_ptr<Console>, 2> consoles;
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (fd == STDERR_FILENO && same) break;
+    LOCKSTEP_ASSIGN_OR_RETURN(auto writer, BackgroundWriter::start(fd));
+    consoles[fd - STDOUT_FILENO] = std::make_unique<Console>(std::move(writer), isatty(fd) == 1);
+  }
+  std::unique_ptr<Consoles> result(new Consoles(std::move(consoles[0]), std::move(consoles[1])));
+  log::set_output([&writer = result->err().writer()](std::string_view line) { writer.add(line); });
+  return result;
+}
+
+Consoles::~Consoles() {
+  log::set_output({});
+}
 
 void Consoles::flush() {
   out().flush();
@@ -34,22 +55,38 @@ void Consoles::flush() {
 }
 
 void Consoles::add_to(std::vector<pollfd>& polled) {
-  if (out().has_pending()) polled.push_back({out().fd(), POLLOUT, 0});
-  if (!same_ && err().has_pending()) polled.push_back({err().fd(), POLLOUT, 0});
+  polled.push_back({out().writer().news_fd(), POLLIN, 0});
+  if (!same()) polled.push_back({err().writer().news_fd(), POLLIN, 0});
 }
 
-bool Consoles::wait_for_room(SignalWatch& signals, Deadline deadline) {
-  std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
-  add_to(polled);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-  poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
-  flush();
-  return polled.front().revents == 0 && !deadline.expired();
+void Consoles::serve() {
+  out().writer().clear_news();
+  err().writer().clear_news();
+  const int refusal = out().writer().take_refusal();
+  if (refusal == 0 || same()) return;
+  const Status why = Status::from_errno("cannot write to standard output; lines are dropped, the job goes on", refusal);
+  err().say("lockstep: " + why.message());
 }
 
-void Consoles::flush_all(SignalWatch& signals, Deadline deadline) {
+std::size_t Consoles::pending() {
+  return out().writer().pending() + (same() ? 0 : err().writer().pending());
+}
+
+void Consoles::finish(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience) {
   flush();
-  while (has_pending() && wait_for_room(signals, deadline)) {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) make_room_in_pipe(fd);
+  std::size_t before = pending();
+  Deadline moved = Deadline::after(patience);
+  while (before > 0 && !deadline.expired() && !moved.expired()) {
+    std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
+    add_to(polled);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(earlier(deadline, moved).remaining());
+    poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
+    if (polled.front().revents != 0) return;
+    serve();
+    const std::size_t now = pending();
+    if (now < before) moved = Deadline::after(patience);
+    before = now;
   }
 }
 
@@ -90,6 +127,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobFacts& job, int
   WorkerStream::Settings settings;
   settings.console = &console;
   settings.close_with_console = !is_err;
+  settings.log_path = path;
   if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
   if (alone) {
     settings.style = WorkerStream::Style::kRaw;
@@ -121,6 +159,7 @@ void Relay::serve() {
     if (stream->wants_read()) stream->read_some();
     stream->show_partial_if_due(now);
   }
+  consoles_.serve();
   consoles_.flush();
 }
 
@@ -132,17 +171,14 @@ int Relay::timeout_ms() const {
   return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
 }
 
-void Relay::drain(SignalWatch& signals, Deadline deadline) {
+void Relay::drain() {
   for (const auto& stream : streams_) {
-    while (stream->open()) {
-      if (stream->wants_read()) {
-        if (!stream->read_some()) stream->finish();
-        consoles_.flush();
-      } else if (stream->open() && !consoles_.wait_for_room(signals, deadline)) {
-        stream->finish();
-      }
+    // A process that could not be ended may go on writing.
+    for (int i = 0; i < kMostReads && stream->open() && stream->read_some(); ++i) {
     }
+    if (stream->open()) stream->finish();
   }
+  consoles_.flush();
 }
 
 std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {

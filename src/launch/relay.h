@@ -18,26 +18,33 @@
 
 namespace lockstep::launch {
 
-// The launcher's stdout and stderr; one console when both are the same file or terminal. Outlives all groups.
+// The launcher's stdout and stderr; one console when both are the same file or terminal. Outlives all groups. While it
+// lives, log messages of the launcher go there too.
 class Consoles {
  public:
-  Consoles();
-  Console& out() { return out_; }
-  Console& err() { return same_ ? out_ : err_; }
-  bool same() const { return same_; }
+  static Result<std::unique_ptr<Consoles>> open();
+  ~Consoles();
+  Consoles(const Consoles&) = delete;
+  Consoles& operator=(const Consoles&) = delete;
+
+  Console& out() { return *out_; }
+  Console& err() { return err_ != nullptr ? *err_ : *out_; }
+  bool same() const { return err_ == nullptr; }
 
   void flush();
   void add_to(std::vector<pollfd>& polled);
-  bool has_pending() { return out().has_pending() || err().has_pending(); }
-  // Blocks until all is written, its reader has gone, a signal comes or the deadline passes.
-  void flush_all(SignalWatch& signals, Deadline deadline);
-  // Waits once for room or a signal; false when one should not go on.
-  bool wait_for_room(SignalWatch& signals, Deadline deadline);
+  // Takes note of what has become of the output.
+  void serve();
+  // Blocks until all is written or its reader has gone; ends by a signal, at the deadline, and when no reader has taken
+  // anything for the time of `patience`. A pipe's reader then finds the rest in the pipe, as far as that can hold it.
+  void finish(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience);
 
  private:
-  Console out_;
-  Console err_;
-  bool same_;
+  Consoles(std::unique_ptr<Console> out, std::unique_ptr<Console> err) : out_(std::move(out)), err_(std::move(err)) {}
+  std::size_t pending();
+
+  std::unique_ptr<Console> out_;
+  std::unique_ptr<Console> err_;  // null: the same as out
 };
 
 class Relay {
@@ -54,9 +61,8 @@ class Relay {
   void serve();
   // The time until a partial line is due, in milliseconds; -1: none.
   int timeout_ms() const;
-  // Once no worker lives: relays what is left in the pipes. Blocks while our own reader is slow; a signal or the
-  // deadline ends it.
-  void drain(SignalWatch& signals, Deadline deadline);
+  // Once no worker lives: relays what is left in the pipes.
+  void drain();
 
   // The end of a worker's stderr; nullopt when it did not pass through here.
   std::optional<std::vector<std::string>> stderr_tail(int local_rank) const;

@@ -20,9 +20,11 @@ SignalWatch::SignalWatch() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &old_pipe_);
+  sigaction(SIGXFSZ, &ignore, &old_file_size_);
 }
 
 SignalWatch::~SignalWatch() {
+  sigaction(SIGXFSZ, &old_file_size_, nullptr);
   sigaction(SIGPIPE, &old_pipe_, nullptr);
   pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
 }

@@ -1,5 +1,5 @@
-// Takes the signals that ask a launcher to end, while it lives: SIGTERM, SIGINT, SIGHUP arrive at fd(). SIGPIPE is
-// ignored.
+// Takes the signals that ask a launcher to end, while it lives: SIGTERM, SIGINT, SIGHUP arrive at fd(). SIGPIPE and
+// SIGXFSZ are ignored: output that nobody takes is no reason to die.
 #pragma once
 
 #include <csignal>
@@ -25,6 +25,7 @@ class SignalWatch {
   Fd fd_;
   sigset_t old_mask_{};
   struct sigaction old_pipe_ {};
+  struct sigaction old_file_size_ {};
 };
 
 }  // namespace lockstep::launch

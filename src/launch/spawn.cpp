@@ -151,7 +151,8 @@ class Join {
     }
     if (!failure.ok()) stop_others(options.grace);
     const Status ended = tree_.end();
-    return failure.ok() ? ended : failure;
+    if (failure.ok() || ended.ok()) return failure.ok() ? ended : failure;
+    return {failure.code(), failure.message() + "; " + ended.message()};
   }
 
  private:

@@ -65,14 +65,21 @@ Result<GroupEnd> WorkerGroup::run() {
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(null_fd.get()));
-  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
+  auto started = ProcessTree::start(commands, signals_.fd());
+  if (started.status().code() == ErrorCode::kAborted) {
+    end_.signal = signals_.take();
+    end_.left_behind = started.status();
+    return std::move(end_);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
   left_.assign(commands.size(), false);
   relay_.started();
   for (bool going_on = true; going_on && tree.running() > 0;) {
     LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
   }
-  LOCKSTEP_RETURN_IF_ERROR(tree.end());
-  relay_.drain(signals_, end_.signal == 0 ? Deadline::never() : Deadline::after(options_.grace));
+  end_.left_behind = tree.end(options_.end_timeout);
+  if (end_.left_behind.code() == ErrorCode::kInternal) return end_.left_behind;
+  relay_.drain();
   if (end_.failure) {
     const auto tail = relay_.stderr_tail(end_.failure->local_rank);
     end_.failure->stderr_seen = tail.has_value();

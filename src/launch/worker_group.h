@@ -17,6 +17,7 @@ namespace lockstep::launch {
 struct GroupEnd {
   std::optional<Failure> failure;  // the first
   int signal = 0;                  // the launcher was told to end
+  Status left_behind;              // what was not done: workers not started, processes that could not be ended
 };
 
 class WorkerGroup {
@@ -24,7 +25,8 @@ class WorkerGroup {
   WorkerGroup(const JobOptions& options, const JobFacts& job, Consoles& consoles, SignalWatch& signals)
       : options_(options), job_(job), consoles_(consoles), signals_(signals), relay_(consoles) {}
 
-  // Blocks until no process of the group is left and its output is relayed. An error: it could not be run.
+  // Blocks until no process of the group is left, as far as they can be ended, and its output is relayed. An error: it
+  // could not be run.
   Result<GroupEnd> run();
 
  private:

@@ -1,6 +1,7 @@
 #include "launch/worker_stream.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -98,16 +99,10 @@ void WorkerStream::finish() {
 }
 
 void WorkerStream::log(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t size = write(log_file_.get(), bytes.data(), bytes.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) {
-      log::warning(Status::from_errno("cannot write a worker's log file any more; the job goes on", errno).message());
-      log_file_.reset();
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(size));
-  }
+  const int error = log_.write(log_file_.get(), bytes);
+  if (error == 0 || std::exchange(refused_, true)) return;
+  const Status why = Status::from_errno(fmt::format("cannot write log file {}", settings_.log_path), error);
+  log::warning(why.message() + "; lines will be missing in it, the job goes on");
 }
 
 }  // namespace lockstep::launch

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "launch/console.h"
+#include "launch/lossy_file.h"
 #include "launch/tail.h"
 #include "lockstep/base/fd.h"
 
@@ -32,6 +33,7 @@ class WorkerStream {
     Console* console = nullptr;  // not owned; nullptr: log file only
     Tail* tail = nullptr;        // not owned; may be nullptr
     bool close_with_console = false;
+    std::string log_path;  // of the log file, for messages
   };
 
   WorkerStream(Fd pipe, Fd log_file, Settings settings);
@@ -56,6 +58,8 @@ class WorkerStream {
 
   Fd pipe_;
   Fd log_file_;
+  LossyFile log_;
+  bool refused_ = false;  // by the log file
   Settings settings_;
   std::string partial_;
   bool has_progress_ = false;  // partial_ holds a '\r'

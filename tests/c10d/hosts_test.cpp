@@ -4,10 +4,15 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 #include <vector>
 
 #include "lockstep/c10d/distributed.h"
 #include "support/machines.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -52,6 +57,39 @@ TEST(HostsC10dMulti, LocalRanksAreFoundOut) {
     const ProcessGroupGuard world("", {.rank = rank, .world_size = 3});
     EXPECT_EQ(get_local_rank(), rank == 2 ? 1 : 0);
   });
+}
+
+// The machine that hosts the store, and half of every group, is gone from one moment to the next.
+TEST(HostsC10dFault, AMachineIsGone) {
+  const test::SharedScratchFolder folder;
+  test::run_on_machines(
+      {{1, 1}},
+      [&](int rank) {
+        std::chrono::steady_clock::time_point error_at;
+        {
+          const ProcessGroupGuard world("", {.timeout = std::chrono::seconds(2)});
+          std::vector<ProcessGroup> groups;
+          for (int i = 0; i < 4; ++i) groups.push_back(new_group({0, 1}));
+          torch::Tensor tensor = torch::ones({10});
+          for (const ProcessGroup& group : groups) all_reduce(tensor, {.group = group});
+          std::ofstream(folder.path(std::to_string(rank)));
+          while (!std::filesystem::exists(folder.path("gone"))) std::this_thread::yield();
+          std::vector<Work> behind;
+          for (const ProcessGroup& group : groups) behind.push_back(all_reduce_async(tensor, {.group = group}));
+          EXPECT_ANY_THROW(all_reduce(tensor));
+          error_at = std::chrono::steady_clock::now();
+        }
+        // Far above the second that is promised, far below the minute that it took.
+        EXPECT_LT(std::chrono::steady_clock::now() - error_at, std::chrono::seconds(15)) << "rank " << rank;
+      },
+      [&](test::JobOnMachines& job) {
+        const auto met = [&](int rank) {
+          return test::wait_for([&] { return std::filesystem::exists(folder.path(std::to_string(rank))); });
+        };
+        EXPECT_TRUE(met(0) && met(1));
+        job.machines().unplug(0);
+        std::ofstream(folder.path("gone"));
+      });
 }
 
 }  // namespace

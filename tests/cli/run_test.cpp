@@ -329,5 +329,17 @@ TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
+// The launcher and its job are in a PID namespace of their own, while /proc is still that of the machine.
+TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
+  const ScratchFolder folder;
+  const std::string pid = folder.path("pid");
+  Process space({"unshare", "--pid", "--fork", "sh", "-c",
+                 std::string(LOCKSTEP_PROGRAM) + " run sh -c '(setsid sh -c \"echo \\$\\$ > " + pid + "~; mv " + pid +
+                     "~ " + pid + "; exec sleep 600\" &); while ! [ -e " + pid +
+                     " ]; do sleep 0.01; done'; echo $?; kill -0 $(cat " + pid + ") && echo it lives on"});
+  const Finished end = space.finish();
+  EXPECT_EQ(end.out, "0\n") << end.err;
+}
+
 }  // namespace
 }  // namespace lockstep::test

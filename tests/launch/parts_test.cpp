@@ -105,9 +105,12 @@ TEST(Tail, ShowsWhatATerminalWould) {
 std::string written(bool terminal, const std::function<void(Console&)>& fill) {
   std::array<int, 2> ends{};
   EXPECT_EQ(pipe(ends.data()), 0);
-  Console console(ends[1], terminal);
-  fill(console);
-  console.flush();
+  {
+    Console console(BackgroundWriter::start(ends[1]).value(), terminal);
+    fill(console);
+    console.flush();
+    EXPECT_TRUE(console.writer().wait_until_written(Deadline::after(std::chrono::seconds(20))));
+  }
   close(ends[1]);
   std::array<char, 4096> buffer{};
   const ssize_t size = read(ends[0], buffer.data(), buffer.size());

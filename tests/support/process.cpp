@@ -57,12 +57,15 @@ Process::Process(const std::vector<std::string>& command, const Settings& settin
   posix_spawn_file_actions_init(&actions);
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  if (settings.stdout_fd >= 0) {
-    posix_spawn_file_actions_adddup2(&actions, settings.stdout_fd, 1);
-  } else {
-    posix_spawn_file_actions_addopen(&actions, 1, (folder_ + "/out").c_str(), flags, 0600);
-  }
-  posix_spawn_file_actions_addopen(&actions, 2, (folder_ + "/err").c_str(), flags, 0600);
+  const auto set_output = [&](int fd, int given, const std::string& file) {
+    if (given >= 0) {
+      posix_spawn_file_actions_adddup2(&actions, given, fd);
+    } else {
+      posix_spawn_file_actions_addopen(&actions, fd, file.c_str(), flags, 0600);
+    }
+  };
+  set_output(1, settings.stdout_fd, folder_ + "/out");
+  set_output(2, settings.stderr_fd, folder_ + "/err");
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), write_end.get());
   const int error =
       posix_spawnp(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data());
@@ -93,6 +96,11 @@ Finished Process::finish(std::chrono::seconds limit) {
   result.out = read_file(folder_ + "/out");
   result.err = read_file(folder_ + "/err");
   return result;
+}
+
+bool Process::ended() const {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
 }
 
 bool Process::wait_until_no_descendant(std::chrono::seconds limit) {

@@ -24,6 +24,7 @@ class Process {
   struct Settings {
     std::vector<std::string> environment = {};  // "NAME=value" added to this process's
     int stdout_fd = -1;                         // instead of the file; not owned
+    int stderr_fd = -1;
   };
 
   Process(const std::vector<std::string>& command, const Settings& settings);
@@ -35,6 +36,8 @@ class Process {
   pid_t pid() const { return pid_; }
   // Blocks until the program ends; a failure of the test, and SIGKILL, after `limit`.
   Finished finish(std::chrono::seconds limit = std::chrono::seconds(30));
+  // Whether it has ended. finish() still tells how.
+  bool ended() const;
   // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. Descendants
   // cannot hide from this by leaving their session or parent.
   bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(10));

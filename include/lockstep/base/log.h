@@ -4,6 +4,7 @@
 // whole. Libraries log what a user should know and cannot see otherwise; errors go back as Status, not here.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 namespace lockstep::log {
@@ -15,5 +16,10 @@ void error(std::string_view message);
 
 // Shown in front of every later message of this process; -1 takes it away again.
 void set_rank(int rank);
+
+// Where lines go (each with its newline) instead of stderr: for a program that must not block there. Called by any
+// thread, one at a time; empty: stderr again.
+using Output = std::function<void(std::string_view line)>;
+void set_output(Output output);
 
 }  // namespace lockstep::log

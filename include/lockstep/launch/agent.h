@@ -24,6 +24,8 @@ struct JobOptions {
 
   // After a failure or a signal, the time between SIGTERM (or that signal) and SIGKILL.
   std::chrono::milliseconds grace{5000};
+  // After SIGKILL, the time until processes that have not died (they wait for a disk or a device) are named and left.
+  std::chrono::milliseconds end_timeout{30'000};
 
   // Each worker gets its share of the cores. Never done when there are more workers than cores.
   bool pin_cores = true;
@@ -41,7 +43,9 @@ struct JobOptions {
 //
 // Meant to be what a process does: it takes SIGTERM, SIGINT and SIGHUP for itself while it runs, ignores SIGPIPE, reads
 // and writes the standard streams, and ends every child of this process when the job could not be run to its end.
-// Whatever the workers started is gone when it returns and when this process dies.
+// Whatever the workers started is gone when it returns and when this process dies, but for what cannot be ended, which
+// is named. Nobody who stops reading the output keeps it: once the job is over, a reader that takes nothing for the
+// time of `grace` is left.
 Result<int> run_job(const JobOptions& options);
 
 }  // namespace lockstep::launch

@@ -10,13 +10,11 @@
 #include <utility>
 
 #include "comm/transport/map_shared.h"
+#include "farewell.h"
 #include "plan.h"
 
 namespace lockstep::comm {
 namespace {
-
-// How long a rank that leaves lets others finish what they have begun.
-constexpr auto kFarewell = std::chrono::milliseconds(200);
 
 // From here on the way in which inputs are copied into control memory matters.
 constexpr std::size_t kJudgedBytes = 4096;
@@ -429,14 +427,14 @@ bool Communicator::Impl::mailbox_in_use(const Transfer& transfer) {
 // more, so whoever still could is told: the group breaks.
 void Communicator::Impl::close() {
   GroupRegistry::of_process().remove(*this);
-  const Deadline moment = Deadline::after(kFarewell);
+  Farewell farewell;
   std::vector<std::shared_ptr<Operation::State>> orphans;
   for (;;) {
     MutexLock lock(mutex_);
     drive(/*help=*/true);
     const bool wait = std::any_of(pending_.begin(), pending_.end(),
                                   [](const Collective* collective) { return collective->missing() < 0; });
-    if (wait && !waiting_.aborted() && !moment.expired()) {
+    if (wait && !waiting_.aborted() && farewell.may_wait()) {
       std::this_thread::yield();
       continue;
     }

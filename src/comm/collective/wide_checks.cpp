@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "farewell.h"
 #include "wide_group.h"
 
 namespace lockstep::comm {
@@ -243,7 +244,7 @@ Status WideGroup::break_group(ErrorCode code, const std::string& reason) {
   break_status_ = local;
   tell_neighbours(WideLetter::Type::kAbort, static_cast<std::int64_t>(local.code()),
                   local.message().substr(0, kTextBytes));
-  transport_->close(/*gently=*/true, kTellFor);
+  transport_->close(/*gently=*/true, Farewell(kTellFor).left());
   for (Active& active : active_) {
     if (active.local != nullptr)
       (void)active.local->group->wait(*active.local, Deadline::after(std::chrono::seconds(0)));

@@ -11,6 +11,7 @@
 #include "comm/transport/hand_over.h"
 #include "comm/transport/network_interface.h"
 #include "comm/transport/ucx_transport.h"
+#include "farewell.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "wide_group.h"
@@ -22,7 +23,6 @@ constexpr std::size_t kTokenBytes = 16;
 const std::string kRefusal = "refused ";
 constexpr const char* kBefore = "before";  // the local groups
 constexpr const char* kAfter = "after";
-constexpr auto kFarewell = std::chrono::milliseconds(200);
 
 // The interface that other machines reach this one by: that of the way to the store, which everyone has gone already;
 // else that of the route to the master.
@@ -217,8 +217,8 @@ void WideGroup::close() {
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    const Deadline moment = Deadline::after(kFarewell);
-    while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && !moment.expired())
+    Farewell farewell;
+    while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && farewell.may_wait())
       drive();
     closed_ = true;
     if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
@@ -227,7 +227,7 @@ void WideGroup::close() {
       (void)break_group(ErrorCode::kPeerFailed, fmt::format("rank {} left the group with {} under way", rank_, what));
     } else if (break_status_.ok()) {
       tell_neighbours(WideLetter::Type::kGoodbye, 0, "");
-      transport_->close(/*gently=*/true, kFarewell);
+      transport_->close(/*gently=*/true, farewell.left());
     }
   }
   before_->close();

@@ -121,8 +121,9 @@ class UcxTransport final : public Transport {
     if (worker_ == nullptr || closed_) return;
     if (gently) {
       ucp_request_param_t param{};
-      finish(ucx_.ucp_worker_flush_nbx(worker_, &param), limit);
+      finish(ucx_.ucp_worker_flush_nbx(worker_, &param), Deadline::after(limit));
     }
+    const Deadline deadline = Deadline::after(kCloseLimit);
     for (auto flight = flights_.begin(); flight != flights_.end();) {
       void* const request = (flight++)->request;  // cancelling may end the flight at once
       if (request != nullptr) ucx_.ucp_request_cancel(worker_, request);
@@ -132,9 +133,8 @@ class UcxTransport final : public Transport {
       ucp_request_param_t param{};
       param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
       param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-      finish(ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param), kCloseLimit);
+      finish(ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param), deadline);
     }
-    const Deadline deadline = Deadline::after(kCloseLimit);
     while (!flights_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
     // What is still there may be settled by what UCX does later; its parcel is the caller's again.
     for (Flight& flight : flights_) flight.parcel = nullptr;
@@ -241,9 +241,8 @@ class UcxTransport final : public Transport {
     if (ucx_.ucp_ep_create(worker_, &params, &connection.endpoint) != UCS_OK) connection.lost = true;
   }
 
-  void finish(ucs_status_ptr_t request, std::chrono::milliseconds limit) {
+  void finish(ucs_status_ptr_t request, Deadline deadline) {
     if (!UCS_PTR_IS_PTR(request)) return;
-    const Deadline deadline = Deadline::after(limit);
     while (ucx_.ucp_request_check_status(request) == UCS_INPROGRESS && !deadline.expired()) {
       ucx_.ucp_worker_progress(worker_);
     }

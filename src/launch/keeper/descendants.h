@@ -10,11 +10,19 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 namespace lockstep::launch::keeper {
+
+inline std::int64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
 
 inline pid_t parent_of(const char* pid_text) {
   char path[64];
@@ -31,25 +39,69 @@ inline pid_t parent_of(const char* pid_text) {
   return after_name == nullptr || strlen(after_name) < 5 ? -1 : static_cast<pid_t>(atoi(after_name + 4));
 }
 
-// SIGKILL to every direct child; answers how many could be reached.
-inline int kill_children() {
-  DIR* proc = opendir("/proc");
+// Whether /proc counts processes as this one does: it may be that of another PID namespace, or not be there.
+inline bool proc_is_ours() {
+  char text[32];
+  const ssize_t size = readlink("/proc/self", text, sizeof text - 1);
+  if (size <= 0) return false;
+  text[size] = '\0';
+  return atoi(text) == getpid();
+}
+
+// found(pid) for each child that /proc shows; how many they are.
+template <typename Found>
+int for_each_child_in_proc(Found found) {
+  DIR* proc = proc_is_ours() ? opendir("/proc") : nullptr;
   if (proc == nullptr) return 0;
   const pid_t self = getpid();
-  int reached = 0;
+  int count = 0;
   while (const dirent* entry = readdir(proc)) {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0 || parent_of(entry->d_name) != self) continue;
-    if (kill(static_cast<pid_t>(atoi(entry->d_name)), SIGKILL) == 0) ++reached;
+    ++count;
+    found(static_cast<pid_t>(atoi(entry->d_name)));
   }
   closedir(proc);
+  return count;
+}
+
+inline bool is_child(pid_t pid) {
+  siginfo_t info;
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+// found(pid) for each child, dead ones that were not reaped among them. Only when /proc shows none (it may also hide
+// processes) is the kernel asked about every number there is, which takes up to a second.
+template <typename Found>
+void for_each_child(Found found) {
+  if (for_each_child_in_proc(found) > 0) return;
+  constexpr pid_t kLargest = 4 << 20;
+  for (pid_t pid = 1; pid <= kLargest; ++pid) {
+    if (is_child(pid)) found(pid);
+  }
+}
+
+// SIGKILL to every direct child; answers how many could be reached.
+inline int kill_children() {
+  int reached = 0;
+  for_each_child([&](pid_t pid) { reached += kill(pid, SIGKILL) == 0 ? 1 : 0; });
   return reached;
 }
 
+// The next child that has ended, as waitpid() tells it; 0: none until `deadline_ns` (negative: never).
+inline pid_t wait_for_child(int& status, std::int64_t deadline_ns) {
+  if (deadline_ns < 0) return waitpid(-1, &status, 0);
+  for (timespec pause{0, 50'000};; pause.tv_nsec = pause.tv_nsec < 10'000'000 ? 2 * pause.tv_nsec : pause.tv_nsec) {
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid != 0 || monotonic_ns() >= deadline_ns) return pid;
+    nanosleep(&pause, nullptr);
+  }
+}
+
 // SIGKILL for all children until there are none; `note(pid, status)` is told of each that is reaped. The children of a
-// process that dies become ours before we can reap it, so this ends only when no descendant is left, or none that we
-// may signal (a setuid program).
+// process that dies become ours before we can reap it, so true says that no descendant is left. False: those that are,
+// we may not signal (a setuid program), or they have not died by the deadline (they wait for a disk or a device).
 template <typename Note>
-void kill_descendants(Note note) {
+bool kill_descendants(std::int64_t deadline_ns, Note note) {
   int status = 0;
   for (;;) {
     const pid_t ready = waitpid(-1, &status, WNOHANG);
@@ -57,10 +109,11 @@ void kill_descendants(Note note) {
       note(ready, status);
       continue;
     }
-    if (ready < 0 && errno == ECHILD) return;
-    if (kill_children() == 0) return;
-    const pid_t pid = waitpid(-1, &status, 0);
+    if (ready < 0 && errno == ECHILD) return true;
+    if (kill_children() == 0) return waitpid(-1, &status, WNOHANG) < 0;
+    const pid_t pid = wait_for_child(status, deadline_ns);
     if (pid > 0) note(pid, status);
+    if (pid == 0) return false;
   }
 }
 

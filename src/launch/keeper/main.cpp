@@ -25,7 +25,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <initializer_list>
 
 #include "launch/keeper/descendants.h"
@@ -49,9 +48,7 @@ Worker* workers = nullptr;
 std::uint32_t worker_count = 0;
 
 void send_event(EventKind kind, std::uint32_t index, int code, int detail) {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const Event event{kind, static_cast<std::int32_t>(index), code, detail, now.tv_sec * 1'000'000'000LL + now.tv_nsec};
+  const Event event{kind, static_cast<std::int32_t>(index), code, detail, monotonic_ns()};
   // A launcher that is gone cannot be told; its pidfd ends us.
   while (send(launcher_socket, &event, sizeof event, MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }
@@ -118,7 +115,7 @@ void hide_descriptors() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != keeper) _exit(127);
   setsid();
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE}) signal(number, SIG_DFL);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -174,17 +171,29 @@ void note_child(pid_t pid, int status) {
   }
 }
 
-[[noreturn]] void end_everything() {
-  kill_descendants(note_child);
+// A launcher that is told of what is stuck need not wait for it. This process stays until it has died.
+[[noreturn]] void end_everything(int limit_ms) {
+  std::int64_t deadline_ns = limit_ms < 0 ? -1 : monotonic_ns() + limit_ms * 1'000'000LL;
+  const auto tell_who_is_left = [] { for_each_child([](pid_t pid) { send_event(EventKind::kLeft, 0, 0, pid); }); };
+  while (!kill_descendants(deadline_ns, note_child)) {
+    tell_who_is_left();
+    if (deadline_ns < 0 || monotonic_ns() < deadline_ns) break;  // they will never obey
+    send_event(EventKind::kStuck, 0, 0, 0);
+    deadline_ns = -1;
+  }
   send_event(EventKind::kEmpty, 0, 0, 0);
   _exit(0);
+}
+[[noreturn]] void end_everything() {
+  end_everything(-1);
 }
 
 void take_order() {
   Order order{};
   const ssize_t size = recv(launcher_socket, &order, sizeof order, MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (size != static_cast<ssize_t>(sizeof order) || order.kind == OrderKind::kEnd) end_everything();
+  if (size != static_cast<ssize_t>(sizeof order)) end_everything();
+  if (order.kind == OrderKind::kEnd) end_everything(order.limit_ms);
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     if (workers[i].pid == 0) continue;
     // Each worker leads its own process group; a stopped one must run to hear of it.

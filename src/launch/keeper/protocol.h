@@ -36,7 +36,9 @@ enum class EventKind : std::int32_t {
   kStartFailed,  // detail: errno of execve
   kExited,       // code: CLD_EXITED, CLD_KILLED or CLD_DUMPED; detail: exit code or signal
   kFailed,       // the keeper itself could not do its work; detail: errno
-  kEmpty,        // no descendant is left; the last message
+  kLeft,         // a descendant that could not be ended, or not yet; detail: pid
+  kEmpty,        // no other descendant is left; the last message
+  kStuck,        // after so long descendants are left, those told by kLeft; kEmpty may follow
 };
 
 struct Event {
@@ -49,12 +51,13 @@ struct Event {
 
 enum class OrderKind : std::int32_t {
   kSignal,  // to every worker that still runs, and to its process group
-  kEnd,     // SIGKILL for every descendant; then kEmpty
+  kEnd,     // SIGKILL for every descendant; then kEmpty, or kStuck when that takes longer than the limit
 };
 
 struct Order {
   OrderKind kind;
   std::int32_t signal;
+  std::int32_t limit_ms;
 };
 
 }  // namespace lockstep::launch::keeper

@@ -1,0 +1,147 @@
+// Leaving a world in which somebody stands still: whoever has an error is out soon, whatever it was that stopped.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "c10d/ranks.h"
+#include "comm/store/file_lock.h"
+#include "lockstep/base/fd.h"
+#include "support/machines.h"
+#include "support/process.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+// Far above the second that is promised, far below the minute and more that it took.
+constexpr double kBound = 15;
+constexpr std::chrono::milliseconds kTimeout{1500};  // of operations
+
+char state_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t bracket = text.rfind(')');
+  return bracket == std::string::npos ? '?' : text[bracket + 2];
+}
+
+bool wait_until_frozen(pid_t pid) {
+  return wait_for([&] { return state_of(pid) == 'T'; });
+}
+
+void mark(const std::filesystem::path& file, int number) {
+  std::ofstream(file.string() + "~") << number;
+  std::filesystem::rename(file.string() + "~", file);
+}
+
+int read_mark(const std::filesystem::path& file) {
+  EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(file); })) << file;
+  int number = 0;
+  std::ifstream(file) >> number;
+  return number;
+}
+
+enum class Way { kOrderly, kByException };
+
+// Meets an error in a world with several groups, and leaves it; answers how long the leaving took.
+double leave_after_error(const std::function<void()>& all_have_met, const InitOptions& options, Way way) {
+  std::chrono::steady_clock::time_point error_at;
+  try {
+    const ProcessGroupGuard world("", options);
+    std::vector<ProcessGroup> groups;
+    std::vector<int> everyone(static_cast<std::size_t>(get_world_size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    for (int i = 0; i < 4; ++i) groups.push_back(new_group(everyone));
+    torch::Tensor tensor = torch::ones({10});
+    for (const ProcessGroup& group : groups) all_reduce(tensor, {.group = group});
+    barrier();
+    all_have_met();
+    const auto begun = all_reduce_async(tensor, {.group = groups.front()});  // under way in a group that is left
+    try {
+      all_reduce(tensor);
+      ADD_FAILURE() << "no error";
+    } catch (const std::exception&) {
+      error_at = std::chrono::steady_clock::now();
+      if (way == Way::kByException) throw;
+    }
+  } catch (const std::exception& error) {
+    EXPECT_EQ(way, Way::kByException) << error.what();
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - error_at).count();
+}
+
+// `frozen` stops when all have met: rank 0 by itself, or the process that spawned the ranks, which serves the store.
+void leave_while_frozen(int world, bool launcher, Way way, const std::function<InitOptions()>& options,
+                        const std::function<void()>& before_freeze = {}) {
+  const SharedScratchFolder folder;
+  if (::getenv("LOCKSTEP_STORE") == nullptr) mark(folder.path("launcher"), ::getpid());
+  run_processes(world, [&](int rank) {
+    if (!launcher) ::unsetenv("LOCKSTEP_STORE");  // rank 0 serves one
+    const auto victim = [&] { return read_mark(folder.path(launcher ? "launcher" : "rank0")); };
+    const auto freeze = [&] {
+      if (!launcher && rank == 0) {
+        if (before_freeze) before_freeze();
+        mark(folder.path("rank0"), ::getpid());
+        ::raise(SIGSTOP);
+      } else {
+        if (launcher && rank == 0) std::this_thread::sleep_for(kTimeout * 2);  // somebody has to be late
+        if (launcher) ::kill(victim(), SIGSTOP);
+        EXPECT_TRUE(wait_until_frozen(victim()));
+      }
+    };
+    const double seconds = leave_after_error(freeze, options(), way);
+    mark(folder.path(fmt::format("left{}", rank)), 1);
+    if (!launcher && rank == 0) return;
+    EXPECT_LT(seconds, kBound) << "rank " << rank;
+    for (int other = launcher ? 0 : 1; other < world; ++other) read_mark(folder.path(fmt::format("left{}", other)));
+    ::kill(victim(), SIGCONT);
+  });
+}
+
+InitOptions by_environment() {
+  return {.timeout = kTimeout};
+}
+
+TEST(StandstillFault, TheHostOfTheStoreIsFrozen) {
+  leave_while_frozen(2, /*launcher=*/false, Way::kOrderly, by_environment);
+  leave_while_frozen(3, /*launcher=*/false, Way::kByException, by_environment);
+}
+
+TEST(StandstillFault, TheLauncherThatHostsTheStoreIsFrozen) {
+  leave_while_frozen(2, /*launcher=*/true, Way::kByException, by_environment);
+  leave_while_frozen(3, /*launcher=*/true, Way::kOrderly, by_environment);
+}
+
+// Rank 0 holds the lock of the store's file when it stops.
+TEST(StandstillFault, AStoresFileIsLockedByAFrozenRank) {
+  const SharedScratchFolder folder;
+  const std::string path = folder.path("store");
+  Fd file;
+  const auto options = [&] {
+    return InitOptions{.init_method = "file://" + path,
+                       .rank = std::atoi(::getenv("RANK")),
+                       .world_size = std::atoi(::getenv("WORLD_SIZE")),
+                       .timeout = kTimeout};
+  };
+  const auto lock = [&] {
+    file.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    const auto locked = [&] {
+      return comm::try_lock(file.get(), comm::LockByte::kData, comm::LockMode::kExclusive, path).value();
+    };
+    EXPECT_TRUE(wait_for(locked));
+  };
+  leave_while_frozen(3, /*launcher=*/false, Way::kOrderly, options, lock);
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,211 @@
+// Whatever becomes of the launcher's output, it goes on: signals, failures, restarts and the end are handled.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/resource.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+#include "support/full_disk.h"
+#include "support/process.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+std::vector<std::string> job(int workers, const std::string& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"sh", "-c", script});
+  return words;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::string read_to_the_end(int fd) {
+  std::string text;
+  char buffer[65536];
+  for (ssize_t size = 0; (size = read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, size);
+  return text;
+}
+
+// An output that nobody reads.
+struct Stalled {
+  Fd ours;
+  Fd launchers;
+};
+
+enum class Kind { kUnreadTerminal, kStoppedTerminal, kUnreadPipe };
+
+Stalled stalled_output(Kind kind) {
+  int ends[2];
+  if (kind == Kind::kUnreadPipe) {
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  } else {
+    EXPECT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
+    for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+  if (kind == Kind::kStoppedTerminal) EXPECT_EQ(tcflow(ends[1], TCOOFF), 0);  // as Ctrl-S
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+class StalledOutputFault : public testing::TestWithParam<Kind> {
+ protected:
+  // A launcher whose stdout and stderr are both stalled.
+  std::unique_ptr<Process> start(const std::vector<std::string>& command) {
+    output_ = stalled_output(GetParam());
+    Process::Settings settings;
+    settings.stdout_fd = output_.launchers.get();
+    settings.stderr_fd = output_.launchers.get();
+    auto process = std::make_unique<Process>(command, settings);
+    output_.launchers.reset();
+    return process;
+  }
+
+  Stalled output_;
+  const ScratchFolder folder_;
+};
+
+// Writes without end until the pipe to the launcher is full for good; the others go on when that is so.
+const std::string kFlood = "yes 'a line of output that nobody takes' & ";
+const std::string kStalled = "sleep 1; ";
+
+TEST_P(StalledOutputFault, SignalsAreHandled) {
+  const auto launcher =
+      start(job(2, kFlood + kStalled + "touch " + folder_.path("stalled") + "$RANK; wait", {"--grace", "0.5"}));
+  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(folder_.path("stalled1")); }));
+  kill(launcher->pid(), SIGTERM);
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(launcher->wait_until_no_descendant());
+}
+
+TEST_P(StalledOutputFault, FailuresAndRestartsAreHandled) {
+  const auto launcher = start(job(
+      2, kFlood + kStalled + "touch " + folder_.path("try") + "$LOCKSTEP_RESTART_COUNT; [ $RANK = 1 ] && exit 7; wait",
+      {"--grace", "0.5", "--max-restarts", "1"}));
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(30)).exit_code, 7);
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("try1")));
+  EXPECT_TRUE(launcher->wait_until_no_descendant());
+}
+
+TEST_P(StalledOutputFault, ErrorsAtTheStartAreHandled) {
+  const auto launcher = start({LOCKSTEP_PROGRAM, "run", "./no_such_program"});
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 127);
+}
+
+std::string name_of(const testing::TestParamInfo<Kind>& info) {
+  return std::array{"UnreadTerminal", "StoppedTerminal", "UnreadPipe"}[static_cast<std::size_t>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Outputs, StalledOutputFault,
+                         testing::Values(Kind::kUnreadTerminal, Kind::kStoppedTerminal, Kind::kUnreadPipe), name_of);
+
+TEST(OutputFault, APagersPipeHoldsTheRestWhenTheLauncherLeaves) {
+  Stalled output = stalled_output(Kind::kUnreadPipe);
+  Process::Settings settings;
+  settings.stdout_fd = output.launchers.get();
+  Process launcher(job(2, "seq 1 16000"), settings);
+  output.launchers.reset();
+  EXPECT_EQ(launcher.finish(std::chrono::seconds(20)).exit_code, 0);
+  const std::string text = read_to_the_end(output.ours.get());
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 32000);
+}
+
+TEST(OutputFault, ATerminalThatGoesOnShowsEverything) {
+  Stalled output = stalled_output(Kind::kStoppedTerminal);
+  Process::Settings settings;
+  settings.stdout_fd = output.launchers.get();
+  Process launcher(job(2, "seq 1 40000; echo end"), settings);
+  std::thread reader([&, fd = output.ours.get()] {
+    const std::string text = read_to_the_end(fd);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 80002);
+  });
+  tcflow(output.launchers.get(), TCOON);
+  output.launchers.reset();
+  EXPECT_EQ(launcher.finish().exit_code, 0);
+  reader.join();
+}
+
+TEST(OutputFault, AFullDiskUnderStandardOutputCostsLinesAndNoMore) {
+  const Fd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Process::Settings settings;
+  settings.stdout_fd = full.get();
+  Process launcher(job(2, "seq 1 20000; echo said >&2"), settings);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_TRUE(contains(end.err, "cannot write to standard output") && contains(end.err, "No space left on device"))
+      << end.err;
+  EXPECT_TRUE(contains(end.err, "[rank 1]: said")) << end.err;
+}
+
+TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
+  const SmallDisk disk(256 << 10);
+  const ScratchFolder folder;
+  const std::string script = "seq 1 60000; touch " + folder.path("full") + "$RANK; while ! [ -e " +
+                             folder.path("room") + " ]; do sleep 0.01; done; echo end $RANK; seq 1 10000";
+  Process launcher(job(2, script, {"--log-dir", disk.path("logs"), "--rdzv-id", "j", "--tee", "1"}));
+  ASSERT_TRUE(wait_for([&] {
+    return contains(launcher.out_so_far(), "[rank 0]: 60000\n") && contains(launcher.out_so_far(), "[rank 1]: 60000\n");
+  }));
+  disk.resize(8 << 20);
+  std::ofstream(folder.path("room"));
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(std::count(end.out.begin(), end.out.end(), '\n'), 140002);
+  const std::string path = disk.path("logs/j/attempt_0/0/stdout.log");
+  EXPECT_TRUE(contains(end.err, "cannot write log file " + path + ": No space left on device")) << end.err;
+  const std::string log = read_file(path);
+  EXPECT_TRUE(contains(log, " lines are missing here: No space left on device\n"));
+  EXPECT_TRUE(contains(log, "end 0\n"));
+}
+
+TEST(OutputFault, ALimitOnFilesSizesDoesNotEndTheLauncher) {
+  const ScratchFolder folder;
+  const FileSizeLimit limit(64 << 10);
+  Process launcher({"sh", "-c",
+                    std::string("exec ") + LOCKSTEP_PROGRAM + " run --nproc-per-node 2 --log-dir " +
+                        folder.path("logs") + " --rdzv-id j --tee 1 sh -c 'seq 1 40000' > /dev/null"});
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_TRUE(contains(end.err, "stdout.log: File too large")) << end.err;
+}
+
+TEST(OutputFault, TooFewDescriptorsAreNamedAndNothingIsLeft) {
+  const std::string run = std::string(LOCKSTEP_PROGRAM) + " run --nproc-per-node 8 sleep 600";
+  int complaints = 0;
+  for (int limit = 4; limit <= 52; limit += 3) {
+    Process launcher({"sh", "-c", "ulimit -n " + std::to_string(limit) + "; exec " + run});
+    const auto failed = wait_for([&] { return launcher.ended(); }, std::chrono::seconds(1));
+    if (!failed) kill(launcher.pid(), SIGTERM);
+    const Finished end = launcher.finish();
+    EXPECT_TRUE(launcher.wait_until_no_descendant()) << limit;
+    if (end.exit_code == 128 + SIGTERM) break;  // enough of them
+    complaints += contains(end.err, "Too many open files") ? 1 : 0;
+    EXPECT_TRUE(contains(end.err, "open files") || contains(end.err, "error while loading"))
+        << limit << ": " << end.err;
+  }
+  EXPECT_GT(complaints, 3);
+}
+
+}  // namespace
+}  // namespace lockstep::test
