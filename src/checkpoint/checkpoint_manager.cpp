@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <system_error>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
@@ -28,6 +29,10 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   name.remove_suffix(kSuffix.size());
   const auto step = number_from_text<std::int64_t>(name);
   return step && *step >= 0 ? step : std::nullopt;
+}
+
+CheckpointError unreadable(const fs::path& path, const std::string& why) {
+  return CheckpointError(ErrorCode::kIo, fmt::format("{}: cannot be read: {}", path.native(), why));
 }
 
 }  // namespace
@@ -66,7 +71,15 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   state.file_.metadata.erase("metric");
   if (metric) state.file_.metadata["metric"] = text_of(*metric);
   if (!options_.asynchronous) return write(step, state);
-  saving_ = std::async(std::launch::async, [this, step, state = std::move(state)] { write(step, state); });
+  try {
+    saving_ = std::async(std::launch::async, [this, step, state = std::move(state)] { write(step, state); });
+  } catch (const std::system_error& error) {
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        fmt::format("checkpoint of step {} is not saved: cannot start a thread for it: {}. Is there a "
+                    "limit on processes (ulimit -u, a container's pids limit)?",
+                    step, error.code().message()));
+  }
 }
 
 void CheckpointManager::wait() {
@@ -112,7 +125,7 @@ std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
     const auto metadata = read_tensor_file_metadata(path_of(step));
     const auto found = metadata.find("metric");
     metrics_[step] = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
-  } catch (const CheckpointError&) {
+  } catch (const std::exception&) {
     return std::nullopt;  // damaged: load_latest says so when it matters
   }
   return metrics_[step];
@@ -145,25 +158,31 @@ std::optional<Checkpoint> CheckpointManager::load_best() {
   return load_first_good(steps_by_metric());
 }
 
+// Whatever is wrong with one, an older one is better than none.
 std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<std::int64_t>& candidates) {
-  std::vector<std::string> damaged;
+  std::vector<CheckpointError> errors;
   for (const std::int64_t step : candidates) {
     try {
       Checkpoint checkpoint = load(step);
-      if (!damaged.empty()) {
-        log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
-      }
+      if (!errors.empty()) log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
       return checkpoint;
     } catch (const CheckpointError& error) {
       if (error.code() == ErrorCode::kNotFound) continue;  // its writer has just removed it
-      if (error.code() != ErrorCode::kCorrupt) throw;
-      log::warning(fmt::format("passing over a checkpoint: {}", error.what()));
-      damaged.emplace_back(error.what());
+      errors.push_back(error);
+    } catch (const c10::Error& error) {
+      errors.push_back(unreadable(path_of(step), error.what_without_backtrace()));
+    } catch (const std::exception& error) {  // no memory for it, say
+      errors.push_back(unreadable(path_of(step), error.what()));
     }
+    log::warning(fmt::format("passing over a checkpoint: {}", errors.back().what()));
   }
-  if (damaged.empty()) return std::nullopt;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        fmt::format("no good checkpoint in {}: {}", folder_.native(), fmt::join(damaged, "; ")));
+  if (errors.empty()) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const CheckpointError& error : errors) texts.emplace_back(error.what());
+  const bool alike = std::all_of(errors.begin(), errors.end(),
+                                 [&](const CheckpointError& error) { return error.code() == errors.front().code(); });
+  throw CheckpointError(alike ? errors.front().code() : ErrorCode::kCorrupt,
+                        fmt::format("no good checkpoint in {}: {}", folder_.native(), fmt::join(texts, "; ")));
 }
 
 Checkpoint CheckpointManager::load(std::int64_t step) {

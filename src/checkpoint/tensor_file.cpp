@@ -102,6 +102,11 @@ std::span<const std::uint8_t> as_bytes(const void* data, std::size_t count) {
   return {static_cast<const std::uint8_t*>(data), count};
 }
 
+// Its elements one after the other; views may be conjugated or negated without that having been carried out.
+torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
+  return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
+}
+
 template <typename Each>
 void in_pieces(void* bytes, std::size_t count, Each each) {
   auto* at = static_cast<char*>(bytes);
@@ -123,7 +128,7 @@ void write_tensor_file(const std::filesystem::path& path, const TensorFile& file
   check_written(out.append(as_bytes(text.data(), text.size())));
   Sha256 hash = hash_header(text, digits);
   for (const TensorEntry& entry : header.entries) {
-    const torch::Tensor tensor = file.tensors.at(entry.name).detach().cpu().contiguous();
+    const torch::Tensor tensor = bytes_in_order(file.tensors.at(entry.name));
     in_pieces(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       hash.update(piece, count);
       check_written(out.append(as_bytes(piece, count)));

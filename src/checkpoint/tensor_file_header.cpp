@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
@@ -51,21 +52,6 @@ const char* name_of(const TensorEntry& entry) {
                                     c10::toString(entry.dtype)));
 }
 
-torch::ScalarType dtype_of(const json& value, const std::string& tensor) {
-  const std::string name = value.is_string() ? value.get<std::string>() : value.dump();
-  for (const DtypeName& known : kDtypes) {
-    if (name == known.name) return known.dtype;
-  }
-  throw corrupt(fmt::format("tensor \"{}\" has the unknown dtype {:.40}", tensor, name));
-}
-
-// A non-negative number that fits, or nothing.
-std::optional<std::uint64_t> natural(const json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto number = value.get<std::uint64_t>();
-  return number > static_cast<std::uint64_t>(INT64_MAX) ? std::nullopt : std::optional(number);
-}
-
 // Zero-sized dimensions do not hide the overflow of the others: strides are calculated from those too.
 std::uint64_t bytes_of(const TensorEntry& entry) {
   std::uint64_t without_zeros = c10::elementSize(entry.dtype);
@@ -81,50 +67,148 @@ std::uint64_t bytes_of(const TensorEntry& entry) {
   return empty ? 0 : without_zeros;
 }
 
-TensorEntry parse_entry(const std::string& name, const json& value) {
-  const json* fields = &value;
-  if (!fields->is_object() || !fields->contains("dtype") || !fields->contains("shape") ||
-      !fields->contains("data_offsets")) {
-    throw corrupt(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", name));
+torch::ScalarType dtype_of(const std::string& name, const std::string& tensor) {
+  for (const DtypeName& known : kDtypes) {
+    if (name == known.name) return known.dtype;
   }
-  TensorEntry entry{name, dtype_of(value["dtype"], name), {}, 0, 0};
-  constexpr std::size_t kMostDimensions = 64;
-  const json& shape = value["shape"];
-  if (!shape.is_array() || shape.size() > kMostDimensions)
-    throw corrupt(fmt::format("tensor \"{}\" has no valid shape", name));
-  for (const json& dimension : shape) {
-    const auto number = natural(dimension);
-    if (!number) throw corrupt(fmt::format("tensor \"{}\" has no valid shape", name));
-    entry.shape.push_back(static_cast<std::int64_t>(*number));
-  }
-  const json& offsets = value["data_offsets"];
-  const auto begin = offsets.is_array() && offsets.size() == 2 ? natural(offsets[0]) : std::nullopt;
-  const auto end = begin ? natural(offsets[1]) : std::nullopt;
-  if (!end || *end < *begin) throw corrupt(fmt::format("tensor \"{}\" has no valid data_offsets", name));
-  entry.begin = *begin;
-  entry.end = *end;
-  if (entry.end - entry.begin != bytes_of(entry)) {
-    throw corrupt(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", name, bytes_of(entry),
-                              entry.end - entry.begin));
-  }
-  return entry;
+  throw corrupt(fmt::format("tensor \"{}\" has the unknown dtype {:.40}", tensor, name));
 }
 
-std::map<std::string, std::string> parse_metadata(const json& value) {
-  std::map<std::string, std::string> metadata;
-  if (!value.is_object()) throw corrupt("__metadata__ is not an object");
-  for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) throw corrupt(fmt::format("metadata \"{}\" is not text", key));
-    metadata[key] = text.get<std::string>();
-  }
+void require_known_format(const std::map<std::string, std::string>& metadata) {
   const auto format = metadata.find(std::string(kFormatKey));
-  if (format != metadata.end() && format->second != kFormat) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        fmt::format("written in format {:.20}, this version of Lockstep reads format {}: use a newer one",
-                    format->second, kFormat));
+  if (format == metadata.end() || format->second == kFormat) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      fmt::format("written in format {:.20}, this version of Lockstep reads format {}: use a newer one", format->second,
+                  kFormat));
+}
+
+// Takes the header as its text goes by, without making a tree of it: however deep a hostile one is nested, the stack
+// stays as it is, and nothing is kept but entries and metadata. Fields that nobody here knows are passed over.
+class HeaderReader final : public nlohmann::json_sax<json> {
+ public:
+  explicit HeaderReader(TensorFileHeader& header) : header_(header) {}
+
+  bool null() override { return other_value(); }
+  bool boolean(bool) override { return other_value(); }
+  bool number_integer(json::number_integer_t) override { return other_value(); }
+  bool number_unsigned(json::number_unsigned_t value) override {
+    if (list_ == nullptr || value > static_cast<std::uint64_t>(INT64_MAX)) return other_value();
+    if (list_->size() == kMostDimensions) fail_field();
+    list_->push_back(static_cast<std::int64_t>(value));
+    return true;
   }
-  return metadata;
+  bool number_float(json::number_float_t, const std::string&) override { return other_value(); }
+  bool string(std::string& value) override {
+    if (depth_ == kInEntry && in_metadata()) {
+      header_.metadata[field_] = std::move(value);
+    } else if (depth_ == kInEntry && field_ == "dtype") {
+      dtype_ = dtype_of(value, name_);
+    } else {
+      return other_value();
+    }
+    return true;
+  }
+  bool binary(json::binary_t&) override { return other_value(); }
+
+  bool start_object(std::size_t) override {
+    if (depth_ >= kInEntry) other_value();
+    go_down();
+    if (depth_ == kInEntry) begin_entry();
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    const bool is_list = depth_ == kInEntry && !in_metadata() && (field_ == "shape" || field_ == "data_offsets");
+    if (is_list) {
+      list_ = &(field_ == "shape" ? shape_ : offsets_).emplace();
+    } else {
+      other_value();
+    }
+    go_down();
+    return true;
+  }
+  bool key(std::string& value) override {
+    (depth_ == kInFile ? name_ : field_) = std::move(value);
+    return true;
+  }
+  bool end_object() override {
+    if (depth_ == kInEntry) end_entry();
+    --depth_;
+    return true;
+  }
+  bool end_array() override {
+    if (--depth_ == kInEntry) list_ = nullptr;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    throw corrupt(fmt::format("the header is not a JSON object (at its byte {})", position));
+  }
+
+ private:
+  static constexpr std::size_t kMostDimensions = 64;
+  // How many brackets are open: none, those of the file's object, an entry's too.
+  static constexpr int kOutside = 0, kInFile = 1, kInEntry = 2, kDeepest = 16;
+
+  bool in_metadata() const { return name_ == "__metadata__"; }
+
+  // A value of another kind than its place asks for.
+  bool other_value() const {
+    if (depth_ == kOutside) throw corrupt("the header is not a JSON object");
+    if (depth_ == kInFile) fail_entry();
+    const bool known = in_metadata() || field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
+    if (depth_ == kInEntry && known) fail_field();
+    if (list_ != nullptr) fail_field();
+    return true;
+  }
+
+  void go_down() {
+    if (++depth_ > kDeepest) throw corrupt(fmt::format("\"{:.100}\" is nested too deeply", name_));
+  }
+
+  void begin_entry() {
+    dtype_.reset();
+    shape_.reset();
+    offsets_.reset();
+  }
+
+  void end_entry() {
+    if (in_metadata()) return require_known_format(header_.metadata);
+    if (!dtype_ || !shape_ || !offsets_) fail_entry();
+    field_ = "data_offsets";
+    if (offsets_->size() != 2 || offsets_->at(1) < offsets_->at(0)) fail_field();
+    TensorEntry entry{name_, *dtype_, *std::move(shape_), static_cast<std::uint64_t>(offsets_->at(0)),
+                      static_cast<std::uint64_t>(offsets_->at(1))};
+    if (entry.end - entry.begin != bytes_of(entry)) {
+      throw corrupt(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", name_, bytes_of(entry),
+                                entry.end - entry.begin));
+    }
+    header_.entries.push_back(std::move(entry));
+  }
+
+  [[noreturn]] void fail_entry() const {
+    if (in_metadata()) throw corrupt("__metadata__ is not an object");
+    throw corrupt(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", name_));
+  }
+  [[noreturn]] void fail_field() const {
+    if (in_metadata()) throw corrupt(fmt::format("metadata \"{}\" is not text", field_));
+    throw corrupt(fmt::format("tensor \"{}\" has no valid {}", name_, field_));
+  }
+
+  TensorFileHeader& header_;
+  int depth_ = kOutside;
+  std::string name_;                           // of the entry at hand
+  std::string field_;                          // in it
+  std::vector<std::int64_t>* list_ = nullptr;  // shape_ or offsets_, while its numbers go by
+  std::optional<torch::ScalarType> dtype_;
+  std::optional<std::vector<std::int64_t>> shape_;
+  std::optional<std::vector<std::int64_t>> offsets_;
+};
+
+void require_distinct_names(const std::vector<TensorEntry>& entries) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorEntry& entry : entries) {
+    if (!names.insert(entry.name).second) throw corrupt(fmt::format("tensor \"{}\" is there twice", entry.name));
+  }
 }
 
 void require_no_holes(std::vector<TensorEntry>& entries, std::uint64_t data_bytes) {
@@ -182,16 +266,10 @@ std::string format_header(const TensorFileHeader& header) {
 }
 
 TensorFileHeader parse_header(std::string_view text, std::uint64_t data_bytes) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) throw corrupt("the header is not a JSON object");
   TensorFileHeader header;
-  for (const auto& [name, value] : root.items()) {
-    if (name == "__metadata__") {
-      header.metadata = parse_metadata(value);
-    } else {
-      header.entries.push_back(parse_entry(name, value));
-    }
-  }
+  HeaderReader reader(header);
+  json::sax_parse(text, &reader);
+  require_distinct_names(header.entries);
   require_no_holes(header.entries, data_bytes);
   return header;
 }

@@ -10,10 +10,12 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <random>
 #include <thread>
 
 #include "support/scratch_folder.h"
+#include "support/thread_limit.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -107,6 +109,70 @@ TEST_F(CheckpointFolders, DamagedFilesAreNamedAndPassedOver) {
   for (const char* name : {"step-000000001", "step-000000002", "step-000000003"}) {
     EXPECT_NE(message_.find(name), std::string::npos) << message_;
   }
+}
+
+void write_header(const std::filesystem::path& path, const std::string& header) {
+  const std::uint64_t length = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length) << header;
+}
+
+// Whatever is wrong with the newest one.
+TEST_F(CheckpointFolders, EveryKindOfBadFileIsPassedOver) {
+  CheckpointManager manager(folder_, {.keep_last = 100});
+  manager.save(1, state_of(1));
+  const std::string deep(200'000, '[');
+  const std::vector<std::pair<const char*, std::function<void(const std::filesystem::path&)>>> kinds{
+      {"empty", [](const auto& path) { std::ofstream{path}; }},
+      {"a folder", [](const auto& path) { std::filesystem::create_directory(path); }},
+      {"a link to nothing", [](const auto& path) { std::filesystem::create_symlink("nowhere", path); }},
+      {"a link to itself", [](const auto& path) { std::filesystem::create_symlink(path, path); }},
+      {"a newer format", [](const auto& path) { write_header(path, R"({"__metadata__":{"lockstep.format":"2"}})"); }},
+      {"nested", [&](const auto& path) { write_header(path, R"({"a":{"dtype":)" + deep); }},
+      {"nested well",
+       [&](const auto& path) {
+         write_header(path, R"({"a":{"dtype":)" + deep + std::string(deep.size(), ']') + "}}");
+       }},
+      {"more than any memory", [](const auto& path) {
+         write_header(path, R"({"a":{"dtype":"U8","shape":[1000000000000000],"data_offsets":[0,1000000000000000]}})");
+         std::filesystem::resize_file(path, std::filesystem::file_size(path) + 1'000'000'000'000'000);
+       }}};
+  for (const auto& [what, make] : kinds) {
+    SCOPED_TRACE(what);
+    const std::filesystem::path path = manager.path_of(2);
+    try {
+      make(path);
+    } catch (const std::filesystem::filesystem_error&) {
+      std::filesystem::resize_file(path, std::filesystem::file_size(path) + (std::uintmax_t{1} << 42));
+    }
+    testing::internal::CaptureStderr();
+    const std::optional<Checkpoint> found = manager.load_latest();
+    const std::string log = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->step(), 1);
+    // One that is gone by the time it is read is no bad file.
+    const bool gone = std::string(what) == "a link to nothing";
+    EXPECT_EQ(log.find("step-000000002.ckpt") == std::string::npos, gone) << log;
+    std::filesystem::remove_all(path);
+  }
+}
+
+[[noreturn]] void save_without_threads(const std::filesystem::path& folder) {
+  CheckpointManager manager(folder, {.asynchronous = true});
+  test::refuse_threads();
+  try {
+    manager.save(1, state_of(1));
+    std::cerr << "no error";
+    std::_Exit(1);
+  } catch (const CheckpointError& error) {
+    std::cerr << error.what();
+    std::_Exit(error.code() == ErrorCode::kUnavailable ? 0 : 1);
+  }
+}
+
+TEST(CheckpointThreadsFault, WithoutAThreadToSaveWithIsAnError) {
+  const test::ScratchFolder folder;
+  EXPECT_EXIT(save_without_threads(folder.path()), testing::ExitedWithCode(0), "step 1 is not saved.*thread");
 }
 
 TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <random>
 
+#include "checkpoint/tensor_file_header.h"
 #include "lockstep/checkpoint/errors.h"
 #include "support/scratch_folder.h"
 
@@ -70,6 +71,28 @@ TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
+// Elements are saved, not what happens to lie in memory.
+TEST_F(TensorFiles, GiveBackTheElementsOfEveryView) {
+  const auto complex_values = torch::complex(torch::arange(20.0F), torch::arange(20.0F) + 0.5F).view({4, 5});
+  std::map<std::string, torch::Tensor> bases{{"complex", complex_values}, {"real", torch::arange(20.0F).view({4, 5})}};
+  TensorFile file;
+  for (const auto& [kind, base] : bases) {
+    const std::map<std::string, torch::Tensor> layouts{{"plain", base},
+                                                       {"transposed", base.t()},
+                                                       {"sliced", base.slice(1, 1, 4)},
+                                                       {"expanded", base.narrow(0, 1, 1).expand({3, 5})}};
+    for (const auto& [layout, view] : layouts) {
+      file.tensors[kind + layout] = view;
+      file.tensors[kind + layout + "neg"] = at::_neg_view(view);
+      file.tensors[kind + layout + "conj"] = view.conj();
+      file.tensors[kind + layout + "both"] = at::_neg_view(view.conj());
+    }
+  }
+  write_tensor_file(path(), file);
+  const TensorFile read = read_tensor_file(path());
+  for (const auto& [name, tensor] : file.tensors) EXPECT_TRUE(torch::equal(read.tensors.at(name), tensor)) << name;
+}
+
 // Every byte, and every length.
 TEST_F(TensorFiles, EveryDamageIsNoticed) {
   write_tensor_file(path(), {{{"a", torch::arange(5)}, {"b", torch::ones({2, 2})}}, {{"step", "3"}}});
@@ -116,6 +139,8 @@ TEST_F(TensorFiles, HostileHeadersAreErrors) {
           R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})",
           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
+          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}} {})",
           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"__metadata__":{"lockstep.sha256":"00"}})",
       }) {
     put_header(header, 4);
@@ -125,6 +150,87 @@ TEST_F(TensorFiles, HostileHeadersAreErrors) {
   EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt);
   put_header(R"({"__metadata__":{"lockstep.format":"2"}})");
   EXPECT_EQ(code_of_reading(), ErrorCode::kUnsupported);
+}
+
+std::string repeated(std::string_view text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
+}
+
+// Deep enough to exhaust the stack of whoever goes down with the nesting: reading, printing, copying or freeing it.
+TEST_F(TensorFiles, NestingDoesNotExhaustTheStack) {
+  constexpr int kDepth = 1'000'000;
+  for (const auto& [opening, closing] :
+       std::vector<std::pair<std::string, std::string>>{{"[", "]"}, {"{\"a\":", "}"}}) {
+    const std::string nested = repeated(opening, kDepth) + "1" + repeated(closing, kDepth);
+    const std::string open = repeated(opening, kDepth);
+    for (const std::string& deep : {nested, open}) {
+      const std::string good_rest = R"(,"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+      for (const std::string& header :
+           {deep, R"({"a":)" + deep + "}", R"({"a":{"dtype":)" + deep + R"(,"shape":[1],"data_offsets":[0,4]}})",
+            R"({"a":{"dtype":"F32","shape":)" + deep + R"(,"data_offsets":[0,4]}})",
+            R"({"a":{"dtype":"F32","shape":[)" + deep + R"(],"data_offsets":[0,4]}})",
+            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)" + deep + "}}",
+            R"({"a":{"unknown":)" + deep + good_rest, R"({"__metadata__":)" + deep + "}",
+            R"({"__metadata__":{"a":)" + deep + "}}"}) {
+        put_header(header, 4);
+        EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt) << header.substr(0, 60);
+      }
+    }
+  }
+  put_header(R"({"a":{"unknown":{"b":[[1],{}]},"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4);
+  EXPECT_EQ(code_of_reading(), ErrorCode::kOk) << "what other writers add is passed over";
+}
+
+TEST(TensorFileHeaders, AreReadOrRefusedWhateverTheirBytes) {
+  const std::string good =
+      R"({"__metadata__":{"a":"b","lockstep.format":"1"},"m":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+      R"("n":{"dtype":"I64","shape":[],"data_offsets":[8,16]},"o":{"dtype":"U8","shape":[0,3],"data_offsets":[16,16]}})";
+  const std::vector<std::string> words{"[",
+                                       "]",
+                                       "{",
+                                       "}",
+                                       "\"",
+                                       ",",
+                                       ":",
+                                       "null",
+                                       "-1",
+                                       "1e999",
+                                       "true",
+                                       "[]",
+                                       "{}",
+                                       "\\u0000",
+                                       "\xff",
+                                       "18446744073709551616",
+                                       "\"__metadata__\":",
+                                       "\"shape\":",
+                                       "9223372036854775807",
+                                       "\"m\":{"};
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
+  int read = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text = good;
+    for (std::size_t changes = 1 + below(3); changes > 0; --changes) {
+      const std::size_t at = below(text.size());
+      const std::size_t count = std::min(below(12), text.size() - at);
+      switch (below(4)) {
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, count); break;
+        case 2: text.insert(at, words[below(words.size())]); break;
+        default: text.insert(below(text.size()), text.substr(at, 4 * count)); break;
+      }
+      if (text.empty()) text = "{";
+    }
+    try {
+      parse_header(text, 16);
+      ++read;
+    } catch (const CheckpointError& error) {
+      EXPECT_TRUE(error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsupported) << text;
+    }
+  }
+  EXPECT_GT(read, 0);
 }
 
 TEST_F(TensorFiles, FilesOfOthersHaveNoChecksum) {

@@ -46,8 +46,9 @@ class CheckpointManager {
   // Blocks until all saves have finished. Throws what the last one failed with.
   void wait();
 
-  // The good checkpoint with the highest step; std::nullopt when there are no checkpoints at all. Damaged ones are
-  // named in the log and passed over; when all are damaged, throws kCorrupt.
+  // The good checkpoint with the highest step; std::nullopt when there are no checkpoints at all. Those that cannot be
+  // read, for whatever reason, are named in the log with it and passed over; when none can, throws what they failed
+  // with (kCorrupt when reasons differ).
   std::optional<Checkpoint> load_latest();
   // The one with the best metric, in the same way.
   std::optional<Checkpoint> load_best();
