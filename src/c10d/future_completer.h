@@ -15,6 +15,7 @@ namespace lockstep {
 
 class FutureCompleter {
  public:
+  // Throws BackendError (kUnavailable) when the system refuses a thread.
   FutureCompleter();
   ~FutureCompleter();
   FutureCompleter(const FutureCompleter&) = delete;

@@ -31,7 +31,7 @@ ProcessGroup make_group(World::Members members, const std::string& key, std::chr
     backends = make_backends(
         facts.backends,
         {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name, members.rank, members.ranks,
-         timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout, facts.local_rank});
+         timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout, facts.place.local_rank});
   }
   ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));

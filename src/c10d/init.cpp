@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <optional>
 
 #include "c10d/world.h"
 #include "comm/collective/machines.h"
@@ -25,7 +26,7 @@ constexpr std::chrono::milliseconds kPartingTime{5000};
 
 struct Place {
   comm::RendezvousOptions rendezvous;
-  int local_rank = -1;  // -1: nobody said
+  std::optional<launch::World> world = {};  // nothing: nobody said which of its machine's ranks this is
 };
 
 // Rank, size and address from whatever the environment offers.
@@ -44,7 +45,7 @@ Place find_place(const InitOptions& options) {
   // A port in the environment is not handed on: the rendezvous reads it there, and knows when torchrun's agent has it.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
   if (found_out) place.rendezvous.master_port = world->master_port;
-  if (world->local_rank_known) place.local_rank = world->local_rank;
+  if (world->local_rank_known) place.world = world.value();
   return place;
 }
 
@@ -80,12 +81,12 @@ comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions&
 }
 
 // Of a rank that came by other ways than the environment: what that says nevertheless, if it means the same rank.
-int local_rank_in_environment(int rank, int world_size) {
+std::optional<launch::World> world_in_environment(int rank, int world_size) {
   launch::WorldArguments arguments;
   arguments.rank = rank;
   arguments.world_size = world_size;
   const Result<launch::World> world = launch::resolve_world(arguments);
-  return world.ok() && world.value().local_rank_known ? world.value().local_rank : -1;
+  return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
 // Every rank puts down in the store where it is, before the first group is made: for those that nobody told which of
@@ -102,12 +103,27 @@ class Places {
 
   // The lower ranks on this machine. Blocks until they have put theirs down.
   int local_rank(Deadline deadline) {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < rank_; ++rank) keys.push_back(std::to_string(rank));
-    if (keys.empty()) return 0;
-    const auto machines = store_.multi_get(keys, deadline);
-    check(machines.status());
-    return static_cast<int>(std::count(machines.value().begin(), machines.value().end(), machine_));
+    const std::vector<std::string> machines = of_first(rank_, deadline);
+    return static_cast<int>(std::count(machines.begin(), machines.end(), machine_));
+  }
+
+  // Where everybody is. Blocks until all have put theirs down.
+  launch::World world(Deadline deadline) {
+    const std::vector<std::string> machines = of_first(world_size_, deadline);
+    std::vector<std::string> distinct;
+    for (const std::string& machine : machines) {
+      if (std::find(distinct.begin(), distinct.end(), machine) == distinct.end()) distinct.push_back(machine);
+    }
+    launch::World world;
+    world.rank = rank_;
+    world.world_size = world_size_;
+    world.local_rank = static_cast<int>(std::count(machines.begin(), machines.begin() + rank_, machine_));
+    world.local_world_size = static_cast<int>(std::count(machines.begin(), machines.end(), machine_));
+    world.node_rank = static_cast<int>(std::find(distinct.begin(), distinct.end(), machine_) - distinct.begin());
+    world.num_nodes = static_cast<int>(distinct.size());
+    world.source = "process group";
+    world.local_rank_known = true;
+    return world;
   }
 
   // Nothing more to read here: the last rank to say so leaves nothing in the store.
@@ -120,6 +136,15 @@ class Places {
   }
 
  private:
+  std::vector<std::string> of_first(int ranks, Deadline deadline) {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < ranks; ++rank) keys.push_back(std::to_string(rank));
+    if (keys.empty()) return {};
+    auto machines = store_.multi_get(keys, deadline);
+    check(machines.status());
+    return std::move(machines).value();
+  }
+
   static void check(const Status& status) {
     if (!status.ok()) throw_status(status, "init_process_group, finding the ranks of this machine");
   }
@@ -132,19 +157,22 @@ class Places {
 
 // Everything after the rendezvous.
 void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
-                int local_rank) {
+                std::optional<launch::World> place) {
   Places places(met);
-  World::Facts facts{met.store, met.rank, met.world_size, local_rank, options.timeout, backends};
-  if (facts.local_rank < 0) facts.local_rank = local_rank_in_environment(met.rank, met.world_size);
-  if (facts.local_rank < 0) facts.local_rank = places.local_rank(Deadline::after(options.timeout));
-  places.done();
+  const Deadline deadline = Deadline::after(options.timeout);
+  if (!place) place = world_in_environment(met.rank, met.world_size);
+  const int local_rank = place ? place->local_rank : places.local_rank(deadline);
 
   World::Members members{met.rank, std::vector<int>(met.world_size),
                          options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, facts.local_rank};
+  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, local_rank};
   const auto made = make_backends(backends, request);
-  facts.device = choose_device(backends, facts.local_rank);
+  // Now that all ranks are there; one that does not come is for the backends to name.
+  if (!place) place = places.world(deadline);
+  places.done();
+  World::Facts facts{met.store, met.rank, met.world_size, *place, options.timeout, backends};
+  facts.device = choose_device(backends, local_rank);
   World::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 
@@ -162,7 +190,7 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
   try {
-    open_world(backends, options, met, place.local_rank);
+    open_world(backends, options, met, place.world);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));
     throw;
@@ -195,7 +223,7 @@ bool is_initialized() {
   return World::of_process().is_open();
 }
 int get_local_rank() {
-  return World::of_process().facts("get_local_rank").local_rank;
+  return World::of_process().facts("get_local_rank").place.local_rank;
 }
 at::Device local_device() {
   const World& world = World::of_process();

@@ -63,6 +63,7 @@ bool World::is_open() const {
 void World::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
   log::set_rank(facts.rank);
   remember_rank(facts.rank);
+  launch::set_joined_world(facts.place);
   {
     MutexLock lock(mutex_);
     default_ = group;
@@ -85,6 +86,7 @@ void World::close(std::chrono::milliseconds wait) {
     remember_rank(-1);
     rendezvous.swap(rendezvous_);
   }
+  launch::set_joined_world({});
   // All of them before callbacks are waited for: one may wait for something of another group.
   for (const ProcessGroup& group : groups) retire(group);
   for (const ProcessGroup& group : groups) group->shutdown();

@@ -13,6 +13,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/comm/store/rendezvous.h"
+#include "lockstep/launch/world.h"
 
 namespace lockstep {
 
@@ -22,7 +23,7 @@ class World {
     std::shared_ptr<comm::Store> store;
     int rank = 0;
     int world_size = 1;
-    int local_rank = 0;
+    launch::World place = {};  // among all ranks and on its machine
     std::chrono::milliseconds timeout{0};
     BackendChoice backends = {};
     c10::Device device{c10::kCPU};  // where this rank computes

@@ -1,17 +1,37 @@
 #include "batch_workers.h"
 
 #include <c10/util/ParallelGuard.h>
+#include <fmt/format.h>
 
+#include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 
 BatchWorkers::BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make)
     : prefetch_(prefetch), delivery_(delivery), make_(std::move(make)), active_(threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  for (int i = 0; i < threads; ++i) {
+    const Status added = add_thread();
+    if (added.ok()) continue;
+    stop();  // those that there are wait for work, and destructing them for their end
+    throw DataError(added.code(), fmt::format("worker {} of {}: {}", i + 1, threads, added.message()));
+  }
 }
 
 BatchWorkers::~BatchWorkers() {
+  stop();
+}
+
+Status BatchWorkers::add_thread() {
+  const auto worker = static_cast<int>(threads_.size());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::jthread thread,
+                            start_thread("a data loader's worker", [this, worker] { work(worker); }));
+  threads_.push_back(std::move(thread));
+  return {};
+}
+
+void BatchWorkers::stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -60,15 +80,19 @@ std::map<std::int64_t, MadeBatch>::iterator BatchWorkers::find_next() {
   return delivery_ == Delivery::kOrdered ? made_.find(taken_) : made_.begin();
 }
 
-void BatchWorkers::set_active(int threads) {
+int BatchWorkers::set_active(int threads) {
   check_process();
-  while (static_cast<int>(threads_.size()) < threads) {
-    threads_.emplace_back([this, worker = static_cast<int>(threads_.size())] { work(worker); });
+  Status added;
+  while (static_cast<int>(threads_.size()) < threads && added.ok()) added = add_thread();
+  if (!added.ok()) {
+    threads = static_cast<int>(threads_.size());
+    log::warning(fmt::format("a data loader goes on with {} workers: {}", threads, added.message()));
   }
   MutexLock lock(mutex_);
   active_ = threads;
   wake_up_.notify_all();
   work_there_.notify_all();  // those that shall sleep must not take the notice of work that is meant for others
+  return threads;
 }
 
 void BatchWorkers::work(int worker) {

@@ -19,6 +19,7 @@
 #include "device_copy.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
 #include "lockstep/data/data_loader.h"
 
 namespace lockstep::data {
@@ -43,7 +44,7 @@ class BatchWorkers {
   // Makes a batch of the plan; called by all workers at once.
   using MakeBatch = std::function<CopiedBatch(const EpochPlan& plan, std::int64_t batch)>;
 
-  // `threads` workers, of which set_active may make more.
+  // `threads` workers, of which set_active may make more. Throws DataError (kUnavailable) when the system refuses one.
   BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make);
   // Joins; a worker ends after the batch it is at.
   ~BatchWorkers();
@@ -54,8 +55,9 @@ class BatchWorkers {
   void start(std::shared_ptr<const EpochPlan> plan) LOCKSTEP_EXCLUDES(mutex_);
   // The next batch of the epoch, or that which is ready first; blocks. To be called at most plan->batches times.
   MadeBatch next() LOCKSTEP_EXCLUDES(mutex_);
-  // How many workers make batches; the others sleep. For the consumer's thread.
-  void set_active(int threads) LOCKSTEP_EXCLUDES(mutex_);
+  // How many workers shall make batches; the others sleep. Answers how many do: fewer when the system refuses more
+  // threads. For the consumer's thread.
+  int set_active(int threads) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   struct Claim {
@@ -64,6 +66,8 @@ class BatchWorkers {
     std::shared_ptr<const EpochPlan> plan;
   };
 
+  Status add_thread();
+  void stop() LOCKSTEP_EXCLUDES(mutex_);
   void work(int worker) LOCKSTEP_EXCLUDES(mutex_);
   std::optional<Claim> claim(int worker) LOCKSTEP_EXCLUDES(mutex_);
   void deliver(const Claim& claim, MadeBatch made) LOCKSTEP_EXCLUDES(mutex_);

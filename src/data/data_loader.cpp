@@ -75,14 +75,16 @@ struct DataLoader::Settings {
   Settings(const Dataset* dataset, DataLoaderOptions given) : options(std::move(given)) {
     check(dataset, options);
     const bool told = options.rank >= 0;
-    const Share share = told ? Share{options.rank, options.world_size} : share_from(Environment::of_process());
+    const Share share = told ? Share{options.rank, options.world_size} : share_of_process();
     if (told && (options.machine_batch_size != 0 || options.machine_workers != 0)) {
-      throw DataError(ErrorCode::kInvalidArgument,
-                      "machine_batch_size and machine_workers follow the launcher's variables: leave rank and "
-                      "world_size out, or set batch_size and num_workers of this rank");
+      throw DataError(
+          ErrorCode::kInvalidArgument,
+          "machine_batch_size and machine_workers follow the process group or the launcher's variables: leave "
+          "rank and world_size out, or set batch_size and num_workers of this rank");
     }
-    DistributedSamplerOptions sampling{.num_replicas = share.world_size,
-                                       .rank = share.rank,
+    // Not told it finds the same share, and notices when that is no longer right.
+    DistributedSamplerOptions sampling{.num_replicas = options.world_size,
+                                       .rank = options.rank,
                                        .shuffle = options.shuffle,
                                        .seed = options.seed,
                                        .drop_last = options.drop_last,
@@ -186,7 +188,7 @@ MadeBatch DataLoader::next_tuned() {
                                      .step = asked - *returned_,
                                      .wait = now - asked,
                                      .busy_cores = seconds(busy - busy_) / std::max(1e-9, seconds(now - *returned_))});
-    if (wanted != before) workers_->set_active(wanted);
+    if (wanted != before && workers_->set_active(wanted) < wanted) tuner_->stay_below(wanted);
   }
   returned_ = now;
   busy_ = busy;

@@ -10,7 +10,10 @@
 #include <numeric>
 
 #include "dealing.h"
+#include "lockstep/base/log.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/data/share.h"
+#include "lockstep/launch/world.h"
 
 namespace lockstep::data {
 namespace {
@@ -57,6 +60,11 @@ SamplerState sampler_state_from_string(std::string_view text) {
 DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOptions options)
     : dataset_size_(size), options_(std::move(options)), size_(options_.order ? options_.order->size() : size) {
   const auto wrong = [](const std::string& what) { return DataError(ErrorCode::kInvalidArgument, what); };
+  if ((options_.rank < 0) != (options_.num_replicas < 0)) {
+    throw wrong(
+        fmt::format("set both rank and num_replicas or neither, got {} and {}", options_.rank, options_.num_replicas));
+  }
+  if (options_.rank < 0) take_share();
   const std::int64_t ranks = options_.num_replicas;
   if (size < 0) throw wrong(fmt::format("dataset size must be >= 0, got {}", size));
   if (ranks < 1) throw wrong(fmt::format("the number of ranks must be at least 1, got {}", ranks));
@@ -76,6 +84,27 @@ DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOpti
     throw wrong(fmt::format("expected a batch size of at least 1 for each of {} ranks, got [{}]", ranks,
                             fmt::join(batches, ", ")));
   }
+}
+
+void DistributedSampler::take_share() {
+  const Share share = share_of_process();
+  options_.rank = share.rank;
+  options_.num_replicas = share.world_size;
+  share_found_ = true;
+  log::info(fmt::format("a sampler takes share {} of {} of its data, as {}", share.rank, share.world_size,
+                        launch::joined_world() ? "in the process group" : "the environment says"));
+}
+
+// Otherwise ranks would train on the same samples, and nobody would know.
+void DistributedSampler::check_share() const {
+  const std::optional<launch::World> world = launch::joined_world();
+  if (!share_found_ || !world) return;
+  if (world->rank == options_.rank && world->world_size == options_.num_replicas) return;
+  throw DataError(
+      ErrorCode::kMismatch,
+      fmt::format("this sampler or loader was made when this process was rank {} of {}; in the process group "
+                  "it is rank {} of {}: make it after init_process_group, or say rank and number of ranks",
+                  options_.rank, options_.num_replicas, world->rank, world->world_size));
 }
 
 Dealing DistributedSampler::dealing() const {
@@ -122,6 +151,7 @@ void DistributedSampler::for_each_position(Visit visit) const {
 }
 
 std::vector<std::int64_t> DistributedSampler::indices() const {
+  check_share();
   std::vector<std::int64_t> result;
   result.reserve(static_cast<std::size_t>(remaining()));
   if (remaining() == 0) return result;

@@ -5,16 +5,8 @@
 #include <algorithm>
 
 #include "lockstep/data/errors.h"
-#include "lockstep/launch/world.h"
 
 namespace lockstep::data {
-
-Share share_from(const Environment& environment) {
-  const Result<launch::World> found = launch::resolve_world({}, environment);
-  if (!found.ok()) throw DataError(found.status().code(), found.status().message());
-  const launch::World& world = found.value();
-  return {world.rank, world.world_size, world.local_rank, world.local_world_size, world.num_nodes};
-}
 
 std::int64_t part_of(std::int64_t total, std::int64_t parts, std::int64_t index) {
   return total / parts + (index < total % parts ? 1 : 0);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/data/data_loader.h"
+#include "lockstep/data/share.h"
 
 namespace lockstep::data {
 

@@ -26,6 +26,8 @@ class WorkerTuner {
   int workers() const { return workers_; }
   int most() const { return cores_; }
 
+  // So many workers cannot be had: never again asks for them.
+  void stay_below(int workers) { workers_ = cores_ = workers - 1; }
   // The number of workers from now on.
   int note(const BatchTimes& times);
 
@@ -34,7 +36,7 @@ class WorkerTuner {
 
   static constexpr int kBatchesBetween = 8;
 
-  int cores_;
+  int cores_;  // the most workers
   int workers_ = 1;
   int batches_ = 0;
   BatchTimes sum_;

@@ -9,6 +9,7 @@
 
 #include "c10d/ranks.h"
 #include "support/process_ranks.h"
+#include "support/thread_limit.h"
 
 namespace lockstep::test {
 namespace {
@@ -133,6 +134,29 @@ TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
         const std::string text{std::istreambuf_iterator<char>(file), {}};
         EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
       });
+}
+
+// A future needs a thread; the work itself does not, and goes on.
+TEST(FutureThreadsFault, WithoutAThreadTheFutureIsAnErrorAndTheWorkEnds) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    const torch::Tensor tensor = torch::ones({3});
+    barrier();
+    if (rank == 0) {
+      refuse_threads();
+      const Work work = irecv(tensor, 1);
+      for (int i = 0; i < 2; ++i) {
+        expect_error(ErrorCode::kUnavailable, {"cannot start a thread", "pids limit"}, [&] { work->getFuture(); });
+      }
+      send(torch::zeros({1}), 1);
+      work->wait();
+      expect_equal(tensor, torch::full({3}, 7.0F), "received");
+    } else {
+      recv(torch::zeros({1}), 0);
+      send(torch::full({3}, 7.0F), 0);
+    }
+    barrier();
+  });
 }
 
 }  // namespace

@@ -341,5 +341,23 @@ TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   EXPECT_EQ(end.out, "0\n") << end.err;
 }
 
+// As a user who may have so many threads and processes in all: the launcher itself, its store's thread, the keeper,
+// ranks.
+TEST(RunFault, WithoutThreadsOrProcessesIsAnErrorThatLeavesNothing) {
+  for (const int most : {1, 2, 3, 4}) {
+    const std::string user = std::to_string(1'000'000'000 + getpid());
+    std::vector<std::string> words{"setpriv", "--reuid",        user,      "--regid",
+                                   user,      "--clear-groups", "prlimit", "--nproc=" + std::to_string(most)};
+    const std::vector<std::string> run = job(2, "exec sleep 60");
+    words.insert(words.end(), run.begin(), run.end());
+    Process process(words);
+    const Finished end = process.finish();
+    EXPECT_NE(end.exit_code, 0) << most;
+    EXPECT_LT(end.exit_code, 128) << most << " crashed: " << end.err;
+    EXPECT_TRUE(contains(end.err, "Resource temporarily unavailable")) << most << ": " << end.err;
+    EXPECT_TRUE(process.wait_until_no_descendant()) << most;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::test

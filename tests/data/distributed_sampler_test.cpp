@@ -115,7 +115,9 @@ TEST(DistributedSampler, RefusesWhatCannotBeRight) {
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2, .rank = 2}), DataError);
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 0}), DataError);
   EXPECT_THROW(DistributedSampler(5, {.drop_last = true, .exact = true}), DataError);
-  DistributedSampler sampler(5, {.num_replicas = 2});
+  EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2}), DataError);  // which of them?
+  EXPECT_THROW(DistributedSampler(5, {.rank = 0}), DataError);
+  DistributedSampler sampler(5, {.num_replicas = 2, .rank = 0});
   EXPECT_THROW(sampler.advance(4), DataError);
   EXPECT_THROW(sampler.set_epoch(-1), DataError);
 }

@@ -20,26 +20,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/samplers.h"
+#include "lockstep/data/share.h"
 
 namespace lockstep::data {
-
-// A rank's part of the work.
-struct Share {
-  std::int64_t rank = 0;
-  std::int64_t world_size = 1;
-  std::int64_t local_rank = 0;  // among the processes of this machine
-  std::int64_t local_world_size = 1;
-  std::int64_t nodes = 1;  // machines
-};
-
-// From what started this process: launcher variables, Slurm or MPI; the whole (0 of 1) when nothing did. The same rules
-// as init_process_group's (launch/world.h). Throws DataError when the variables contradict each other.
-Share share_from(const Environment& environment);
 
 // For num_workers.
 inline constexpr int kAutoWorkers = -1;
@@ -88,7 +75,8 @@ struct DataLoaderOptions {
   // the CPU: they stay where they are made. A device that is not there is an error (kUnavailable).
   std::optional<torch::Device> device = {};
 
-  // -1: from the environment, see share_from. Say both or neither.
+  // -1: of the process group as it is when the loader is made, else from the environment (share_of_process). Say both
+  // or neither.
   std::int64_t rank = -1;
   std::int64_t world_size = -1;
 
@@ -107,7 +95,8 @@ class DataLoader {
  public:
   class Iterator;
 
-  // Takes the dataset over (or shares it). Starts the workers. Throws DataError (kInvalidArgument).
+  // Takes the dataset over (or shares it). Starts the workers. Throws DataError (kInvalidArgument; kUnavailable when
+  // the system refuses a thread).
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
   template <std::derived_from<Dataset> D>
   explicit DataLoader(D dataset, DataLoaderOptions options = {})
@@ -117,7 +106,8 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch.
+  // begin() starts the next epoch (and throws, see DistributedSampler::indices, when the process group is not the one
+  // for which the loader was made): 0 at first, then one more each time; after load_state, the rest of that epoch.
   // Advancing the iterator blocks until the next batch is there, and throws what a worker threw for it: SampleError
   // with the sample's index for a dataset's error, DataError otherwise, each with the original exception nested. The
   // loop can go on with the batch after it.

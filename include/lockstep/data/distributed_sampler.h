@@ -21,10 +21,12 @@
 namespace lockstep::data {
 
 struct DistributedSamplerOptions {
-  std::int64_t num_replicas = 1;  // ranks that share the dataset
-  std::int64_t rank = 0;          // this one, below num_replicas
-  bool shuffle = true;            // a new order in each epoch; false: the dataset's order
-  std::uint64_t seed = 0;         // equal on all ranks
+  // Ranks that share the dataset, and which of them this is. -1: those of the process group as it is when the sampler
+  // is made, else from the environment (share_of_process). Say both or neither.
+  std::int64_t num_replicas = -1;
+  std::int64_t rank = -1;
+  bool shuffle = true;     // a new order in each epoch; false: the dataset's order
+  std::uint64_t seed = 0;  // equal on all ranks
   // When num_replicas does not divide the size: by default the first samples of the sequence are repeated at its end,
   // so that all ranks have the same number. With drop_last the tail is left out instead.
   bool drop_last = false;
@@ -61,10 +63,13 @@ class Dealing;
 class DistributedSampler {
  public:
   // `size`: of the dataset. Throws DataError (kInvalidArgument) for a negative size, a rank outside of num_replicas,
-  // exact with drop_last, an order for another size, batch sizes that are not one per rank and positive.
+  // one of these two without the other, exact with drop_last, an order for another size, batch sizes that are not one
+  // per rank and positive.
   explicit DistributedSampler(std::int64_t size, DistributedSamplerOptions options = {});
 
-  // This rank's dataset indices from the cursor to the end of the epoch, in order. O(size) time and memory.
+  // This rank's dataset indices from the cursor to the end of the epoch, in order. O(size) time and memory. Throws
+  // DataError (kMismatch) when the share was found out and is not this process's any more: a process group was made, or
+  // another one, after the sampler.
   std::vector<std::int64_t> indices() const;
   // For orders that repeat samples: a number for each of indices(), different for each time that the epoch has the
   // sample, which its randomness is to be keyed by. Empty for other orders: the index is enough. O(size).
@@ -90,6 +95,8 @@ class DistributedSampler {
   void load_state(const SamplerState& state);
 
  private:
+  void take_share();
+  void check_share() const;
   Dealing dealing() const;
   torch::Tensor sequence() const;
   template <typename Visit>
@@ -97,7 +104,8 @@ class DistributedSampler {
 
   std::int64_t dataset_size_;
   DistributedSamplerOptions options_;
-  std::int64_t size_;  // of an epoch
+  bool share_found_ = false;  // nobody said it
+  std::int64_t size_;         // of an epoch
   std::int64_t epoch_ = 0;
   std::int64_t start_ = 0;  // global position from which the present world deals
   std::int64_t taken_ = 0;  // samples this rank has consumed since

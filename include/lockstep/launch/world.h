@@ -20,7 +20,9 @@ struct World {
   // without MASTER_ADDR; mpirun over several nodes): then it has to come from MASTER_ADDR and MASTER_PORT.
   std::string master_addr;
   int master_port = 0;
-  std::string source;  // for people: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed"
+  // For people: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed", "process group"
+  // (found out by the ranks of one among themselves).
+  std::string source;
   // Whether somebody said local_rank (arguments, variables, a world of one); else it is worked out, as below.
   bool local_rank_known = false;
   // What the ranks of this job alone know: LOCKSTEP_JOB_KEY, else what Open MPI's mpirun gives each of its jobs. Empty
@@ -68,5 +70,10 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
 
 // The same with this process's variables.
 Result<World> resolve_world(const WorldArguments& arguments = {});
+
+// The world that this process has joined, whatever it was told of: init_process_group sets it, destroy_process_group
+// takes it away. So layers that know nothing of process groups, such as data, see where they are. Thread-safe.
+void set_joined_world(std::optional<World> world);
+std::optional<World> joined_world();
 
 }  // namespace lockstep::launch

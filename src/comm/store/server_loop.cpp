@@ -16,6 +16,7 @@
 #include "comm/store/user_key.h"
 #include "comm/store/wire.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
 
 namespace lockstep::comm {
 namespace {
@@ -45,12 +46,7 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
   options.listener.keep_from_forks();
   std::unique_ptr<Loop, LeakInForks> loop(
       new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
-  try {
-    loop->thread_ = std::thread([loop = loop.get()] { loop->run(); });
-  } catch (const std::system_error& error) {
-    return Status::from_errno("cannot start the store's thread (is there a limit on processes: ulimit -u?)",
-                              error.code().value());
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(loop->thread_, start_thread("the store", [loop = loop.get()] { loop->run(); }));
   return loop;
 }
 
@@ -92,7 +88,7 @@ TcpStoreServer::Loop::~Loop() {
   const std::uint64_t one = 1;
   while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void TcpStoreServer::Loop::watch(int fd, ClientId id, std::uint32_t events, int operation) {

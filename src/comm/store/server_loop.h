@@ -92,7 +92,7 @@ class TcpStoreServer::Loop {
   CondVar idle_;
   std::size_t num_clients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 
-  std::thread thread_;  // starts when all else is there
+  std::jthread thread_;  // last: starts when all else is there; none when it could not
 };
 
 }  // namespace lockstep::comm

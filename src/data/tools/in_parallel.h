@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/thread.h"
+
 namespace lockstep::data {
 
 // body(i) for each of begin..end-1, which must not throw; returns when all are done.
@@ -17,7 +19,11 @@ void in_parallel(std::int64_t begin, std::int64_t end, int threads, const Body& 
     for (std::int64_t i = next++; i < end; i = next++) body(i);
   };
   std::vector<std::jthread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work);
+  for (int i = 1; i < threads; ++i) {
+    Result<std::jthread> other = start_thread("pictures", work);
+    if (!other.ok()) break;  // those that there are do it, and be it this one alone
+    others.push_back(std::move(other).value());
+  }
   work();
 }
 

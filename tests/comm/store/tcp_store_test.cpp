@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <future>
+#include <iostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "comm/store/socket.h"
 #include "comm/store/wire.h"
 #include "support/held_port.h"
+#include "support/thread_limit.h"
 
 namespace lockstep::comm {
 namespace {
@@ -366,6 +368,17 @@ TEST(Endpoint, Parses) {
     EXPECT_EQ(endpoint.status().code(), ErrorCode::kInvalidArgument) << bad;
     EXPECT_NE(endpoint.status().message().find("LOCKSTEP_STORE"), std::string::npos) << endpoint.status().message();
   }
+}
+
+[[noreturn]] void serve_without_threads() {
+  test::refuse_threads();
+  const auto server = TcpStoreServer::start({});
+  std::cerr << server.status().message();
+  std::_Exit(server.status().code() == ErrorCode::kUnavailable ? 0 : 1);
+}
+
+TEST(TcpStoreFault, WithoutAThreadToServeWithIsAnError) {
+  EXPECT_EXIT(serve_without_threads(), testing::ExitedWithCode(0), "cannot start a thread for the store");
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+// Which part of the data a rank gets, however its process group was made.
+#include "lockstep/data/share.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/c10d/distributed.h"
+#include "lockstep/comm/store/file_store.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/errors.h"
+#include "support/held_port.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Example get(std::int64_t index) const override { return {torch::tensor(index), torch::tensor(index)}; }
+
+ private:
+  std::int64_t size_;
+};
+
+void forget_launcher() {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+                           "MASTER_ADDR", "MASTER_PORT"}) {
+    ::unsetenv(name);
+  }
+}
+
+std::vector<std::int64_t> epoch_of(DataLoader& loader) {
+  std::vector<std::int64_t> seen;
+  for (auto& batch : loader) {
+    for (std::int64_t i = 0; i < batch.data.numel(); ++i) seen.push_back(batch.data[i].item<std::int64_t>());
+  }
+  return seen;
+}
+
+// All ranks' samples together are the dataset, each once.
+void expect_dealt_out(const std::vector<std::int64_t>& mine, std::int64_t size) {
+  torch::Tensor counts = torch::zeros({size}, torch::kLong);
+  for (const std::int64_t index : mine) counts[index] += 1;
+  all_reduce(counts);
+  EXPECT_TRUE(torch::equal(counts, torch::ones({size}, torch::kLong))) << counts;
+}
+
+constexpr std::int64_t kSamples = 25;
+
+void expect_right_shares(int rank, int world) {
+  ASSERT_EQ(get_rank(), rank);
+  for (const int workers : {0, 1}) {
+    DataLoader loader(Numbers(kSamples), {.batch_size = 3, .shuffle = true, .exact = true, .num_workers = workers});
+    expect_dealt_out(epoch_of(loader), kSamples);
+  }
+  expect_dealt_out(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
+  const Share share = share_of_process();
+  EXPECT_EQ(share.rank, rank);
+  EXPECT_EQ(share.world_size, world);
+  EXPECT_EQ(share.local_rank, rank);
+  EXPECT_EQ(share.local_world_size, world);
+  EXPECT_EQ(share.nodes, 1);
+  // 2 * world + 1 samples of each global batch, one more for rank 0.
+  DataLoader of_machine(Numbers(100), {.machine_batch_size = 2 * world + 1});
+  EXPECT_EQ(of_machine.batch_size(), rank == 0 ? 3 : 2);
+  // Said explicitly it is what was said.
+  DataLoader whole(Numbers(kSamples), {.rank = 0, .world_size = 1});
+  EXPECT_EQ(epoch_of(whole).size(), static_cast<std::size_t>(kSamples));
+}
+
+struct Way {
+  const char* name;
+  std::function<InitOptions(int rank, int world, const test::SharedScratchFolder&, int port)> options;
+};
+
+std::vector<Way> ways() {
+  return {
+      {"explicit rank",
+       [](int rank, int world, const auto&, int port) {
+         ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+         ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+         return InitOptions{.rank = rank, .world_size = world};
+       }},
+      {"tcp",
+       [](int rank, int world, const auto&, int port) {
+         return InitOptions{
+             .init_method = "tcp://127.0.0.1:" + std::to_string(port), .rank = rank, .world_size = world};
+       }},
+      {"file",
+       [](int rank, int world, const auto& folder, int) {
+         return InitOptions{.init_method = "file://" + folder.path("world"), .rank = rank, .world_size = world};
+       }},
+      {"store",
+       [](int rank, int world, const auto& folder, int) {
+         auto store = comm::FileStore::open(folder.path("store"));
+         if (!store.ok()) throw std::runtime_error(store.status().message());
+         return InitOptions{.rank = rank, .world_size = world, .store = std::move(store).value()};
+       }},
+  };
+}
+
+class DataShareMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DataShareMulti, testing::Values(1, 2, 5));
+
+// The same port in all ranks.
+int shared_port(const test::SharedScratchFolder& folder, const test::HeldPort& held) {
+  const std::string path = folder.path("port");
+  if (!std::filesystem::exists(path)) std::ofstream(path) << held.number();
+  int port = 0;
+  std::ifstream(path) >> port;
+  return port;
+}
+
+TEST_P(DataShareMulti, IsTheProcessGroupsHoweverItWasMade) {
+  const int world = GetParam();
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    const test::SharedScratchFolder folder;
+    const test::HeldPort held;
+    const int port = shared_port(folder, held);
+    test::run_processes(world, [&](int rank) {
+      forget_launcher();
+      // The ranks in the other order than the launcher's: what counts is the group's.
+      const int mine = world - 1 - rank;
+      const ProcessGroupGuard group("", way.options(mine, world, folder, port));
+      expect_right_shares(mine, world);
+    });
+  }
+}
+
+TEST(DataShareMulti, GroupsMadeTooLateAreNoticed) {
+  test::run_processes(2, [](int rank) {
+    const auto of_group = [](int group_rank) {
+      ::setenv("RANK", std::to_string(group_rank).c_str(), 1);
+      ::setenv("WORLD_SIZE", "2", 1);
+    };
+    ::unsetenv("RANK");
+    ::unsetenv("WORLD_SIZE");
+    ::unsetenv("LOCAL_RANK");
+    ::unsetenv("LOCAL_WORLD_SIZE");
+    DataLoader early(Numbers(kSamples), {.batch_size = 5});
+    EXPECT_EQ(epoch_of(early).size(), static_cast<std::size_t>(kSamples)) << "alone it is the whole";
+    const DistributedSampler sampler(kSamples);
+    DataLoader told(Numbers(kSamples), {.rank = rank, .world_size = 2});
+    of_group(rank);
+    {
+      const ProcessGroupGuard group;
+      for (const auto& use : std::vector<std::function<void()>>{[&] { epoch_of(early); }, [&] { sampler.indices(); }}) {
+        try {
+          use();
+          ADD_FAILURE() << "no error";
+        } catch (const DataError& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+          const std::string text = error.what();
+          for (const std::string part : {std::string("rank 0 of 1"), fmt::format("rank {} of 2", rank),
+                                         std::string("after init_process_group")}) {
+            EXPECT_NE(text.find(part), std::string::npos) << text;
+          }
+        }
+      }
+      EXPECT_EQ(epoch_of(told).size(), 13U);
+    }
+    EXPECT_EQ(epoch_of(early).size(), static_cast<std::size_t>(kSamples)) << "the group is gone";
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::data
