@@ -193,7 +193,10 @@ Status WideGroup::greet(Deadline deadline) {
         silent.push_back(rank);
         lost = lost || transport_->is_lost(rank);
       }
-      if (silent.empty() && told_.empty()) return {};
+      if (silent.empty() && told_.empty()) {
+        transport_->close_to_programs();
+        return {};
+      }
       if (!break_status_.ok()) return break_status_;
       if (lost || deadline.expired()) break;
     }

@@ -9,22 +9,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <limits>
+
+#include "comm/transport/foreign_descriptors.h"
 
 namespace lockstep::comm {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::set<int> own_descriptors() {
-  std::set<int> descriptors;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator("/proc/self/fd", ignored)) {
-    descriptors.insert(std::atoi(entry.path().filename().c_str()));
-  }
-  return descriptors;
-}
 
 // In network order; 0: no TCP socket that listens.
 std::uint16_t listening_port(int fd) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "comm/transport/foreign_descriptors.h"
 #include "comm/transport/listen_guard.h"
 #include "comm/transport/port_guard.h"
 #include "comm/transport/ucx_context.h"
@@ -115,6 +116,13 @@ class UcxTransport final : public Transport {
   bool is_lost(int peer) const override {
     const auto found = connections_.find(peer);
     return found != connections_.end() && found->second.lost;
+  }
+
+  void close_to_programs() const override {
+    std::vector<std::string> addresses;
+    for (const auto& [peer, connection] : connections_) addresses.push_back(connection.address);
+    take_connections(listeners_, addresses);
+    at_start_.take_new_events();
   }
 
   void close(bool gently, std::chrono::milliseconds limit) override {
@@ -239,6 +247,7 @@ class UcxTransport final : public Transport {
     params.err_handler.cb = &UcxTransport::on_error;
     params.err_handler.arg = &connection;
     if (ucx_.ucp_ep_create(worker_, &params, &connection.endpoint) != UCS_OK) connection.lost = true;
+    close_to_programs();
   }
 
   void finish(ucs_status_ptr_t request, Deadline deadline) {
@@ -280,6 +289,8 @@ class UcxTransport final : public Transport {
   LetterHandler handler_;
   std::string description_;
   ucp_worker_h worker_ = nullptr;
+  const ForeignDescriptors at_start_;
+  std::vector<int> listeners_;
   int event_fd_ = -1;
   bool closed_ = false;
   std::map<int, Connection> connections_;
@@ -292,12 +303,14 @@ class UcxTransport final : public Transport {
 Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
                                             LetterHandler handler) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
+  const ForeignDescriptors foreign;
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
   const char* devices = std::getenv("UCX_NET_DEVICES");
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
   auto transport = std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
                                                   fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where));
   LOCKSTEP_RETURN_IF_ERROR(transport->open(admitted));
+  foreign.take_new();
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
