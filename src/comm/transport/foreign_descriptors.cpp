@@ -114,24 +114,21 @@ void ForeignDescriptors::take_new() const {
   }
 }
 
-void ForeignDescriptors::take_new_events() const {
-  for (const int fd : inheritable_descriptors()) {
-    if (!before_.contains(fd) && waits_for_events(fd)) take(fd);
-  }
-}
-
-void take_connections(std::span<const int> listeners, std::span<const std::string> addresses) {
+void ForeignDescriptors::take_connected(std::span<const int> listeners, std::span<const std::string> addresses) const {
   std::set<in_port_t> ports;
   for (const int listener : listeners) ports.insert(port_of(listener, &getsockname));
-  for (const int fd : inheritable_descriptors()) {
+  const auto is_ours = [&](int fd) {
     const in_port_t here = port_of(fd, &getsockname);
-    if (here == 0) continue;
+    if (here == 0) return !before_.contains(fd) && waits_for_events(fd);
+    if (ports.contains(here)) return true;
     const in_port_t there = port_of(fd, &getpeername);
     const std::string_view bytes(reinterpret_cast<const char*>(&there), sizeof there);
-    const bool known = there != 0 && std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
-                         return address.find(bytes) != std::string::npos;
-                       });
-    if (known || ports.contains(here)) take(fd);
+    return there != 0 && std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
+             return address.find(bytes) != std::string::npos;
+           });
+  };
+  for (const int fd : inheritable_descriptors()) {
+    if (is_ours(fd)) take(fd);
   }
 }
 

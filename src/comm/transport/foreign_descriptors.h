@@ -12,19 +12,17 @@ namespace lockstep::comm {
 std::set<int> own_descriptors();
 
 // Takes for UCX's what has come since it was made. Another thread may have opened something meanwhile, so this is for
-// single calls, and what spans more takes only what UCX waits for events with.
+// single calls; what spans more looks closer.
 class ForeignDescriptors {
  public:
   ForeignDescriptors();
   void take_new() const;
-  void take_new_events() const;
+  // What UCX waits for events with, and its connections: those at the port of one of its `listeners`, and those to a
+  // port that occurs, as two bytes in network order, in one of the `addresses` that it has for peers.
+  void take_connected(std::span<const int> listeners, std::span<const std::string> addresses) const;
 
  private:
   const std::set<int> before_;
 };
-
-// The connections of UCX: those at the port of one of its `listeners`, and those to a port that occurs, as two bytes in
-// network order, in one of the `addresses` that it has for peers.
-void take_connections(std::span<const int> listeners, std::span<const std::string> addresses);
 
 }  // namespace lockstep::comm

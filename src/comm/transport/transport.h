@@ -65,7 +65,7 @@ class Transport {
   // The connection to this peer has broken: nothing more will come from it or reach it.
   virtual bool is_lost(int peer) const = 0;
   // To be called once peers have connected: keeps what they have connected to from programs that this process starts.
-  virtual void close_to_programs() const = 0;
+  virtual void close_to_programs() = 0;
   // Ends everything under way, so that memory given to parcels is free, and every connection. `gently`: what has been
   // handed over is still sent, for at most `limit`.
   virtual void close(bool gently, std::chrono::milliseconds limit) = 0;

@@ -28,8 +28,12 @@ std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, LetterHandler handler,
-               std::string description)
-      : ucx_(ucx), context_(std::move(context)), handler_(std::move(handler)), description_(std::move(description)) {}
+               std::string description, ForeignDescriptors at_start)
+      : ucx_(ucx),
+        context_(std::move(context)),
+        handler_(std::move(handler)),
+        description_(std::move(description)),
+        at_start_(std::move(at_start)) {}
   ~UcxTransport() override {
     close(/*gently=*/false, std::chrono::milliseconds(0));
     if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
@@ -105,7 +109,13 @@ class UcxTransport final : public Transport {
 
   bool progress() override { return worker_ != nullptr && !closed_ && ucx_.ucp_worker_progress(worker_) != 0; }
 
-  bool may_sleep() override { return worker_ != nullptr && !closed_ && ucx_.ucp_worker_arm(worker_) == UCS_OK; }
+  bool may_sleep() override {
+    if (connected_ && looks_ > 0) {
+      --looks_;
+      close_to_programs();
+    }
+    return worker_ != nullptr && !closed_ && ucx_.ucp_worker_arm(worker_) == UCS_OK;
+  }
 
   void sleep(std::chrono::microseconds limit) const override {
     pollfd entry{event_fd_, POLLIN, 0};
@@ -118,11 +128,11 @@ class UcxTransport final : public Transport {
     return found != connections_.end() && found->second.lost;
   }
 
-  void close_to_programs() const override {
+  void close_to_programs() override {
     std::vector<std::string> addresses;
     for (const auto& [peer, connection] : connections_) addresses.push_back(connection.address);
-    take_connections(listeners_, addresses);
-    at_start_.take_new_events();
+    at_start_.take_connected(listeners_, addresses);
+    connected_ = true;
   }
 
   void close(bool gently, std::chrono::milliseconds limit) override {
@@ -183,8 +193,9 @@ class UcxTransport final : public Transport {
         [&] { created = ucx_.ucp_worker_create(context_->handle(), &params, &worker_); }, close_port);
     LOCKSTEP_RETURN_IF_ERROR(watched.status());
     LOCKSTEP_RETURN_IF_ERROR(check(created, "worker"));
+    listeners_ = listeners.found(address());
     if (!watched.value()) {
-      for (const int listener : listeners.found(address())) close_port(listener);
+      for (const int listener : listeners_) close_port(listener);
     }
     // The group can do without, as long as no stranger is on the network.
     if (!closed.ok()) log::warning(closed.message());
@@ -247,7 +258,7 @@ class UcxTransport final : public Transport {
     params.err_handler.cb = &UcxTransport::on_error;
     params.err_handler.arg = &connection;
     if (ucx_.ucp_ep_create(worker_, &params, &connection.endpoint) != UCS_OK) connection.lost = true;
-    close_to_programs();
+    if (connected_) close_to_programs();  // one that was not made at the start
   }
 
   void finish(ucs_status_ptr_t request, Deadline deadline) {
@@ -290,6 +301,8 @@ class UcxTransport final : public Transport {
   std::string description_;
   ucp_worker_h worker_ = nullptr;
   const ForeignDescriptors at_start_;
+  bool connected_ = false;
+  int looks_ = 4;  // for what UCX connects later, while there is nothing else to do
   std::vector<int> listeners_;
   int event_fd_ = -1;
   bool closed_ = false;
@@ -307,8 +320,9 @@ Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, c
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
   const char* devices = std::getenv("UCX_NET_DEVICES");
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
-  auto transport = std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
-                                                  fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where));
+  auto transport =
+      std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
+                                     fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where), foreign);
   LOCKSTEP_RETURN_IF_ERROR(transport->open(admitted));
   foreign.take_new();
   return std::unique_ptr<Transport>(std::move(transport));
