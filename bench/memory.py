@@ -1,4 +1,5 @@
-"""memory: what DDP adds to a rank's memory, against its allowance (10 % of the gradients and 16 MiB) and PyTorch's DDP."""
+"""memory: what DDP adds to a rank's memory, against its allowance (10 % of the gradients and 16 MiB) and PyTorch's DDP; and
+to its page tables and page faults, against PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,28 +12,41 @@ MIB = 1 << 20
 PAGE = 4096
 
 
-def added(tools: Tools, command, workload: str, ranks: int) -> tuple[float, int]:
-    """MiB a rank, with DDP less without, and the gradients' bytes. At least a page, so that ratios exist."""
-    without, _ = workloads.memory_per_rank(tools, command, "together", workload, ranks, STEPS)
-    with_ddp, gradient_bytes = workloads.memory_per_rank(tools, command, "ddp", workload, ranks, STEPS)
-    return max(with_ddp - without, PAGE) / MIB, gradient_bytes
+def added(tools: Tools, command, workload: str, ranks: int) -> workloads.Footprint:
+    """A rank's, with DDP less without. At least a page, and a fault, so that ratios exist."""
+    without = workloads.footprint(tools, command, "together", workload, ranks, STEPS)
+    with_ddp = workloads.footprint(tools, command, "ddp", workload, ranks, STEPS)
+    return workloads.Footprint(
+        max(with_ddp.memory - without.memory, PAGE),
+        max(with_ddp.page_tables - without.page_tables, PAGE),
+        max(with_ddp.faults - without.faults, 1),
+        with_ddp.gradient_bytes,
+    )
 
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     for workload in WORKLOADS:
         for ranks in tools.ranks:
-            ours, pytorch, gradient_bytes = [], [], 0
+            ours, pytorch = [], []
             try:
                 for _ in range(QUICK_ROUNDS if tools.quick else ROUNDS):
-                    mine, gradient_bytes = added(tools, workloads.our_command, workload, ranks)
-                    theirs, _ = added(tools, workloads.peer_command, workload, ranks)
-                    ours.append(mine)
-                    pytorch.append(theirs)
+                    ours.append(added(tools, workloads.our_command, workload, ranks))
+                    pytorch.append(added(tools, workloads.peer_command, workload, ranks))
             except BenchError as error:
                 outcome.missing.append(f"memory {workload}, {ranks} ranks: {error}")
                 continue
+            gradient_bytes = ours[0].gradient_bytes
+            memory = [one.memory / MIB for one in ours]
             allowed = [0.1 * gradient_bytes / MIB + 16]
-            outcome.rows.append(Row("memory", workload, gradient_bytes, ranks, ours, allowed, "limit", "MiB"))
-            outcome.rows.append(Row("memory", workload, gradient_bytes, ranks, ours, pytorch, "pytorch", "MiB"))
+
+            def compare(case: str, mine: list[float], theirs: list[float], peer: str, unit: str) -> None:
+                outcome.rows.append(Row("memory", case, gradient_bytes, ranks, mine, theirs, peer, unit))
+
+            compare(workload, memory, allowed, "limit", "MiB")
+            compare(workload, memory, [one.memory / MIB for one in pytorch], "pytorch", "MiB")
+            tables = [[one.page_tables / 1024 for one in side] for side in (ours, pytorch)]
+            compare(f"{workload}, page tables", *tables, "pytorch", "KiB")
+            faults = [[one.faults for one in side] for side in (ours, pytorch)]
+            compare(f"{workload}, page faults", *faults, "pytorch", "faults")
     return outcome

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import ENVIRONMENT, BenchError, Tools
@@ -108,8 +109,29 @@ def proportional_memory(pid: int) -> int:
     raise BenchError(f"/proc/{pid}/smaps_rollup has no line Pss")
 
 
-def memory_per_rank(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> tuple[float, int]:
-    """Bytes a rank (PSS summed over the ranks / ranks) after some steps, while all live; and its gradients' bytes."""
+@dataclass
+class Footprint:
+    """Of a rank, after some steps, while all live; means over the ranks."""
+
+    memory: float  # bytes, see proportional_memory
+    page_tables: float  # bytes
+    faults: float  # minor faults since its start
+    gradient_bytes: int
+
+
+def page_tables(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmPTE:"):
+            return int(line.split()[1]) * 1024
+    raise BenchError(f"/proc/{pid}/status has no line VmPTE")
+
+
+def minor_faults(pid: int) -> int:
+    # "pid (any name) state ppid pgrp session tty tpgid flags minflt ..."
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+def footprint(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> Footprint:
     log, hold = tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
@@ -124,8 +146,9 @@ def memory_per_rank(tools: Tools, command, mode: str, workload: str, ranks: int,
     with started(commands, log) as processes:
         wait_for(files, processes, log, timeout=300)
         reports = [read(file) for file in files]
-        total = sum(proportional_memory(report["pid"]) for report in reports)
+        pids = [report["pid"] for report in reports]
+        totals = [sum(measure(pid) for pid in pids) for measure in (proportional_memory, page_tables, minor_faults)]
         hold.touch()
         for process in processes:
             process.wait(timeout=120)
-    return total / ranks, reports[0]["gradient_bytes"]
+    return Footprint(*(total / ranks for total in totals), reports[0]["gradient_bytes"])

@@ -1,6 +1,8 @@
 """What a Python program sees of the backend `lockstep`; prints "all well" when it is what it should be."""
 import datetime
 import os
+import subprocess
+import sys
 import tempfile
 
 import torch
@@ -48,6 +50,8 @@ def check(rank, store):
     dist.all_reduce(sparse)
     expect(sparse.to_dense().tolist() == [1, 1, 0, 4], "the sparse sum")
 
+    check_forks()
+
     expect_error(dist.DistBackendError, "rank(s) 0 called", lambda: dist.all_reduce(torch.ones(3 + rank)))
     expect_error(ValueError, "not defined", lambda: dist.all_reduce(torch.ones(1), op=dist.ReduceOp.BXOR))
     expect_error(ValueError, "requires non-empty tensor list", lambda: dist.group.WORLD.allreduce([]))
@@ -67,6 +71,32 @@ def check(rank, store):
     if rank == 0:
         expect_error(RuntimeError, "Rank 1 failed to pass monitoredBarrier", lambda: group_barrier(group))
     dist.destroy_process_group()
+
+
+def check_forks():
+    """Workers and other children that Python forks beside a group neither use nor disturb it."""
+    child = os.fork()
+    if child == 0:
+        refused = False
+        try:
+            dist.all_reduce(torch.ones(3))
+        except ValueError as error:
+            refused = "fork of" in str(error)
+        dist.destroy_process_group()
+        os._exit(0 if refused else 1)
+    expect(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a fork's own call")
+    data = torch.arange(20.0)
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    sums = []
+    for batch in loader:
+        dist.all_reduce(batch)
+        sums.append(batch.sum().item())
+    expect(sum(sums) == WORLD * data.sum().item(), sums)
+    process = torch.multiprocessing.get_context("fork").Process(target=sys.exit, args=(5,))
+    process.start()
+    process.join()
+    expect(process.exitcode == 5, process.exitcode)
+    subprocess.run(["true"], check=True)
 
 
 def group_barrier(group):
