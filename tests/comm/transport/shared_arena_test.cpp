@@ -62,7 +62,7 @@ TEST(SharedArena, ReusesWhatIsFreed) {
 
 TEST(SharedArena, TakesNoMemoryBeforeItIsUsed) {
   const auto arena = SharedArena::create().value();
-  EXPECT_GE(arena->first_bytes(), 64 * kMiB);
+  EXPECT_GE(arena->first_bytes(), kMiB);
   EXPECT_EQ(resident(*arena), 0U);
 }
 
