@@ -19,6 +19,9 @@
 //     step they are equal on all ranks.
 //   - No prefix is added to parameter names.
 //
+// Parameters and buffers keep their shapes: one that was resized since is an error that names it. Replaced, added,
+// frozen or converted ones are taken over at the next pass, on all ranks.
+//
 // An exception that leaves backward() on all ranks alike does no harm: the next pass starts anew. On some ranks only,
 // the ranks no longer make the same calls, and the group is lost: destroy it, and make a new one and a new wrapper. A
 // wrapper that is destroyed after an exception drops the gradients that were still being reduced.
