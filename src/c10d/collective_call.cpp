@@ -76,6 +76,7 @@ void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
 }
 
 void CollectiveCall::follow_earlier_works() {
+  if (group_->works().empty()) return;
   earlier_ = group_->works().before_a_barrier();
   if (earlier_ == nullptr || options_.blocking == Blocking::kNo) return;
   for (const GroupWorkPtr& work : *earlier_) work->finish_by(deadline_);

@@ -85,7 +85,8 @@ class CollectiveCall : public CallChecks {
   // The same of a message, which concerns one other rank: nobody is told.
   template <typename Operation>
   void submit(const Operation& operation) {
-    check(begin(operation), communicator_->sequence());
+    const Status status = begin(operation);
+    if (!status.ok()) check(status, communicator_->sequence());
   }
 
   // The answer of the method; `outputs` is what Work::result() and its future give.

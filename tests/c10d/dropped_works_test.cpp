@@ -1,6 +1,7 @@
 // Works that nobody keeps: what was started comes to its end all the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -110,7 +111,7 @@ TEST(DroppedWorksMulti, MessagesArriveAllTheSame) {
 TEST(DroppedWorksMulti, AreLetGoOfAsTheyEnd) {
   run_world(2, [](int) {
     constexpr int kCalls = 2000;
-    std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tensors;
+    std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> tensors;
     const auto alive = [&] {
       return std::count_if(tensors.begin(), tensors.end(), [](const auto& tensor) { return !tensor.expired(); });
     };

@@ -111,6 +111,32 @@ TEST(MpiGroupsMulti, CallbacksMayLeaveTheGroup) {
   });
 }
 
+TEST(MpiGroupsMulti, WorksMayBeLetGoOfAndCallbacksMayWait) {
+  run_world(2, [](int) {
+    std::vector<torch::Tensor> tensors;
+    for (int i = 0; i < 16; ++i) {
+      tensors.push_back(torch::ones({20'000, 2}).select(1, 0));
+      all_reduce_async(tensors.back());
+    }
+    barrier_async()->getFuture()->wait();
+    for (const torch::Tensor& tensor : tensors) expect_equal(tensor, torch::full({20'000}, 2.0), "let go of");
+
+    const torch::Tensor twice = torch::ones({5});
+    all_reduce_coalesced({twice, twice});
+    expect_equal(twice, torch::full({5}, 2.0), "twice in a list");
+
+    const torch::Tensor inner = torch::ones({3});
+    const auto outer = all_reduce_async(torch::ones({3}))->getFuture()->then(
+        [inner](c10::ivalue::Future&) -> c10::IValue {
+          all_reduce_async(inner)->getFuture()->waitAndThrow();
+          return true;
+        },
+        c10::BoolType::get());
+    outer->waitAndThrow();
+    expect_equal(inner, torch::full({3}, 2.0), "from a callback");
+  });
+}
+
 TEST(MpiErrorsMulti, NameRankAndReason) {
   run_world(2, [](int rank) {
     const torch::Tensor tensor = torch::ones({4});
