@@ -40,7 +40,7 @@ int fail(const lockstep::Status& status) {
   if (writer.ok()) {
     // A terminal that stands still keeps nobody for long.
     writer.value()->add(text);
-    static_cast<void>(writer.value()->wait_until_written(lockstep::Deadline::after(std::chrono::seconds(5))));
+    static_cast<void>(writer.value()->wait_until_written(lockstep::Deadline::after(std::chrono::seconds(3))));
   } else {
     std::fputs(text.c_str(), stderr);
   }

@@ -75,6 +75,12 @@ std::size_t Consoles::pending() {
 void Consoles::finish(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience) {
   flush();
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) make_room_in_pipe(fd);
+  if (!wait_for_readers(signals, deadline, patience)) return;
+  serve();  // which may have a last word to say
+  static_cast<void>(wait_for_readers(signals, deadline, patience));
+}
+
+bool Consoles::wait_for_readers(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience) {
   std::size_t before = pending();
   Deadline moved = Deadline::after(patience);
   while (before > 0 && !deadline.expired() && !moved.expired()) {
@@ -82,12 +88,13 @@ void Consoles::finish(SignalWatch& signals, Deadline deadline, std::chrono::nano
     add_to(polled);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(earlier(deadline, moved).remaining());
     poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
-    if (polled.front().revents != 0) return;
+    if (polled.front().revents != 0) return false;
     serve();
     const std::size_t now = pending();
     if (now < before) moved = Deadline::after(patience);
     before = now;
   }
+  return before == 0;
 }
 
 Status Relay::add_pipe(Fd log_file, WorkerStream::Settings settings, int& fd) {

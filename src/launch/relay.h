@@ -42,6 +42,8 @@ class Consoles {
  private:
   Consoles(std::unique_ptr<Console> out, std::unique_ptr<Console> err) : out_(std::move(out)), err_(std::move(err)) {}
   std::size_t pending();
+  // Whether all is written.
+  bool wait_for_readers(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience);
 
   std::unique_ptr<Console> out_;
   std::unique_ptr<Console> err_;  // null: the same as out
