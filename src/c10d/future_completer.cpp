@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/c10d/errors.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +24,7 @@ class FutureCompleter::Queue : public std::enable_shared_from_this<Queue> {
   bool add(GroupWorkPtr work) LOCKSTEP_EXCLUDES(mutex_);
   void begin_stop() LOCKSTEP_EXCLUDES(mutex_);
   // One of the threads; not joinable when there is none left.
-  std::thread take_thread() LOCKSTEP_EXCLUDES(mutex_);
+  std::jthread take_thread() LOCKSTEP_EXCLUDES(mutex_);
   // Nobody will wait for the threads.
   void let_threads_go() LOCKSTEP_EXCLUDES(mutex_);
 
@@ -36,12 +37,13 @@ class FutureCompleter::Queue : public std::enable_shared_from_this<Queue> {
   void leave_lead(const GroupWorkPtr& found) LOCKSTEP_EXCLUDES(mutex_);
   GroupWorkPtr find_settled(const std::vector<GroupWorkPtr>& works, bool stopping) const;
   // Sees to it that somebody looks after the works.
-  void call_a_leader() LOCKSTEP_REQUIRES(mutex_);
+  // An error when all threads are inside callbacks and the system refuses another.
+  Status call_a_leader() LOCKSTEP_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   std::vector<GroupWorkPtr> works_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::jthread> threads_ LOCKSTEP_GUARDED_BY(mutex_);
   int idle_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // threads that wait for the lead
   bool led_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
@@ -52,22 +54,20 @@ bool FutureCompleter::Queue::add(GroupWorkPtr work) {
   MutexLock lock(mutex_);
   if (stop_) return false;
   works_.push_back(std::move(work));
-  try {
-    call_a_leader();
-  } catch (...) {
-    // Whoever is busy will lead again, unless there is nobody.
-    if (!threads_.empty()) return true;
-    works_.pop_back();
-    throw;
-  }
-  return true;
+  const Status called = call_a_leader();
+  // Whoever is busy will lead again, unless there is nobody.
+  if (called.ok() || !threads_.empty()) return true;
+  works_.pop_back();
+  throw BackendError(called.code(), called.message());
 }
 
-void FutureCompleter::Queue::call_a_leader() {
+Status FutureCompleter::Queue::call_a_leader() {
   changed_.notify_all();
-  if (led_ || idle_ > 0) return;
-  std::thread thread([self = shared_from_this()] { self->run(); });
+  if (led_ || idle_ > 0) return {};
+  LOCKSTEP_ASSIGN_OR_RETURN(std::jthread thread, start_thread("the futures of a process group",
+                                                              [self = shared_from_this()] { self->run(); }));
   let_go_ ? thread.detach() : threads_.push_back(std::move(thread));
+  return {};
 }
 
 void FutureCompleter::Queue::begin_stop() {
@@ -76,9 +76,9 @@ void FutureCompleter::Queue::begin_stop() {
   changed_.notify_all();
 }
 
-std::thread FutureCompleter::Queue::take_thread() {
+std::jthread FutureCompleter::Queue::take_thread() {
   MutexLock lock(mutex_);
-  std::thread thread;
+  std::jthread thread;
   if (!threads_.empty()) {
     thread = std::move(threads_.back());
     threads_.pop_back();
@@ -89,7 +89,7 @@ std::thread FutureCompleter::Queue::take_thread() {
 void FutureCompleter::Queue::let_threads_go() {
   MutexLock lock(mutex_);
   let_go_ = true;
-  for (std::thread& thread : threads_) thread.detach();
+  for (std::jthread& thread : threads_) thread.detach();
   threads_.clear();
 }
 
@@ -118,11 +118,8 @@ void FutureCompleter::Queue::leave_lead(const GroupWorkPtr& found) {
     if (stop_) changed_.notify_all();
     return;
   }
-  try {
-    call_a_leader();
-  } catch (const std::system_error&) {
-    // No thread to be had: this one comes back after the callbacks.
-  }
+  // Where no thread is to be had, this one comes back after the callbacks.
+  static_cast<void>(call_a_leader());
 }
 
 GroupWorkPtr FutureCompleter::Queue::next() {
@@ -173,7 +170,7 @@ void FutureCompleter::stop() {
   queue_->begin_stop();
   if (runs_callbacks) return queue_->let_threads_go();
   // A thread that ends may have started another before.
-  for (std::thread thread = queue_->take_thread(); thread.joinable(); thread = queue_->take_thread()) thread.join();
+  for (std::jthread thread = queue_->take_thread(); thread.joinable(); thread = queue_->take_thread()) thread.join();
 }
 
 }  // namespace lockstep

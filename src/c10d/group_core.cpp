@@ -37,9 +37,9 @@ void GroupCore::check_process() const {
   throw ArgumentError(
       ErrorCode::kUnsupported,
       fmt::format(
-          "{}: this process is a fork of that rank; only the rank itself can use its groups. What is to run beside "
-          "it must be forked before init_process_group, or replace its program (exec); a fork may call "
-          "init_process_group as a rank of its own",
+          "this process is a fork of {}; only the rank itself can use its groups. What is to run beside it must be "
+          "forked before init_process_group, or replace its program (exec); a fork may call init_process_group as a "
+          "rank of its own",
           who()));
 }
 

@@ -17,11 +17,17 @@ namespace {
 constexpr std::size_t kFewMessages = 64;
 constexpr std::chrono::microseconds kPause{50};
 
+// The first of them with an error that nobody can be told of but by a barrier waits for that.
 void take_settled(WorksUnderWay::Works& works, WorksUnderWay::Works& settled) {
-  const auto end =
-      std::stable_partition(works.begin(), works.end(), [](const auto& work) { return !work->is_settled(); });
-  std::move(end, works.end(), std::back_inserter(settled));
-  works.erase(end, works.end());
+  WorksUnderWay::Works rest;
+  bool one_waits = false;
+  for (GroupWorkPtr& work : works) {
+    const bool waits = work->is_settled() && !one_waits && !work->is_message() && work.use_count() == 1 &&
+                       !work->untold().ok();
+    one_waits = one_waits || waits;
+    (work->is_settled() && !waits ? settled : rest).push_back(std::move(work));
+  }
+  works = std::move(rest);
 }
 
 bool breaks_group(ErrorCode code) {
@@ -51,6 +57,7 @@ void WorksUnderWay::collect() {
     if (is_worth_looking_through_messages()) works.insert(works.end(), messages_.begin(), messages_.end());
   }
   for (const GroupWorkPtr& work : works) static_cast<void>(work->collect());
+  works.clear();
   forget_settled();
 }
 

@@ -66,8 +66,9 @@ double leave_after_error(const std::function<void()>& all_have_met, const InitOp
     for (const ProcessGroup& group : groups) all_reduce(tensor, {.group = group});
     barrier();
     all_have_met();
-    const auto begun = all_reduce_async(tensor, {.group = groups.front()});  // under way in a group that is left
+    Work begun;  // under way in a group that is left
     try {
+      begun = all_reduce_async(tensor, {.group = groups.front()});  // an error already for who comes late
       all_reduce(tensor);
       ADD_FAILURE() << "no error";
     } catch (const std::exception&) {

@@ -73,7 +73,7 @@ TEST(DescriptorsFault, NoneLeftWhileAGroupFormsIsAnErrorOnEveryRank) {
   test::run_processes(kWorld, [](int rank) {
     auto met = rendezvous(RendezvousOptions()).value();
     SharedArenaOptions small;
-    small.reserve = std::size_t{1} << 20;
+    small.first_segment = std::size_t{1} << 20;
     const Meeting me{met.store, rank, SharedArena::create(small).value()};
     ASSERT_TRUE(me.form("first").ok());
     const std::set<int> before = test::Leftovers::now().descriptors;

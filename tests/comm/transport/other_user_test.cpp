@@ -31,7 +31,7 @@ const std::string kAddressKey = "lockstep/test/address";
 
 Result<HandOver> hand_over_as(int rank, int world_size, Store& store, Deadline deadline = Deadline::after(20s)) {
   SharedArenaOptions small;
-  small.reserve = kReserve;
+  small.first_segment = kReserve;
   const auto arena = SharedArena::create(small).value();
   HandOverOptions options;
   options.rank = rank;
