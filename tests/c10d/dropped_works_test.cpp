@@ -119,7 +119,9 @@ TEST(DroppedWorksMulti, AreLetGoOfAsTheyEnd) {
       const torch::Tensor tensor = torch::ones({5000, 2}).select(1, 0);
       all_reduce_async(tensor);
       tensors.emplace_back(tensor.getIntrusivePtr());
-      if (i % 100 == 0) EXPECT_LT(alive(), 100) << i;
+      if (i % 100 == 0) {
+        EXPECT_LT(alive(), 100) << i;
+      }
     }
     barrier();
     EXPECT_EQ(alive(), 0);
