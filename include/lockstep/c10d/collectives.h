@@ -7,15 +7,16 @@
 //
 // Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
 // LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). The tensors of an asynchronous operation must
-// not be touched until its Work is seen complete, or a later barrier of the group is, also by another operation: two that
-// are under way on one tensor do not wait for one another. A Work may be let go of. A call returns at once, but at most
-// 32 operations of a group are under way: the next one first waits for the oldest. Blocking forms are the cheaper ones; see
-// lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
+// not be touched until its Work is seen complete, or a later barrier of the group is, also by another operation: two
+// that are under way on one tensor do not wait for one another. A Work may be let go of. A call returns at once, but at
+// most 32 operations of a group are under way: the next one first waits for the oldest. Blocking forms are the cheaper
+// ones; see lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
 // are ranks of the world. Backend lockstep tells every rank when they do not match, or when one of them could not take
-// part; with mpi and nccl results may be wrong or incomplete instead, or others wait (docs/backends.md). Without init_process_group, and on ranks that are not in `group`,
-// every function throws. Errors: lockstep/c10d/errors.h and docs/errors.md.
+// part; with mpi and nccl results may be wrong or incomplete instead, or others wait (docs/backends.md). Without
+// init_process_group, and on ranks that are not in `group`, every function throws. Errors: lockstep/c10d/errors.h and
+// docs/errors.md.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -45,10 +46,11 @@ struct CollectiveOptions {
 };
 
 struct ReductionOptions {
-  // SUM, AVG (integers add in 64 bits and truncate the quotient), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or premul_sum(factor). Float sums are taken in
-  // rank order: bitwise equal on every rank and in every run. Refused (ArgumentError) before anything moves: AVG of
-  // bool; MIN and MAX of complex; BAND, BOR, BXOR of floating point and complex; premul_sum of integers and bool; all
-  // of float8 and quantised dtypes. Of bool, SUM and MAX are "or", PRODUCT and MIN "and". Sparse tensors: SUM only.
+  // SUM, AVG (integers add in 64 bits and truncate the quotient), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or
+  // premul_sum(factor). Float sums are taken in rank order: bitwise equal on every rank and in every run. Refused
+  // (ArgumentError) before anything moves: AVG of bool; MIN and MAX of complex; BAND, BOR, BXOR of floating point and
+  // complex; premul_sum of integers and bool; all of float8 and quantised dtypes. Of bool, SUM and MAX are "or",
+  // PRODUCT and MIN "and". Sparse tensors: SUM only.
   c10d::ReduceOp op = c10d::ReduceOp::SUM;
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;

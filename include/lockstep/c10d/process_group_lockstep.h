@@ -14,9 +14,9 @@
 // Empty tensors work.
 //
 // Errors: everything that can be checked on one rank is checked before anything moves (lockstep::ArgumentError); the
-// other ranks of a collective then get lockstep::BackendError (kMismatch) with the rank and its reason, at once, so that
-// none waits for it. What can only be seen together (kinds, counts, types, roots) fails on every rank in the same way.
-// The group stays usable, and its ranks in step.
+// other ranks of a collective then get lockstep::BackendError (kMismatch) with the rank and its reason, at once, so
+// that none waits for it. What can only be seen together (kinds, counts, types, roots) fails on every rank in the same
+// way. The group stays usable, and its ranks in step.
 //
 // Ranks with different dtypes are told apart by every collective (but not float8 and quantised dtypes from one
 // another), not by send and recv, which compare sizes in bytes.
@@ -87,13 +87,13 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   const std::string& name() const { return options_.name; }
   void setTimeout(std::chrono::milliseconds timeout) override;
 
-  // Several tensors of a rank, as Gloo takes them, of one dtype and size: those of the root that opts.rootTensor names go
-  // to all tensors of all ranks.
+  // Several tensors of a rank, as Gloo takes them, of one dtype and size: those of the root that opts.rootTensor names
+  // go to all tensors of all ranks.
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
-  // Several tensors of a rank, of one dtype and size: each becomes the reduction of all tensors of all ranks; AVG divides
-  // by the number of ranks.
-  // A sparse (COO) tensor can be summed too: its ranks may name different elements. That call blocks in either form.
+  // Several tensors of a rank, of one dtype and size: each becomes the reduction of all tensors of all ranks; AVG
+  // divides by the number of ranks. A sparse (COO) tensor can be summed too: its ranks may name different elements.
+  // That call blocks in either form.
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
   // Every tensor is an all-reduce of its own; dtypes may differ. One Work for all.
@@ -104,8 +104,8 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
 
-  // outputs[0][r] gets rank r's input and must have its size; sizes may differ between ranks. With n inputs, of one dtype
-  // and size, there are n lists of outputs, and each gets input i of rank r at r * n + i.
+  // outputs[0][r] gets rank r's input and must have its size; sizes may differ between ranks. With n inputs, of one
+  // dtype and size, there are n lists of outputs, and each gets input i of rank r at r * n + i.
   c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                            std::vector<at::Tensor>& inputs,
                                            const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
