@@ -22,8 +22,8 @@ void take_settled(WorksUnderWay::Works& works, WorksUnderWay::Works& settled) {
   WorksUnderWay::Works rest;
   bool one_waits = false;
   for (GroupWorkPtr& work : works) {
-    const bool waits = work->is_settled() && !one_waits && !work->is_message() && work.use_count() == 1 &&
-                       !work->untold().ok();
+    const bool waits =
+        work->is_settled() && !one_waits && !work->is_message() && work.use_count() == 1 && !work->untold().ok();
     one_waits = one_waits || waits;
     (work->is_settled() && !waits ? settled : rest).push_back(std::move(work));
   }

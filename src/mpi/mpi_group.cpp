@@ -36,7 +36,8 @@ void MpiGroup::break_with(const Status& error) {
 
 std::shared_ptr<FutureCompleter> MpiGroup::completer() {
   MutexLock lock(mutex_);
-  if (completer_ == nullptr && !left_) completer_ = std::shared_ptr<FutureCompleter>(new FutureCompleter, LeakInForks());
+  if (completer_ == nullptr && !left_)
+    completer_ = std::shared_ptr<FutureCompleter>(new FutureCompleter, LeakInForks());
   return completer_;
 }
 

@@ -57,8 +57,7 @@ constexpr std::int64_t kElementsOfOneThread = 10'000;
 
 void fork_in(int way) {
   const ProcessGroup group = default_group();
-  const torch::Tensor shared =
-      group->getBackend(c10::DeviceType::CPU)->allocateTensor(kElementsOfOneThread).fill_(4);
+  const torch::Tensor shared = group->getBackend(c10::DeviceType::CPU)->allocateTensor(kElementsOfOneThread).fill_(4);
   const torch::Tensor sum = torch::ones({200'000});
   const Work work = all_reduce_async(sum);
   const auto future = work->getFuture();  // a thread completes it

@@ -126,12 +126,14 @@ TEST(MpiGroupsMulti, WorksMayBeLetGoOfAndCallbacksMayWait) {
     expect_equal(twice, torch::full({5}, 2.0), "twice in a list");
 
     const torch::Tensor inner = torch::ones({3});
-    const auto outer = all_reduce_async(torch::ones({3}))->getFuture()->then(
-        [inner](c10::ivalue::Future&) -> c10::IValue {
-          all_reduce_async(inner)->getFuture()->waitAndThrow();
-          return true;
-        },
-        c10::BoolType::get());
+    const auto outer = all_reduce_async(torch::ones({3}))
+                           ->getFuture()
+                           ->then(
+                               [inner](c10::ivalue::Future&) -> c10::IValue {
+                                 all_reduce_async(inner)->getFuture()->waitAndThrow();
+                                 return true;
+                               },
+                               c10::BoolType::get());
     outer->waitAndThrow();
     expect_equal(inner, torch::full({3}, 2.0), "from a callback");
   });

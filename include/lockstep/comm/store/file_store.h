@@ -21,9 +21,9 @@ class FileLog;
 // A value is stored whole or not at all: after an error of the system (a full disk) the store is as it was before, and
 // works again once there is room; a process that is killed while it writes leaves nothing behind.
 //
-// Whoever can write the file can lead ranks astray, so it belongs to this user alone: kPermission when another user owns
-// it or may write to it (of a file server that gives all files to one number, the folder must be closed to others). A
-// symbolic link is not followed. Others may not read it either.
+// Whoever can write the file can lead ranks astray, so it belongs to this user alone: kPermission when another user
+// owns it or may write to it (of a file server that gives all files to one number, the folder must be closed to
+// others). A symbolic link is not followed. Others may not read it either.
 //
 // Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or was damaged from
 // outside; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a minute. The

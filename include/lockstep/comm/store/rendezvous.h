@@ -35,9 +35,9 @@ struct RendezvousOptions {
   int master_port = -1;
   // For everything together: reaching the store and waiting for all ranks. A negative value waits for ever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank 0
-  // hosts keeps to processes of its own user: on a loopback address the kernel tells whose they are, elsewhere they need
-  // the same key file in the home directory (TcpStoreServerOptions::job_key).
+  // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
+  // 0 hosts keeps to processes of its own user: on a loopback address the kernel tells whose they are, elsewhere they
+  // need the same key file in the home directory (TcpStoreServerOptions::job_key).
   std::string job_key = {};
   // Groups with different names do not meet. Also kept apart: generations after a restart (LOCKSTEP_RESTART_COUNT or
   // TORCHELASTIC_RESTART_COUNT), and the first, second, ... rendezvous of one name on one store.
