@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -14,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "support/full_disk.h"
 #include "support/scratch_folder.h"
 #include "support/thread_limit.h"
 
@@ -210,32 +210,13 @@ TEST_F(CheckpointFolders, AFifoInPlaceOfACheckpointIsPassedOver) {
 }
 
 // A limit on the size of files stands for a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limited{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limited);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  sighandler_t handler_;
-};
-
 TEST_F(CheckpointFolders, AFullDiskCostsNothingThatWasThere) {
   for (const bool asynchronous : {false, true}) {
     CheckpointManager manager(folder_, {.asynchronous = asynchronous});
     manager.save(1, state_of(1));
     manager.wait();
     {
-      const FileSizeLimit limit(10000);
+      const test::FileSizeLimit limit(10000);
       const Checkpoint large = state_of(2, 100000);
       EXPECT_EQ(code_of([&] {
                   manager.save(2, large);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -28,20 +29,6 @@ struct ScalesImpl : torch::nn::Module {
   torch::Tensor scale, spare, history;
 };
 TORCH_MODULE(Scales);
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
-void expect_in(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in: " << text;
-}
 
 // One way to change the model, and what the error says; empty: there is none.
 struct Change {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -12,20 +13,6 @@ namespace lockstep::test {
 namespace {
 
 using Net = torch::nn::Sequential;
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
-void expect_in(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in: " << text;
-}
 
 std::string error_of_wrapping(Net net, const DistributedDataParallelOptions& options = {}) {
   return error_of([&] { DistributedDataParallel<Net>(net, options); });
