@@ -20,8 +20,8 @@ std::string ranks_text(const std::vector<int>& ranks);
 // "rank 1 (rank 3 of the world), group 'odd'": how errors name a member. `global_ranks` may be empty.
 std::string describe_member(int rank, const std::string& group, const std::vector<int>& global_ranks);
 
-// What errors of the engine need after them, which name ranks of the group alone: ". In the world ...". Empty where
-// both numbers are the same.
+// What errors that name ranks of the group alone need after them: ". These are ranks of the group: ...". Empty where
+// both numbers are the same. (The engine names ranks of the world.)
 std::string explain_ranks(const std::vector<int>& global_ranks);
 
 class CallChecks {

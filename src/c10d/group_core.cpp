@@ -24,8 +24,7 @@ GroupCore::~GroupCore() {
 }
 
 void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
-  throw_status(Status(status.code(), status.message() + names_.explanation),
-               fmt::format("{}, {}", who(), numbered(operation, sequence)));
+  throw_status(status, fmt::format("{}, {}", who(), numbered(operation, sequence)));
 }
 
 void GroupCore::report_lost(const Status& error, const char* operation, std::uint64_t sequence) {

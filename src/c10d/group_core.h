@@ -17,14 +17,12 @@ class GroupCore {
  public:
   struct Names {
     std::string who;          // "rank 1, group 'world'"
-    std::string explanation;  // of ranks in the engine's errors: as from explain_ranks
     std::string profiled_as;  // before operations' names in profiles: "lockstep" gives "lockstep:all_reduce"
   };
   GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names);
   ~GroupCore();
 
   const std::string& who() const { return names_.who; }
-  const std::string& explanation() const { return names_.explanation; }
   const std::string& profiled_as() const { return names_.profiled_as; }
 
   // Throws what the engine answered to `operation`, which was number `sequence` (0: it has no number).

@@ -38,15 +38,11 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.name = options.name;
   communicator_options.timeout = options.timeout;
   communicator_options.arena = process_arena();
+  communicator_options.world_ranks = options.global_ranks;
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
-  const std::string explanation = explain_ranks(options.global_ranks);
-  if (!communicator.ok()) {
-    const Status status = communicator.status();
-    throw_status(Status(status.code(), status.message() + explanation), who + ", joining the group");
-  }
-  auto core = std::make_shared<GroupCore>(std::move(communicator).value(),
-                                          GroupCore::Names{who, explanation, options.profiled_as});
+  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), GroupCore::Names{who, options.profiled_as});
   // Not reclaim(), which expects an object that is counted already.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
       std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(store), std::move(core), options)));

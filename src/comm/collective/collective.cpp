@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 #include "plan.h"
 #include "small_call.h"
@@ -78,12 +79,15 @@ Status Collective::post(std::uint64_t sequence) {
   post.root = request_.root;
   post.count = request_.count;
   post.factor = request_.factor;
+  LOCKSTEP_FAULT_POINT("post: called");
   memory_.state(memory_.rank())
       .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
   // Half a post must not be seen: the others learn of a failure by the abort that follows.
   LOCKSTEP_RETURN_IF_ERROR(publish(post));
   const bool ready = (post.flags & kUnstaged) == 0;
+  LOCKSTEP_FAULT_POINT("post: written");
   post.state.store(2 * sequence + (ready ? 1 : 0), std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("post: stored");
   waiting_.notify(true);
   return {};
 }
@@ -136,7 +140,7 @@ void Collective::publish_input_sizes(Post& post) {
 Status Collective::publish_in_place(Post& post) {
   needs_all_ = true;
   const std::size_t bytes = request_.input.bytes;
-  const bool output_shared = in_arena(request_.output.data, bytes);
+  const bool output_shared = outputs_shared();
   if (output_shared && in_arena(request_.input.data, bytes)) {
     post.input = memory_.address_in_arena(request_.input.data);
     post.output = memory_.address_in_arena(request_.output.data);
@@ -185,10 +189,14 @@ Status Collective::publish_inputs(Post& post) {
   return {};
 }
 
+bool Collective::outputs_shared() const {
+  const auto shared = [&](const Piece& piece) { return in_arena(piece.data, piece.bytes); };
+  return shared(request_.output) && std::all_of(request_.outputs.begin(), request_.outputs.end(), shared);
+}
+
 Status Collective::publish_outputs(Post& post) {
   const std::size_t total = padded_total(request_.output, request_.outputs);
-  bool direct = in_arena(request_.output.data, request_.output.bytes);
-  for (const Piece& piece : request_.outputs) direct = direct && in_arena(piece.data, piece.bytes);
+  const bool direct = outputs_shared();
   // What every rank does for itself never lets others write its output.
   const bool own_work =
       Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
@@ -221,6 +229,7 @@ Status Collective::publish_outputs(Post& post) {
 void Collective::copy_outputs() {
   const std::byte* from = output_staging_.data();
   if (from == nullptr) return;
+  LOCKSTEP_FAULT_POINT("copy out");
   copy(request_.output.data, from, request_.output.bytes);
   from += padded(request_.output.bytes);
   for (const Piece& piece : request_.outputs) {
@@ -276,8 +285,8 @@ bool Collective::advance(bool help, Scratch& scratch) {
 
 // This rank cannot do its part, and all others need it. True, as it is over.
 bool Collective::break_group(const Status& why) {
-  Status status = why.with_context(
-      fmt::format("rank {} cannot take part in {} #{}", memory_.rank(), to_string(request_.kind), sequence_));
+  Status status = why.with_context(fmt::format("{} cannot take part in {} #{}", memory_.roster().name(memory_.rank()),
+                                               to_string(request_.kind), sequence_));
   waiting_.abort(status.code(), status.message());
   finish(std::move(status));
   return true;
@@ -288,6 +297,7 @@ Status Collective::stage_late() {
   Post& post = memory_.post(memory_.rank(), sequence_);
   if ((post.flags & kUnstaged) == 0) return {};
   LOCKSTEP_RETURN_IF_ERROR(reduces_in_place() ? publish_in_place(post) : publish_inputs(post));
+  LOCKSTEP_FAULT_POINT("post: staged late");
   post.state.store(2 * sequence_ + 1, std::memory_order_seq_cst);
   waiting_.notify(true);
   return {};
@@ -303,7 +313,7 @@ void Collective::start_running() {
 
 void Collective::run_tickets(bool help, Scratch& scratch) {
   if (!all_claimed_) work(help, scratch);
-  if (!needs_all_ || progress() == total_tickets_) finish({});
+  if (!needs_all_ || progress() == total_tickets_) finish(waiting_.broken_by_now());
 }
 
 void Collective::work(bool help, Scratch& scratch) {
@@ -315,20 +325,18 @@ void Collective::work(bool help, Scratch& scratch) {
     const std::uint64_t tickets = plan.tickets(owner);
     Counter& counter = memory_.claim(owner, sequence_);
     for (std::uint64_t ticket; !waiting_.aborted() && claim(counter, sequence_, tickets, ticket); ++my_done_) {
-      plan.execute(owner, ticket, outputs, scratch);
+      LOCKSTEP_FAULT_POINT("ticket: claimed");
+      // Once more: this rank may have stood still since, and the others have gone on without it.
+      if (!waiting_.aborted()) plan.execute(owner, ticket, outputs, scratch);
     }
   };
   const auto publish_done = [&] {
+    LOCKSTEP_FAULT_POINT("ticket: done");
     memory_.done(me, sequence_).word.store((sequence_ << kTicketBits) | my_done_, std::memory_order_seq_cst);
+    LOCKSTEP_FAULT_POINT("ticket: counted");
   };
 
-  if (plan.shared(me)) {
-    run(me);
-  } else {
-    for (const std::uint64_t tickets = plan.tickets(me); next_private_ < tickets; ++next_private_, ++my_done_) {
-      plan.execute(me, next_private_, outputs, scratch);
-    }
-  }
+  run(me);  // also what only this rank can do: whoever counts claims and tickets done need not tell them apart
   if (my_done_ != before) publish_done();
   if (help) {
     const std::uint64_t own = my_done_;
@@ -356,18 +364,26 @@ void Collective::finish(Status status) {
   phase_ = Phase::kOver;
 }
 
-void Collective::leak() {
+void Collective::abandon() {
+  if (phase_ == Phase::kOver) return;
+  const auto withdraw = [&](const Piece& piece) {
+    if (piece.bytes > 0 && in_arena(piece.data, piece.bytes)) memory_.arena().withdraw(piece.data, piece.bytes);
+  };
+  // Staging of outputs stands for private buffers, which nobody else can write to.
+  if (output_staging_.data() == nullptr && !private_output_) {
+    withdraw(request_.output);
+    for (const Piece& piece : request_.outputs) withdraw(piece);
+  }
   input_staging_.leak();
   output_staging_.leak();
 }
 
 // A rank that has just looked for an abort, in vain, may claim a ticket only after that: the tickets have to be closed.
-bool Collective::quiesce() const {
+bool Collective::quiesce(Deadline deadline) const {
   std::uint64_t claimed = 0;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
   }
-  const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
   while (progress() < claimed) {
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

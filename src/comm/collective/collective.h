@@ -69,11 +69,11 @@ class Collective {
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
-  // After an abort, so that buffers can be freed: waits, briefly, until no rank is inside a ticket of this operation,
+  // After an abort, so that the caller may use its buffers: waits until no rank is inside a ticket of this operation,
   // nor will be. False: some rank is stuck in one, and may still read and write there. Needs no lock.
-  bool quiesce() const;
-  // Never gives the operation's staging back: somebody may still use it.
-  void leak();
+  bool quiesce(Deadline deadline) const;
+  // Then: what such a rank writes when it goes on does not arrive, neither in staging nor in the caller's buffers.
+  void abandon();
 
   bool over() const { return phase_ == Phase::kOver; }
   const Status& status() const { return status_; }
@@ -99,6 +99,7 @@ class Collective {
   Status publish_inputs(Post& post);
   Status publish_outputs(Post& post);
   Status publish_in_place(Post& post);
+  bool outputs_shared() const;
   void copy_outputs();
 
   // advance()
@@ -128,7 +129,6 @@ class Collective {
   bool large_results_ = false;
   std::uint64_t total_tickets_ = 0;
   std::uint64_t my_done_ = 0;
-  std::uint64_t next_private_ = 0;
   bool all_claimed_ = false;  // there is nothing left to do but to wait for those who claimed
 };
 

@@ -58,6 +58,13 @@ Status refuse_fork(const std::string& whose) {
                   whose)};
 }
 
+// Before a caller learns that a group has broken, the process's other groups do.
+template <typename Answer>
+Answer tell_others(Drivable& group, Answer answer) {
+  if (!answer.ok()) GroupRegistry::of_process().tell_others(group);
+  return answer;
+}
+
 // This rank has joined. Only a group that has failed to form leaves something in the store.
 void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
@@ -71,7 +78,8 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
   if (!state_->origin.is_this_process()) return refuse_fork("the one that has started this operation");
-  return state_->wide ? state_->wide->wait(*state_, deadline) : state_->group->wait(*state_, deadline);
+  if (state_->wide) return tell_others(*state_->wide, state_->wide->wait(*state_, deadline));
+  return tell_others(*state_->group, state_->group->wait(*state_, deadline));
 }
 
 bool Operation::is_completed() {
@@ -97,17 +105,31 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
     return Status(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in a world of {}", options.name,
                                                            options.rank, options.world_size));
   }
-  CommunicatorOptions own = options;
+  if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.world_size)) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("group '{}': expected a rank of the world for each of {} ranks, got {}", options.name,
+                              options.world_size, options.world_ranks.size()));
+  }
+  auto made = meet(store, options);
+  // Whoever goes because of that leaves word.
+  if (!made.ok()) GroupRegistry::of_process().tell({made.status(), {}}, nullptr);
+  return made;
+}
+
+// `own` is as it must be.
+Result<std::unique_ptr<Communicator>> Communicator::meet(const std::shared_ptr<Store>& store, CommunicatorOptions own) {
+  const Roster roster(own.world_ranks);
   auto me = prepare(own);
   if (!me.ok()) {
-    const Status why = me.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+    const Status why =
+        me.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
     if (own.world_size > 1) refuse_roll(*store, own.name, why);
     return why;
   }
   if (own.world_size > 1) {
-    auto members = call_roll(*store, own.name, me.value(), Deadline::after(own.timeout));
+    auto members = call_roll(*store, {own.name, roster}, me.value(), Deadline::after(own.timeout));
     if (!members.ok())
-      return members.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+      return members.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
     MachineLayout layout(members.value());
     if (layout.machines() > 1) {
       LOCKSTEP_ASSIGN_OR_RETURN(auto wide, WideGroup::create(store, own, std::move(layout)));
@@ -120,10 +142,11 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   hand_over_options.rank = own.rank;
   hand_over_options.world_size = own.world_size;
   hand_over_options.name = own.name;
+  hand_over_options.world_ranks = own.world_ranks;
   hand_over_options.control_bytes = ControlLayout(own.world_size).total();
   auto parts = hand_over(*store, *own.arena, hand_over_options, Deadline::after(own.timeout));
   if (!parts.ok())
-    return parts.status().with_context(fmt::format("rank {} cannot join group '{}'", own.rank, own.name));
+    return parts.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
   if (own.world_size > 1) clear_up(*store, own, {hand_over_key(own.name)});
   const std::shared_ptr<Impl> impl(new Impl(own.rank, own, std::move(parts).value()), LeakInForks());
   GroupRegistry::of_process().add(impl);
@@ -155,15 +178,18 @@ SharedArena& Communicator::arena() const {
   return wide_ ? wide_->arena() : impl_->memory().arena();
 }
 
+Drivable& Communicator::group() const {
+  return wide_ ? static_cast<Drivable&>(*wide_) : *impl_;
+}
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline);
+  return tell_others(group(), wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline));
 }
 Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
                                               std::optional<Deadline> admission) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return wide_ ? wide_->start(request.copy(), std::move(keep), admission)
-               : impl_->start(request.copy(), std::move(keep), admission);
+  return tell_others(group(), wide_ ? wide_->start(request.copy(), std::move(keep), admission)
+                                    : impl_->start(request.copy(), std::move(keep), admission));
 }
 
 Status Communicator::run(const AllReduce& args, Deadline deadline) {
@@ -197,12 +223,12 @@ Status Communicator::run(const Barrier& args, Deadline deadline) {
 Status Communicator::run(const Send& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
+  return tell_others(group(), wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline));
 }
 Status Communicator::run(const Receive& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline);
+  return tell_others(group(), wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline));
 }
 
 Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep, std::optional<Deadline> admission) {
@@ -240,12 +266,14 @@ Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep, std::
 Result<Operation> Communicator::start(const Send& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
+  return tell_others(group(),
+                     wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep)));
 }
 Result<Operation> Communicator::start(const Receive& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep));
+  return tell_others(group(),
+                     wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep)));
 }
 
 void Communicator::poke() {
@@ -255,10 +283,11 @@ void Communicator::poke() {
 void Communicator::abort(const std::string& reason) {
   if (!origin_.is_this_process()) return;
   wide_ ? wide_->abort(reason) : impl_->abort(reason);
+  GroupRegistry::of_process().tell_others(group());
 }
 Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return wide_ ? wide_->health() : impl_->health();
+  return tell_others(group(), wide_ ? wide_->health() : impl_->health());
 }
 std::uint64_t Communicator::sequence() const {
   return wide_ ? wide_->sequence() : impl_->sequence();

@@ -120,6 +120,12 @@ struct alignas(kLine) AbortReason {
   char message[1020];
 };
 
+// What a rank has seen fail elsewhere, for whoever misses it here (failure.h). Written once, by the rank itself.
+struct alignas(kLine) LastWords {
+  std::atomic<std::uint32_t> said;
+  char cause[508];
+};
+
 // Each rank's staging holds so many pieces of at most so many bytes (a multiple of the page size), see stream.h.
 inline constexpr std::size_t kStreamPieces = 3;
 
@@ -162,7 +168,8 @@ class ControlLayout {
         rank_bytes_(align(pieces_ + std::size_t{kRing} * world * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
         reasons_(align(states_ + world * sizeof(RankState))),
-        ranks_(align(reasons_ + world * sizeof(AbortReason))),
+        words_(reasons_ + world * sizeof(AbortReason)),
+        ranks_(align(words_ + world * sizeof(LastWords))),
         channels_(ranks_ + world * rank_bytes_),
         stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
         stream_bytes_(kStreamPieces * stream_piece_bytes(world)),
@@ -172,6 +179,7 @@ class ControlLayout {
   std::size_t total() const { return copies_ + world_ * copies_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
+  std::size_t last_words(int rank) const { return words_ + rank * sizeof(LastWords); }
   std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
@@ -194,6 +202,7 @@ class ControlLayout {
   std::size_t rank_bytes_;
   std::size_t states_;
   std::size_t reasons_;
+  std::size_t words_;
   std::size_t ranks_;
   std::size_t channels_;
   std::size_t stream_;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/fault_point.h"
 #include "comm/transport/map_shared.h"
 #include "farewell.h"
 #include "plan.h"
@@ -16,24 +17,19 @@
 namespace lockstep::comm {
 namespace {
 
+// After a failure, how long a call waits for ranks that are inside its tickets.
+constexpr auto kTicketTime = std::chrono::milliseconds(200);
+
 // From here on the way in which inputs are copied into control memory matters.
 constexpr std::size_t kJudgedBytes = 4096;
 
 // A rank that has seen everyone arrive leaves the others' tickets to them for a moment: they are just about to begin.
 constexpr int kSpinsBeforeHelp = 30;
 
-// Buffers that a stuck rank may still write to, should it go on: their memory must not become anything else.
-void keep_for_ever(Communicator::KeepAlive buffers) {
-  static auto& mutex = *new Mutex;
-  static auto& kept = *new std::vector<Communicator::KeepAlive>;
-  MutexLock lock(mutex);
-  kept.push_back(std::move(buffers));
-}
-
 }  // namespace
 
 Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver parts)
-    : memory_(rank, options.world_size, options.name, options.arena, std::move(parts)),
+    : memory_(rank, options.world_size, options.name, Roster(options.world_ranks), options.arena, std::move(parts)),
       waiting_(memory_, *this),
       timeout_(options.timeout),
       mailbox_(memory_, waiting_),
@@ -88,7 +84,7 @@ Status Communicator::Impl::post(Collective& collective, Deadline deadline) {
     pending_.push_back(&collective);
     Status posted = collective.post(next_sequence());
     if (!posted.ok()) {
-      posted = posted.with_context(fmt::format("rank {} cannot take part in {}", memory_.rank(), describe(collective)));
+      posted = posted.with_context(fmt::format("{} cannot take part in {}", me(), describe(collective)));
       waiting_.abort(posted.code(), posted.message());
       std::erase(pending_, &collective);
     }
@@ -128,13 +124,15 @@ void Communicator::Impl::reap() {
   set_busy(!started_.empty() && !waiting_.aborted());
 }
 
-// False: its buffers may still be used by a rank that is stuck.
-bool Communicator::Impl::forget(Collective& collective) {
-  const bool quiet = collective.quiesce();
-  if (!quiet) collective.leak();
+void Communicator::Impl::forget(Collective& collective) {
+  Farewell farewell(kTicketTime);
+  const bool stuck = stuck_.load(std::memory_order_relaxed);
+  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : farewell.left()));
   MutexLock lock(mutex_);
   std::erase(pending_, &collective);
-  return quiet;
+  if (quiet) return;
+  stuck_.store(true, std::memory_order_relaxed);
+  collective.abandon();
 }
 
 Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadline) {
@@ -208,6 +206,7 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
   const Request& request = collective.request();
   Status status = Stream::suits(request) ? stream_.run(request, wait_for)
                                          : move_stream_.run(request, collective.sequence(), wait_for);
+  if (status.ok()) status = waiting_.broken_by_now();
   if (status.ok()) {
     MutexLock lock(mutex_);
     collective.finish({});
@@ -337,7 +336,7 @@ Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
   if (status.ok()) return state.status;
   // The caller may now free its buffers.
   if (!state.collective) return withdraw(state, std::move(status));
-  state.collective->quiesce();
+  forget(*state.collective);
   return status;
 }
 
@@ -405,11 +404,11 @@ void Communicator::Impl::end_orphan(Operation::State& state) {
   const bool used = state.collective != nullptr || mailbox_in_use(state.transfer);
   if (used && !waiting_.aborted()) {
     const std::string what = state.collective ? describe(*state.collective) : describe(state.transfer);
-    waiting_.abort(ErrorCode::kPeerFailed,
-                   fmt::format("rank {} (pid {}) left the group with {} under way", memory_.rank(), getpid(), what));
+    const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), what);
+    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(memory_.rank()), how));
   }
   if (state.collective) {
-    if (!forget(*state.collective)) keep_for_ever(std::move(state.keep_alive));
+    forget(*state.collective);
   } else {
     MutexLock lock(mutex_);
     mailbox_.withdraw(state.transfer);
@@ -426,6 +425,7 @@ bool Communicator::Impl::mailbox_in_use(const Transfer& transfer) {
 // What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
 // more, so whoever still could is told: the group breaks.
 void Communicator::Impl::close() {
+  LOCKSTEP_FAULT_POINT("leave: begun");
   GroupRegistry::of_process().remove(*this);
   Farewell farewell;
   std::vector<std::shared_ptr<Operation::State>> orphans;
@@ -443,7 +443,9 @@ void Communicator::Impl::close() {
     break;
   }
   for (const auto& state : orphans) end_orphan(*state);
+  LOCKSTEP_FAULT_POINT("leave: quiet");
   memory_.state(memory_.rank()).left.store(1, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("leave: said");
   waiting_.notify(true);
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/comm/collective/communicator.h"
 #include "mailbox.h"
 #include "move_stream.h"
+#include "progress.h"
 #include "request.h"
 #include "small_call.h"
 #include "stream.h"
@@ -69,8 +70,12 @@ class Communicator::Impl final : public Drivable, public std::enable_shared_from
   bool poll(Operation::State& state);
   void poke();
   bool nudge() override;
-  void abort(const std::string& reason) { waiting_.abort(ErrorCode::kAborted, reason); }
+  void abort(const std::string& reason) {
+    waiting_.abort(ErrorCode::kAborted, caused(waiting_.last_words(memory_.rank()), reason));
+  }
   Status health() const { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
+  Failure failure() const override;
+  void hear(const Failure& failure) override;
   void close();
 
   const GroupMemory& memory() const { return memory_; }
@@ -96,7 +101,8 @@ class Communicator::Impl final : public Drivable, public std::enable_shared_from
   // Drives everything that is under way; with `help` also what other ranks would do later.
   void drive(bool help) LOCKSTEP_REQUIRES(mutex_);
   void reap() LOCKSTEP_REQUIRES(mutex_);
-  bool forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+  // After a failure: the caller may use its buffers again.
+  void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status withdraw(Operation::State& state, Status status) LOCKSTEP_EXCLUDES(mutex_);
   void look_after(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
   void end_orphan(Operation::State& state) LOCKSTEP_EXCLUDES(mutex_);
@@ -106,15 +112,26 @@ class Communicator::Impl final : public Drivable, public std::enable_shared_from
   Status check(const Collective& collective, bool expired, Watch& watch);
   Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
   Status check_admission(bool expired);
+  // Breaks the group because a rank is gone: "rank 1 (pid 7) died <when> (last call ...)".
+  Status blame(int rank, const std::string& when);
+  Status time_out(const Collective& collective, std::chrono::steady_clock::duration idle);
+  // What errors say of ranks, when the time is over.
+  std::vector<int> never_called(std::uint64_t sequence) const;
+  std::string list_with_calls(const std::vector<int>& ranks) const;
+  std::string cause_among(const std::vector<int>& ranks) const;
+  std::string who_stands_still(const std::vector<int>& named) const;
+  std::string who_is_busy(const Collective& collective) const;
+  bool behind_in_stream(int rank) const;
   std::string describe(const Collective& collective) const;
   std::string describe(const Transfer& transfer) const;
   std::string last_call(int rank) const;
-  std::string behind_in_stream() const;
+  std::string me() const { return memory_.roster().name(memory_.rank()); }
 
   const GroupMemory memory_;
   const Waiting waiting_;
   const std::chrono::nanoseconds timeout_;
   std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<bool> stuck_{false};  // some rank has stopped inside a ticket: others are not waited for any more
 
   Mutex mutex_;
   std::uint64_t admitted_until_ LOCKSTEP_GUARDED_BY(mutex_) = kRing;

@@ -8,15 +8,17 @@
 
 #include "comm/transport/hand_over.h"
 #include "control.h"
+#include "roster.h"
 
 namespace lockstep::comm {
 
 class GroupMemory {
  public:
-  GroupMemory(int rank, int world, std::string name, std::shared_ptr<SharedArena> arena, HandOver parts)
+  GroupMemory(int rank, int world, std::string name, Roster roster, std::shared_ptr<SharedArena> arena, HandOver parts)
       : rank_(rank),
         world_(world),
         name_(std::move(name)),
+        roster_(std::move(roster)),
         layout_(world),
         arena_(std::move(arena)),
         parts_(std::move(parts)) {
@@ -30,6 +32,7 @@ class GroupMemory {
   int rank() const { return rank_; }
   int world() const { return world_; }
   const std::string& name() const { return name_; }
+  const Roster& roster() const { return roster_; }
   SharedArena& arena() const { return *arena_; }
   const std::shared_ptr<SharedArena>& shared_arena() const { return arena_; }
   const Peer& peer(int rank) const { return parts_.peers[rank]; }
@@ -37,6 +40,7 @@ class GroupMemory {
   Header& header() const { return at<Header>(0); }
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
   AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
+  LastWords& last_words(int rank) const { return at<LastWords>(layout_.last_words(rank)); }
   std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
@@ -86,6 +90,7 @@ class GroupMemory {
   int rank_;
   int world_;
   std::string name_;
+  Roster roster_;
   ControlLayout layout_;
   std::shared_ptr<SharedArena> arena_;
   HandOver parts_;

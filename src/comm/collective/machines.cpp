@@ -63,36 +63,41 @@ Result<std::vector<Member>> parse(const std::string& lines, const std::string& g
 }
 
 // Whether these can be one world, all of it or a part.
-Status check(const std::vector<Member>& members, const std::string& group) {
+Status check(const std::vector<Member>& members, const GroupNames& names) {
   std::map<int, const Member*> by_rank;
+  // One of another world may have any number.
+  const auto name = [&](const Member& member) {
+    return names.ranks.has(member.rank) ? names.ranks.name(member.rank) : fmt::format("rank {}", member.rank);
+  };
   const Member& first = members.front();
   for (const Member& member : members) {
     if (member.world != first.world) {
       return {ErrorCode::kMismatch,
-              fmt::format(
-                  "group '{}': rank {} (host {}, pid {}) expects a world of {}, rank {} (host {}, pid {}) of {}", group,
-                  first.rank, first.host, first.pid, first.world, member.rank, member.host, member.pid, member.world)};
+              fmt::format("group '{}': {} (host {}, pid {}) expects a world of {}, {} (host {}, pid {}) of {}",
+                          names.group, name(first), first.host, first.pid, first.world, name(member), member.host,
+                          member.pid, member.world)};
     }
     const auto [other, is_new] = by_rank.emplace(member.rank, &member);
     if (!is_new) {
       return {ErrorCode::kMismatch,
-              fmt::format("group '{}': rank {} joined twice, as pid {} on host {} and as pid {} on host {}", group,
-                          member.rank, other->second->pid, other->second->host, member.pid, member.host)};
+              fmt::format("group '{}': {} joined twice, as pid {} on host {} and as pid {} on host {}", names.group,
+                          name(member), other->second->pid, other->second->host, member.pid, member.host)};
     }
   }
   return {};
 }
 
-Status missing(const std::vector<Member>& members, const std::string& group, int world) {
+Status missing(const std::vector<Member>& members, const GroupNames& names, int world) {
   std::vector<bool> here(world);
   for (const Member& member : members) {
     if (member.rank >= 0 && member.rank < world) here[member.rank] = true;
   }
   std::string ranks;
   for (int rank = 0; rank < world; ++rank) {
-    if (!here[rank]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+    if (!here[rank]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(rank));
   }
-  return {ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", group, ranks)};
+  return {ErrorCode::kTimeout,
+          fmt::format("group '{}': rank(s) {}{} did not join", names.group, ranks, names.ranks.suffix())};
 }
 
 std::string roll_key(const std::string& group) {
@@ -123,24 +128,25 @@ Result<Member> describe_this_process(int rank, int world, const std::string& mac
   return me;
 }
 
-Result<std::vector<Member>> call_roll(Store& store, const std::string& group, const Member& me, Deadline deadline) {
+Result<std::vector<Member>> call_roll(Store& store, const GroupNames& names, const Member& me, Deadline deadline) {
+  const std::string& group = names.group;
   const std::string roll = roll_key(group);
   const std::string complete = members_key(group);
   LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
   LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));
   // Whoever sees that all are there, or that they never can be, says so.
-  Status status = check(members, group);
+  Status status = check(members, names);
   if (status.ok() && static_cast<int>(members.size()) < me.world) {
     auto told = store.get(complete, deadline);
     if (!told.ok()) {
       if (told.status().code() != ErrorCode::kTimeout) return told.status();
       LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(roll, Deadline::after(std::chrono::seconds(1))));
       LOCKSTEP_ASSIGN_OR_RETURN(members, parse(lines, group));
-      return missing(members, group, me.world);
+      return missing(members, names, me.world);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(members, parse(told.value(), group));
-    status = check(members, group);
+    status = check(members, names);
   } else {
     LOCKSTEP_RETURN_IF_ERROR(store.set(complete, lines));
   }
@@ -174,15 +180,15 @@ bool MachineLayout::are_neighbours(int a, int b) const {
   return index_of_[a] % common == index_of_[b] % common;
 }
 
-std::string ranks_with_hosts(const MachineLayout& layout, const std::vector<int>& ranks) {
-  std::string text;
+std::string ranks_with_hosts(const MachineLayout& layout, const Roster& roster, const std::vector<int>& ranks) {
+  std::string text = "rank(s) ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const bool last_of_machine =
         i + 1 == ranks.size() || layout.machine_of(ranks[i + 1]) != layout.machine_of(ranks[i]);
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", roster.number(ranks[i]));
     if (last_of_machine) text += fmt::format(" (on {})", layout.member(ranks[i]).host);
   }
-  return text;
+  return text + roster.suffix();
 }
 
 }  // namespace lockstep::comm

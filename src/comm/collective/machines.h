@@ -8,6 +8,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 #include "lockstep/comm/store/store.h"
+#include "roster.h"
 
 namespace lockstep::comm {
 
@@ -30,7 +31,7 @@ Result<Member> describe_this_process(int rank, int world, const std::string& mac
 
 // Collective: every rank says who it is and learns of all the others; sorted by rank. kTimeout names who is missing,
 // kMismatch who is there twice or has another world size.
-Result<std::vector<Member>> call_roll(Store& store, const std::string& group, const Member& me, Deadline deadline);
+Result<std::vector<Member>> call_roll(Store& store, const GroupNames& names, const Member& me, Deadline deadline);
 
 // Instead: this rank cannot come, and those that wait for it get `why`. Best effort.
 void refuse_roll(Store& store, const std::string& group, const Status& why);
@@ -66,7 +67,7 @@ class MachineLayout {
   int lanes_ = 1;
 };
 
-// "2, 3 (on node7), 5 (on node8)"
-std::string ranks_with_hosts(const MachineLayout& layout, const std::vector<int>& ranks);
+// "rank(s) 2, 3 (on node7), 5 (on node8)"
+std::string ranks_with_hosts(const MachineLayout& layout, const Roster& roster, const std::vector<int>& ranks);
 
 }  // namespace lockstep::comm

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 
 namespace lockstep::comm {
@@ -131,7 +132,9 @@ bool Mailbox::try_send(Transfer& transfer) {
     return true;  // nothing was sent: the entry stays free
   }
   ++sent_[transfer.peer];
+  LOCKSTEP_FAULT_POINT("message: written");
   message.filled.store(position + 1, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("message: sent");
   waiting_.notify(true);
   if (message.passage != kNowhere) write_passage(transfer.source, message);
   return true;
@@ -196,6 +199,7 @@ void Mailbox::write_passage(const ConstPiece& source, const Message& message) {
     const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, source.bytes - begin);
     std::byte* const to = staging + place * passage.piece_bytes;
     plain ? copy_cached(to, data + begin, bytes) : copy_to_readers(to, data + begin, bytes);
+    LOCKSTEP_FAULT_POINT("message: piece written");
     passage.written.store(piece + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
@@ -209,9 +213,11 @@ void Mailbox::fetch_from(int source) {
     const std::uint64_t position = received_[source];
     Message& message = memory_.message(source, memory_.rank(), position);
     if (message.filled.load(std::memory_order_acquire) != position + 1) return;
+    LOCKSTEP_FAULT_POINT("message: arrived");
     if (Status reached = reach(source, message); !reached.ok()) {
-      waiting_.abort(reached.code(), fmt::format("rank {} cannot take a message of rank {}: {}", memory_.rank(), source,
-                                                 reached.message()));
+      const Roster& ranks = memory_.roster();
+      waiting_.abort(reached.code(), fmt::format("{} cannot take a message of {}: {}", ranks.name(memory_.rank()),
+                                                 ranks.name(source), reached.message()));
       return;
     }
     Letter letter = open(source, message);
@@ -224,6 +230,7 @@ void Mailbox::fetch_from(int source) {
       unexpected_.push_back(std::move(letter));
     }
     ++received_[source];
+    LOCKSTEP_FAULT_POINT("message: read");
     message.taken.store(position + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
@@ -253,8 +260,8 @@ void Mailbox::deliver(Transfer& receive, const Letter& letter) {
   receive.from = letter.from;
   if (receive.target.bytes != letter.bytes) {
     receive.status = {ErrorCode::kMismatch,
-                      fmt::format("recv from rank {} with tag {}: expected {} bytes, the message has {}", letter.from,
-                                  letter.tag, receive.target.bytes, letter.bytes)};
+                      fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
+                                  memory_.roster().name(letter.from), letter.tag, receive.target.bytes, letter.bytes)};
   } else if (letter.passage != nullptr) {
     fetching_.push_back({&receive, letter});
     if (fetch_pieces(fetching_.back())) fetching_.pop_back();
@@ -284,6 +291,7 @@ bool Mailbox::fetch_pieces(Fetching& fetching) {
     const std::byte* const from = letter.data + passage.places()[fetching.pieces] * passage.piece_bytes;
     letter.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
                                   : copy_cached(target + begin, from, bytes);
+    LOCKSTEP_FAULT_POINT("message: piece read");
     passage.read.store(++fetching.pieces, std::memory_order_release);
     spins = waiting_.patience();
   }
@@ -293,8 +301,9 @@ bool Mailbox::fetch_pieces(Fetching& fetching) {
 
 void Mailbox::end_receive(Transfer& receive, const Letter& letter) {
   // The sender may have taken its memory back meanwhile; it breaks the group before it does.
-  if (letter.data != nullptr && receive.status.ok() && waiting_.aborted()) receive.status = waiting_.abort_status();
+  if (letter.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
   if (letter.consumed != nullptr) {
+    LOCKSTEP_FAULT_POINT("message: consumed");
     letter.consumed->store(1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }

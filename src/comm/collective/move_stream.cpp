@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 #include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
@@ -128,6 +129,7 @@ void MoveStream::fetch(const Job& job, Window window, int from) const {
   auto* const to = static_cast<std::byte*>(whole.data) + window.begin;
   const std::byte* const data = source(job, window, from);
   const std::size_t bytes = std::min(window.bytes, whole.bytes - window.begin);
+  LOCKSTEP_FAULT_POINT("stream: fetch");
   if (to == data) return;
   job.large_results ? copy_past_caches(to, data, bytes) : copy_cached(to, data, bytes);
 }

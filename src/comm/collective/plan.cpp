@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 #include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
@@ -45,19 +46,19 @@ Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
   for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
 }
 
-Status disagreement(const std::string& group, std::uint64_t sequence, const std::vector<std::string>& calls) {
+Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
   std::map<std::string, std::string> ranks_by_call;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
     std::string& ranks = ranks_by_call[calls[rank]];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(static_cast<int>(rank)));
   }
   std::string text;
   for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {} {}", text.empty() ? "" : "; ", ranks, call);
+    text += fmt::format("{}rank(s) {}{} {}", text.empty() ? "" : "; ", ranks, names.ranks.suffix(), call);
   return {ErrorCode::kMismatch,
           fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
                       "same calls with the same sizes, in the same order",
-                      group, sequence, text)};
+                      names.group, sequence, text)};
 }
 
 std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
@@ -66,19 +67,19 @@ std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
   return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
 }
 
-std::string Plan::describe(const Post& post) {
+std::string Plan::describe(const Post& post, const Roster& ranks) {
   std::string name = to_string(post.kind);
   const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
                                                          : std::string(to_string(post.op));
   switch (post.kind) {
     case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
     case Kind::kReduce:
-      return fmt::format("{} of {} {} ({}) to rank {}", name, post.count, to_string(post.type), op, post.root);
+      return fmt::format("{} of {} {} ({}) to {}", name, post.count, to_string(post.type), op, ranks.name(post.root));
     case Kind::kBroadcast:
-      return fmt::format("{} of {} bytes of {} from rank {}", name, post.count, to_string(post.type), post.root);
+      return fmt::format("{} of {} bytes of {} from {}", name, post.count, to_string(post.type), ranks.name(post.root));
     case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
-    case Kind::kGather: return fmt::format("{} of {} to rank {}", name, to_string(post.type), post.root);
-    case Kind::kScatter: return fmt::format("{} of {} from rank {}", name, to_string(post.type), post.root);
+    case Kind::kGather: return fmt::format("{} of {} to {}", name, to_string(post.type), ranks.name(post.root));
+    case Kind::kScatter: return fmt::format("{} of {} from {}", name, to_string(post.type), ranks.name(post.root));
     case Kind::kAllGather:
     case Kind::kAllToAll: return fmt::format("{} of {}", name, to_string(post.type));
     default: return name;
@@ -101,9 +102,9 @@ Status Plan::agreement() const {
     const Post& theirs = post(rank);
     const bool refused = theirs.kind == Kind::kRefusal;
     calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
-                            : "called " + describe(theirs));
+                            : "called " + describe(theirs, memory_.roster()));
   }
-  return disagreement(memory_.name(), sequence_, calls);
+  return disagreement({memory_.name(), memory_.roster()}, sequence_, calls);
 }
 
 Status Plan::check_sizes() const {
@@ -117,9 +118,9 @@ Status Plan::check_sizes() const {
       return {
           ErrorCode::kMismatch,
           fmt::format(
-              "the ranks of group '{}' disagree in collective #{} ({}): rank {} expects {} bytes from rank {}, which "
-              "sends {}",
-              memory_.name(), sequence_, to_string(kind_), to, wants, from, sends)};
+              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
+              memory_.name(), sequence_, to_string(kind_), memory_.roster().name(to), wants,
+              memory_.roster().name(from), sends)};
     }
   }
   return {};
@@ -258,6 +259,7 @@ std::uint64_t Plan::tickets(int owner) const {
 }
 
 void Plan::execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const {
+  LOCKSTEP_FAULT_POINT("ticket: begun");
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
   // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines

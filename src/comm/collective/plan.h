@@ -20,7 +20,7 @@ struct Outputs {
 std::string describe_refusal(const std::byte* reason, std::size_t bytes);
 
 // kMismatch: which ranks did what. `calls` has that in words, by rank.
-Status disagreement(const std::string& group, std::uint64_t sequence, const std::vector<std::string>& calls);
+Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls);
 
 class Plan {
  public:
@@ -65,7 +65,7 @@ class Plan {
   std::size_t sent_bytes(int from, int to) const;
 
   // For messages: "all_reduce of 10 float32 (sum)".
-  static std::string describe(const Post& post);
+  static std::string describe(const Post& post, const Roster& ranks);
 
  private:
   struct Range {

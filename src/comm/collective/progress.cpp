@@ -58,4 +58,20 @@ GroupRegistry::Others GroupRegistry::move_others(const Drivable& group) {
   return others;
 }
 
+void GroupRegistry::tell_others(Drivable& group) {
+  const Failure failure = group.failure();
+  if (!failure.status.ok() && group.begin_telling()) tell(failure, &group);
+}
+
+void GroupRegistry::tell(const Failure& failure, const Drivable* from) {
+  std::vector<std::shared_ptr<Drivable>> others;
+  {
+    MutexLock lock(mutex_);
+    for (const Entry& entry : groups_) {
+      if (auto other = entry.address == from ? nullptr : entry.group.lock()) others.push_back(std::move(other));
+    }
+  }
+  for (const auto& other : others) other->hear(failure);
+}
+
 }  // namespace lockstep::comm

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "failure.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::comm {
@@ -24,11 +25,20 @@ class Drivable {
   // the group. Whether anything moved.
   virtual bool nudge() = 0;
 
+  // Why it broke; a status that is ok while it works.
+  virtual Failure failure() const = 0;
+  // Another group of this process broke. Breaks this one too if one of its members died of it, and leaves word for the
+  // others in any case.
+  virtual void hear(const Failure& failure) = 0;
+  // The first time: true.
+  bool begin_telling() { return !told_.exchange(true, std::memory_order_relaxed); }
+
  protected:
   void set_busy(bool busy) { busy_.store(busy, std::memory_order_relaxed); }
 
  private:
   std::atomic<bool> busy_{false};
+  std::atomic<bool> told_{false};
 };
 
 // The groups of this process. Thread-safe; never waits for a group, as that may be waiting here.
@@ -47,6 +57,12 @@ class GroupRegistry {
   // Nudges the others that are busy and, in turn, some that are not: they may have been sent something. Costs one load
   // where there is one group. The caller holds no group's lock.
   Others move_others(const Drivable& group) LOCKSTEP_EXCLUDES(mutex_);
+
+  // If `group` is broken, tells the others why, once. Called before a caller learns of it: whatever the caller does
+  // next, it has left word. The caller holds no group's lock.
+  void tell_others(Drivable& group) LOCKSTEP_EXCLUDES(mutex_);
+  // Tells every group but `from` (or all).
+  void tell(const Failure& failure, const Drivable* from) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   struct Entry {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 #include "lockstep/comm/collective/reduce.h"
 
@@ -65,7 +66,9 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     table[i].output_bytes = piece_;
   }
   memory_.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  LOCKSTEP_FAULT_POINT("small: written");
   post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("small: posted");
   waiting.notify(true);
 }
 
@@ -101,6 +104,7 @@ void SmallCall::reduce_into(void* output, int to, Scratch& scratch) const {
 }
 
 void SmallCall::fetch(Scratch& scratch) const {
+  LOCKSTEP_FAULT_POINT("small: fetch");
   if (piece_ == 0) return;
   const int me = memory_.rank();
   switch (request_.kind) {

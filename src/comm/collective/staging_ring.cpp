@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/fault_point.h"
 #include "comm/transport/map_shared.h"
 
 namespace lockstep::comm {
@@ -34,7 +35,9 @@ Status StagingRing::begin_piece(std::size_t bytes, Use use, const WaitFor& wait_
 }
 
 void StagingRing::lay_out() {
+  LOCKSTEP_FAULT_POINT("stream: laid out");
   memory_.state(memory_.rank()).laid_out.store(number_, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("stream: announced");
   waiting_.notify(true);
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 
+#include "comm/fault_point.h"
 #include "copy.h"
 #include "large_reduce.h"
 #include "lockstep/comm/collective/reduce.h"
@@ -100,11 +101,13 @@ Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t
   LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   watch.start();
   reduce_slice(request, begin, count);
+  LOCKSTEP_FAULT_POINT("stream: reduced");
   mine.reduced.store(ring_.number(), std::memory_order_seq_cst);
   watch.stop();
   waiting_.notify(true);
   LOCKSTEP_RETURN_IF_ERROR(wait_until_reduced(wait_for));
   watch.start();
+  LOCKSTEP_FAULT_POINT("stream: collect");
   if (receives(request)) collect_slices(request, begin, count);
   watch.stop();
   if (memory_.rank() == 0) {

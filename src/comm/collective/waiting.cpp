@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/fault_point.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -83,10 +85,12 @@ void Waiting::abort(ErrorCode code, const std::string& message) const {
     const std::size_t length = std::min(message.size(), sizeof(mine.message) - 1);
     std::memcpy(mine.message, message.data(), length);
     mine.message[length] = 0;
+    LOCKSTEP_FAULT_POINT("abort: written");
     std::uint32_t none = 0;
     memory_.header().aborted_by.compare_exchange_strong(none, static_cast<std::uint32_t>(memory_.rank() + 1),
                                                         std::memory_order_seq_cst);
   }
+  LOCKSTEP_FAULT_POINT("abort: stored");
   for (int rank = 0; rank < memory_.world(); ++rank) {
     memory_.state(rank).bell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(memory_.state(rank).bell);
@@ -97,6 +101,22 @@ Status Waiting::abort_status() const {
   const int rank = static_cast<int>(memory_.header().aborted_by.load(std::memory_order_acquire)) - 1;
   const AbortReason& reason = memory_.abort_reason(rank);
   return {static_cast<ErrorCode>(reason.code), reason.message};
+}
+
+void Waiting::note(const std::string& cause) const {
+  MutexLock lock(abort_mutex_);
+  LastWords& mine = memory_.last_words(memory_.rank());
+  if (mine.said.load(std::memory_order_relaxed) != 0) return;
+  const std::size_t length = std::min(cause.size(), sizeof(mine.cause) - 1);
+  std::memcpy(mine.cause, cause.data(), length);
+  mine.cause[length] = 0;
+  LOCKSTEP_FAULT_POINT("last words: written");
+  mine.said.store(1, std::memory_order_seq_cst);
+}
+
+std::string Waiting::last_words(int rank) const {
+  const LastWords& words = memory_.last_words(rank);
+  return words.said.load(std::memory_order_acquire) != 0 ? std::string(words.cause) : std::string();
 }
 
 }  // namespace lockstep::comm

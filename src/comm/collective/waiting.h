@@ -60,10 +60,27 @@ class Waiting {
   void abort(ErrorCode code, const std::string& message) const;
   bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
   Status abort_status() const;
+  // Asked when everything has been read: ok if the group had not broken before. Else a rank that was told of the
+  // failure may have used its memory for something else, and what was read, by a rank that had stood still, is that.
+  Status broken_by_now() const {
+#if !defined(__SANITIZE_THREAD__)  // which does not know fences
+    std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+    return aborted() ? abort_status() : Status();
+  }
+
+  // Leaves word of what this rank has seen fail elsewhere; the first stays.
+  void note(const std::string& cause) const;
+  // What `rank` has noted; empty: nothing.
+  std::string last_words(int rank) const;
 
   // Ended, or another program by now.
-  bool process_gone(int rank) const { return memory_.peer(rank).is_gone(); }
-  bool left(int rank) const { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; }
+  bool process_gone(int rank) const {
+    return memory_.peer(rank).is_gone();
+  }
+  bool left(int rank) const {
+    return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
+  }
 
  private:
   static constexpr int kPatience = 8;
@@ -73,7 +90,7 @@ class Waiting {
   const GroupMemory& memory_;
   const Drivable& group_;
   bool crowded_;
-  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason
+  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and LastWords
   int spins_;
   std::chrono::microseconds yield_for_;
 };

@@ -44,7 +44,10 @@ Call make_call(const Request& request, int rank) {
   return call;
 }
 
-std::string describe(const Call& call) {
+namespace {
+
+// "called all_reduce of 10 float32 (sum)"
+std::string describe(const Call& call, const Roster& ranks) {
   if (call.kind == Kind::kRefusal) return describe_refusal(call.payload.data(), call.input_bytes);
   Post post{};
   post.kind = call.kind;
@@ -53,17 +56,19 @@ std::string describe(const Call& call) {
   post.root = call.root;
   post.count = call.count;
   post.factor = call.factor;
-  return "called " + Plan::describe(post);
+  return "called " + Plan::describe(post, ranks);
 }
 
-Status agreement(std::span<const Call> calls, const std::string& group, std::uint64_t sequence) {
+}  // namespace
+
+Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint64_t sequence) {
   const bool agreed =
       calls.front().kind != Kind::kRefusal &&
       std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return same_request(call, calls.front()); });
   if (agreed) return {};
   std::vector<std::string> texts;
-  for (const Call& call : calls) texts.push_back(describe(call));
-  return disagreement(group, sequence, texts);
+  for (const Call& call : calls) texts.push_back(describe(call, names.ranks));
+  return disagreement(names, sequence, texts);
 }
 
 bool are_even(std::span<const Call> calls) {
@@ -119,7 +124,7 @@ std::vector<SizeEntry> size_row(const Request& request, int rank, int world) {
   return row;
 }
 
-Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const std::string& group,
+Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const GroupNames& names,
                    std::uint64_t sequence) {
   for (int to = 0; to < world; ++to) {
     for (int from = 0; from < world; ++from) {
@@ -127,9 +132,10 @@ Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const
       const std::uint64_t wanted = table[std::size_t(to) * world + from].wanted;
       if (sent == wanted) continue;
       return {ErrorCode::kMismatch,
-              fmt::format("the ranks of group '{}' disagree in collective #{} ({}): rank {} expects {} bytes from rank "
-                          "{}, which sends {}",
-                          group, sequence, to_string(kind), to, wanted, from, sent)};
+              fmt::format("the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which "
+                          "sends {}",
+                          names.group, sequence, to_string(kind), names.ranks.name(to), wanted, names.ranks.name(from),
+                          sent)};
     }
   }
   return {};

@@ -10,6 +10,7 @@
 
 #include "control.h"
 #include "request.h"
+#include "roster.h"
 
 namespace lockstep::comm {
 
@@ -33,11 +34,8 @@ static_assert(sizeof(Call) == 256);
 
 Call make_call(const Request& request, int rank);
 
-// "called all_reduce of 10 float32 (sum)"
-std::string describe(const Call& call);
-
 // Ok when all ranks asked for the same; else who asked for what. The same text on every rank. Sizes aside.
-Status agreement(std::span<const Call> calls, const std::string& group, std::uint64_t sequence);
+Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint64_t sequence);
 
 // Whether the records alone show that all sizes fit: every piece that passes between two ranks has the same size.
 bool are_even(std::span<const Call> calls);
@@ -52,7 +50,7 @@ struct SizeEntry {
 };
 std::vector<SizeEntry> size_row(const Request& request, int rank, int world);
 // `table[from * world + to]`. The same text on every rank.
-Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const std::string& group,
+Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const GroupNames& names,
                    std::uint64_t sequence);
 
 }  // namespace lockstep::comm

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/fault_point.h"
 #include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::comm {
@@ -27,12 +28,16 @@ constexpr auto kLongIdle = std::chrono::milliseconds(20);
 
 WideGroup::WideGroup(const CommunicatorOptions& options, MachineLayout layout)
     : layout_(std::move(layout)),
+      roster_(options.world_ranks),
       rank_(options.rank),
       name_(options.name),
       arena_(options.arena),
       timeout_(options.timeout),
       greeted_(layout_.world()),
-      left_(layout_.world()) {}
+      left_(layout_.world()),
+      words_(layout_.world()),
+      conditions_(layout_.world()),
+      answered_(layout_.world()) {}
 
 WideGroup::~WideGroup() {
   close();
@@ -61,6 +66,7 @@ Result<std::shared_ptr<WideOperation>> WideGroup::begin(Request request, bool bl
   note_call(rank_, operation->sequence << 8 | static_cast<std::uint64_t>(operation->request.kind));
   queue_.push_back(operation);
   ++pending_;
+  LOCKSTEP_FAULT_POINT("wide: called");
   drive();
   return operation;
 }
@@ -87,7 +93,7 @@ void WideGroup::issue() {
     active.step->flows().number(next_step_++);
     auto request = active.step->before();
     if (!request.ok()) {
-      (void)break_group(request.status().code(), fmt::format("rank {} cannot take part in {}: {}", rank_,
+      (void)break_group(request.status().code(), fmt::format("{} cannot take part in {}: {}", me(),
                                                              describe(*operation), request.status().message()));
       return;
     }
@@ -115,10 +121,12 @@ bool WideGroup::advance(Active& active) {
       if (!local_is_over(active)) return false;
       active.local.reset();
       active.stage = Stage::kExchange;
+      LOCKSTEP_FAULT_POINT("wide: exchange");
       return true;
     case Stage::kExchange:
       if (!active.step->exchange()) return false;
       active.stage = Stage::kWaiting;
+      LOCKSTEP_FAULT_POINT("wide: exchanged");
       return true;
     case Stage::kWaiting: {
       auto request = active.step->after();
@@ -134,6 +142,7 @@ bool WideGroup::advance(Active& active) {
     case Stage::kAfter:
       if (!local_is_over(active)) return false;
       active.stage = Stage::kDone;
+      LOCKSTEP_FAULT_POINT("wide: step over");
       return true;
     case Stage::kDone: break;
   }
@@ -147,7 +156,7 @@ bool WideGroup::drive() {
     (void)break_group(told_break_.code(), told_break_.message());
     return true;
   }
-  if (std::exchange(asked_, false)) send_news();
+  if (std::exchange(asked_, false)) send_news(/*conditions=*/true);
   moved = mail_->pump() || moved;
   while (!told_.empty() && told_.front().first.done) told_.pop_front();
   issue();
@@ -189,9 +198,9 @@ void WideGroup::end(WideOperation& operation, Status status) {
 // All records, or all tables of sizes, are here: the same on every rank, and so is what follows.
 void WideGroup::met(WideOperation& operation) {
   const bool sized = !operation.table.empty();
-  operation.status = sized
-                         ? check_sizes(operation.table, world_size(), operation.request.kind, name_, operation.sequence)
-                         : agreement(operation.calls, name_, operation.sequence);
+  operation.status =
+      sized ? check_sizes(operation.table, world_size(), operation.request.kind, {name_, roster_}, operation.sequence)
+            : agreement(operation.calls, {name_, roster_}, operation.sequence);
   if (!operation.status.ok()) {
     operation.planned = true;
   } else if (!sized && is_carried(operation.calls)) {
@@ -394,7 +403,7 @@ void WideGroup::poke() {
 
 void WideGroup::abort(const std::string& reason) {
   MutexLock lock(mutex_);
-  (void)break_group(ErrorCode::kAborted, reason);
+  (void)break_group(ErrorCode::kAborted, caused(last_words(rank_), reason));
 }
 
 Status WideGroup::health() const {

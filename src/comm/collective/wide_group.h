@@ -5,6 +5,7 @@
 // a time, and driven by whatever call this rank is in: there is no thread. docs/collectives.md, "Between machines".
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/collective/communicator.h"
 #include "machines.h"
+#include "roster.h"
 #include "wide_mail.h"
 #include "wide_mean.h"
 #include "wide_step.h"
@@ -64,6 +66,8 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   bool nudge() override;
   void abort(const std::string& reason);
   Status health() const;
+  Failure failure() const override;
+  void hear(const Failure& failure) override;
   void close();
 
   int rank() const { return rank_; }
@@ -88,12 +92,14 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
 
   WideGroup(const CommunicatorOptions& options, MachineLayout layout);
   Status open(const std::shared_ptr<Store>& store, Deadline deadline);
+  void give_up(const std::string& why) LOCKSTEP_EXCLUDES(mutex_);
   std::string wire_key(int rank) const;
   // Of a group of this machine's ranks.
   std::string local_name(int machine, const char* what) const;
   Result<std::shared_ptr<Communicator::Impl>> open_local(const std::shared_ptr<Store>& store, const char* what,
                                                          Deadline deadline) const;
   Status exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status who_did_not_say(Store& store, const Status& why) const;
   Status share_boards(Deadline deadline);
   Status greet(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
 
@@ -122,26 +128,39 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   // Called by the transport, from within drive().
   bool on_letter(const Letter& letter) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   void tell_neighbours(WideLetter::Type type, std::int64_t value, const std::string& text) LOCKSTEP_REQUIRES(mutex_);
-  void send_news() LOCKSTEP_REQUIRES(mutex_);
+  void send_news(bool conditions) LOCKSTEP_REQUIRES(mutex_);
+  void take_news(int source, std::string_view news) LOCKSTEP_REQUIRES(mutex_);
   // Why a wait cannot succeed any more, after breaking the group; ok while it may.
   Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed)
       LOCKSTEP_REQUIRES(mutex_);
   Status check_local_groups() LOCKSTEP_REQUIRES(mutex_);
   Status check_deaths(const Transfer* transfer, std::chrono::steady_clock::duration stuck) LOCKSTEP_REQUIRES(mutex_);
-  bool has_asked() LOCKSTEP_REQUIRES(mutex_);
+  // Whether what the others have called by now is known, as far as they answer; `late`: about what. With a short
+  // timeout no news have come by themselves.
+  bool has_asked(std::uint64_t late) LOCKSTEP_REQUIRES(mutex_);
+  // Ranks that have stopped as far as is known, or whose machine does not answer: "; rank(s) ... ". But not `named`.
+  std::string who_stands_still(const std::vector<int>& named) const LOCKSTEP_REQUIRES(mutex_);
+  bool local_operation_stands() LOCKSTEP_REQUIRES(mutex_);
   Status timed_out(const Transfer* transfer) LOCKSTEP_REQUIRES(mutex_);
   // The first reason stays. Afterwards nothing of this rank is under way any more.
   Status break_group(ErrorCode code, const std::string& reason) LOCKSTEP_REQUIRES(mutex_);
   bool is_gone(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  bool has_left(int rank) const LOCKSTEP_REQUIRES(mutex_);
   // In words: this rank is gone.
   std::string loss_of(int rank, const std::string& during) const LOCKSTEP_REQUIRES(mutex_);
   std::vector<int> awaited(const Transfer* transfer) const LOCKSTEP_REQUIRES(mutex_);
   std::uint64_t call_of(int rank) const;
   void note_call(int rank, std::uint64_t call) const;
+  // How the messages above name ranks.
+  std::string me() const { return roster_.name(rank_); }
+  std::string last_call(int rank) const;
+  std::string condition(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  std::string last_words(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string describe(const WideOperation& operation) const;
   std::string describe(const Transfer& transfer) const;
 
   const MachineLayout layout_;
+  const Roster roster_;
   const int rank_;
   const std::string name_;
   const std::shared_ptr<SharedArena> arena_;
@@ -165,10 +184,16 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   std::uint64_t next_step_ LOCKSTEP_GUARDED_BY(mutex_) = 1;
   std::deque<std::pair<Parcel, std::string>> told_ LOCKSTEP_GUARDED_BY(mutex_);  // letters on their way
   std::vector<bool> greeted_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);  // remote ranks that have said goodbye
+  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);               // remote ranks that have said goodbye
+  std::vector<std::string> words_ LOCKSTEP_GUARDED_BY(mutex_);       // last words of remote ranks
+  std::vector<std::string> conditions_ LOCKSTEP_GUARDED_BY(mutex_);  // of remote ranks, by their machine's news
+  std::vector<bool> answered_ LOCKSTEP_GUARDED_BY(mutex_);           // since the last question
+  // How far the oldest local operation is (which it is, tickets done), and since when.
+  std::array<std::uint64_t, 3> local_at_ LOCKSTEP_GUARDED_BY(mutex_) = {};
+  std::chrono::steady_clock::time_point local_since_ LOCKSTEP_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_news_ LOCKSTEP_GUARDED_BY(mutex_);
   bool asked_ LOCKSTEP_GUARDED_BY(mutex_) = false;             // another rank wants news
-  std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last operation that was late here
+  std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last collective that was late here; or kMessages
   std::chrono::steady_clock::time_point asked_at_ LOCKSTEP_GUARDED_BY(mutex_);
   Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // a letter said so, break_group() is yet to come
   Status break_status_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/fault_point.h"
+
 namespace lockstep::comm {
 
 void WideMail::start(Transfer& transfer) {
@@ -30,6 +32,7 @@ void WideMail::start(Transfer& transfer) {
   header.tag = transfer.tag;
   under_way_.push_back({&transfer, Parcel()});
   const std::string text = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
+  LOCKSTEP_FAULT_POINT("wide: message");
   transport_.post(transfer.peer, text, transfer.source.data, transfer.source.bytes, under_way_.back().parcel);
 }
 
@@ -62,8 +65,8 @@ void WideMail::deliver(Transfer& transfer, Arrival& arrival) {
   if (transfer.target.bytes != arrival.bytes) {
     if (arrival.ticket != nullptr) transport_.discard(arrival.ticket);
     transfer.status = {ErrorCode::kMismatch,
-                       fmt::format("recv from rank {} with tag {}: expected {} bytes, the message has {}",
-                                   arrival.source, arrival.tag, transfer.target.bytes, arrival.bytes)};
+                       fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
+                                   roster_.name(arrival.source), arrival.tag, transfer.target.bytes, arrival.bytes)};
   } else if (arrival.ticket != nullptr) {
     under_way_.push_back({&transfer, Parcel()});
     transport_.fetch(arrival.ticket, transfer.target.data, arrival.bytes, under_way_.back().parcel);

@@ -12,12 +12,14 @@
 #include "group.h"
 #include "machines.h"
 #include "mailbox.h"
+#include "wide_step.h"
 
 namespace lockstep::comm {
 
 // The header of every letter of a group, behind the group's token.
 struct WideLetter {
-  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kGoodbye };
+  // kLastWords and kGoodbye carry what the sender has seen fail elsewhere (failure.h).
+  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kLastWords, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
   std::int64_t tag = 0;  // of a message; of an abort its code
@@ -25,8 +27,13 @@ struct WideLetter {
 
 class WideMail {
  public:
-  WideMail(const MachineLayout& layout, int rank, Transport& transport, Communicator::Impl& local, std::string token)
-      : layout_(layout), rank_(rank), transport_(transport), local_(local), token_(std::move(token)) {}
+  WideMail(const WideContext& context, Communicator::Impl& local, std::string token)
+      : layout_(context.layout),
+        roster_(context.roster),
+        rank_(context.rank),
+        transport_(context.transport),
+        local_(local),
+        token_(std::move(token)) {}
 
   // `transfer` must live until it is over or withdrawn.
   void start(Transfer& transfer);
@@ -54,6 +61,7 @@ class WideMail {
   void deliver(Transfer& transfer, Arrival& arrival);
 
   const MachineLayout& layout_;
+  const Roster& roster_;
   const int rank_;
   Transport& transport_;
   Communicator::Impl& local_;

@@ -71,13 +71,22 @@ Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store
                                                      const CommunicatorOptions& options, MachineLayout layout) {
   std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
-  if (!opened.ok()) {
-    // In the address's place, for the machines that wait for it.
-    if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
-    return opened.with_context(fmt::format("rank {} cannot join group '{}', which spans {} machines", options.rank,
-                                           options.name, group->layout_.machines()));
+  if (opened.ok()) return group;
+  // In the address's place, for the machines that wait for it.
+  if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
+  Status failed = opened.with_context(fmt::format("{} cannot join group '{}', which spans {} machines", group->me(),
+                                                  options.name, group->layout_.machines()));
+  group->give_up(failed.message());
+  return failed;
+}
+
+// For other ranks the group may be complete already.
+void WideGroup::give_up(const std::string& why) {
+  MutexLock lock(mutex_);
+  if (mail_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
+  for (const auto& local : {before_, after_}) {
+    if (local != nullptr) local->waiting().abort(ErrorCode::kPeerFailed, why);
   }
-  return group;
 }
 
 std::string WideGroup::wire_key(int rank) const {
@@ -105,10 +114,10 @@ Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_ucx(find_interface(*store), admitted_to(layout_, rank_),
                                                  [this](const Letter& letter) { return on_letter(letter); }));
   LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
-  context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_});
+  context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_, roster_});
   {
     MutexLock lock(mutex_);
-    mail_ = std::make_unique<WideMail>(layout_, rank_, *transport_, *before_, token_);
+    mail_ = std::make_unique<WideMail>(*context_, *before_, token_);
   }
   return greet(deadline);
 }
@@ -122,10 +131,12 @@ Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::sha
   local.name = local_name(machine, what);
   local.timeout = timeout_;
   local.arena = arena_;
+  for (const int rank : layout_.ranks(machine)) local.world_ranks.push_back(roster_.number(rank));
   HandOverOptions options;
   options.rank = local.rank;
   options.world_size = local.world_size;
   options.name = local.name;
+  options.world_ranks = local.world_ranks;
   options.control_bytes = ControlLayout(local.world_size).total();
   LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(*store, *arena_, options, deadline));
   return std::shared_ptr<Communicator::Impl>(new Communicator::Impl(local.rank, local, std::move(parts)),
@@ -141,19 +152,30 @@ Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadli
   std::vector<std::string> keys;
   keys.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, store->multi_get(keys, deadline));
+  auto all = store->multi_get(keys, deadline);
+  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_say(*store, all.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, std::move(all));
   for (int rank = 0; rank < world_size(); ++rank) {
     if (words[rank].starts_with(kRefusal))
-      return status_from(std::string_view(words[rank]).substr(kRefusal.size()))
-          .with_context(fmt::format("rank {}", rank));
+      return status_from(std::string_view(words[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
     if (words[rank].size() <= kTokenBytes) {
-      return {ErrorCode::kCorrupt, fmt::format("what rank {} published is no address", rank)};
+      return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", roster_.name(rank))};
     }
     if (layout_.machine_of(rank) != layout_.machine_of(rank_))
       transport_->introduce(rank, words[rank].substr(kTokenBytes));
   }
   token_ = words[0].substr(0, kTokenBytes);
   return {};
+}
+
+Status WideGroup::who_did_not_say(Store& store, const Status& why) const {
+  std::vector<int> silent;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const std::array<std::string, 1> key{wire_key(rank)};
+    if (auto there = store.check(key); there.ok() && !there.value()) silent.push_back(rank);
+  }
+  if (silent.empty()) return why;
+  return {why.code(), fmt::format("{} did not say where to reach them", ranks_with_hosts(layout_, roster_, silent))};
 }
 
 Status WideGroup::share_boards(Deadline deadline) {
@@ -207,10 +229,11 @@ Status WideGroup::greet(Deadline deadline) {
     if (layout_.are_neighbours(rank_, rank)) silent.push_back(rank);
   }
   return {deadline.expired() ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
-          fmt::format("no connection between rank {} (on {}) and rank(s) {} through {}. Is that the interface that "
+          fmt::format("no connection between {} (on {}) and {} through {}. Is that the interface that "
                       "connects the machines (UCX_NET_DEVICES chooses another one), and does a firewall allow TCP "
                       "connections between them on any port, and leave their addresses as they are?",
-                      rank_, layout_.member(rank_).host, ranks_with_hosts(layout_, silent), transport_->describe())};
+                      me(), layout_.member(rank_).host, ranks_with_hosts(layout_, roster_, silent),
+                      transport_->describe())};
 }
 
 // What others still need of this rank gets a moment; then whoever could still wait for it is told.
@@ -224,12 +247,16 @@ void WideGroup::close() {
     while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && farewell.may_wait())
       drive();
     closed_ = true;
+    // Others of this machine, or other groups of this process, may have broken it without being heard of until now.
+    if (mail_ != nullptr && break_status_.ok()) (void)check_local_groups();
+    const std::string cause = before_->waiting().last_words(layout_.index_of(rank_));
     if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
       const std::string what = pending_ > 0 ? describe(*(active_.empty() ? queue_.front() : active_.front().operation))
                                             : describe(transfers_.front()->transfer);
-      (void)break_group(ErrorCode::kPeerFailed, fmt::format("rank {} left the group with {} under way", rank_, what));
+      (void)break_group(ErrorCode::kPeerFailed,
+                        caused(cause, fmt::format("{} left the group with {} under way", me(), what)));
     } else if (break_status_.ok()) {
-      tell_neighbours(WideLetter::Type::kGoodbye, 0, "");
+      tell_neighbours(WideLetter::Type::kGoodbye, 0, cause);
       transport_->close(/*gently=*/true, farewell.left());
     }
   }

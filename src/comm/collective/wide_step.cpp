@@ -40,8 +40,9 @@ void Flows::await_signal(int peer, int stage) {
 void Flows::look() {
   for (const Flow& flow : under_way_) {
     if (flow.parcel.done && !flow.parcel.status.ok() && status_.ok()) {
-      status_ = flow.parcel.status.with_context((flow.is_send ? "sending to rank " : "receiving from rank ") +
-                                                std::to_string(flow.peer));
+      failed_with_ = flow.peer;
+      status_ = flow.parcel.status.with_context((flow.is_send ? "sending to " : "receiving from ") +
+                                                context_.roster.name(flow.peer));
     }
   }
   while (!under_way_.empty() && under_way_.front().parcel.done) under_way_.pop_front();

@@ -13,6 +13,7 @@
 #include "comm/transport/transport.h"
 #include "machines.h"
 #include "request.h"
+#include "roster.h"
 #include "wide_call.h"
 
 namespace lockstep::comm {
@@ -23,6 +24,7 @@ struct WideContext {
   int rank;
   Transport& transport;
   std::shared_ptr<SharedArena> arena;
+  const Roster& roster;
 
   int machine() const { return layout.machine_of(rank); }
   int index() const { return layout.index_of(rank); }
@@ -44,8 +46,9 @@ class Flows {
 
   bool done();
   bool received();
-  // Why one of them failed, and whose fault it is (-1: none failed).
+  // Why one of them failed, and the rank at its other end (-1: none failed).
   const Status& status() const { return status_; }
+  int failed_with() const { return failed_with_; }
   // Ranks from which something is still to come.
   void awaited(std::vector<int>& ranks) const;
 
@@ -64,6 +67,7 @@ class Flows {
   std::uint64_t step_ = 0;
   std::deque<Flow> under_way_;
   Status status_;
+  int failed_with_ = -1;
 };
 
 class Step {

@@ -27,6 +27,10 @@ socklen_t fill_address(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
+Status closed() {
+  return {ErrorCode::kPeerFailed, "the other rank closed the connection while shared memory was handed over"};
+}
+
 Status wait_ready(int socket, short events, Deadline deadline, const char* what) {
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
@@ -154,6 +158,7 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
+    if (errno == EPIPE || errno == ECONNRESET) return closed();
     if (errno != EAGAIN && errno != EINTR) return Status::from_errno("sending shared memory to a rank", errno);
   }
 }
@@ -176,8 +181,7 @@ Status receive_message(int socket, std::span<std::byte> bytes, std::vector<Fd>* 
       return Status::from_errno("receiving a rank's shared memory", errno);
   }
   if (descriptors != nullptr) take_descriptors(message, *descriptors);
-  if (got == 0)
-    return {ErrorCode::kPeerFailed, "the other rank closed the connection while shared memory was handed over"};
+  if (got == 0) return closed();
   if (static_cast<std::size_t>(got) != bytes.size() || (message.msg_flags & MSG_TRUNC) != 0)
     return {ErrorCode::kCorrupt, fmt::format("expected a message of {} bytes from a rank, got {}", bytes.size(), got)};
   if (descriptors != nullptr && (message.msg_flags & MSG_CTRUNC) != 0)

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "boot_id.h"
+#include "comm/fault_point.h"
 #include "comm/store/status_text.h"
 #include "comm/store/unix_socket.h"
 #include "hand_over_words.h"
@@ -73,7 +74,13 @@ class Exchange {
 
  private:
   std::string key(const char* what) const { return key_of(options_.name, what); }
-  Status own_error(const Status& status) const { return status.with_context(fmt::format("rank {}", options_.rank)); }
+  std::string name(int rank) const { return fmt::format("rank {}", options_.number(rank)); }
+  Status own_error(const Status& status) const { return status.with_context(name(options_.rank)); }
+  // Where this rank hears rank 0 alone: that is whose silence or end it was. Anything else is this rank's own trouble.
+  Status with_culprit(const Status& status) const {
+    const bool silent = status.code() == ErrorCode::kPeerFailed || status.code() == ErrorCode::kTimeout;
+    return status.with_context(name(silent ? 0 : options_.rank));
+  }
 
   // Rank 0: gathers everyone's descriptors, hands all of them to all, and says when all have them.
   Result<HandOver> collect() {
@@ -132,6 +139,7 @@ class Exchange {
 
   // A failure shows in the rank's report, which may say why it has gone.
   void answer(int rank, int control) {
+    LOCKSTEP_FAULT_POINT("hand over: answer");
     Word word;
     word.kind = Word::Kind::kControl;
     Status sent = say(sockets_[rank].get(), word, deadline_, std::span(&control, 1));
@@ -148,7 +156,7 @@ class Exchange {
     for (int rank = 1; rank < options_.world_size; ++rank) {
       Word report;
       const Status heard = hear(sockets_[rank].get(), Word::Kind::kReport, report, nullptr, deadline_);
-      if (!heard.ok()) return heard.with_context(fmt::format("group '{}': rank {}", options_.name, rank));
+      if (!heard.ok()) return heard.with_context(fmt::format("group '{}': {}", options_.name, name(rank)));
     }
     return {};
   }
@@ -157,7 +165,9 @@ class Exchange {
   Status open_door() {
     LOCKSTEP_ASSIGN_OR_RETURN(door_, make_address());
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(door_.socket.data(), options_.world_size + 8));
-    return store_.set(key(kAddress), {reinterpret_cast<const char*>(&door_), sizeof(door_)});
+    LOCKSTEP_RETURN_IF_ERROR(store_.set(key(kAddress), {reinterpret_cast<const char*>(&door_), sizeof(door_)}));
+    LOCKSTEP_FAULT_POINT("hand over: published");
+    return {};
   }
 
   Status accept_all() {
@@ -228,7 +238,7 @@ class Exchange {
     if (!deadline_.expired()) return {};
     std::string missing;
     for (int rank = 1; rank < options_.world_size; ++rank) {
-      if (!sockets_[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      if (!sockets_[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", options_.number(rank));
     }
     return {ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", options_.name, missing)};
   }
@@ -241,17 +251,16 @@ class Exchange {
                           introduction.pid, rank, introduction.world_size, options_.world_size)};
     }
     if (sockets_[rank].valid()) {
-      return {ErrorCode::kMismatch, fmt::format("group '{}': rank {} joined twice, as pid {} and as pid {}",
-                                                options_.name, rank, introductions_[rank].pid, introduction.pid)};
+      return {ErrorCode::kMismatch, fmt::format("group '{}': {} joined twice, as pid {} and as pid {}", options_.name,
+                                                name(rank), introductions_[rank].pid, introduction.pid)};
     }
     if (descriptors.size() != 2 || !is_process(descriptors[1].get())) {
-      return {ErrorCode::kCorrupt,
-              fmt::format("rank {} handed over {} descriptors, expected its memory and its process", rank,
-                          descriptors.size())};
+      return {ErrorCode::kCorrupt, fmt::format("{} handed over {} descriptors, expected its memory and its process",
+                                               name(rank), descriptors.size())};
     }
     return check_memory_file(descriptors[0].get(), with_table(introduction.first_bytes))
         .status()
-        .with_context(fmt::format("rank {}", rank));
+        .with_context(name(rank));
   }
 
   Result<HandOver> join() {
@@ -267,12 +276,12 @@ class Exchange {
     const Status told = say(socket.get(), report, deadline_);
     const Status verdict = told.ok() ? hear_verdict(socket.get()) : told;
     if (has_verdict_) return verdict.ok() ? parts : verdict;
-    return why_no_connection(parts.ok() ? verdict : own_error(parts.status()));
+    return why_no_connection(with_culprit(parts.ok() ? verdict : parts.status()));
   }
 
   Result<Address> find_rank_zero() {
     auto announced = store_.get(key(kAddress), deadline_);
-    if (!announced.ok()) return announced.status().with_context("waiting for rank 0");
+    if (!announced.ok()) return announced.status().with_context("waiting for " + name(0));
     auto address = read_address(announced.value());
     if (!address.ok()) return address.status().with_context(fmt::format("group '{}'", options_.name));
     return address;
@@ -284,19 +293,20 @@ class Exchange {
     if (machine != address.machine.data()) {
       return Status(
           ErrorCode::kUnsupported,
-          fmt::format("group '{}': rank {} runs on host {}, rank 0 on host {}; ranks that are to share memory "
-                      "(those with the same LOCKSTEP_MACHINE) must be on one machine",
-                      options_.name, options_.rank, host_name(), address.host.data()));
+          fmt::format("group '{}': {} runs on host {}, {} on host {}; ranks that are to share memory (those with the "
+                      "same LOCKSTEP_MACHINE) must be on one machine",
+                      options_.name, name(options_.rank), host_name(), name(0), address.host.data()));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Fd process, open_own_process());
+    LOCKSTEP_FAULT_POINT("hand over: called");
     auto connected = connect_unix(address.socket.data(), deadline_);
-    if (!connected.ok()) return why_no_connection(connected.status());
+    if (!connected.ok()) return why_no_connection(connected.status().with_context(name(0)));
     Fd socket = std::move(connected).value();
     if (const Status same = check_same_user(socket.get()); !same.ok())
-      return same.with_context("rank 0's socket is not of this job, nothing was handed over");
+      return same.with_context(fmt::format("the socket of {} is not of this job, nothing was handed over", name(0)));
     Word word;
     const Status greeted = hear(socket.get(), Word::Kind::kGreeting, word, nullptr, answer_by());
-    if (!greeted.ok()) return why_no_connection(greeted);
+    if (!greeted.ok()) return why_no_connection(greeted.with_context(name(0)));
     if (word.token != address.greeting) {
       return Status(ErrorCode::kPermission, fmt::format("group '{}': another program, or another job, listens at rank "
                                                         "0's socket; nothing was handed over",
@@ -307,7 +317,9 @@ class Exchange {
     word.token = address.token;
     word.introduction = self_;
     const std::array<int, 2> own{arena_.fd(), process.get()};
-    if (const Status sent = say(socket.get(), word, deadline_, own); !sent.ok()) return why_no_connection(sent);
+    if (const Status sent = say(socket.get(), word, deadline_, own); !sent.ok())
+      return why_no_connection(sent.with_context(name(0)));
+    LOCKSTEP_FAULT_POINT("hand over: introduced");
     return socket;
   }
 
@@ -325,14 +337,14 @@ class Exchange {
     Word word;
     std::vector<Fd> control;
     LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kControl, word, control, answer_by()));
-    if (control.size() != 1) return Status(ErrorCode::kCorrupt, "rank 0 sent no control memory");
+    if (control.size() != 1) return Status(ErrorCode::kCorrupt, name(0) + " sent no control memory");
     introductions_.resize(options_.world_size);
     descriptors_.resize(options_.world_size);
     for (int rank = 0; rank < options_.world_size; ++rank) {
       LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kPeer, word, descriptors_[rank], deadline_));
       introductions_[rank] = word.introduction;
       if (descriptors_[rank].size() != 2)
-        return Status(ErrorCode::kCorrupt, fmt::format("no memory of rank {} arrived", rank));
+        return Status(ErrorCode::kCorrupt, fmt::format("no memory of {} arrived", name(rank)));
     }
     return build(control[0]);
   }
@@ -367,6 +379,7 @@ class Exchange {
   }
 
   Result<HandOver> build(const Fd& control) {
+    LOCKSTEP_FAULT_POINT("hand over: answered");
     HandOver result;
     LOCKSTEP_ASSIGN_OR_RETURN(result.control, share_control(control, options_.control_bytes));
     for (int rank = 0; rank < options_.world_size; ++rank) {

@@ -44,6 +44,9 @@ struct HandOverOptions {
   int world_size = 1;
   std::string name;
   std::size_t control_bytes = 0;
+  std::vector<int> world_ranks = {};  // what errors call the ranks, by rank; empty: the same
+
+  int number(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
 };
 
 // Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.

@@ -39,6 +39,11 @@ std::optional<std::size_t> RangeAllocator::allocate(std::size_t bytes, std::size
   return std::nullopt;
 }
 
+std::size_t RangeAllocator::size_at(std::size_t offset) const {
+  const auto used = used_.find(offset);
+  return used == used_.end() ? 0 : used->second;
+}
+
 std::size_t RangeAllocator::deallocate(std::size_t offset) {
   const auto used = used_.find(offset);
   if (used == used_.end()) return 0;

@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <utility>
 
 #include "arena_view.h"
+#include "lockstep/base/log.h"
 #include "map_shared.h"
 #include "memory_file.h"
 #include "memory_limits.h"
@@ -18,7 +21,6 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kLine = 64;
 // From here on an allocation is touched at once, in one call, instead of by a page fault per 4 KiB later.
 constexpr std::size_t kPopulateFrom = std::size_t{64} << 10;
 
@@ -90,22 +92,28 @@ SharedArena::SharedArena(Fd fd, Fd life, std::byte* base, std::size_t first_byte
       retain_(options.retain),
       ranges_(first_bytes) {
   segments_.add({0, first_bytes, base});
-  fork_handler_.emplace(&SharedArena::make_private, this);
+  fork_handler_.emplace(&SharedArena::make_all_private, this);
 }
 
 SharedArena::~SharedArena() {
   fork_handler_.reset();
   munmap(base_, with_table(first_bytes_));
   for (std::size_t i = 1; i < segments_.count(); ++i) munmap(segments_[i].base, segments_[i].end - segments_[i].begin);
+  for (const Withdrawn* its = withdrawn_.load(std::memory_order_relaxed); its != nullptr;)
+    delete std::exchange(its, its->before);
 }
 
-// The child may read its tensors, and write to them: into pages of its own.
-void SharedArena::make_private(void* arena) {
+// The child may read its tensors, and write to them: into pages of its own. It has those already of what was withdrawn.
+void SharedArena::make_all_private(void* arena) {
   const auto& self = *static_cast<const SharedArena*>(arena);
   for (std::size_t i = 0; i < self.segments_.count(); ++i) {
     const Segment& segment = self.segments_[i];
-    mmap(segment.base, segment.end - segment.begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
-         self.fd_.get(), static_cast<off_t>(segment.begin));
+    for (std::size_t begin = segment.begin; begin < segment.end;) {
+      const Withdrawn* const next = self.first_withdrawn(begin, segment.end);
+      const std::size_t gap_end = next == nullptr ? segment.end : next->begin;
+      if (begin < gap_end) self.map_private(begin, gap_end);
+      begin = next == nullptr ? segment.end : next->end;
+    }
   }
 }
 
@@ -114,15 +122,14 @@ Result<std::byte*> SharedArena::allocate(std::size_t bytes, [[maybe_unused]] Pag
     return Status(ErrorCode::kUnsupported,
                   "this process is a fork of the one whose shared memory it asks for; only that one can give any out");
   }
-  const std::size_t alignment = bytes >= kPage ? kPage : kLine;
   std::optional<std::size_t> offset;
   {
     MutexLock lock(mutex_);
     if (bytes > limit_ || ranges_.allocated() + bytes > whole_pages(limit_)) return exhausted(bytes);
-    offset = ranges_.allocate(bytes, alignment);
+    offset = ranges_.allocate(bytes, kPage);
     if (!offset) {
       LOCKSTEP_RETURN_IF_ERROR(grow(whole_pages(bytes)));
-      offset = ranges_.allocate(bytes, alignment);
+      offset = ranges_.allocate(bytes, kPage);
     }
     if (!offset) return exhausted(bytes);
     retained_ -= std::min(retained_, bytes);
@@ -183,6 +190,11 @@ void SharedArena::deallocate(std::byte* pointer) {
   if (!origin_.is_this_process()) return;
   const std::size_t offset = offset_of(pointer);
   MutexLock lock(mutex_);
+  if (const std::size_t bytes = ranges_.size_at(offset); first_withdrawn(offset, offset + bytes) != nullptr) {
+    // Others may still write there: it stays in use for ever, but takes no memory.
+    madvise(pointer, bytes, MADV_DONTNEED);
+    return release_pages(offset, bytes);
+  }
   const std::size_t freed = ranges_.deallocate(offset);
   if (retained_ + freed <= retain_) {
     retained_ += freed;
@@ -198,6 +210,55 @@ void SharedArena::release_pages(std::size_t offset, std::size_t bytes) {
   // Failure only means that the pages stay with us.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                   static_cast<off_t>(end - begin));
+}
+
+void SharedArena::withdraw(const void* pointer, std::size_t bytes) {
+  if (!origin_.is_this_process()) return;
+  const std::size_t first = offset_of(pointer) / kPage * kPage;
+  const std::size_t end = whole_pages(offset_of(pointer) + bytes);
+  MutexLock lock(mutex_);
+  for (std::size_t begin = first; begin < end;) {
+    const Withdrawn* const next = first_withdrawn(begin, end);
+    const std::size_t gap_end = next == nullptr ? end : std::max(begin, next->begin);
+    if (begin < gap_end) {
+      if (Status made = make_private(begin, gap_end); !made.ok()) return log::warning(made.message());
+      withdrawn_.store(new Withdrawn{begin, gap_end, withdrawn_.load(std::memory_order_relaxed)},
+                       std::memory_order_release);
+    }
+    begin = next == nullptr ? end : next->end;
+  }
+}
+
+// A private view of the same file takes the place of the shared one: what this process has written, and threads of it
+// write meanwhile, is there at every moment, and a write to each page then makes it this process's own.
+Status SharedArena::make_private(std::size_t begin, std::size_t end) const {
+  std::byte* const place = at(begin);
+  if (!map_private(begin, end)) {
+    return Status::from_errno("memory that a frozen rank may still write to cannot be made private", errno);
+  }
+  for (std::size_t page = 0; page < end - begin; page += kPage) {
+    // A write that changes nothing, whoever writes there at the same time; compilers leave it alone.
+    std::atomic_ref byte(reinterpret_cast<unsigned char&>(place[page]));
+    unsigned char value = byte.load(std::memory_order_relaxed);
+    while (!byte.compare_exchange_weak(value, value, std::memory_order_relaxed)) {
+    }
+  }
+  return {};
+}
+
+// In place of what is there; of one segment.
+bool SharedArena::map_private(std::size_t begin, std::size_t end) const {
+  return mmap(at(begin), end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_.get(),
+              static_cast<off_t>(begin)) != MAP_FAILED;
+}
+
+const SharedArena::Withdrawn* SharedArena::first_withdrawn(std::size_t begin, std::size_t end) const {
+  const Withdrawn* first = nullptr;
+  for (const Withdrawn* its = withdrawn_.load(std::memory_order_acquire); its != nullptr; its = its->before) {
+    const bool touches = its->begin < end && its->end > begin;
+    if (touches && (first == nullptr || its->begin < first->begin)) first = its;
+  }
+  return first;
 }
 
 std::size_t SharedArena::allocated() const {

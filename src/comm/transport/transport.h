@@ -62,6 +62,8 @@ class Transport {
   virtual bool may_sleep() = 0;
   // After may_sleep(): waits until there is something to move, at most so long. The caller's lock is not needed.
   virtual void sleep(std::chrono::microseconds limit) const = 0;
+  // Something has passed, or was to pass, between this peer and this one.
+  virtual bool is_connected(int peer) const = 0;
   // The connection to this peer has broken: nothing more will come from it or reach it.
   virtual bool is_lost(int peer) const = 0;
   // To be called once peers have connected: keeps what they have connected to from programs that this process starts.

@@ -123,6 +123,11 @@ class UcxTransport final : public Transport {
     ppoll(&entry, 1, &wait, nullptr);
   }
 
+  bool is_connected(int peer) const override {
+    const auto found = connections_.find(peer);
+    return found != connections_.end() && found->second.endpoint != nullptr;
+  }
+
   bool is_lost(int peer) const override {
     const auto found = connections_.find(peer);
     return found != connections_.end() && found->second.lost;

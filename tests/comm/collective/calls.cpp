@@ -259,6 +259,12 @@ Result<Operation> Call::start(Communicator::KeepAlive keep_alive) {
   return with_args([&](const auto& args) { return group_.start(args, keep_alive); });
 }
 
+std::vector<std::span<std::byte>> Call::memory() const {
+  std::vector<std::span<std::byte>> parts{{input_->data(), input_->bytes()}};
+  if (output_ != nullptr) parts.emplace_back(output_->data(), output_->bytes());
+  return parts;
+}
+
 void Call::check() const {
   const auto what = [&] {
     return std::string(to_string(spec_.kind)) + " of " + std::to_string(spec_.count) + " " +

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "comm/collective/control.h"
@@ -70,6 +71,8 @@ class Call {
   // Fails the current test where anything differs from the reference, inputs included.
   void check() const;
   const Style& style() const { return style_; }
+  // Inputs and outputs, to use them otherwise.
+  std::vector<std::span<std::byte>> memory() const;
 
  private:
   struct Part {  // of a buffer

@@ -167,8 +167,11 @@ struct CommunicatorOptions {
   // Ranks with equal text here share memory, others talk over the network. Empty: LOCKSTEP_MACHINE; with neither, ranks
   // of one user on one booted system and in one network namespace. For tests, and where memory is not to be shared.
   std::string machine = {};
+  // By rank of this group, its number in the world, which errors call it by; empty: the same.
+  std::vector<int> world_ranks = {};
 };
 
+class Drivable;
 class WideGroup;
 struct RequestView;
 
@@ -235,7 +238,9 @@ class Communicator {
 
   // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
   void abort(const std::string& reason);
-  // The error that broke the group; ok while it works.
+  // The error that broke the group; ok while it works. Once it, or any call, has answered it, the process's other
+  // groups know too: those in which a rank has died of it are broken, and of the others errors tell it should this rank
+  // leave.
   Status health() const;
 
   // Number of collectives started so far on this rank.
@@ -246,6 +251,8 @@ class Communicator {
 
  private:
   Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
+  static Result<std::unique_ptr<Communicator>> meet(const std::shared_ptr<Store>& store, CommunicatorOptions own);
+  Drivable& group() const;
   Status run_request(const RequestView& request, Deadline deadline);
   Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
   // kUnsupported in a fork of the rank.

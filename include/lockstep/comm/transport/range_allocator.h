@@ -18,6 +18,8 @@ class RangeAllocator {
   void add(std::size_t begin, std::size_t bytes);
   // Offset of a range of at least `bytes`, a multiple of `alignment` (a power of two); nothing when it does not fit.
   std::optional<std::size_t> allocate(std::size_t bytes, std::size_t alignment);
+  // Size of the range that is handed out at `offset`; 0 when none is.
+  std::size_t size_at(std::size_t offset) const;
   // Size that had been handed out at `offset`; 0 when nothing had.
   std::size_t deallocate(std::size_t offset);
 

@@ -9,6 +9,7 @@
 // writes there nobody sees.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -42,15 +43,23 @@ class SharedArena {
 
   // When the pages of a large allocation are made. At once costs less where all of them will be used.
   enum class Pages { kAtOnce, kWhenTouched };
-  // Memory aligned to 64 bytes (to a page from one page up). Contents are unspecified. Thread-safe.
+  // Whole pages: no two allocations share one (see withdraw). Contents are unspecified. Thread-safe.
   Result<std::byte*> allocate(std::size_t bytes, Pages pages = Pages::kAtOnce);
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
+  // Keeps from now on what other processes write to these bytes, and to the rest of their pages, away from this one.
+  // The contents stay, and the memory is this process's like any other: no longer contained in the arena, and never
+  // handed out again. For what a rank that has stopped in the middle of an operation may still write to. Thread-safe.
+  void withdraw(const void* pointer, std::size_t bytes);
+
+  // Whether others see it all.
   bool contains(const void* pointer, std::size_t bytes) const {
     const auto* const start = static_cast<const std::byte*>(pointer);
-    if (start >= base_ && bytes <= first_bytes_ && start <= base_ + first_bytes_ - bytes) return true;
-    return segments_.count() > 1 && segments_.with_memory(pointer, bytes) != nullptr;
+    const bool in_first = start >= base_ && bytes <= first_bytes_ && start <= base_ + first_bytes_ - bytes;
+    if (!in_first && (segments_.count() == 1 || segments_.with_memory(pointer, bytes) == nullptr)) return false;
+    if (withdrawn_.load(std::memory_order_acquire) == nullptr) return true;
+    return first_withdrawn(offset_of(pointer), offset_of(pointer) + bytes) == nullptr;
   }
   // Of a pointer into it; what names its place to every rank.
   std::size_t offset_of(const void* pointer) const {
@@ -75,7 +84,18 @@ class SharedArena {
   Status add_segment(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
   Status exhausted(std::size_t bytes) const LOCKSTEP_REQUIRES(mutex_);
   void release_pages(std::size_t offset, std::size_t bytes);
-  static void make_private(void* arena);  // in a fork
+  Status make_private(std::size_t begin, std::size_t end) const;
+  bool map_private(std::size_t begin, std::size_t end) const;
+  static void make_all_private(void* arena);  // in a fork
+
+  // A range that was withdrawn. A list that only grows: read without a lock, also in a fork.
+  struct Withdrawn {
+    std::size_t begin;
+    std::size_t end;
+    const Withdrawn* before;
+  };
+  // Of those that touch this range, the one that begins first; null: none does.
+  const Withdrawn* first_withdrawn(std::size_t begin, std::size_t end) const;
 
   const Origin origin_;
   Fd fd_;
@@ -88,6 +108,7 @@ class SharedArena {
   mutable Mutex mutex_;
   RangeAllocator ranges_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t retained_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::atomic<const Withdrawn*> withdrawn_{nullptr};  // the last
   std::optional<ForkHandler> fork_handler_;
 };
 

@@ -1,0 +1,49 @@
+// How errors name the ranks of a group: by their numbers in the world, which mean the same in whatever group they are
+// read.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::comm {
+
+class Roster {
+ public:
+  // By rank of the group; empty: the numbers are the same.
+  explicit Roster(std::vector<int> world_ranks = {}) : world_ranks_(std::move(world_ranks)) {
+    std::vector<int> own(world_ranks_.size());
+    std::iota(own.begin(), own.end(), 0);
+    if (own == world_ranks_) world_ranks_.clear();
+  }
+
+  bool has(int rank) const {
+    return world_ranks_.empty() || (rank >= 0 && rank < static_cast<int>(world_ranks_.size()));
+  }
+  int number(int rank) const { return world_ranks_.empty() ? rank : world_ranks_[rank]; }
+  // What follows numbers where the group counts its ranks otherwise.
+  const char* suffix() const { return world_ranks_.empty() ? "" : " of the world"; }
+  // "rank 3", or "rank 3 of the world".
+  std::string name(int rank) const { return fmt::format("rank {}{}", number(rank), suffix()); }
+
+  // Of some of the group's ranks.
+  Roster part(const std::vector<int>& ranks) const {
+    std::vector<int> numbers;
+    for (const int rank : ranks) numbers.push_back(number(rank));
+    return Roster(std::move(numbers));
+  }
+
+ private:
+  std::vector<int> world_ranks_;
+};
+
+// What errors call a group and its ranks.
+struct GroupNames {
+  const std::string& group;
+  const Roster& ranks;
+};
+
+}  // namespace lockstep::comm
