@@ -1,8 +1,8 @@
 // A rank on the torch-free core.
 #pragma once
 
-#include <lockstep/comm/collective/communicator.h>
-#include <lockstep/comm/store/rendezvous.h>
+#include <lockstep/engine/communicator.h>
+#include <lockstep/store/rendezvous.h>
 
 #include <memory>
 #include <string>

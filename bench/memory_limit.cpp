@@ -2,7 +2,7 @@
 // place (a += b) with no exchange at all. For a size S each process has two arrays of S/2, so that all arrays together
 // take the memory that the all-reduce's buffers take, and each process does the additions that its rank would do. It
 // reads 2 and writes 1 array: 3 * S/2 bytes a process. Started by `lockstep run`, whose ranks only meet in the barrier.
-#include <lockstep/comm/collective/reduce.h>
+#include <lockstep/reduce/reduce.h>
 
 #include <array>
 

@@ -1,7 +1,7 @@
 # `cmake --install`: headers, one static library per layer, and a CMake package, so that a project elsewhere says
 #   find_package(lockstep REQUIRED)
 #   target_link_libraries(train PRIVATE lockstep::lockstep)
-# lockstep::lockstep stands for all layers; each is there by name too (lockstep::collective without LibTorch). Backends are
+# lockstep::lockstep stands for all layers; each is there by name too (lockstep::engine without LibTorch). Backends are
 # components: find_package(lockstep COMPONENTS mpi) fails when this build has no MPI. Programs need not link
 # lockstep::mpi, which is loaded when asked for; those that use GPUs link lockstep::nccl.
 include(CMakePackageConfigHelpers)

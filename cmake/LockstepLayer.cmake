@@ -1,10 +1,11 @@
-# lockstep_layer(NAME FOLDER folder [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
 #
 # INTERNAL: for our own programs alone, not in the installed package.
 #
-# One static library per layer: src/FOLDER/*.cpp, public headers in include/lockstep/FOLDER. A layer sees only what it
-# names here, so a dependency that docs/architecture.md does not allow does not build: layers without TORCH have no
-# torch header on their path.
+# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp; its public headers are those in
+# include/lockstep/FOLDER, and HEADERS, which stand elsewhere. A layer may include what it names here and nothing else:
+# tools/check_layers.py, one of the tests, finds every other include, and layers without TORCH have no torch header on
+# their path.
 function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
@@ -29,8 +30,10 @@ function(lockstep_use_torch target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "PUBLIC;PRIVATE" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp)
+  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  set(rooms ${ARG_ROOMS})
+  list(TRANSFORM rooms REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${rooms})
   if(NOT sources)
     return()
   endif()

@@ -1,6 +1,6 @@
 // A store on its own: processes that form no world agree on who leads and what it says. Arguments: a file that all of
 // them reach, and how many they are.
-#include <lockstep/comm/store/file_store.h>
+#include <lockstep/store/file_store.h>
 
 #include <cstdlib>
 #include <iostream>

@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "lockstep/comm/store/store.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 

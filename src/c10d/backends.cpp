@@ -12,7 +12,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/process_groups.h"
-#include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "lockstep/comm/collective/types.h"
+#include "lockstep/reduce/types.h"
 
 namespace lockstep {
 

@@ -21,7 +21,7 @@
 #include "c10d/tensor_rules.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/engine/communicator.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include "c10d/works_under_way.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
-#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/engine/communicator.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include "c10d/target.h"
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {

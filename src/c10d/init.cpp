@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "c10d/world.h"
-#include "comm/collective/machines.h"
+#include "engine/core/machines.h"
+#include "launch/first_failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
-#include "lockstep/comm/store/prefix_store.h"
-#include "lockstep/launch/first_failure.h"
 #include "lockstep/launch/world.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include "c10d/group_core.h"
 #include "c10d/group_work.h"
 #include "c10d/staging.h"
-#include "lockstep/comm/collective/communicator.h"
+#include "lockstep/engine/communicator.h"
 
 namespace lockstep {
 

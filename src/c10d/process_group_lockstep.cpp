@@ -6,7 +6,7 @@
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {

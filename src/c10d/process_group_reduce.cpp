@@ -4,7 +4,7 @@
 #include "c10d/collective_call.h"
 #include "c10d/sparse_sum.h"
 #include "lockstep/c10d/process_group_lockstep.h"
-#include "lockstep/comm/collective/reduce.h"
+#include "lockstep/reduce/reduce.h"
 
 namespace lockstep {
 namespace {

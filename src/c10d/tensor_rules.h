@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/comm/collective/types.h"
+#include "lockstep/reduce/types.h"
 
 namespace lockstep {
 

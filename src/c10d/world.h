@@ -12,8 +12,8 @@
 #include "c10d/call_checks.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/process_groups.h"
-#include "lockstep/comm/store/rendezvous.h"
 #include "lockstep/launch/world.h"
+#include "lockstep/store/rendezvous.h"
 
 namespace lockstep {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "cli/run_options.h"
+#include "launch/agent.h"
 #include "launch/background_writer.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/cores.h"
+#include "launch/cores.h"
 
 namespace {
 

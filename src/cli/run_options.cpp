@@ -7,7 +7,7 @@
 #include <charconv>
 #include <optional>
 
-#include "lockstep/launch/program.h"
+#include "launch/program.h"
 
 namespace lockstep::cli {
 namespace {

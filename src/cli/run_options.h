@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/agent.h"
 #include "lockstep/base/status.h"
-#include "lockstep/launch/agent.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
 class App;

@@ -8,8 +8,8 @@
 
 #include "batch_pool.h"
 #include "batch_workers.h"
+#include "launch/cores.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/launch/cores.h"
 #include "machine_share.h"
 #include "worker_tuner.h"
 

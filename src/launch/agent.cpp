@@ -1,10 +1,11 @@
-#include "lockstep/launch/agent.h"
+#include "launch/agent.h"
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
 #include <utility>
 
+#include "launch/cores.h"
 #include "launch/job_services.h"
 #include "launch/keeper/descendants.h"
 #include "launch/log_folder.h"
@@ -12,7 +13,6 @@
 #include "launch/signal_watch.h"
 #include "launch/worker_group.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/cores.h"
 
 namespace lockstep::launch {
 namespace {

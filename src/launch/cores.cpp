@@ -1,4 +1,4 @@
-#include "lockstep/launch/cores.h"
+#include "launch/cores.h"
 
 #include <sched.h>
 

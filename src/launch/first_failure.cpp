@@ -1,10 +1,10 @@
-#include "lockstep/launch/first_failure.h"
+#include "launch/first_failure.h"
 
 #include <charconv>
 #include <chrono>
 #include <memory>
 
-#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::launch {
 namespace {

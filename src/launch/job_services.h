@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "launch/worker_environment.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
-#include "lockstep/comm/store/tcp_store.h"
-#include "lockstep/launch/worker_environment.h"
+#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::launch {
 

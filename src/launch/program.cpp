@@ -1,4 +1,4 @@
-#include "lockstep/launch/program.h"
+#include "launch/program.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "launch/agent.h"
 #include "launch/console.h"
 #include "launch/process_tree.h"
 #include "launch/signal_watch.h"
 #include "launch/tail.h"
+#include "launch/worker_environment.h"
 #include "launch/worker_stream.h"
 #include "lockstep/base/deadline.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/worker_environment.h"
 
 namespace lockstep::launch {
 

@@ -18,11 +18,11 @@
 #include <optional>
 #include <utility>
 
+#include "launch/first_failure.h"
 #include "launch/job_services.h"
 #include "launch/process_tree.h"
 #include "launch/signals.h"
 #include "launch/spawn_child.h"
-#include "lockstep/launch/first_failure.h"
 
 namespace lockstep::launch {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/launch/stream_choice.h"
+#include "launch/stream_choice.h"
 
 #include <fmt/format.h>
 

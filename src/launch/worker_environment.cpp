@@ -1,4 +1,4 @@
-#include "lockstep/launch/worker_environment.h"
+#include "launch/worker_environment.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -14,9 +14,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "lockstep/launch/cores.h"
-#include "lockstep/launch/first_failure.h"
-#include "lockstep/launch/program.h"
+#include "launch/cores.h"
+#include "launch/first_failure.h"
+#include "launch/program.h"
 
 namespace lockstep::launch {
 namespace {

@@ -4,12 +4,12 @@
 #include <optional>
 #include <vector>
 
+#include "launch/agent.h"
 #include "launch/failure_report.h"
 #include "launch/process_tree.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/worker_environment.h"
+#include "launch/worker_environment.h"
 
 namespace lockstep::launch {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "lockstep/comm/collective/reduce.h"
+#include "lockstep/reduce/reduce.h"
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {

@@ -19,7 +19,7 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
-#include "lockstep/comm/collective/types.h"
+#include "lockstep/reduce/types.h"
 
 namespace lockstep {
 

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
-#include "comm/store/check_in.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/store/prefix_store.h"
 #include "mpi/mpi_runtime.h"
+#include "store/membership/check_in.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "c10d/sparse_sum.h"
-#include "lockstep/comm/collective/reduce.h"
+#include "lockstep/reduce/reduce.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 

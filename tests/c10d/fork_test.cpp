@@ -1,5 +1,5 @@
 // Forks of a rank, as a training program sees them. What a fork may do to the engine is tested below, in
-// comm/collective.
+// engine.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
-#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/store/hash_store.h"
 #include "support/forked.h"
 
 namespace lockstep::test {

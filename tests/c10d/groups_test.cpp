@@ -7,7 +7,7 @@
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
-#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/store/hash_store.h"
 
 namespace lockstep::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "c10d/ranks.h"
-#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/store/hash_store.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "c10d/ranks.h"
-#include "comm/store/file_lock.h"
 #include "lockstep/base/fd.h"
+#include "store/file/file_lock.h"
 #include "support/machines.h"
 #include "support/process.h"
 #include "support/process_ranks.h"

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/ranks.h"
-#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/store/hash_store.h"
 
 namespace lockstep::test {
 namespace {

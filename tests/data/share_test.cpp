@@ -9,9 +9,9 @@
 #include <fstream>
 
 #include "lockstep/c10d/distributed.h"
-#include "lockstep/comm/store/file_store.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/store/file_store.h"
 #include "support/held_port.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"

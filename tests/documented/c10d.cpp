@@ -9,9 +9,9 @@
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
-#include "lockstep/comm/store/file_store.h"
-#include "lockstep/comm/store/prefix_store.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/store/file_store.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {

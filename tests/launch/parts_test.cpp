@@ -14,13 +14,13 @@
 #include <string>
 
 #include "launch/console.h"
+#include "launch/cores.h"
 #include "launch/failure_report.h"
 #include "launch/job_services.h"
+#include "launch/program.h"
+#include "launch/stream_choice.h"
 #include "launch/tail.h"
-#include "lockstep/launch/cores.h"
-#include "lockstep/launch/program.h"
-#include "lockstep/launch/stream_choice.h"
-#include "lockstep/launch/worker_environment.h"
+#include "launch/worker_environment.h"
 
 namespace lockstep::launch {
 namespace {

@@ -16,8 +16,8 @@
 #include <set>
 #include <string>
 
+#include "launch/agent.h"
 #include "launch/keeper/descendants.h"
-#include "lockstep/launch/agent.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/first_failure.h"
 #include "lockstep/base/fd.h"
-#include "lockstep/launch/first_failure.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"

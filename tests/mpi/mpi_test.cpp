@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "c10d/ranks.h"
-#include "lockstep/comm/store/hash_store.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/store/hash_store.h"
 #include "support/mpirun.h"
 
 namespace lockstep::test {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/collective/communicator.h"
-#include "lockstep/comm/store/hash_store.h"
+#include "lockstep/engine/communicator.h"
+#include "lockstep/store/hash_store.h"
 
 namespace lockstep::test {
 

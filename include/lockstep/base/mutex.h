@@ -14,6 +14,7 @@
 #define LOCKSTEP_CAPABILITY(name) LOCKSTEP_ANNOTATION(capability(name))
 #define LOCKSTEP_SCOPED_CAPABILITY LOCKSTEP_ANNOTATION(scoped_lockable)
 #define LOCKSTEP_GUARDED_BY(mutex) LOCKSTEP_ANNOTATION(guarded_by(mutex))
+#define LOCKSTEP_PT_GUARDED_BY(mutex) LOCKSTEP_ANNOTATION(pt_guarded_by(mutex))
 #define LOCKSTEP_REQUIRES(...) LOCKSTEP_ANNOTATION(requires_capability(__VA_ARGS__))
 #define LOCKSTEP_EXCLUDES(...) LOCKSTEP_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define LOCKSTEP_ACQUIRE(...) LOCKSTEP_ANNOTATION(acquire_capability(__VA_ARGS__))

@@ -47,8 +47,8 @@
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/point_to_point_backend.h"
-#include "lockstep/comm/collective/communicator.h"
-#include "lockstep/comm/store/store.h"
+#include "lockstep/engine/communicator.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 

@@ -21,7 +21,7 @@
 
 #include "lockstep/base/fork.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/comm/store/store.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 

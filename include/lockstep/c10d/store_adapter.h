@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "lockstep/comm/store/store.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 

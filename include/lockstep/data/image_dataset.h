@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/compose.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/transforms/compose.h"
 
 namespace lockstep::data {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/data/folder_index.h"
+#include "lockstep/data/image/folder_index.h"
 #include "lockstep/data/image_dataset.h"
 
 namespace lockstep::data {

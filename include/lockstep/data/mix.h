@@ -8,8 +8,8 @@
 // Each sample is mixed with its neighbour in the batch. Losses that take probabilities (cross_entropy does) fit.
 #pragma once
 
-#include "lockstep/data/counter_random.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/transforms/counter_random.h"
 
 namespace lockstep::data {
 

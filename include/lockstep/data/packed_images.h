@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/data/image_dataset.h"
-#include "lockstep/data/pack.h"
+#include "lockstep/data/tools/pack.h"
 
 namespace lockstep::data {
 

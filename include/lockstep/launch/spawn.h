@@ -22,12 +22,15 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/status.h"
-#include "lockstep/launch/worker_environment.h"
 
 namespace lockstep::launch {
+
+// Environment variables: names and values.
+using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct SpawnOptions {
   int nprocs = 1;

@@ -10,8 +10,8 @@
 
 #include "data/preview/contact_sheet.h"
 #include "data/tools/check_folder.h"
-#include "lockstep/data/decode.h"
-#include "lockstep/data/pack.h"
+#include "lockstep/data/image/decode.h"
+#include "lockstep/data/tools/pack.h"
 
 namespace lockstep::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/data/decode.h"
+#include "lockstep/data/image/decode.h"
 
 #include <fmt/format.h>
 

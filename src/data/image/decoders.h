@@ -9,8 +9,8 @@
 
 #include "data/image/view.h"
 #include "lockstep/base/status.h"
-#include "lockstep/data/decode.h"
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/decode.h"
+#include "lockstep/data/image/image.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/folder_index.h"
+#include "lockstep/data/image/folder_index.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // The inner loops over pixels: the same code (kernels.inl) compiled once for each instruction set, one of which is
 // chosen at run time. Results are bitwise the same whichever runs.
 //
-// Only declarations and plain data here, for the reason that comm/collective/reduce_kernels.h gives.
+// Only declarations and plain data here, for the reason that reduce/reduce_kernels.h gives.
 #pragma once
 
 #include <cstddef>

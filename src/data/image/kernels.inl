@@ -1,7 +1,7 @@
 // Compiled by kernels_portable.cpp, kernels_avx2.cpp and kernels_avx512.cpp with
 //   LOCKSTEP_IMAGE_KERNELS  name of the table to define
 //   LOCKSTEP_LANES          32-bit lanes of a vector: 4, 8 or 16
-// See comm/collective/reduce_kernels.inl for why nothing with external linkage may be called in here.
+// See reduce/reduce_kernels.inl for why nothing with external linkage may be called in here.
 #include <cstddef>
 #include <cstdint>
 
@@ -205,10 +205,8 @@ void gather_bilinear(const GatherRow& row, std::uint8_t* out) {
     const std::uint8_t* lower = upper + row.stride;
     const std::int32_t across = (x >> 8) & 255;
     const std::int32_t down = (y >> 8) & 255;
-    const Int4 top = widen_pixel(upper) * (256 - across) +
-                     widen_pixel(upper + 4) * across;
-    const Int4 bottom = widen_pixel(lower) * (256 - across) +
-                        widen_pixel(lower + 4) * across;
+    const Int4 top = widen_pixel(upper) * (256 - across) + widen_pixel(upper + 4) * across;
+    const Int4 bottom = widen_pixel(lower) * (256 - across) + widen_pixel(lower + 4) * across;
     const Int4 value = (top * (256 - down) + bottom * down) >> 16;  // rounded down, as PIL's
     store_pixel(out + std::ptrdiff_t{4} * i, value);
   }

@@ -8,7 +8,7 @@
 
 #include "data/image/row_sink.h"
 #include "data/image/view.h"
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
 
 namespace lockstep::data {
 

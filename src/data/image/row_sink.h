@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/image/kernels.h"
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
 
 namespace lockstep::data {
 

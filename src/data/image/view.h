@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
 
 namespace lockstep::data {
 

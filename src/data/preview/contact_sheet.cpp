@@ -8,8 +8,8 @@
 #include "data/image/resample.h"
 #include "data/preview/lettering.h"
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/data/decode.h"
-#include "lockstep/data/folder_index.h"
+#include "lockstep/data/image/decode.h"
+#include "lockstep/data/image/folder_index.h"
 
 namespace lockstep::data {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
-#include "lockstep/data/compose.h"
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
+#include "lockstep/data/transforms/compose.h"
 
 namespace lockstep::data {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lockstep/base/status.h"
-#include "lockstep/data/image.h"
+#include "lockstep/data/image/image.h"
 
 namespace lockstep::data {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "data/tools/in_parallel.h"
-#include "lockstep/data/decode.h"
-#include "lockstep/data/folder_index.h"
+#include "lockstep/data/image/decode.h"
+#include "lockstep/data/image/folder_index.h"
 
 namespace lockstep::data {
 namespace {

@@ -5,9 +5,9 @@
 #include "data/image/resample.h"
 #include "data/tools/encode_jpeg.h"
 #include "data/tools/in_parallel.h"
-#include "lockstep/data/decode.h"
-#include "lockstep/data/folder_index.h"
-#include "lockstep/data/pack.h"
+#include "lockstep/data/image/decode.h"
+#include "lockstep/data/image/folder_index.h"
+#include "lockstep/data/tools/pack.h"
 
 namespace lockstep::data {
 namespace {

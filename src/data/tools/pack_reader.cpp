@@ -7,7 +7,7 @@
 
 #include "data/tools/pack_format.h"
 #include "lockstep/base/regular_file.h"
-#include "lockstep/data/pack.h"
+#include "lockstep/data/tools/pack.h"
 
 namespace lockstep::data {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "data/tools/pack_format.h"
-#include "lockstep/data/pack.h"
+#include "lockstep/data/tools/pack.h"
 
 namespace lockstep::data {
 namespace {

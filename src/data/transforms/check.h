@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "lockstep/data/transforms.h"
+#include "lockstep/data/transforms/transforms.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/counter_random.h"
+#include "lockstep/data/transforms/counter_random.h"
 
 #include <cmath>
 #include <numbers>

@@ -8,7 +8,7 @@
 #include "data/image/affine.h"
 #include "data/image/color.h"
 #include "data/image/resample.h"
-#include "lockstep/data/compose.h"
+#include "lockstep/data/transforms/compose.h"
 
 namespace lockstep::data {
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/launch/first_failure.h"
+#include "launch/first_failure.h"
 
 namespace {
 

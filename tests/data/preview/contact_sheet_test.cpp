@@ -6,7 +6,7 @@
 #include <string>
 
 #include "data/image/encoders.h"
-#include "lockstep/data/decode.h"
+#include "lockstep/data/image/decode.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -1,4 +1,4 @@
-#include "lockstep/data/pack.h"
+#include "lockstep/data/tools/pack.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 
 #include "data/image/encoders.h"
 #include "data/tools/pack_damage.h"
-#include "lockstep/data/decode.h"
+#include "lockstep/data/image/decode.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

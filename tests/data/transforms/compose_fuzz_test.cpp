@@ -6,8 +6,8 @@
 
 #include "data/image/damage.h"
 #include "data/image/encoders.h"
-#include "lockstep/data/compose.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/data/transforms/compose.h"
 #include "support/effort.h"
 
 namespace lockstep::data {

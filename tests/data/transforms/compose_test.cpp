@@ -1,4 +1,4 @@
-#include "lockstep/data/compose.h"
+#include "lockstep/data/transforms/compose.h"
 
 #include <gtest/gtest.h>
 

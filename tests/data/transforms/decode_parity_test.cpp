@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/data/decode.h"
+#include "lockstep/data/image/decode.h"
 #include "parity/python.h"
 #include "support/scratch_folder.h"
 

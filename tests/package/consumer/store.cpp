@@ -1,5 +1,5 @@
 // A program that uses the layers without LibTorch.
-#include <lockstep/comm/store/hash_store.h>
+#include <lockstep/store/hash_store.h>
 
 #include <cstdio>
 

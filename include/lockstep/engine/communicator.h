@@ -1,0 +1,266 @@
+// Communicator: the collective operations of one group of ranks: over shared memory within a machine, over UCX between
+// machines (found out by itself; see CommunicatorOptions::machine).
+//
+// Every rank of the group calls the same operations in the same order; docs/collectives.md explains how they work and
+// what they cost. Buffers that live in the communicator's SharedArena are read and written in place by all ranks; any
+// other buffer is copied in and out in pieces that stay in cache.
+//
+// Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
+// returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
+// of the arena, any rank that waits for it (or starts another one) may do the work for all, so a rank that is busy
+// elsewhere delays nobody. Messages, and what a rank passes on between machines, move while that rank waits or polls,
+// in whichever group. At most kMaxPending operations are under way at once; the next start() first ends the oldest.
+//
+// Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the
+// ranks; nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never
+// came) and abort() break the group: every rank's operations, now and later, fail with the first error. Buffers then
+// hold unspecified values.
+//
+// Threads: all methods may be called from several threads; operations take the order in which their calls get the lock.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/fork.h"
+#include "lockstep/base/status.h"
+#include "lockstep/reduce/types.h"
+#include "lockstep/shm/shared_arena.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep::comm {
+
+// Sizes are elements of `type` unless they say bytes. Pointers may be null where the size is zero. An output may be the
+// input itself (in place); any other overlap is undefined.
+
+struct AllReduce {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;  // kPremulSum
+};
+
+// Only `root` gets the result; the input of every other rank stays as it is and its output is not used.
+struct Reduce {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;
+  int root = 0;
+};
+
+// Operations that only move data have a type too: it must be the same on every rank, and changes nothing else.
+struct Broadcast {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int root = 0;
+  DataType type = DataType::kByte;
+};
+
+// One piece of memory; a rank that neither sends nor receives a piece leaves it empty.
+struct ConstPiece {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
+struct Piece {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// outputs[r] gets rank r's input; its size must be that of rank r's input.
+struct AllGather {
+  ConstPiece input;
+  std::vector<Piece> outputs;
+  DataType type = DataType::kByte;
+};
+struct Gather {
+  ConstPiece input;
+  std::vector<Piece> outputs;  // on root only
+  int root = 0;
+  DataType type = DataType::kByte;
+};
+struct Scatter {
+  std::vector<ConstPiece> inputs;  // on root only; inputs[r] goes to rank r
+  Piece output;
+  int root = 0;
+  DataType type = DataType::kByte;
+};
+// inputs[r] is this rank's contribution to rank r's output.
+struct ReduceScatter {
+  std::vector<ConstPiece> inputs;
+  Piece output;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;
+};
+// inputs[r] goes to rank r; outputs[r] comes from rank r.
+struct AllToAll {
+  std::vector<ConstPiece> inputs;
+  std::vector<Piece> outputs;
+  DataType type = DataType::kByte;
+};
+struct Barrier {};
+// What a rank starts in place of a collective in which it cannot take part: the others get kMismatch with this rank and
+// its reason (up to kReasonBytes of it), at once, and the group goes on.
+struct Refusal {
+  static constexpr std::size_t kReasonBytes = 216;
+  std::string_view reason;
+};
+
+// Point to point. Messages between two ranks with equal tags arrive in the order in which they were sent.
+inline constexpr int kAnySource = -1;
+struct Send {
+  ConstPiece data;
+  int destination = 0;
+  int tag = 0;  // not negative
+};
+struct Receive {
+  Piece data;  // a message of another size is an error (kMismatch) on the receiver
+  int source = kAnySource;
+  int tag = 0;
+};
+
+// A started operation. Copies share it. Dropping every copy does not cancel it: it completes during later calls, so its
+// buffers must stay valid until then; `keep_alive` of start() is held for that.
+class Operation {
+ public:
+  class State;
+
+  Operation() = default;
+  explicit Operation(std::shared_ptr<State> state);
+
+  // Blocks until done or failed. kTimeout breaks the group, as above.
+  Status wait(Deadline deadline);
+  // Helps along what can be done without waiting, then says whether it is done (or has failed: then wait() tells).
+  bool is_completed();
+  // Whether it is done, or was found to have failed, without helping.
+  bool is_over() const;
+  // For receives: who sent the message; -1 before.
+  int source() const;
+  // This group's number of the collective, 1 for the first; 0 for send and receive.
+  std::uint64_t sequence() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+struct CommunicatorOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
+  std::chrono::nanoseconds timeout =
+      std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
+  // Where this rank allocates what others shall see. Ranks of one process may share one.
+  std::shared_ptr<SharedArena> arena;
+  // Ranks with equal text here share memory, others talk over the network. Empty: LOCKSTEP_MACHINE; with neither, ranks
+  // of one user on one booted system and in one network namespace. For tests, and where memory is not to be shared.
+  std::string machine = {};
+  // By rank of this group, its number in the world, which errors call it by; empty: the same.
+  std::vector<int> world_ranks = {};
+};
+
+class Drivable;
+class WideGroup;
+struct RequestView;
+
+// In a fork of the rank's process (fork.h) calls are refused with kUnsupported, and neither they nor its end have any
+// effect on the group.
+class Communicator {
+ public:
+  class Impl;
+  static constexpr int kMaxPending = 32;
+  // Inputs up to this size always travel inside the control memory, in one step.
+  static constexpr std::size_t kInlineBytes = 1024;
+
+  // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is
+  // there.
+  static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store,
+                                                      const CommunicatorOptions& options);
+
+  // Tells the others that this rank leaves; whoever still waits for it gets an error. Operations that are under way end
+  // with kAborted, after at most 0.2 s in which others may finish what they have begun; if some of their buffers could
+  // still be used by others then, the group breaks for all. No call may be in progress on this object.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;
+  int world_size() const;
+  const std::string& name() const;
+  SharedArena& arena() const;
+
+  Status run(const AllReduce& args, Deadline deadline);
+  Status run(const Reduce& args, Deadline deadline);
+  Status run(const Broadcast& args, Deadline deadline);
+  Status run(const AllGather& args, Deadline deadline);
+  Status run(const Gather& args, Deadline deadline);
+  Status run(const Scatter& args, Deadline deadline);
+  Status run(const ReduceScatter& args, Deadline deadline);
+  Status run(const AllToAll& args, Deadline deadline);
+  Status run(const Barrier& args, Deadline deadline);
+  Status run(const Send& args, Deadline deadline);
+  Status run(const Receive& args, Deadline deadline);
+
+  using KeepAlive = std::shared_ptr<void>;
+  // `keep_alive` is held until the operation is over. `admission`: until when a collective waits for its turn while
+  // kMaxPending are under way, else the group's timeout; kTimeout then, which breaks the group. Messages never wait.
+  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr,
+                          std::optional<Deadline> admission = {});
+  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Refusal& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+
+  // Helps along everything that is under way and needs no waiting. Cheap when there is nothing to do.
+  void poke();
+
+  // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
+  void abort(const std::string& reason);
+  // The error that broke the group; ok while it works. Once it, or any call, has answered it, the process's other
+  // groups know too: those in which a rank has died of it are broken, and of the others errors tell it should this rank
+  // leave.
+  Status health() const;
+
+  // Number of collectives started so far on this rank.
+  std::uint64_t sequence() const;
+
+  // Ranks that have not called collective `sequence`, one of this rank's last kMaxPending.
+  std::vector<int> absent(std::uint64_t sequence) const;
+
+ private:
+  Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
+  static Result<std::unique_ptr<Communicator>> meet(const std::shared_ptr<Store>& store, CommunicatorOptions own);
+  Drivable& group() const;
+  Status run_request(const RequestView& request, Deadline deadline);
+  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
+  // kUnsupported in a fork of the rank.
+  Status check_process() const;
+
+  const Origin origin_;
+  std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
+  std::shared_ptr<WideGroup> wide_;  // they are not
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,116 @@
+// SharedArena: memory of this process that the other ranks of the machine can map.
+//
+// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It
+// begins with more address space than most programs use, of which pages exist only once touched, so peers map it once
+// and see every later allocation without any further hand-over. When that is used up it grows by a further segment,
+// which peers map when they first meet an address in it. See docs/architecture.md, "Memory".
+//
+// In a fork of its process it hands out nothing, takes nothing back, and its memory is a private view: what the child
+// writes there nobody sees.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/base/fork.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+#include "lockstep/shm/segments.h"
+
+namespace lockstep::comm {
+
+class RangeAllocator;
+
+struct SharedArenaOptions {
+  // Bytes that it hands out at most; 0: as many as the machine has, or the container may use. An allocation beyond it
+  // fails.
+  std::size_t limit = 0;
+  // Address space to begin with, bytes; 0: what suits the machine and leaves room for 1024 ranks. More is added when it
+  // is used up.
+  std::size_t first_segment = 0;
+  // Freed memory that stays with the arena for the next allocation instead of going back to the system, bytes.
+  std::size_t retain = std::size_t{64} << 20;
+};
+
+class SharedArena {
+ public:
+  static Result<std::shared_ptr<SharedArena>> create(const SharedArenaOptions& options = {});
+  ~SharedArena();
+  SharedArena(const SharedArena&) = delete;
+  SharedArena& operator=(const SharedArena&) = delete;
+
+  // When the pages of a large allocation are made. At once costs less where all of them will be used.
+  enum class Pages { kAtOnce, kWhenTouched };
+  // Whole pages: no two allocations share one (see withdraw). Contents are unspecified. Thread-safe.
+  Result<std::byte*> allocate(std::size_t bytes, Pages pages = Pages::kAtOnce);
+  // `pointer` came from allocate. Thread-safe.
+  void deallocate(std::byte* pointer);
+
+  // Keeps from now on what other processes write to these bytes, and to the rest of their pages, away from this one.
+  // The contents stay, and the memory is this process's like any other: no longer contained in the arena, and never
+  // handed out again. For what a rank that has stopped in the middle of an operation may still write to. Thread-safe.
+  void withdraw(const void* pointer, std::size_t bytes);
+
+  // Whether others see it all.
+  bool contains(const void* pointer, std::size_t bytes) const {
+    const auto* const start = static_cast<const std::byte*>(pointer);
+    const bool in_first = start >= base_ && bytes <= first_bytes_ && start <= base_ + first_bytes_ - bytes;
+    if (!in_first && (segments_.count() == 1 || segments_.with_memory(pointer, bytes) == nullptr)) return false;
+    if (withdrawn_.load(std::memory_order_acquire) == nullptr) return true;
+    return first_withdrawn(offset_of(pointer), offset_of(pointer) + bytes) == nullptr;
+  }
+  // Of a pointer into it; what names its place to every rank.
+  std::size_t offset_of(const void* pointer) const {
+    const auto distance = static_cast<std::size_t>(static_cast<const std::byte*>(pointer) - base_);
+    return distance < first_bytes_ ? distance : offset_beyond(pointer);
+  }
+  // The other way round; null where there is nothing.
+  std::byte* at(std::size_t offset) const;
+
+  // The first segment, and how many there are.
+  std::byte* base() const { return base_; }
+  std::size_t first_bytes() const { return first_bytes_; }
+  std::size_t segments() const { return segments_.count(); }
+  int fd() const { return fd_.get(); }
+  // Bytes handed out now.
+  std::size_t allocated() const;
+
+ private:
+  SharedArena(Fd fd, Fd life, std::byte* base, std::size_t first_bytes, const SharedArenaOptions& options);
+  std::size_t offset_beyond(const void* pointer) const;
+  Status grow(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
+  Status add_segment(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
+  Status exhausted(std::size_t bytes) const LOCKSTEP_REQUIRES(mutex_);
+  void release_pages(std::size_t offset, std::size_t bytes);
+  Status make_private(std::size_t begin, std::size_t end) const;
+  bool map_private(std::size_t begin, std::size_t end) const;
+  static void make_all_private(void* arena);  // in a fork
+
+  // A range that was withdrawn. A list that only grows: read without a lock, also in a fork.
+  struct Withdrawn {
+    std::size_t begin;
+    std::size_t end;
+    const Withdrawn* before;
+  };
+  // Of those that touch this range, the one that begins first; null: none does.
+  const Withdrawn* first_withdrawn(std::size_t begin, std::size_t end) const;
+
+  const Origin origin_;
+  Fd fd_;
+  Fd life_;  // holds the lock that tells others that this program still runs (arena_view.h)
+  std::byte* const base_;
+  const std::size_t first_bytes_;
+  const std::size_t limit_;
+  const std::size_t retain_;
+  Segments segments_;
+  mutable Mutex mutex_;
+  const std::unique_ptr<RangeAllocator> ranges_ LOCKSTEP_PT_GUARDED_BY(mutex_);
+  std::size_t retained_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::atomic<const Withdrawn*> withdrawn_{nullptr};  // the last
+  std::optional<ForkHandler> fork_handler_;
+};
+
+}  // namespace lockstep::comm

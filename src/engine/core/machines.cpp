@@ -1,0 +1,194 @@
+#include "machines.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <sstream>
+
+#include "lockstep/base/environment.h"
+#include "net/network_interface.h"
+#include "shm/boot_id.h"
+#include "store/tcp/status_text.h"
+
+namespace lockstep::comm {
+namespace {
+
+std::string host_name() {
+  std::array<char, 64> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name[0] == 0 ? "unnamed" : name.data();
+}
+
+Result<std::string> machine_identity() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string boot, boot_id());
+  struct stat network {};
+  (void)stat("/proc/self/ns/net", &network);
+  return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
+}
+
+// One line a member, so that appending to one key collects them.
+std::string to_line(const Member& member) {
+  const auto word = [](std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c <= ' '; }, '_');
+    return text;
+  };
+  return fmt::format("{} {} {} {} {} {}\n", member.rank, member.world, member.pid, word(member.machine),
+                     word(member.host), fmt::join(member.addresses, " "));
+}
+
+constexpr std::string_view kRefusal = "refused ";  // instead of the members
+
+Result<std::vector<Member>> parse(const std::string& lines, const std::string& group) {
+  if (lines.starts_with(kRefusal)) return status_from(std::string_view(lines).substr(kRefusal.size()));
+  std::vector<Member> members;
+  std::istringstream input(lines);
+  for (std::string line; std::getline(input, line);) {
+    Member member;
+    std::istringstream words(line);
+    if (!(words >> member.rank >> member.world >> member.pid >> member.machine >> member.host)) {
+      return Status(ErrorCode::kCorrupt,
+                    fmt::format("group '{}': expected 'rank world pid machine host addresses' in the store, found '{}'",
+                                group, line));
+    }
+    for (std::string address; words >> address;) member.addresses.push_back(address);
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+// Whether these can be one world, all of it or a part.
+Status check(const std::vector<Member>& members, const GroupNames& names) {
+  std::map<int, const Member*> by_rank;
+  // One of another world may have any number.
+  const auto name = [&](const Member& member) {
+    return names.ranks.has(member.rank) ? names.ranks.name(member.rank) : fmt::format("rank {}", member.rank);
+  };
+  const Member& first = members.front();
+  for (const Member& member : members) {
+    if (member.world != first.world) {
+      return {ErrorCode::kMismatch,
+              fmt::format("group '{}': {} (host {}, pid {}) expects a world of {}, {} (host {}, pid {}) of {}",
+                          names.group, name(first), first.host, first.pid, first.world, name(member), member.host,
+                          member.pid, member.world)};
+    }
+    const auto [other, is_new] = by_rank.emplace(member.rank, &member);
+    if (!is_new) {
+      return {ErrorCode::kMismatch,
+              fmt::format("group '{}': {} joined twice, as pid {} on host {} and as pid {} on host {}", names.group,
+                          name(member), other->second->pid, other->second->host, member.pid, member.host)};
+    }
+  }
+  return {};
+}
+
+Status missing(const std::vector<Member>& members, const GroupNames& names, int world) {
+  std::vector<bool> here(world);
+  for (const Member& member : members) {
+    if (member.rank >= 0 && member.rank < world) here[member.rank] = true;
+  }
+  std::string ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    if (!here[rank]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(rank));
+  }
+  return {ErrorCode::kTimeout,
+          fmt::format("group '{}': rank(s) {}{} did not join", names.group, ranks, names.ranks.suffix())};
+}
+
+std::string roll_key(const std::string& group) {
+  return fmt::format("lockstep/{}/roll", group);
+}
+std::string members_key(const std::string& group) {
+  return fmt::format("lockstep/{}/members", group);
+}
+
+}  // namespace
+
+std::vector<std::string> roll_keys(const std::string& group) {
+  return {roll_key(group), members_key(group)};
+}
+
+Result<std::string> machine_of_this_process() {
+  const std::string machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
+  if (!machine.empty()) return machine;
+  return machine_identity();
+}
+
+Result<Member> describe_this_process(int rank, int world, const std::string& machine_override) {
+  Member me{rank, world, static_cast<int>(getpid()), machine_override, host_name(), {}};
+  if (me.machine.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(me.machine, machine_of_this_process());
+  }
+  if (auto addresses = addresses_of_machine(); addresses.ok()) me.addresses = std::move(addresses).value();
+  return me;
+}
+
+Result<std::vector<Member>> call_roll(Store& store, const GroupNames& names, const Member& me, Deadline deadline) {
+  const std::string& group = names.group;
+  const std::string roll = roll_key(group);
+  const std::string complete = members_key(group);
+  LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
+  LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));
+  // Whoever sees that all are there, or that they never can be, says so.
+  Status status = check(members, names);
+  if (status.ok() && static_cast<int>(members.size()) < me.world) {
+    auto told = store.get(complete, deadline);
+    if (!told.ok()) {
+      if (told.status().code() != ErrorCode::kTimeout) return told.status();
+      LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(roll, Deadline::after(std::chrono::seconds(1))));
+      LOCKSTEP_ASSIGN_OR_RETURN(members, parse(lines, group));
+      return missing(members, names, me.world);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(members, parse(told.value(), group));
+    status = check(members, names);
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(store.set(complete, lines));
+  }
+  if (!status.ok()) return status;
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return members;
+}
+
+void refuse_roll(Store& store, const std::string& group, const Status& why) {
+  (void)store.set(members_key(group), std::string(kRefusal) + to_text(why));
+}
+
+MachineLayout::MachineLayout(const std::vector<Member>& members) : members_(members) {
+  std::map<std::string, int> known;
+  for (const Member& member : members) {
+    const auto [entry, is_new] = known.emplace(member.machine, static_cast<int>(ranks_.size()));
+    if (is_new) ranks_.emplace_back();
+    std::vector<int>& ranks = ranks_[entry->second];
+    machine_of_.push_back(entry->second);
+    index_of_.push_back(static_cast<int>(ranks.size()));
+    ranks.push_back(member.rank);
+  }
+  lanes_ = size(0);
+  for (int machine = 1; machine < machines(); ++machine) lanes_ = std::min(lanes_, size(machine));
+}
+
+bool MachineLayout::are_neighbours(int a, int b) const {
+  const int on = machine_of_[a], other = machine_of_[b];
+  if (on == other) return false;
+  const int common = std::min(size(on), size(other));
+  return index_of_[a] % common == index_of_[b] % common;
+}
+
+std::string ranks_with_hosts(const MachineLayout& layout, const Roster& roster, const std::vector<int>& ranks) {
+  std::string text = "rank(s) ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool last_of_machine =
+        i + 1 == ranks.size() || layout.machine_of(ranks[i + 1]) != layout.machine_of(ranks[i]);
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", roster.number(ranks[i]));
+    if (last_of_machine) text += fmt::format(" (on {})", layout.member(ranks[i]).host);
+  }
+  return text + roster.suffix();
+}
+
+}  // namespace lockstep::comm

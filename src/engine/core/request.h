@@ -1,0 +1,88 @@
+// What a caller asked for, in one form for every collective.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/local/control.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::comm {
+
+// All but the lists.
+struct RequestTerms {
+  Kind kind = Kind::kNone;
+  DataType type = DataType::kByte;
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;
+  int root = 0;
+  std::size_t count = 0;  // of units (unit_of) that every rank must name alike; 0 where sizes may differ by rank
+  ConstPiece input;       // the same for every receiver
+  Piece output;           // one result
+};
+
+struct Request : RequestTerms {
+  std::vector<ConstPiece> inputs;  // by receiver, instead of `input`
+  std::vector<Piece> outputs;      // by sender, instead of `output`
+};
+
+// A request whose lists are the caller's: small operations are over before a copy of them would have been made.
+struct RequestView : RequestTerms {
+  RequestView() = default;
+  RequestView(const Request& request) : RequestTerms(request), inputs(request.inputs), outputs(request.outputs) {}
+  Request copy() const { return {*this, {inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()}}; }
+
+  std::span<const ConstPiece> inputs;
+  std::span<const Piece> outputs;
+};
+
+// Bytes of what `count` counts: elements, but bytes of a broadcast, whose type only has to agree.
+inline std::size_t unit_of(Kind kind, DataType type) {
+  return kind == Kind::kBroadcast ? 1 : size_of(type);
+}
+
+// Bit by bit, so that not-a-number agrees with itself.
+inline bool same_factor(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+// Whether ranks give several inputs, several outputs, or either.
+inline bool lists_inputs(Kind kind) {
+  return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+}
+inline bool lists_outputs(Kind kind) {
+  return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
+}
+inline bool has_lists(Kind kind) {
+  return lists_inputs(kind) || lists_outputs(kind);
+}
+
+// As `rank` takes part.
+RequestView view_of(const AllReduce& args, int rank);
+RequestView view_of(const Reduce& args, int rank);
+RequestView view_of(const Broadcast& args, int rank);
+RequestView view_of(const AllGather& args, int rank);
+RequestView view_of(const Gather& args, int rank);
+RequestView view_of(const Scatter& args, int rank);
+RequestView view_of(const ReduceScatter& args, int rank);
+RequestView view_of(const AllToAll& args, int rank);
+RequestView view_of(const Barrier& args, int rank);
+RequestView view_of(const Refusal& args, int rank);
+
+// `rank` only matters where a root does.
+template <typename Args>
+Request make_request(const Args& args, int rank = 0) {
+  return view_of(args, rank).copy();
+}
+
+// Where all pieces that pass between two ranks have the same size, as far as this rank can tell: that size. Of
+// all_reduce and reduce, the size of an input.
+std::optional<std::size_t> even_piece(const RequestView& request);
+
+// What can be seen to be wrong without asking the other ranks.
+Status validate(const RequestView& request, int rank, int world);
+
+}  // namespace lockstep::comm

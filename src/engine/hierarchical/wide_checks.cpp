@@ -1,0 +1,363 @@
+// What the ranks of a group that spans machines tell one another of failures, and why a wait can no longer succeed, in
+// words that name the rank, its machine, the operation and its number.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fault_point.h"
+#include "engine/core/process_state.h"
+#include "engine/local/farewell.h"
+#include "wide_group.h"
+
+namespace lockstep::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// News of what the ranks of this machine have called go out while a rank waits.
+constexpr auto kFirstNews = std::chrono::milliseconds(50);
+constexpr auto kNewsEvery = std::chrono::milliseconds(200);
+// When the time is over, the others are asked what they have called: so long do their answers take on a busy machine.
+constexpr auto kAnswers = std::chrono::milliseconds(200);
+// A rank that is gone may have sent, or be about to finish, what is still on its way.
+constexpr auto kLastWords = std::chrono::milliseconds(20);
+constexpr auto kDeadTicket = std::chrono::milliseconds(500);
+constexpr auto kTellFor = std::chrono::milliseconds(100);
+constexpr std::size_t kTextBytes = 2048;
+constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is where it is no collective
+
+}  // namespace
+
+std::string WideGroup::describe(const WideOperation& operation) const {
+  return fmt::format("{} #{} of group '{}'", to_string(operation.request.kind), operation.sequence, name_);
+}
+
+std::string WideGroup::describe(const Transfer& transfer) const {
+  return fmt::format("{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv",
+                     transfer.is_send ? "to" : "from",
+                     transfer.peer == kAnySource ? "any rank" : roster_.name(transfer.peer), transfer.tag, name_);
+}
+
+std::string WideGroup::last_call(int rank) const {
+  const std::uint64_t call = call_of(rank);
+  if (call == 0) return "no call known";
+  return fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
+}
+
+// As its machine knows it.
+std::string WideGroup::condition(int rank) const {
+  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return conditions_[rank];
+  return condition_of(*before_->memory().peer(layout_.index_of(rank)).process);
+}
+
+std::string WideGroup::last_words(int rank) const {
+  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return words_[rank];
+  return before_->waiting().last_words(layout_.index_of(rank));
+}
+
+Failure WideGroup::failure() const {
+  Failure failure = before_->failure();  // a death on another machine is the other groups' own connections' to see
+  failure.status = health();
+  return failure;
+}
+
+void WideGroup::hear(const Failure& failure) {
+  MutexLock lock(mutex_);
+  if (closed_ || !break_status_.ok()) return;
+  before_->hear(failure);
+  after_->hear(failure);
+  if (!check_local_groups().ok()) return;
+  tell_neighbours(WideLetter::Type::kLastWords, 0, last_words(rank_));
+  transport_->progress();
+}
+
+// The latest that any rank of this machine knows.
+std::uint64_t WideGroup::call_of(int rank) const {
+  std::uint64_t call = 0;
+  for (const Board board : boards_) call = std::max(call, board[rank].load(std::memory_order_relaxed));
+  return call;
+}
+
+void WideGroup::note_call(int rank, std::uint64_t call) const {
+  std::atomic<std::uint64_t>& place = boards_[layout_.index_of(rank_)][rank];
+  if (place.load(std::memory_order_relaxed) < call) place.store(call, std::memory_order_relaxed);
+}
+
+bool WideGroup::on_letter(const Letter& letter) {
+  WideLetter header;
+  // Strangers can reach the port; what does not know the group's token is none of ours.
+  if (letter.header.size() != token_.size() + sizeof header || !letter.header.starts_with(token_)) return false;
+  std::memcpy(&header, letter.header.data() + token_.size(), sizeof header);
+  if (header.source < 0 || header.source >= world_size() || mail_ == nullptr) return false;
+  if (header.type == WideLetter::Type::kMessage) {
+    mail_->arrived(header, letter);
+    return true;
+  }
+  if (letter.data == nullptr && letter.bytes > 0) return false;
+  const std::string_view text(static_cast<const char*>(letter.data), letter.bytes);
+  switch (header.type) {
+    case WideLetter::Type::kHello: greeted_[header.source] = true; break;
+    case WideLetter::Type::kGoodbye: left_[header.source] = true; [[fallthrough]];
+    case WideLetter::Type::kLastWords:
+      if (words_[header.source].empty()) words_[header.source] = text;
+      break;
+    case WideLetter::Type::kAsk: asked_ = true; break;
+    case WideLetter::Type::kAbort: told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
+    case WideLetter::Type::kNews: take_news(header.source, text); break;
+    case WideLetter::Type::kMessage: break;
+  }
+  return false;
+}
+
+void WideGroup::tell_neighbours(WideLetter::Type type, std::int64_t value, const std::string& text) {
+  LOCKSTEP_FAULT_POINT("wide: letter");
+  WideLetter header;
+  header.type = type;
+  header.source = rank_;
+  header.tag = value;
+  const std::string head = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
+  for (int rank = 0; rank < world_size(); ++rank) {
+    // Who is connected sees the connection end, and is to know why.
+    const bool ends = type == WideLetter::Type::kAbort || type == WideLetter::Type::kGoodbye;
+    const bool to = layout_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
+    if (!to || left_[rank] || transport_->is_lost(rank)) continue;
+    auto& [parcel, kept] = told_.emplace_back(Parcel(), text);
+    transport_->post(rank, head, kept.data(), kept.size(), parcel);
+  }
+}
+
+// Of each rank of this machine: its last call and, for who asks because its time is over, its condition.
+void WideGroup::send_news(bool conditions) {
+  std::string news;
+  for (const int rank : layout_.ranks(layout_.machine_of(rank_))) {
+    const std::uint64_t call = call_of(rank);
+    news.append(reinterpret_cast<const char*>(&call), sizeof call);
+    if (conditions) news += condition(rank);
+    news += '\0';
+  }
+  tell_neighbours(WideLetter::Type::kNews, 0, news);
+}
+
+void WideGroup::take_news(int source, std::string_view news) {
+  for (const int rank : layout_.ranks(layout_.machine_of(source))) {
+    std::uint64_t call = 0;
+    const std::size_t end = news.find('\0', std::min(sizeof call, news.size()));
+    if (end == std::string_view::npos) return;
+    std::memcpy(&call, news.data(), sizeof call);
+    note_call(rank, call);
+    answered_[source] = true;
+    conditions_[rank] = news.substr(sizeof call, end - sizeof call);
+    news.remove_prefix(end + 1);
+  }
+}
+
+bool WideGroup::has_left(int rank) const {
+  const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
+  return local ? before_->waiting().left(layout_.index_of(rank)) : left_[rank];
+}
+
+bool WideGroup::is_gone(int rank) const {
+  if (rank == rank_) return false;
+  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return left_[rank] || transport_->is_lost(rank);
+  const Waiting& waiting = before_->waiting();
+  return waiting.process_gone(layout_.index_of(rank)) || waiting.left(layout_.index_of(rank));
+}
+
+// Ranks without which the oldest operation, or this transfer, cannot go on.
+std::vector<int> WideGroup::awaited(const Transfer* transfer) const {
+  std::vector<int> ranks;
+  if (transfer != nullptr) {
+    if (transfer->peer != kAnySource) return {transfer->peer};
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (rank == rank_) continue;
+      if (!is_gone(rank)) return {};  // it may still send
+      ranks.push_back(rank);
+    }
+    return ranks;
+  }
+  if (active_.empty()) return ranks;
+  const Active& front = active_.front();
+  if (front.stage == Stage::kExchange) front.step->flows().awaited(ranks);
+  if (front.local != nullptr && front.local->collective->missing() >= 0)
+    ranks.push_back(layout_.rank_at(layout_.machine_of(rank_), front.local->collective->missing()));
+  return ranks;
+}
+
+Status WideGroup::check(const Transfer* transfer, bool expired, Clock::time_point progressed) {
+  LOCKSTEP_RETURN_IF_ERROR(check_local_groups());
+  const auto now = Clock::now();
+  if (now - progressed >= kFirstNews && now - last_news_ >= kNewsEvery) {
+    last_news_ = now;
+    send_news(/*conditions=*/false);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - progressed));
+  if (!expired) return {};
+  const bool idle = active_.empty() && queue_.empty();
+  const std::uint64_t late = transfer != nullptr || idle
+                                 ? kMessages
+                                 : (active_.empty() ? *queue_.front() : *active_.front().operation).sequence;
+  return has_asked(late) ? timed_out(transfer) : Status();
+}
+
+bool WideGroup::has_asked(std::uint64_t late) {
+  const auto now = Clock::now();
+  if (asked_about_ != late) {
+    asked_about_ = late;
+    asked_at_ = now;
+    answered_.assign(answered_.size(), false);
+    send_news(/*conditions=*/false);
+    tell_neighbours(WideLetter::Type::kAsk, 0, "");
+  }
+  return now - asked_at_ >= kAnswers;
+}
+
+std::string WideGroup::who_stands_still(const std::vector<int>& named) const {
+  std::string text;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank == rank_ || std::find(named.begin(), named.end(), rank) != named.end()) continue;
+    std::string why = condition(rank);
+    if (why.empty() && layout_.are_neighbours(rank_, rank) && !answered_[rank]) why = "did not answer";
+    if (why.empty()) continue;
+    text += fmt::format("{}{} (on {}, {})", text.empty() ? "; rank(s) " : ", ", roster_.number(rank),
+                        layout_.member(rank).host, why);
+  }
+  return text.empty() ? text : fmt::format("{}{} stand still", text, roster_.suffix());
+}
+
+// Another rank of this machine has broken the group.
+Status WideGroup::check_local_groups() {
+  if (!break_status_.ok()) return break_status_;
+  for (const auto& local : {before_, after_}) {
+    const Status status = local->health();
+    if (!status.ok()) return break_group(status.code(), status.message());
+  }
+  return {};
+}
+
+std::string WideGroup::loss_of(int rank, const std::string& during) const {
+  const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
+  const char* how = has_left(rank) ? "left the group"
+                    : local        ? before_->memory().peer(layout_.index_of(rank)).how_gone()
+                                   : "died, or the connection to it broke,";
+  return caused(last_words(rank),
+                fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
+                            layout_.member(rank).pid, layout_.member(rank).host, how, during, last_call(rank), me()));
+}
+
+// Whether an operation among the ranks of this machine has stood still for so long that a dead rank holds a ticket of
+// it. What comes from other machines meanwhile, news for example, is no progress of it.
+bool WideGroup::local_operation_stands() {
+  if (active_.empty() || active_.front().local == nullptr) return false;
+  const Active& front = active_.front();
+  const std::array at{static_cast<std::uint64_t>(front.stage), front.local->collective->sequence(),
+                      front.local->collective->progress()};
+  const auto now = Clock::now();
+  if (at != local_at_) {
+    local_at_ = at;
+    local_since_ = now;
+  }
+  return now - local_since_ >= kDeadTicket;
+}
+
+Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
+  const bool stands = transfer == nullptr && local_operation_stands();
+  if ((stuck < kLastWords && !stands) || (transfer == nullptr && active_.empty())) return {};
+  std::vector<int> suspects = awaited(transfer);
+  // Who left had done its part. A rank on another machine counts too: one of this machine may wait for it.
+  for (int rank = 0; stands && rank < world_size(); ++rank) {
+    if (!has_left(rank)) suspects.push_back(rank);
+  }
+  if (transfer == nullptr && stuck >= kDeadTicket) {
+    for (int rank = 0; rank < world_size(); ++rank) suspects.push_back(rank);
+  }
+  for (const int rank : suspects) {
+    if (!is_gone(rank)) continue;
+    return break_group(ErrorCode::kPeerFailed,
+                       loss_of(rank, transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation)));
+  }
+  if (transfer != nullptr) return {};
+  const Flows& flows = active_.front().step->flows();
+  if (flows.status().ok()) return {};
+  const std::string what = describe(*active_.front().operation);
+  if (flows.status().code() == ErrorCode::kPeerFailed)
+    return break_group(ErrorCode::kPeerFailed, loss_of(flows.failed_with(), what));
+  return break_group(flows.status().code(), fmt::format("{} failed on {}: {}", what, me(), flows.status().message()));
+}
+
+std::vector<int> WideGroup::absent(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank != rank_ && call_of(rank) >> 8 < sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+Status WideGroup::timed_out(const Transfer* transfer) {
+  if (transfer != nullptr) {
+    return break_group(ErrorCode::kTimeout,
+                       fmt::format("{} of {} timed out: no matching {} came{}", describe(*transfer), me(),
+                                   transfer->is_send ? "recv" : "send", who_stands_still({})));
+  }
+  if (active_.empty() && queue_.empty()) return {ErrorCode::kTimeout, "timed out"};
+  const WideOperation& operation = active_.empty() ? *queue_.front() : *active_.front().operation;
+  std::vector<int> missing;
+  std::vector<std::string> texts;
+  std::string cause;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank == rank_ || call_of(rank) >> 8 >= operation.sequence) continue;
+    missing.push_back(rank);
+    const std::string stopped = condition(rank);
+    texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), layout_.member(rank).host, last_call(rank),
+                                stopped.empty() ? "" : ", ", stopped));
+    if (cause.empty()) cause = last_words(rank);
+  }
+  std::string why = who_stands_still(missing);
+  const std::vector<int> silent = awaited(nullptr);
+  if (!missing.empty()) {
+    why = fmt::format("rank(s) {}{} never called it, or cannot be reached{}", fmt::join(texts, ", "), roster_.suffix(),
+                      why);
+  } else if (!why.empty()) {
+    why = "every rank called it" + why;
+  } else {
+    why = fmt::format("every rank called it, but {} stopped inside it (frozen, or cut off from {})",
+                      silent.empty() ? "somebody" : ranks_with_hosts(layout_, roster_, silent), me());
+  }
+  return break_group(ErrorCode::kTimeout,
+                     caused(cause, fmt::format("{} timed out on {}: {}", describe(operation), me(), why)));
+}
+
+Status WideGroup::break_group(ErrorCode code, const std::string& reason) {
+  if (!break_status_.ok()) return break_status_;
+  before_->waiting().abort(code, reason);
+  after_->waiting().abort(code, reason);
+  // If another rank of the machine was first, its reason counts.
+  const Status local = before_->health();
+  break_status_ = local;
+  tell_neighbours(WideLetter::Type::kAbort, static_cast<std::int64_t>(local.code()),
+                  local.message().substr(0, kTextBytes));
+  transport_->close(/*gently=*/true, Farewell(kTellFor).left());
+  for (Active& active : active_) {
+    if (active.local != nullptr)
+      (void)active.local->group->wait(*active.local, Deadline::after(std::chrono::seconds(0)));
+  }
+  std::vector<std::shared_ptr<WideOperation>> operations(queue_.begin(), queue_.end());
+  for (const Active& active : active_) operations.push_back(active.operation);
+  for (const auto& operation : operations) {
+    if (!operation->over.load()) end(*operation, break_status_);
+  }
+  active_.clear();
+  queue_.clear();
+  for (const auto& state : transfers_) {
+    mail_->withdraw(state->transfer);
+    state->status = break_status_;
+    state->over.store(true, std::memory_order_release);
+  }
+  transfers_.clear();
+  told_.clear();
+  set_busy(false);
+  return break_status_;
+}
+
+}  // namespace lockstep::comm

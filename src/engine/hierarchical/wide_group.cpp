@@ -1,0 +1,416 @@
+#include "wide_group.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/fault_point.h"
+#include "lockstep/reduce/reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kCheckEvery = std::chrono::milliseconds(5);
+constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
+// A wait that has seen nothing move yields its core for so long, then sleeps on the transport; what the ranks of its
+// own machine do meanwhile it sees at the latest after kNap.
+constexpr auto kSpinFor = std::chrono::microseconds(2);
+constexpr auto kYieldFor = std::chrono::microseconds(300);
+constexpr auto kNap = std::chrono::microseconds(100);
+constexpr auto kLongNap = std::chrono::microseconds(1000);
+constexpr auto kLongIdle = std::chrono::milliseconds(20);
+
+}  // namespace
+
+WideGroup::WideGroup(const CommunicatorOptions& options, MachineLayout layout)
+    : layout_(std::move(layout)),
+      roster_(options.world_ranks),
+      rank_(options.rank),
+      name_(options.name),
+      arena_(options.arena),
+      timeout_(options.timeout),
+      greeted_(layout_.world()),
+      left_(layout_.world()),
+      words_(layout_.world()),
+      conditions_(layout_.world()),
+      answered_(layout_.world()) {}
+
+WideGroup::~WideGroup() {
+  close();
+}
+
+Result<std::shared_ptr<WideOperation>> WideGroup::begin(Request request, bool blocking,
+                                                        Communicator::KeepAlive keep_alive, Deadline admission) {
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank_, world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_over(
+      [this]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return closed_ || pending_ < Communicator::kMaxPending; }, nullptr,
+      admission));
+  MutexLock lock(mutex_);
+  if (closed_) return Status(ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank");
+  if (!break_status_.ok()) return break_status_;
+  auto operation = std::make_shared<WideOperation>();
+  operation->request = std::move(request);
+  operation->blocking = blocking;
+  operation->keep_alive = std::move(keep_alive);
+  operation->sequence = sequence() + 1;
+  operation->call = make_call(operation->request, rank_);
+  operation->calls.resize(world_size());
+  operation->steps.push_back(
+      std::make_unique<MeetingStep>(*context_, reinterpret_cast<const std::byte*>(&operation->call),
+                                    reinterpret_cast<std::byte*>(operation->calls.data()), sizeof(Call)));
+  sequence_.store(operation->sequence, std::memory_order_relaxed);
+  note_call(rank_, operation->sequence << 8 | static_cast<std::uint64_t>(operation->request.kind));
+  queue_.push_back(operation);
+  ++pending_;
+  LOCKSTEP_FAULT_POINT("wide: called");
+  drive();
+  return operation;
+}
+
+// Two large steps are enough for the wire never to wait; more only push one another out of the caches.
+bool WideGroup::has_room() const {
+  return active_.size() < kWindow && (active_.size() < 2 || under_way_ < kBytesUnderWay);
+}
+
+void WideGroup::issue() {
+  while (!queue_.empty() && has_room() && break_status_.ok()) {
+    const std::shared_ptr<WideOperation>& operation = queue_.front();
+    if (operation->steps.empty()) {
+      if (!operation->planned) return;  // the ranks have not met yet
+      queue_.pop_front();
+      continue;
+    }
+    Active active;
+    active.operation = operation;
+    active.step = std::move(operation->steps.front());
+    under_way_ += active.step->bytes();
+    operation->steps.pop_front();
+    ++operation->active;
+    active.step->flows().number(next_step_++);
+    auto request = active.step->before();
+    if (!request.ok()) {
+      (void)break_group(request.status().code(), fmt::format("{} cannot take part in {}: {}", me(),
+                                                             describe(*operation), request.status().message()));
+      return;
+    }
+    if (request->kind != Kind::kNone) {
+      auto started = before_->launch(std::move(request).value(), nullptr,
+                                     operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
+      if (!started.ok()) return;  // the local group is broken, which check() finds
+      active.local = std::move(started).value();
+    }
+    active_.push_back(std::move(active));
+    active_.back().step->expect();
+  }
+}
+
+bool WideGroup::local_is_over(Active& active) {
+  if (active.local == nullptr) return true;
+  if (!active.local->group->try_finish(*active.local)) return false;
+  return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
+}
+
+// One stage further, if possible.
+bool WideGroup::advance(Active& active) {
+  switch (active.stage) {
+    case Stage::kBefore:
+      if (!local_is_over(active)) return false;
+      active.local.reset();
+      active.stage = Stage::kExchange;
+      LOCKSTEP_FAULT_POINT("wide: exchange");
+      return true;
+    case Stage::kExchange:
+      if (!active.step->exchange()) return false;
+      active.stage = Stage::kWaiting;
+      LOCKSTEP_FAULT_POINT("wide: exchanged");
+      return true;
+    case Stage::kWaiting: {
+      auto request = active.step->after();
+      if (!request.ok()) return false;
+      auto started =
+          after_->launch(std::move(request).value(), nullptr,
+                         active.operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
+      if (!started.ok()) return false;
+      active.local = std::move(started).value();
+      active.stage = Stage::kAfter;
+      return true;
+    }
+    case Stage::kAfter:
+      if (!local_is_over(active)) return false;
+      active.stage = Stage::kDone;
+      LOCKSTEP_FAULT_POINT("wide: step over");
+      return true;
+    case Stage::kDone: break;
+  }
+  return false;
+}
+
+bool WideGroup::drive() {
+  if (!break_status_.ok()) return false;
+  bool moved = transport_->progress();
+  if (!told_break_.ok()) {
+    (void)break_group(told_break_.code(), told_break_.message());
+    return true;
+  }
+  if (std::exchange(asked_, false)) send_news(/*conditions=*/true);
+  moved = mail_->pump() || moved;
+  while (!told_.empty() && told_.front().first.done) told_.pop_front();
+  issue();
+  bool in_turn = true;  // local operations after the exchange are begun in the order of the steps
+  for (Active& active : active_) {
+    while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && advance(active))
+      moved = true;
+    in_turn = in_turn && active.stage > Stage::kWaiting;
+  }
+  while (!active_.empty() && active_.front().stage == Stage::kDone) {
+    const std::shared_ptr<WideOperation> operation = active_.front().operation;
+    active_.front().step->finish();
+    under_way_ -= active_.front().step->bytes();
+    active_.pop_front();
+    step_over(*operation);
+    issue();
+    moved = true;
+  }
+  reap_transfers();
+  set_busy(break_status_.ok() && (pending_ > 0 || !transfers_.empty()));
+  return moved;
+}
+
+void WideGroup::step_over(WideOperation& operation) {
+  --operation.active;
+  if (!operation.planned && operation.active == 0 && operation.steps.empty()) met(operation);
+  if (operation.planned && operation.active == 0 && operation.steps.empty()) end(operation, operation.status);
+}
+
+void WideGroup::end(WideOperation& operation, Status status) {
+  operation.status = std::move(status);
+  if (operation.mean && operation.status.ok()) operation.mean->finish(operation.request);
+  operation.mean.reset();
+  operation.keep_alive.reset();
+  operation.over.store(true, std::memory_order_release);
+  --pending_;
+}
+
+// All records, or all tables of sizes, are here: the same on every rank, and so is what follows.
+void WideGroup::met(WideOperation& operation) {
+  const bool sized = !operation.table.empty();
+  operation.status =
+      sized ? check_sizes(operation.table, world_size(), operation.request.kind, {name_, roster_}, operation.sequence)
+            : agreement(operation.calls, {name_, roster_}, operation.sequence);
+  if (!operation.status.ok()) {
+    operation.planned = true;
+  } else if (!sized && is_carried(operation.calls)) {
+    apply_payloads(operation);
+    operation.planned = true;
+  } else if (!sized && !are_even(operation.calls)) {
+    operation.row = size_row(operation.request, rank_, world_size());
+    operation.table.resize(operation.row.size() * world_size());
+    operation.steps.push_back(std::make_unique<MeetingStep>(
+        *context_, reinterpret_cast<const std::byte*>(operation.row.data()),
+        reinterpret_cast<std::byte*>(operation.table.data()), operation.row.size() * sizeof(SizeEntry)));
+  } else {
+    plan(operation);
+  }
+}
+
+void WideGroup::plan(WideOperation& operation) {
+  if (WideMean::is_needed(operation.request)) {
+    operation.mean = std::make_unique<WideMean>(operation.request, operation.table);
+  }
+  const Request& request = operation.mean ? operation.mean->request() : operation.request;
+  const WidePlan plan{*context_, request, operation.table};
+  std::vector<std::unique_ptr<Step>> steps;
+  switch (request.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce:
+    case Kind::kBroadcast: steps = plan_sweeps(plan); break;
+    case Kind::kAllGather: steps = plan_all_gather(plan); break;
+    case Kind::kReduceScatter: steps = plan_reduce_scatter(plan); break;
+    default: steps = plan_direct(plan); break;
+  }
+  std::move(steps.begin(), steps.end(), std::back_inserter(operation.steps));
+  operation.planned = true;
+}
+
+void WideGroup::apply_payloads(WideOperation& operation) const {
+  const Request& request = operation.request;
+  const auto place = [&](const Piece& piece, int from) {
+    const std::byte* data = operation.calls[from].payload.data();
+    if (piece.bytes > 0 && piece.data != data) std::memmove(piece.data, data, piece.bytes);
+  };
+  if (request.kind == Kind::kAllReduce || (request.kind == Kind::kReduce && rank_ == request.root)) {
+    std::vector<const std::byte*> inputs;
+    for (const Call& call : operation.calls) inputs.push_back(call.payload.data());
+    auto* output = static_cast<std::byte*>(request.output.data);
+    reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), request.count);
+  } else if (request.kind == Kind::kBroadcast) {
+    place(request.output, request.root);
+  }
+  for (std::size_t from = 0; from < request.outputs.size(); ++from)
+    place(request.outputs[from], static_cast<int>(from));
+}
+
+void WideGroup::reap_transfers() {
+  const Transfer* lost = nullptr;
+  std::erase_if(transfers_, [&](const std::shared_ptr<Operation::State>& state) {
+    const Transfer& transfer = state->transfer;
+    if (!transfer.over) return false;
+    if (transfer.status.code() == ErrorCode::kPeerFailed) {
+      lost = &transfer;
+      return false;
+    }
+    state->status = transfer.status;
+    state->keep_alive.reset();
+    state->over.store(true, std::memory_order_release);
+    return true;
+  });
+  // The peer is gone in the middle of a message. Everyone hears of it, and this transfer gets the group's error.
+  if (lost == nullptr || !check_local_groups().ok()) return;
+  (void)break_group(ErrorCode::kPeerFailed, loss_of(lost->is_send ? lost->peer : lost->from, describe(*lost)));
+}
+
+bool WideGroup::pause(Clock::duration idle) {
+  if (idle < kSpinFor) {
+    cpu_relax();
+    return false;
+  }
+  if (GroupRegistry::of_process().move_others(*this).moved) return true;
+  if (idle < kYieldFor) {
+    sched_yield();
+    return false;
+  }
+  {
+    MutexLock lock(mutex_);
+    if (!break_status_.ok() || !transport_->may_sleep()) return false;
+  }
+  transport_->sleep(idle < kLongIdle ? kNap : kLongNap);
+  return false;
+}
+
+Status WideGroup::wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline) {
+  auto progressed = Clock::now();
+  auto last_check = progressed;
+  auto idle_since = progressed;
+  for (;;) {
+    const auto now = Clock::now();
+    {
+      MutexLock lock(mutex_);
+      if (over()) return {};
+      if (!break_status_.ok()) return break_status_;
+      if (drive()) progressed = idle_since = now;
+      if (over()) return {};
+      if (!break_status_.ok()) return break_status_;
+      const bool expired = !deadline.is_never() && now >= deadline.when();
+      if (expired || now - last_check >= kCheckEvery) {
+        last_check = now;
+        const Status status = check(transfer, expired, progressed);
+        if (!status.ok()) return over() ? Status() : status;
+      }
+    }
+    if (pause(now - idle_since)) idle_since = now;
+  }
+}
+
+Status WideGroup::run(Request request, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(std::move(request), /*blocking=*/true, nullptr, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation->over.load(); }, nullptr, deadline));
+  return operation->status;
+}
+
+Result<Operation> WideGroup::start(Request request, Communicator::KeepAlive keep_alive,
+                                   std::optional<Deadline> admission) {
+  auto state = std::make_shared<Operation::State>();
+  state->wide = shared_from_this();
+  LOCKSTEP_ASSIGN_OR_RETURN(state->wide_collective, begin(std::move(request), /*blocking=*/false, std::move(keep_alive),
+                                                          admission.value_or(Deadline::after(timeout_))));
+  return Operation(std::move(state));
+}
+
+Status WideGroup::run(const Transfer& transfer, Deadline deadline) {
+  auto state = std::make_shared<Operation::State>();
+  state->transfer = transfer;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return {ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank"};
+    if (!break_status_.ok()) return break_status_;
+    mail_->start(state->transfer);
+    transfers_.push_back(state);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return state->over.load(); }, &state->transfer, deadline));
+  return state->status;
+}
+
+Result<Operation> WideGroup::start(const Transfer& transfer, Communicator::KeepAlive keep_alive) {
+  auto state = std::make_shared<Operation::State>();
+  state->wide = shared_from_this();
+  state->keep_alive = std::move(keep_alive);
+  state->transfer = transfer;
+  MutexLock lock(mutex_);
+  if (closed_) return Status(ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank");
+  if (!break_status_.ok()) return break_status_;
+  mail_->start(state->transfer);
+  transfers_.push_back(state);
+  drive();
+  return Operation(std::move(state));
+}
+
+Status WideGroup::wait(Operation::State& state, Deadline deadline) {
+  if (state.wide_collective != nullptr) {
+    WideOperation& operation = *state.wide_collective;
+    LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation.over.load(); }, nullptr, deadline));
+    return operation.status;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return state.over.load(); }, &state.transfer, deadline));
+  return state.status;
+}
+
+bool WideGroup::poll(Operation::State& state) {
+  const WideOperation* const collective = state.wide_collective.get();
+  const std::atomic<bool>& over = collective != nullptr ? collective->over : state.over;
+  if (over.load(std::memory_order_acquire)) return true;
+  {
+    MutexLock lock(mutex_);
+    Watch& watch = state.watch;
+    const auto now = Clock::now();
+    if (drive()) watch.progressed = now;
+    if (now - watch.checked >= kCheckEvery && break_status_.ok() && !over.load(std::memory_order_relaxed)) {
+      // Time in which nobody polled is no time in which nothing moved.
+      const auto unwatched = now - watch.checked - kCheckEvery;
+      watch.progressed = std::min(now, watch.progressed + unwatched);
+      watch.checked = now;
+      (void)check(state.wide_collective != nullptr ? nullptr : &state.transfer, /*expired=*/false, watch.progressed);
+    }
+    if (over.load(std::memory_order_relaxed) || !break_status_.ok()) return true;
+  }
+  GroupRegistry::of_process().move_others(*this);
+  return false;
+}
+
+bool WideGroup::nudge() {
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  return !closed_ && drive();
+}
+
+void WideGroup::poke() {
+  MutexLock lock(mutex_);
+  if (pending_ > 0 || !mail_->idle()) drive();
+}
+
+void WideGroup::abort(const std::string& reason) {
+  MutexLock lock(mutex_);
+  (void)break_group(ErrorCode::kAborted, caused(last_words(rank_), reason));
+}
+
+Status WideGroup::health() const {
+  MutexLock lock(mutex_);
+  if (!break_status_.ok()) return break_status_;
+  const Status local = before_->health();
+  return local.ok() ? after_->health() : local;
+}
+
+}  // namespace lockstep::comm

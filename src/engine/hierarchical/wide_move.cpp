@@ -1,0 +1,348 @@
+// Operations whose pieces have a rank each that they come from and go to.
+#include <algorithm>
+
+#include "lockstep/reduce/reduce.h"
+#include "wide_step.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+
+int ceil_divide(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// Sizes of what passes between two ranks.
+class Sizes {
+ public:
+  Sizes(const WidePlan& plan)  // NOLINT(google-explicit-constructor)
+      : table_(plan.table.begin(), plan.table.end()), world_(plan.context.world()) {
+    const Request& request = plan.request;
+    if (request.kind == Kind::kAllGather) even_ = request.input.bytes;
+    if (request.kind == Kind::kReduceScatter) even_ = request.output.bytes;
+  }
+  std::size_t sent(int from, int to) const {
+    return table_.empty() ? even_ : table_[std::size_t(from) * world_ + to].sent;
+  }
+
+ private:
+  std::vector<SizeEntry> table_;  // empty: everything has the same size
+  int world_;
+  std::size_t even_ = 0;
+};
+
+struct Span {
+  std::size_t offset;
+  std::size_t bytes;
+};
+
+// What chunk number `chunk` is of a piece.
+Span chunk_of(std::size_t piece, std::size_t chunk) {
+  const std::size_t offset = std::min(piece, chunk * kChunkBytes);
+  return {offset, std::min(kChunkBytes, piece - offset)};
+}
+
+const std::byte* at(const ConstPiece& piece, std::size_t offset) {
+  return piece.bytes == 0 ? nullptr : static_cast<const std::byte*>(piece.data) + offset;
+}
+std::byte* at(const Piece& piece, std::size_t offset) {
+  return piece.bytes == 0 ? nullptr : static_cast<std::byte*>(piece.data) + offset;
+}
+
+// all_gather: one machine's ranks tell theirs to the others. On another machine of `n` ranks, rank `index` takes what
+// comes from those with (index of source) % n == index, one in each round, and hands it on to its neighbours.
+class GatherStep final : public Step {
+ public:
+  GatherStep(const WideContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
+             int round, std::size_t chunk)
+      : Step(context), request_(request), sizes_(std::move(sizes)), source_(source), round_(round), chunk_(chunk) {}
+
+  Result<Request> before() override {
+    if (context_.machine() == source_ && round_ == 0) return hand_round(request_.input.data, context_.rank);
+    const int rank = taken_by(context_.index());
+    if (context_.machine() == source_ || rank < 0) return Request();
+    const Span span = piece(rank);
+    place_ = at(request_.outputs[rank], span.offset);
+    if (span.bytes > 0 && !context_.arena->contains(place_, span.bytes)) {
+      LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, span.bytes));
+      place_ = staging_.data();
+    }
+    return Request();
+  }
+
+  bool exchange() override {
+    if (!std::exchange(started_, true)) start();
+    return flows_.done();
+  }
+
+  Result<Request> after() override {
+    if (context_.machine() == source_) return make_request(Barrier{});
+    return hand_round(place_, taken_by(context_.index()));
+  }
+
+ private:
+  // The rank of the source machine whose input the local rank `index` takes in this round; -1: none.
+  int taken_by(int index) const {
+    const int from = round_ * static_cast<int>(context_.local_ranks().size()) + index;
+    return from < context_.layout.size(source_) ? context_.layout.rank_at(source_, from) : -1;
+  }
+  Span piece(int rank) const { return chunk_of(sizes_->sent(rank, context_.rank), chunk_); }
+
+  void start() {
+    const MachineLayout& layout = context_.layout;
+    if (context_.machine() != source_) {
+      const int rank = taken_by(context_.index());
+      if (rank >= 0) flows_.receive(rank, 0, place_, piece(rank).bytes);
+      return;
+    }
+    for (int machine = 0; machine < layout.machines(); ++machine) {
+      if (machine == source_ || context_.index() / layout.size(machine) != round_) continue;
+      const Span span = chunk_of(request_.input.bytes, chunk_);
+      flows_.send(layout.rank_at(machine, context_.index() % layout.size(machine)), 0, at(request_.input, span.offset),
+                  span.bytes);
+    }
+  }
+
+  // Each local rank shows what it holds: at home its own input, elsewhere what it has taken.
+  Request hand_round(const void* held, int held_rank) const {
+    const bool home = context_.machine() == source_;
+    AllGather args;
+    if (held_rank >= 0) {
+      const Span span = piece(held_rank);
+      args.input = {home ? at(request_.input, span.offset) : static_cast<const std::byte*>(held), span.bytes};
+    }
+    for (std::size_t index = 0; index < context_.local_ranks().size(); ++index) {
+      const int rank = home ? context_.local_ranks()[index] : taken_by(static_cast<int>(index));
+      if (rank < 0) {
+        args.outputs.emplace_back();
+        continue;
+      }
+      const Span span = piece(rank);
+      args.outputs.push_back({at(request_.outputs[rank], span.offset), span.bytes});
+    }
+    return make_request(args);
+  }
+
+  const Request& request_;
+  std::shared_ptr<const Sizes> sizes_;
+  int source_;
+  int round_;
+  std::size_t chunk_;
+  Staging staging_;
+  std::byte* place_ = nullptr;
+  bool started_ = false;
+};
+
+// What a rank of the destination has of its output so far: a sum from each machine.
+struct Partials {
+  Staging own;
+  std::vector<std::vector<std::byte>> arrived;  // by machine
+};
+
+// reduce_scatter: every machine adds up what its ranks have for the ranks of one machine, and sends it there. On a
+// machine of `n` ranks, rank `index` does that for the ranks with (index of destination) % n == index, in rounds.
+class ScatterSumStep final : public Step {
+ public:
+  struct Place {
+    int destination;
+    int round;
+    int rounds;
+    std::size_t chunk;
+  };
+  ScatterSumStep(const WideContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, Place place,
+                 std::shared_ptr<Partials> partials)
+      : Step(context), request_(request), sizes_(std::move(sizes)), place_(place), partials_(std::move(partials)) {}
+
+  Result<Request> before() override {
+    const bool home = context_.machine() == place_.destination;
+    if (home && place_.round > 0) return Request();
+    const int mine = served_by(context_.index());
+    Staging& staging = home ? partials_->own : staging_;
+    const std::size_t bytes = mine >= 0 ? piece(mine).bytes : 0;
+    if (bytes > 0) LOCKSTEP_RETURN_IF_ERROR(staging.allocate(context_.arena, bytes));
+    ReduceScatter args;
+    args.type = request_.type;
+    args.op = request_.op == ReduceOp::kAvg ? ReduceOp::kSum : request_.op;
+    args.factor = request_.factor;
+    args.output = {staging.data(), bytes};
+    for (std::size_t index = 0; index < context_.local_ranks().size(); ++index) {
+      const int rank = served_by(static_cast<int>(index));
+      const Span span = rank >= 0 ? piece(rank) : Span{0, 0};
+      args.inputs.push_back({rank >= 0 ? at(request_.inputs[rank], span.offset) : nullptr, span.bytes});
+    }
+    return make_request(args);
+  }
+
+  bool exchange() override {
+    if (!std::exchange(started_, true)) start();
+    return flows_.done();
+  }
+
+  // Steps end in order, so after the last round everything has arrived.
+  Result<Request> after() override {
+    const bool home = context_.machine() == place_.destination;
+    if (home && place_.round + 1 == place_.rounds) combine();
+    return make_request(Barrier{});
+  }
+
+ private:
+  // The rank of the destination for which the local rank `index` works; -1: none.
+  int served_by(int index) const {
+    if (context_.machine() == place_.destination) return context_.local_ranks()[index];
+    const int to = place_.round * static_cast<int>(context_.local_ranks().size()) + index;
+    return to < context_.layout.size(place_.destination) ? context_.layout.rank_at(place_.destination, to) : -1;
+  }
+  Span piece(int rank) const { return chunk_of(sizes_->sent(context_.rank, rank), place_.chunk); }
+
+  void start() {
+    const MachineLayout& layout = context_.layout;
+    if (context_.machine() != place_.destination) {
+      const int to = served_by(context_.index());
+      if (to >= 0) flows_.send(to, 0, staging_.data(), piece(to).bytes);
+      return;
+    }
+    partials_->arrived.resize(layout.machines());
+    const std::size_t bytes = piece(context_.rank).bytes;
+    for (int machine = 0; machine < layout.machines(); ++machine) {
+      if (machine == context_.machine() || context_.index() / layout.size(machine) != place_.round) continue;
+      std::vector<std::byte>& arrived = partials_->arrived[machine];
+      arrived.resize(bytes);
+      flows_.receive(layout.rank_at(machine, context_.index() % layout.size(machine)), 0, arrived.data(), bytes);
+    }
+  }
+
+  void combine() {
+    const Span span = piece(context_.rank);
+    std::vector<const std::byte*> inputs;
+    inputs.reserve(context_.layout.machines());
+    for (int machine = 0; machine < context_.layout.machines(); ++machine) {
+      inputs.push_back(machine == context_.machine() ? partials_->own.data() : partials_->arrived[machine].data());
+    }
+    std::byte* const output = at(request_.output, span.offset);
+    const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
+    reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&output, 1),
+           span.bytes / size_of(request_.type));
+  }
+
+  const Request& request_;
+  std::shared_ptr<const Sizes> sizes_;
+  Place place_;
+  std::shared_ptr<Partials> partials_;
+  Staging staging_;
+  bool started_ = false;
+};
+
+// gather, scatter, all_to_all: every piece goes straight from its owner to whom it is for.
+class DirectStep final : public Step {
+ public:
+  DirectStep(const WideContext& context, const Request& request) : Step(context), request_(request) {}
+
+  Result<Request> before() override {
+    const int root = context_.layout.index_of(request_.root);
+    const bool here = context_.layout.machine_of(request_.root) == context_.machine();
+    const bool is_root = context_.rank == request_.root;
+    if (request_.kind == Kind::kAllToAll)
+      return make_request(AllToAll{local(request_.inputs), local(request_.outputs)});
+    if (!here) return Request();
+    if (request_.kind == Kind::kGather) {
+      return make_request(Gather{request_.input, is_root ? local(request_.outputs) : std::vector<Piece>(), root},
+                          context_.index());
+    }
+    return make_request(Scatter{is_root ? local(request_.inputs) : std::vector<ConstPiece>(), request_.output, root},
+                        context_.index());
+  }
+
+  bool exchange() override {
+    if (!std::exchange(started_, true)) {
+      for (int rank = 0; rank < context_.world(); ++rank) {
+        if (context_.layout.machine_of(rank) != context_.machine()) start_with(rank);
+      }
+    }
+    return flows_.done();
+  }
+
+ private:
+  void start_with(int rank) {
+    const bool from_root = rank == request_.root;
+    if (!request_.outputs.empty()) {
+      flows_.receive(rank, 0, request_.outputs[rank].data, request_.outputs[rank].bytes);
+    } else if (from_root && request_.kind == Kind::kScatter) {
+      flows_.receive(rank, 0, request_.output.data, request_.output.bytes);
+    }
+    if (!request_.inputs.empty()) {
+      flows_.send(rank, 0, request_.inputs[rank].data, request_.inputs[rank].bytes);
+    } else if (from_root && request_.kind == Kind::kGather) {
+      flows_.send(rank, 0, request_.input.data, request_.input.bytes);
+    }
+  }
+
+  template <typename P>
+  std::vector<P> local(const std::vector<P>& pieces) const {
+    std::vector<P> result;
+    for (const int rank : context_.local_ranks()) result.push_back(pieces[rank]);
+    return result;
+  }
+
+  const Request& request_;
+  bool started_ = false;
+};
+
+// The most that any rank keeps of its own, and so the most that a pair of ranks exchanges.
+std::size_t longest_piece(const MachineLayout& layout, const Sizes& sizes) {
+  std::size_t longest = 0;
+  for (int rank = 0; rank < layout.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
+  return longest;
+}
+
+// Until every rank of `machine` has had one of each other machine to itself.
+int rounds_of(const MachineLayout& layout, int machine) {
+  int rounds = 1;
+  for (int other = 0; other < layout.machines(); ++other) {
+    if (other != machine) rounds = std::max(rounds, ceil_divide(layout.size(machine), layout.size(other)));
+  }
+  return rounds;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan) {
+  const MachineLayout& layout = plan.context.layout;
+  const auto sizes = std::make_shared<const Sizes>(plan);
+  const std::size_t longest = longest_piece(layout, *sizes);
+  std::vector<std::unique_ptr<Step>> steps;
+  for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
+    for (int source = 0; source < layout.machines(); ++source) {
+      const int rounds = rounds_of(layout, source);
+      for (int round = 0; round < rounds; ++round)
+        steps.push_back(std::make_unique<GatherStep>(plan.context, plan.request, sizes, source, round, chunk));
+    }
+  }
+  return steps;
+}
+
+std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan) {
+  const MachineLayout& layout = plan.context.layout;
+  const auto sizes = std::make_shared<const Sizes>(plan);
+  const std::size_t longest = longest_piece(layout, *sizes);
+  std::vector<std::unique_ptr<Step>> steps;
+  for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
+    for (int destination = 0; destination < layout.machines(); ++destination) {
+      const auto partials = std::make_shared<Partials>();
+      const int rounds = rounds_of(layout, destination);
+      for (int round = 0; round < rounds; ++round) {
+        steps.push_back(std::make_unique<ScatterSumStep>(
+            plan.context, plan.request, sizes, ScatterSumStep::Place{destination, round, rounds, chunk}, partials));
+      }
+    }
+  }
+  return steps;
+}
+
+std::vector<std::unique_ptr<Step>> plan_direct(const WidePlan& plan) {
+  std::vector<std::unique_ptr<Step>> steps;
+  steps.push_back(std::make_unique<DirectStep>(plan.context, plan.request));
+  return steps;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,130 @@
+// Step: the unit of work of a group that spans machines: an operation among the ranks of this machine, an exchange
+// with other machines, and another operation among the ranks of this machine. Every rank runs the same steps in the
+// same order, so the local operations of a machine's ranks pair up, and so do the messages: a step's number is their
+// tag.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/core/machines.h"
+#include "engine/core/request.h"
+#include "engine/core/roster.h"
+#include "engine/local/collective.h"
+#include "net/transport.h"
+#include "wide_call.h"
+
+namespace lockstep::comm {
+
+// What steps know of their group; lives as long as it.
+struct WideContext {
+  const MachineLayout& layout;
+  int rank;
+  Transport& transport;
+  std::shared_ptr<SharedArena> arena;
+  const Roster& roster;
+
+  int machine() const { return layout.machine_of(rank); }
+  int index() const { return layout.index_of(rank); }
+  int world() const { return layout.world(); }
+  std::span<const int> local_ranks() const { return layout.ranks(machine()); }
+};
+
+// The messages of one step. Nothing is said of an empty message: both sides know its size.
+class Flows {
+ public:
+  explicit Flows(const WideContext& context) : context_(context) {}
+
+  void number(std::uint64_t step) { step_ = step; }
+  void send(int peer, int stage, const void* data, std::size_t bytes);
+  void receive(int peer, int stage, void* data, std::size_t bytes);
+  // A message without contents.
+  void signal(int peer, int stage);
+  void await_signal(int peer, int stage);
+
+  bool done();
+  bool received();
+  // Why one of them failed, and the rank at its other end (-1: none failed).
+  const Status& status() const { return status_; }
+  int failed_with() const { return failed_with_; }
+  // Ranks from which something is still to come.
+  void awaited(std::vector<int>& ranks) const;
+
+ private:
+  struct Flow {
+    Parcel parcel;
+    int peer;
+    bool is_send;
+    std::size_t bytes;
+  };
+  Flow& add(int peer, bool is_send, std::size_t bytes);
+  std::uint64_t tag(int stage, int source) const;
+  void look();
+
+  const WideContext& context_;
+  std::uint64_t step_ = 0;
+  std::deque<Flow> under_way_;
+  Status status_;
+  int failed_with_ = -1;
+};
+
+class Step {
+ public:
+  virtual ~Step() = default;
+
+  // What this rank exchanges with another machine, at most; 0: little.
+  virtual std::size_t bytes() const { return 0; }
+  // The local operation before the exchange; of kind kNone: there is none.
+  virtual Result<Request> before() { return Request(); }
+  // Called when that has begun: asks for messages for which there is a place already. One that comes before it has been
+  // asked for is put aside and copied once more.
+  virtual void expect() {}
+  // Called again and again once the local operation is over; true when everything has been exchanged.
+  virtual bool exchange() { return true; }
+  // The local operation that ends the step. There always is one: it keeps the machine's ranks together.
+  virtual Result<Request> after() { return make_request(Barrier{}); }
+  // Called when that is over.
+  virtual void finish() {}
+
+  Flows& flows() { return flows_; }
+
+ protected:
+  explicit Step(const WideContext& context) : context_(context), flows_(context) {}
+  const WideContext& context_;
+  Flows flows_;
+};
+
+// Every rank contributes a block of `bytes` (its own is at mine), every rank gets all of them, by rank.
+class MeetingStep final : public Step {
+ public:
+  MeetingStep(const WideContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
+      : Step(context), mine_(mine), all_(all), bytes_(bytes), gathered_(bytes * context.world()) {}
+  Result<Request> before() override;
+  bool exchange() override;
+  Result<Request> after() override;
+  void finish() override;
+
+ private:
+  std::byte* of_machine(int machine);
+
+  const std::byte* mine_;
+  std::byte* all_;
+  std::size_t bytes_;
+  std::vector<std::byte> gathered_;  // machine after machine
+  bool started_ = false;
+};
+
+// The steps that an agreed operation consists of after its meeting. `table`: sizes by pair of ranks, where they differ.
+struct WidePlan {
+  const WideContext& context;
+  const Request& request;
+  std::span<const SizeEntry> table;
+};
+std::vector<std::unique_ptr<Step>> plan_sweeps(const WidePlan& plan);  // all_reduce, reduce, broadcast
+std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan);
+std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan);
+std::vector<std::unique_ptr<Step>> plan_direct(const WidePlan& plan);  // gather, scatter, all_to_all
+
+}  // namespace lockstep::comm

@@ -1,0 +1,267 @@
+// Reductions and broadcast between machines, chunk by chunk. See docs/collectives.md, "Between machines".
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/reduce/reduce.h"
+#include "wide_step.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Of a chunk, for each lane. What is reduced, sent, received and reduced again should still be in cache each time.
+constexpr std::size_t kLaneBytes = std::size_t{256} << 10;
+// So small that an exchange in one hop is worth its bytes, with more than two machines too.
+constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
+
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+// Part `index` of `parts` of a range, in whole cache lines but for the last.
+Range part_of(Range whole, int parts, int index, std::size_t element) {
+  const std::size_t line = std::max<std::size_t>(1, kLine / element);
+  const std::size_t lines = (whole.size() + line - 1) / line;
+  const std::size_t each = (lines + parts - 1) / parts * line;
+  const auto clip = [&](std::size_t offset) { return whole.begin + std::min(offset, whole.size()); };
+  return {clip(each * index), clip(each * (index + 1))};
+}
+
+// What machines add up between them are sums of their ranks.
+ReduceOp within(ReduceOp op) {
+  return op == ReduceOp::kAvg ? ReduceOp::kSum : op;
+}
+
+class SweepStep final : public Step {
+ public:
+  SweepStep(const WideContext& context, const Request& request, Range chunk)
+      : Step(context), request_(request), chunk_(chunk), element_(unit_of(request.kind, request.type)) {
+    const MachineLayout& layout = context.layout;
+    has_root_ = request.kind != Kind::kAllReduce;
+    root_machine_ = has_root_ ? layout.machine_of(request.root) : -1;
+    one_hop_ = layout.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
+    if (is_on_lane()) slice_ = slice(context.index());
+  }
+
+  std::size_t bytes() const override { return bytes(slice_); }
+  Result<Request> before() override;
+  void expect() override;
+  bool exchange() override;
+  Result<Request> after() override;
+
+ private:
+  enum class Phase { kStart, kScatter, kGather };
+  static constexpr int kToOwner = 0, kFromOwner = 1, kSignal = 2;
+
+  bool is_on_lane() const { return context_.index() < context_.layout.lanes(); }
+  bool reduces() const { return request_.kind != Kind::kBroadcast; }
+  bool on_root_machine() const { return context_.machine() == root_machine_; }
+  Range slice(int lane) const {
+    return lane < context_.layout.lanes() ? part_of(chunk_, context_.layout.lanes(), lane, element_) : Range{};
+  }
+  Range part(int machine) const { return part_of(slice_, context_.layout.machines(), machine, element_); }
+  int peer(int machine) const { return context_.layout.rank_at(machine, context_.index()); }
+  std::size_t bytes(Range range) const { return range.size() * element_; }
+  std::byte* staged(Range range) const { return staging_.data() + (range.begin - slice_.begin) * element_; }
+  const std::byte* input_at(Range range) const {
+    return static_cast<const std::byte*>(request_.input.data) + range.begin * element_;
+  }
+  std::byte* output_at(Range range) const {
+    return static_cast<std::byte*>(request_.output.data) + range.begin * element_;
+  }
+  // The broadcast buffer: the root's input, everyone else's output.
+  std::byte* shared_at(Range range) const {
+    const bool root = context_.rank == request_.root;
+    return root ? const_cast<std::byte*>(input_at(range)) : output_at(range);
+  }
+  template <typename Visit>
+  void each_other(const Visit& visit) const {
+    for (int machine = 0; machine < context_.layout.machines(); ++machine) {
+      if (machine != context_.machine()) visit(machine);
+    }
+  }
+  Request reduce_scatter_request();
+  void start_reduction();
+  void start_broadcast();
+  std::byte* result_place() const;
+  void combine(Range range, std::byte* result);
+  void spread();
+
+  const Request& request_;
+  Range chunk_;
+  std::size_t element_;
+  bool has_root_;
+  int root_machine_;
+  bool one_hop_;  // every machine gets the others' whole slices, instead of parts and then results
+  Range slice_;
+  Phase phase_ = Phase::kStart;
+  bool combined_ = false;
+  bool signalled_ = false;
+  Staging staging_;                     // this lane's slice
+  Staging arrivals_;                    // what other machines have for this one, one after another
+  std::vector<std::byte*> arrived_at_;  // by machine
+  std::byte* result_ = nullptr;
+};
+
+Request SweepStep::reduce_scatter_request() {
+  ReduceScatter args;
+  args.type = request_.type;
+  args.op = within(request_.op);
+  args.factor = request_.factor;
+  const int locals = static_cast<int>(context_.local_ranks().size());
+  for (int index = 0; index < locals; ++index) {
+    const Range range = slice(index);
+    args.inputs.push_back({range.size() == 0 ? nullptr : input_at(range), bytes(range)});
+  }
+  args.output = {staging_.data(), bytes(slice_)};
+  return make_request(args);
+}
+
+Result<Request> SweepStep::before() {
+  if (slice_.size() > 0) {
+    const std::size_t others = context_.layout.machines() - 1;
+    const bool needs_slice = reduces() || !on_root_machine();
+    if (needs_slice) LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, bytes(slice_)));
+    if (reduces()) {
+      const std::size_t each = bytes(one_hop_ ? slice_ : part(context_.machine()));
+      LOCKSTEP_RETURN_IF_ERROR(arrivals_.allocate(context_.arena, std::max<std::size_t>(1, others * each)));
+      arrived_at_.resize(others + 1);
+      std::byte* place = arrivals_.data();
+      each_other([&](int machine) { arrived_at_[machine] = std::exchange(place, place + each); });
+    }
+    result_ = staging_.data();
+  }
+  if (reduces()) return reduce_scatter_request();
+  if (!on_root_machine()) return Request();
+  return make_request(Broadcast{shared_at(chunk_), bytes(chunk_), context_.layout.index_of(request_.root)},
+                      context_.index());
+}
+
+bool SweepStep::exchange() {
+  if (slice_.size() == 0) return true;
+  if (phase_ == Phase::kStart) {
+    phase_ = Phase::kScatter;
+    if (reduces()) {
+      start_reduction();
+    } else {
+      start_broadcast();
+    }
+  }
+  if (phase_ == Phase::kScatter) {
+    if (!flows_.received()) return false;
+    const bool owns = !has_root_ || !one_hop_ || on_root_machine();
+    if (reduces() && owns && !combined_) {
+      combined_ = true;
+      const Range mine = one_hop_ ? slice_ : part(context_.machine());
+      if (one_hop_) result_ = result_place();
+      combine(mine, one_hop_ ? result_ : staged(mine));
+    }
+    if (!flows_.done()) return false;  // parts that were sent are about to be overwritten
+    phase_ = Phase::kGather;
+    if (!one_hop_) spread();
+  }
+  if (!flows_.done()) return false;
+  if (!reduces() && !on_root_machine() && !std::exchange(signalled_, true)) {
+    // The root's machine must not run ahead by more than its window of steps.
+    flows_.signal(peer(root_machine_), kSignal);
+  }
+  return flows_.done();
+}
+
+void SweepStep::expect() {
+  if (slice_.size() == 0) return;
+  const Range mine = one_hop_ ? slice_ : part(context_.machine());
+  if (!reduces()) {
+    if (!on_root_machine()) flows_.receive(peer(root_machine_), kToOwner, staged(mine), bytes(mine));
+    return;
+  }
+  if (one_hop_ && has_root_ && !on_root_machine()) return;
+  each_other([&](int machine) { flows_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
+}
+
+// In one hop all machines tell all (or the root's) their slices. Else each part has a machine that owns it: it gets
+// everyone's, adds them up and tells the result.
+void SweepStep::start_reduction() {
+  each_other([&](int machine) {
+    const bool to = !one_hop_ || !has_root_ || machine == root_machine_;
+    const Range theirs = one_hop_ ? slice_ : part(machine);
+    if (to) flows_.send(peer(machine), kToOwner, staged(theirs), bytes(theirs));
+  });
+}
+
+// The root's machine hands each other machine one part, which spreads it; with two machines, everything.
+void SweepStep::start_broadcast() {
+  if (!on_root_machine()) return;
+  each_other([&](int machine) {
+    const Range theirs = one_hop_ ? slice_ : part(machine);
+    flows_.send(peer(machine), kToOwner, shared_at(theirs), bytes(theirs));
+    flows_.await_signal(peer(machine), kSignal);
+    if (!one_hop_) flows_.send(peer(machine), kFromOwner, shared_at(part(root_machine_)), bytes(part(root_machine_)));
+  });
+}
+
+// Of a reduction in one hop. What is being sent must stay as it is, so not there. Where the output is, if the others
+// of this machine can fetch it from there; else where another machine's slice arrived.
+std::byte* SweepStep::result_place() const {
+  const bool visible = request_.kind == Kind::kAllReduce && context_.arena->contains(output_at(slice_), bytes(slice_));
+  return visible ? output_at(slice_) : arrivals_.data();
+}
+
+void SweepStep::combine(Range range, std::byte* result) {
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(context_.layout.machines());
+  for (int machine = 0; machine < context_.layout.machines(); ++machine)
+    inputs.push_back(machine == context_.machine() ? staged(range) : arrived_at_[machine]);
+  const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
+  reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&result, 1),
+         range.size());
+}
+
+void SweepStep::spread() {
+  const Range mine = part(context_.machine());
+  each_other([&](int machine) {
+    const Range theirs = part(machine);
+    if (reduces()) {
+      if (!has_root_ || machine == root_machine_) flows_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
+      if (!has_root_ || on_root_machine()) flows_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
+    } else if (!on_root_machine()) {
+      if (machine != root_machine_) flows_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
+      flows_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
+    }
+  });
+}
+
+Result<Request> SweepStep::after() {
+  const bool wanted = request_.kind == Kind::kAllReduce || (request_.kind == Kind::kReduce && on_root_machine()) ||
+                      (request_.kind == Kind::kBroadcast && !on_root_machine());
+  if (!wanted) return make_request(Barrier{});
+  std::vector<Piece> outputs;
+  const bool mine = request_.kind != Kind::kReduce || context_.rank == request_.root;
+  const int locals = static_cast<int>(context_.local_ranks().size());
+  for (int index = 0; mine && index < locals; ++index) {
+    const Range range = slice(index);
+    outputs.push_back({range.size() == 0 ? nullptr : output_at(range), bytes(range)});
+  }
+  if (request_.kind == Kind::kReduce) {
+    return make_request(Gather{{result_, bytes(slice_)}, std::move(outputs), context_.layout.index_of(request_.root)},
+                        context_.index());
+  }
+  return make_request(AllGather{{result_, bytes(slice_)}, std::move(outputs)});
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Step>> plan_sweeps(const WidePlan& plan) {
+  const std::size_t element = unit_of(plan.request.kind, plan.request.type);
+  const std::size_t line = std::max<std::size_t>(1, kLine / element);
+  const std::size_t step = std::max(line, kLaneBytes / element / line * line) * plan.context.layout.lanes();
+  std::vector<std::unique_ptr<Step>> steps;
+  for (std::size_t begin = 0; begin < plan.request.count; begin += step) {
+    const Range chunk{begin, std::min(plan.request.count, begin + step)};
+    steps.push_back(std::make_unique<SweepStep>(plan.context, plan.request, chunk));
+  }
+  return steps;
+}
+
+}  // namespace lockstep::comm

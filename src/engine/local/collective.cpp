@@ -1,0 +1,394 @@
+#include "collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/fault_point.h"
+#include "plan.h"
+#include "reduce/copy.h"
+#include "small_call.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+// In a claim word: nobody may claim any more. No operation has that many tickets.
+constexpr std::uint64_t kClosed = std::uint64_t{1} << (kTicketBits - 1);
+
+std::size_t padded(std::size_t bytes) {
+  return inline_stride(bytes, /*tiny=*/false);
+}
+
+template <typename P>
+std::size_t padded_total(const P& single, const std::vector<P>& pieces) {
+  return std::accumulate(pieces.begin(), pieces.end(), padded(single.bytes),
+                         [](std::size_t sum, const P& piece) { return sum + padded(piece.bytes); });
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (to != from) copy_cached(to, from, bytes);
+}
+
+// The count in a Counter, 0 when it is of an earlier operation.
+std::uint64_t count_of(const Counter& counter, std::uint64_t sequence) {
+  const std::uint64_t word = counter.word.load(std::memory_order_acquire);
+  return (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+}
+
+bool claim(Counter& counter, std::uint64_t sequence, std::uint64_t tickets, std::uint64_t& ticket) {
+  std::uint64_t word = counter.word.load(std::memory_order_relaxed);
+  for (;;) {
+    ticket = (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+    if (ticket >= tickets) return false;
+    if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | (ticket + 1), std::memory_order_acq_rel))
+      return true;
+  }
+}
+
+// Ends the claiming. How many tickets have been claimed.
+std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
+  std::uint64_t word = counter.word.load(std::memory_order_acquire);
+  for (;;) {
+    if ((word >> kTicketBits) > sequence) return 0;  // long over
+    const std::uint64_t count = (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+    if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | count | kClosed,
+                                           std::memory_order_acq_rel))
+      return count & ~kClosed;
+  }
+}
+
+}  // namespace
+
+Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes, SharedArena::Pages pages) {
+  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes, pages));
+  arena_ = arena;
+  return {};
+}
+
+Status Collective::post(std::uint64_t sequence) {
+  sequence_ = sequence;
+  Post& post = memory_.post(memory_.rank(), sequence);
+  post.kind = request_.kind;
+  post.type = request_.type;
+  post.op = request_.op;
+  post.flags = conduct_ == Conduct::kStays ? kBlocking : 0;
+  post.root = request_.root;
+  post.count = request_.count;
+  post.factor = request_.factor;
+  LOCKSTEP_FAULT_POINT("post: called");
+  memory_.state(memory_.rank())
+      .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  // Half a post must not be seen: the others learn of a failure by the abort that follows.
+  LOCKSTEP_RETURN_IF_ERROR(publish(post));
+  const bool ready = (post.flags & kUnstaged) == 0;
+  LOCKSTEP_FAULT_POINT("post: written");
+  post.state.store(2 * sequence + (ready ? 1 : 0), std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("post: stored");
+  waiting_.notify(true);
+  return {};
+}
+
+void Collective::adopt_small(std::uint64_t sequence) {
+  sequence_ = sequence;
+  private_output_ = request_.output.bytes > 0 || !request_.outputs.empty();
+}
+
+Status Collective::publish(Post& post) {
+  if (reduces_in_place() && !Plan::is_one_shot(request_.kind, request_.input.bytes)) {
+    const bool shared =
+        in_arena(request_.input.data, request_.input.bytes) && in_arena(request_.output.data, request_.output.bytes);
+    if (!shared && conduct_ == Conduct::kStays) {
+      post.flags |= kUnstaged;
+      return {};
+    }
+    return publish_in_place(post);
+  }
+  publish_input_sizes(post);
+  if (may_stream()) {
+    post.flags |= kUnstaged;
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(publish_inputs(post));
+  }
+  return publish_outputs(post);
+}
+
+bool Collective::inputs_shared() const {
+  const auto shared = [&](const ConstPiece& piece) { return in_arena(piece.data, piece.bytes); };
+  return shared(request_.input) && std::all_of(request_.inputs.begin(), request_.inputs.end(), shared);
+}
+
+bool Collective::may_stream() const {
+  return conduct_ == Conduct::kStays && memory_.world() > 1 &&
+         padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
+}
+
+void Collective::publish_input_sizes(Post& post) {
+  post.input = kNowhere;
+  post.input_bytes = request_.input.bytes;
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+    table[i].input = kNowhere;
+    table[i].input_bytes = request_.inputs[i].bytes;
+  }
+}
+
+// All-reduce of what is too large to inline. A private buffer is copied to where the result will be, and reduced there.
+Status Collective::publish_in_place(Post& post) {
+  needs_all_ = true;
+  const std::size_t bytes = request_.input.bytes;
+  const bool output_shared = outputs_shared();
+  if (output_shared && in_arena(request_.input.data, bytes)) {
+    post.input = memory_.address_in_arena(request_.input.data);
+    post.output = memory_.address_in_arena(request_.output.data);
+    return {};
+  }
+  std::byte* place = static_cast<std::byte*>(request_.output.data);
+  if (!output_shared) {
+    LOCKSTEP_RETURN_IF_ERROR(output_staging_.allocate(memory_.shared_arena(), bytes));
+    place = output_staging_.data();
+  }
+  copy(place, request_.input.data, bytes);
+  post.input = post.output = memory_.address_in_arena(place);
+  return {};
+}
+
+Status Collective::publish_inputs(Post& post) {
+  const std::size_t total = padded_total(request_.input, request_.inputs);
+  const bool direct = total > kAlwaysCopiedBytes && inputs_shared();
+  const bool inlined = !direct && total <= kCopiedBytes;
+  if (!inlined) needs_all_ = true;
+  if (const std::optional<std::size_t> piece = even_piece(request_); inlined && piece) {
+    post.flags |= kInlined;
+    if (has_lists(request_.kind)) post.count = *piece;
+  }
+
+  std::byte* place = nullptr;
+  if (inlined) {
+    place = memory_.payload(memory_.rank(), sequence_, total);
+  } else if (!direct) {
+    LOCKSTEP_RETURN_IF_ERROR(input_staging_.allocate(memory_.shared_arena(), total));
+    place = input_staging_.data();
+  }
+  const auto put = [&](const ConstPiece& piece) -> Address {
+    if (piece.bytes == 0) return kNowhere;
+    if (direct) return memory_.address_in_arena(piece.data);
+    std::byte* at = place;
+    copy_to_readers(at, piece.data, piece.bytes);
+    place += padded(piece.bytes);
+    return inlined ? memory_.address_in_control(at) : memory_.address_in_arena(at);
+  };
+  // Of an inlined list: where the first piece is.
+  if ((post.flags & kInlined) != 0) post.input = memory_.address_in_control(place);
+  if (request_.input.bytes > 0) post.input = put(request_.input);
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) table[i].input = put(request_.inputs[i]);
+  return {};
+}
+
+bool Collective::outputs_shared() const {
+  const auto shared = [&](const Piece& piece) { return in_arena(piece.data, piece.bytes); };
+  return shared(request_.output) && std::all_of(request_.outputs.begin(), request_.outputs.end(), shared);
+}
+
+Status Collective::publish_outputs(Post& post) {
+  const std::size_t total = padded_total(request_.output, request_.outputs);
+  const bool direct = outputs_shared();
+  // What every rank does for itself never lets others write its output.
+  const bool own_work =
+      Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
+  // Who stays in the call fetches it himself; else others, whose inputs it needs, must be able to go on without us.
+  private_output_ = own_work || (!direct && conduct_ != Conduct::kLeaves);
+  const bool staged = !private_output_ && !direct;
+  if (private_output_) post.flags |= kPrivateOutput;
+  if (!private_output_ && total > 0) needs_all_ = true;
+
+  std::byte* place = nullptr;
+  if (staged) {
+    LOCKSTEP_RETURN_IF_ERROR(output_staging_.allocate(memory_.shared_arena(), total));
+    place = output_staging_.data();
+  }
+  const auto put = [&](const Piece& piece) -> Address {
+    if (piece.bytes == 0 || private_output_) return kNowhere;
+    if (!staged) return memory_.address_in_arena(piece.data);
+    return memory_.address_in_arena(std::exchange(place, place + padded(piece.bytes)));
+  };
+  post.output = put(request_.output);
+  post.output_bytes = request_.output.bytes;
+  PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
+  for (std::size_t i = 0; i < request_.outputs.size(); ++i) {
+    table[i].output = put(request_.outputs[i]);
+    table[i].output_bytes = request_.outputs[i].bytes;
+  }
+  return {};
+}
+
+void Collective::copy_outputs() {
+  const std::byte* from = output_staging_.data();
+  if (from == nullptr) return;
+  LOCKSTEP_FAULT_POINT("copy out");
+  copy(request_.output.data, from, request_.output.bytes);
+  from += padded(request_.output.bytes);
+  for (const Piece& piece : request_.outputs) {
+    copy(piece.data, from, piece.bytes);
+    from += padded(piece.bytes);
+  }
+}
+
+bool Collective::everyone_posted() {
+  for (; checked_ < memory_.world(); ++checked_) {
+    if (memory_.post(checked_, sequence_).state.load(std::memory_order_acquire) / 2 != sequence_) {
+      missing_.store(checked_, std::memory_order_relaxed);
+      return false;
+    }
+  }
+  missing_.store(-1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Collective::everyone_ready() {
+  for (; ready_ < memory_.world(); ++ready_) {
+    if (memory_.post(ready_, sequence_).state.load(std::memory_order_acquire) != 2 * sequence_ + 1) return false;
+  }
+  return true;
+}
+
+bool Collective::advance(bool help, Scratch& scratch) {
+  if (phase_ == Phase::kPosted) {
+    if (!everyone_posted()) return false;
+    if (Status agreed = Plan(memory_, sequence_).agreement(); !agreed.ok()) {
+      finish(std::move(agreed));
+      return true;
+    }
+    bool unstaged = false;
+    bool all_blocking = true;
+    for (int rank = 0; rank < memory_.world(); ++rank) {
+      const std::uint8_t flags = memory_.post(rank, sequence_).flags;
+      unstaged = unstaged || (flags & kUnstaged) != 0;
+      all_blocking = all_blocking && (flags & kBlocking) != 0;
+    }
+    phase_ = unstaged && all_blocking ? Phase::kStream : Phase::kStaging;
+    Status prepared = phase_ == Phase::kStaging ? stage_late() : Plan(memory_, sequence_).reach();
+    if (!prepared.ok()) return break_group(prepared);
+  }
+  if (phase_ == Phase::kStaging) {
+    if (!everyone_ready()) return false;
+    if (const Status reached = Plan(memory_, sequence_).reach(); !reached.ok()) return break_group(reached);
+    start_running();
+  }
+  if (phase_ == Phase::kRunning) run_tickets(help, scratch);
+  return phase_ == Phase::kOver;
+}
+
+// This rank cannot do its part, and all others need it. True, as it is over.
+bool Collective::break_group(const Status& why) {
+  Status status = why.with_context(fmt::format("{} cannot take part in {} #{}", memory_.roster().name(memory_.rank()),
+                                               to_string(request_.kind), sequence_));
+  waiting_.abort(status.code(), status.message());
+  finish(std::move(status));
+  return true;
+}
+
+// Some rank goes on without waiting here, so the ranks that had hoped to stream copy everything at once after all.
+Status Collective::stage_late() {
+  Post& post = memory_.post(memory_.rank(), sequence_);
+  if ((post.flags & kUnstaged) == 0) return {};
+  LOCKSTEP_RETURN_IF_ERROR(reduces_in_place() ? publish_in_place(post) : publish_inputs(post));
+  LOCKSTEP_FAULT_POINT("post: staged late");
+  post.state.store(2 * sequence_ + 1, std::memory_order_seq_cst);
+  waiting_.notify(true);
+  return {};
+}
+
+void Collective::start_running() {
+  phase_ = Phase::kRunning;
+  const Plan plan(memory_, sequence_);
+  if (plan.inlined()) needs_all_ = false;
+  large_results_ = plan.large_results();
+  for (int rank = 0; rank < memory_.world(); ++rank) total_tickets_ += plan.tickets(rank);
+}
+
+void Collective::run_tickets(bool help, Scratch& scratch) {
+  if (!all_claimed_) work(help, scratch);
+  if (!needs_all_ || progress() == total_tickets_) finish(waiting_.broken_by_now());
+}
+
+void Collective::work(bool help, Scratch& scratch) {
+  const Plan plan(memory_, sequence_);
+  const int me = memory_.rank();
+  const Outputs outputs{private_output_ ? &request_ : nullptr, large_results_};
+  const std::uint64_t before = my_done_;
+  const auto run = [&](int owner) {
+    const std::uint64_t tickets = plan.tickets(owner);
+    Counter& counter = memory_.claim(owner, sequence_);
+    for (std::uint64_t ticket; !waiting_.aborted() && claim(counter, sequence_, tickets, ticket); ++my_done_) {
+      LOCKSTEP_FAULT_POINT("ticket: claimed");
+      // Once more: this rank may have stood still since, and the others have gone on without it.
+      if (!waiting_.aborted()) plan.execute(owner, ticket, outputs, scratch);
+    }
+  };
+  const auto publish_done = [&] {
+    LOCKSTEP_FAULT_POINT("ticket: done");
+    memory_.done(me, sequence_).word.store((sequence_ << kTicketBits) | my_done_, std::memory_order_seq_cst);
+    LOCKSTEP_FAULT_POINT("ticket: counted");
+  };
+
+  run(me);  // also what only this rank can do: whoever counts claims and tickets done need not tell them apart
+  if (my_done_ != before) publish_done();
+  if (help) {
+    const std::uint64_t own = my_done_;
+    for (int step = 1; step < memory_.world(); ++step) {
+      const int owner = (me + step) % memory_.world();
+      if (plan.shared(owner)) run(owner);
+    }
+    if (my_done_ != own) publish_done();
+    all_claimed_ = !waiting_.aborted();
+  }
+  if (my_done_ != before) waiting_.notify(false);
+}
+
+std::uint64_t Collective::progress() const {
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < memory_.world(); ++rank) sum += count_of(memory_.done(rank, sequence_), sequence_);
+  return sum;
+}
+
+void Collective::finish(Status status) {
+  status_ = std::move(status);
+  if (status_.ok()) copy_outputs();
+  input_staging_ = Staging();
+  output_staging_ = Staging();
+  phase_ = Phase::kOver;
+}
+
+void Collective::abandon() {
+  if (phase_ == Phase::kOver) return;
+  const auto withdraw = [&](const Piece& piece) {
+    if (piece.bytes > 0 && in_arena(piece.data, piece.bytes)) memory_.arena().withdraw(piece.data, piece.bytes);
+  };
+  // Staging of outputs stands for private buffers, which nobody else can write to.
+  if (output_staging_.data() == nullptr && !private_output_) {
+    withdraw(request_.output);
+    for (const Piece& piece : request_.outputs) withdraw(piece);
+  }
+  input_staging_.leak();
+  output_staging_.leak();
+}
+
+// A rank that has just looked for an abort, in vain, may claim a ticket only after that: the tickets have to be closed.
+bool Collective::quiesce(Deadline deadline) const {
+  std::uint64_t claimed = 0;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
+  }
+  while (progress() < claimed) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,135 @@
+// Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the
+// Communicator's lock is held around every call.
+//
+// Life: post() publishes what this rank wants; advance() is called until it answers true. Once all ranks have posted,
+// it checks that they agree; then the work, cut into tickets, is done by whichever ranks come by (see
+// docs/collectives.md).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/core/request.h"
+#include "group_memory.h"
+#include "waiting.h"
+
+namespace lockstep::comm {
+
+// Memory of the arena for the time of one operation.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(Staging&& other) noexcept : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)) {}
+  Staging& operator=(Staging&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~Staging() {
+    if (data_ != nullptr) arena_->deallocate(data_);
+  }
+  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes,
+                  SharedArena::Pages pages = SharedArena::Pages::kAtOnce);
+  std::byte* data() const { return data_; }
+  // Never gives the memory back: somebody may still use it.
+  void leak() { data_ = nullptr; }
+
+ private:
+  std::shared_ptr<SharedArena> arena_;
+  std::byte* data_ = nullptr;
+};
+
+// Pieces of shared memory that one ticket reads and writes; kept between tickets so that no ticket allocates.
+struct Scratch {
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+};
+
+// How the rank that asked for an operation behaves.
+enum class Conduct {
+  kLeaves,  // goes on; others may have to do its work
+  kDrives,  // calls advance() until it is over
+  kStays,   // that, and nothing else meanwhile: it can stream
+};
+
+class Collective {
+ public:
+  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Conduct conduct)
+      : memory_(memory), waiting_(waiting), request_(std::move(request)), conduct_(conduct) {}
+
+  Status post(std::uint64_t sequence);
+  // Takes over an operation that a SmallCall has posted.
+  void adopt_small(std::uint64_t sequence);
+
+  // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
+  // others. True once over; status() then tells how it went.
+  bool advance(bool help, Scratch& scratch);
+
+  // All ranks block on private buffers: the caller streams (stream.h) and then calls finish().
+  bool wants_stream() const { return phase_ == Phase::kStream; }
+  void finish(Status status);
+
+  // After an abort, so that the caller may use its buffers: waits until no rank is inside a ticket of this operation,
+  // nor will be. False: some rank is stuck in one, and may still read and write there. Needs no lock.
+  bool quiesce(Deadline deadline) const;
+  // Then: what such a rank writes when it goes on does not arrive, neither in staging nor in the caller's buffers.
+  void abandon();
+
+  bool over() const { return phase_ == Phase::kOver; }
+  const Status& status() const { return status_; }
+  std::uint64_t sequence() const { return sequence_; }
+  const Request& request() const { return request_; }
+  // First rank that has not posted, or -1.
+  int missing() const { return missing_.load(std::memory_order_relaxed); }
+  // Tickets done by all ranks so far: whether there is still progress.
+  std::uint64_t progress() const;
+
+ private:
+  enum class Phase { kPosted, kStaging, kRunning, kStream, kOver };
+
+  // post()
+  bool in_arena(const void* data, std::size_t bytes) const {
+    return bytes == 0 || memory_.arena().contains(data, bytes);
+  }
+  bool inputs_shared() const;
+  bool may_stream() const;
+  bool reduces_in_place() const { return request_.kind == Kind::kAllReduce; }
+  Status publish(Post& post);
+  void publish_input_sizes(Post& post);
+  Status publish_inputs(Post& post);
+  Status publish_outputs(Post& post);
+  Status publish_in_place(Post& post);
+  bool outputs_shared() const;
+  void copy_outputs();
+
+  // advance()
+  bool everyone_posted();
+  bool everyone_ready();
+  Status stage_late();
+  bool break_group(const Status& why);
+  void start_running();
+  void run_tickets(bool help, Scratch& scratch);
+  void work(bool help, Scratch& scratch);
+
+  const GroupMemory& memory_;
+  const Waiting& waiting_;
+  Request request_;
+  Conduct conduct_;
+  std::uint64_t sequence_ = 0;
+  Phase phase_ = Phase::kPosted;
+  Status status_;
+  std::atomic<int> missing_{-1};
+  int checked_ = 0;  // ranks below have posted
+  int ready_ = 0;    // ranks below are ready
+
+  Staging input_staging_;
+  Staging output_staging_;
+  bool private_output_ = false;
+  bool needs_all_ = false;  // others read or write memory of this rank: it must outwait them
+  bool large_results_ = false;
+  std::uint64_t total_tickets_ = 0;
+  std::uint64_t my_done_ = 0;
+  bool all_claimed_ = false;  // there is nothing left to do but to wait for those who claimed
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,236 @@
+// Why a wait can no longer succeed, in words that name the rank, the operation and its number; and what groups of one
+// process tell one another of failures.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "engine/core/process_state.h"
+#include "group.h"
+#include "plan.h"
+
+namespace lockstep::comm {
+namespace {
+
+// A dead rank may hold a ticket that nobody can finish; so long without progress and it did.
+constexpr auto kDeadTicket = std::chrono::milliseconds(500);
+
+// "rank(s) 1 (stopped by a signal), 2 of the world"
+std::string list_of(const std::vector<std::string>& ranks, const Roster& roster) {
+  return fmt::format("rank(s) {}{}", fmt::join(ranks, ", "), roster.suffix());
+}
+
+}  // namespace
+
+std::string Communicator::Impl::describe(const Collective& collective) const {
+  return fmt::format("{} #{} of group '{}'", to_string(collective.request().kind), collective.sequence(),
+                     memory_.name());
+}
+
+std::string Communicator::Impl::describe(const Transfer& transfer) const {
+  return fmt::format(
+      "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
+      transfer.peer == kAnySource ? "any rank" : memory_.roster().name(transfer.peer), transfer.tag, memory_.name());
+}
+
+std::string Communicator::Impl::last_call(int rank) const {
+  const RankState& state = memory_.state(rank);
+  const std::uint64_t current = state.current.load(std::memory_order_relaxed);
+  if (current == 0) return "no call yet";
+  const std::string call = fmt::format("{} #{}", to_string(static_cast<Kind>(current & 0xff)), current >> 8);
+  const bool over = state.completed.load(std::memory_order_acquire) >= current >> 8;
+  return over ? "last call " + call : "not through with " + call;
+}
+
+std::vector<int> Communicator::Impl::absent(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (memory_.post(rank, sequence).state.load(std::memory_order_acquire) / 2 < sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+Failure Communicator::Impl::failure() const {
+  Failure failure{health(), {}};
+  if (failure.status.code() != ErrorCode::kPeerFailed) return failure;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank != memory_.rank() && waiting_.process_gone(rank) && !waiting_.left(rank))
+      failure.dead.push_back(memory_.peer(rank).process.get());
+  }
+  return failure;
+}
+
+void Communicator::Impl::hear(const Failure& failure) {
+  waiting_.note(first_cause(failure.status.message()));
+  const auto is_dead = [&](int rank) {
+    const Fd* const process = memory_.peer(rank).process.get();
+    return !waiting_.left(rank) && std::find(failure.dead.begin(), failure.dead.end(), process) != failure.dead.end();
+  };
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (is_dead(rank)) return waiting_.abort(failure.status.code(), failure.status.message());
+  }
+}
+
+Status Communicator::Impl::blame(int rank, const std::string& when) {
+  const std::string what =
+      fmt::format("{} (pid {}) {} {} ({}); first seen by {}", memory_.roster().name(rank), memory_.peer(rank).pid,
+                  waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone(), when, last_call(rank), me());
+  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(rank), what));
+  return waiting_.abort_status();
+}
+
+Status Communicator::Impl::check(const Collective& collective, bool expired, Watch& watch) {
+  const auto now = std::chrono::steady_clock::now();
+  if (const std::uint64_t current = collective.progress(); current != watch.progress) {
+    watch.progress = current;
+    watch.progressed = now;
+  }
+  int lost = -1;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank()) continue;
+    // In this order: what a rank posted before it went is visible once it is seen to be gone.
+    const bool gone = waiting_.process_gone(rank);
+    const bool left = waiting_.left(rank);
+    const bool posted =
+        memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
+    if (!gone && !left) continue;
+    // Who has posted and then left has done its part.
+    if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
+    // A death comes before what others do because of it.
+    if (lost < 0 || (!left && waiting_.left(lost))) lost = rank;
+  }
+  if (lost >= 0) {
+    const auto call = memory_.state(lost).current.load(std::memory_order_relaxed) >> 8;
+    return blame(lost, (call >= collective.sequence() ? "in " : "before ") + describe(collective));
+  }
+  return expired ? time_out(collective, now - watch.progressed) : Status();
+}
+
+// Who has not posted has not called it, or has stopped while it was at that.
+std::vector<int> Communicator::Impl::never_called(std::uint64_t sequence) const {
+  std::vector<int> ranks = absent(sequence);
+  std::erase_if(ranks, [&](int rank) {
+    return rank == memory_.rank() || memory_.state(rank).current.load(std::memory_order_relaxed) >> 8 >= sequence;
+  });
+  return ranks;
+}
+
+std::string Communicator::Impl::list_with_calls(const std::vector<int>& ranks) const {
+  std::vector<std::string> texts;
+  for (const int rank : ranks) {
+    const std::string condition = condition_of(*memory_.peer(rank).process);
+    texts.push_back(fmt::format("{} ({}{}{})", memory_.roster().number(rank), last_call(rank),
+                                condition.empty() ? "" : ", ", condition));
+  }
+  return list_of(texts, memory_.roster());
+}
+
+// What the first of them that has seen anything fail elsewhere has seen.
+std::string Communicator::Impl::cause_among(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (std::string cause = waiting_.last_words(rank); !cause.empty()) return cause;
+  }
+  return {};
+}
+
+// "; rank(s) 1 (stopped by a signal) stand still"; those that are `named` already are left out.
+std::string Communicator::Impl::who_stands_still(const std::vector<int>& named) const {
+  std::vector<std::string> frozen;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank() || std::find(named.begin(), named.end(), rank) != named.end()) continue;
+    const std::string condition = condition_of(*memory_.peer(rank).process);
+    if (!condition.empty()) frozen.push_back(fmt::format("{} ({})", memory_.roster().number(rank), condition));
+  }
+  return frozen.empty() ? std::string() : fmt::format("; {} stand still", list_of(frozen, memory_.roster()));
+}
+
+// Of those that have called `collective`: others wait for them, asleep.
+std::string Communicator::Impl::who_is_busy(const Collective& collective) const {
+  std::vector<std::string> busy;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const RankState& state = memory_.state(rank);
+    if (rank == memory_.rank() || state.completed.load(std::memory_order_acquire) >= collective.sequence()) continue;
+    const bool posted =
+        memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
+    const bool asleep = state.waiting.load(std::memory_order_relaxed) != kNotWaiting;
+    if (!posted || (collective.wants_stream() ? behind_in_stream(rank) : !asleep))
+      busy.push_back(std::to_string(memory_.roster().number(rank)));
+  }
+  return busy.empty() ? "somebody" : list_of(busy, memory_.roster());
+}
+
+Status Communicator::Impl::time_out(const Collective& collective, std::chrono::steady_clock::duration idle) {
+  const std::vector<int> missing = never_called(collective.sequence());
+  std::string why = who_stands_still(missing);
+  if (!missing.empty()) {
+    why = fmt::format("{} never called it before the timeout ran out{}", list_with_calls(missing), why);
+  } else if (!why.empty()) {
+    why = "every rank called it" + why;
+  } else {
+    why = fmt::format("every rank called it, but {} made no progress inside it for {:.1f} s", who_is_busy(collective),
+                      std::chrono::duration<double>(idle).count());
+  }
+  waiting_.abort(ErrorCode::kTimeout,
+                 caused(cause_among(missing), fmt::format("{} timed out on {}: {}", describe(collective), me(), why)));
+  return waiting_.abort_status();
+}
+
+bool Communicator::Impl::behind_in_stream(int rank) const {
+  const RankState& mine = memory_.state(memory_.rank());
+  const RankState& other = memory_.state(rank);
+  return other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load();
+}
+
+Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
+  const std::string what = fmt::format("{} of {}", describe(transfer), me());
+  int alive = 0;
+  std::vector<std::string> gone_ranks;
+  std::string cause;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (transfer.peer != kAnySource && rank != transfer.peer) continue;
+    const bool died = rank != memory_.rank() && waiting_.process_gone(rank);
+    const bool left = rank != memory_.rank() && waiting_.left(rank);
+    if (!died && !left) {
+      ++alive;
+      continue;
+    }
+    gone_ranks.push_back(fmt::format("{} (pid {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid,
+                                     left ? "left the group" : memory_.peer(rank).how_gone()));
+    if (cause.empty()) cause = waiting_.last_words(rank);
+  }
+  const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
+  if (alive == 0 || only_self_left) {
+    // It may have sent before it went.
+    MutexLock lock(mutex_);
+    mailbox_.pump();
+    if (transfer.over) return {};
+    waiting_.abort(ErrorCode::kPeerFailed,
+                   caused(cause, fmt::format("{} before {} was done", fmt::join(gone_ranks, ", "), what)));
+    return waiting_.abort_status();
+  }
+  if (!expired) return {};
+  if (transfer.peer != kAnySource) cause = waiting_.last_words(transfer.peer);
+  waiting_.abort(ErrorCode::kTimeout,
+                 caused(cause, fmt::format("{} timed out: no matching {} came{}", what,
+                                           transfer.is_send ? "recv" : "send", who_stands_still({}))));
+  return waiting_.abort_status();
+}
+
+Status Communicator::Impl::check_admission(bool expired) {
+  const std::uint64_t next = sequence() + 1;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
+    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next) continue;  // not in the way
+    return blame(rank, fmt::format("while {} had {} operations under way in group '{}'", me(), kRing, memory_.name()));
+  }
+  if (!expired) return {};
+  const std::vector<int> missing = never_called(next - kRing);
+  const std::string why =
+      missing.empty() ? std::string() : ": " + list_with_calls(missing) + " never called the oldest";
+  waiting_.abort(ErrorCode::kTimeout, caused(cause_among(missing),
+                                             fmt::format("{} timed out with {} operations under way in group '{}'{}{}",
+                                                         me(), kRing, memory_.name(), why, who_stands_still(missing))));
+  return waiting_.abort_status();
+}
+
+}  // namespace lockstep::comm

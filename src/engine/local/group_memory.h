@@ -1,0 +1,104 @@
+// GroupMemory: typed access to the control memory and to every rank's arena.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "control.h"
+#include "engine/core/roster.h"
+#include "shm/hand_over.h"
+
+namespace lockstep::comm {
+
+class GroupMemory {
+ public:
+  GroupMemory(int rank, int world, std::string name, Roster roster, std::shared_ptr<SharedArena> arena, HandOver parts)
+      : rank_(rank),
+        world_(world),
+        name_(std::move(name)),
+        roster_(std::move(roster)),
+        layout_(world),
+        arena_(std::move(arena)),
+        parts_(std::move(parts)) {
+    for (int i = 0; i < world; ++i) {
+      const ArenaView& view = *parts_.peers[i].arena;
+      first_.push_back(
+          {i == rank ? arena_->base() : view.base(), i == rank ? arena_->first_bytes() : view.first_bytes()});
+    }
+  }
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  const std::string& name() const { return name_; }
+  const Roster& roster() const { return roster_; }
+  SharedArena& arena() const { return *arena_; }
+  const std::shared_ptr<SharedArena>& shared_arena() const { return arena_; }
+  const Peer& peer(int rank) const { return parts_.peers[rank]; }
+
+  Header& header() const { return at<Header>(0); }
+  RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
+  AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
+  LastWords& last_words(int rank) const { return at<LastWords>(layout_.last_words(rank)); }
+  std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
+  Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
+  Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
+  Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
+  // For inputs of together `bytes`, at most kCopiedBytes.
+  std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
+    if (bytes <= Communicator::kInlineBytes) return &at<std::byte>(layout_.payload(rank, slot(sequence)));
+    return &at<std::byte>(layout_.copies(rank) + slot(sequence) * kCopiedBytes);
+  }
+  // All payloads of more than kInlineBytes, of all ranks.
+  std::span<std::byte> large_payloads() const {
+    return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(world_) * ControlLayout::copies_bytes()};
+  }
+  PieceEntry* pieces(int rank, std::uint64_t sequence) const {
+    return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));
+  }
+  Message& message(int from, int to, std::uint64_t position) const {
+    return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
+  }
+
+  // An address that `rank` published, as a pointer of this process. One of another rank must have been reached.
+  std::byte* resolve(int rank, Address address) const {
+    if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
+    const std::size_t offset = address - 1;
+    const First& first = first_[rank];
+    if (offset < first.bytes) return first.base + offset;
+    return rank == rank_ ? arena_->at(offset) : parts_.peers[rank].arena->at(offset);
+  }
+  // Before the first use of an address that another rank published in this group: it may lie in a segment of its arena
+  // that this process has not mapped yet, and perhaps cannot map.
+  Status reach(int rank, Address address) const {
+    if (address == kNowhere || (address & kInControl) != 0 || address <= first_[rank].bytes || rank == rank_) return {};
+    return parts_.peers[rank].arena->reach(address - 1);
+  }
+  Address address_in_arena(const void* pointer) const { return arena_->offset_of(pointer) + 1; }
+  Address address_in_control(const std::byte* pointer) const {
+    return kInControl | static_cast<Address>(pointer - parts_.control->base());
+  }
+
+ private:
+  static int slot(std::uint64_t sequence) { return static_cast<int>(sequence % kRing); }
+  template <typename T>
+  T& at(std::size_t offset) const {
+    return *reinterpret_cast<T*>(parts_.control->base() + offset);
+  }
+
+  int rank_;
+  int world_;
+  std::string name_;
+  Roster roster_;
+  ControlLayout layout_;
+  std::shared_ptr<SharedArena> arena_;
+  HandOver parts_;
+  struct First {  // segment of a rank's arena, as this process maps it
+    std::byte* base;
+    std::size_t bytes;
+  };
+  std::vector<First> first_;
+};
+
+}  // namespace lockstep::comm

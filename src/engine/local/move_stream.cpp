@@ -1,0 +1,154 @@
+#include "move_stream.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/fault_point.h"
+#include "lockstep/reduce/reduce.h"
+#include "reduce/copy.h"
+#include "reduce/large_reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Small enough that a rank's second-level cache holds what it copies twice, large enough that a meeting costs little.
+constexpr std::size_t kLargestWindow = std::size_t{128} << 10;
+constexpr std::size_t kSmallestWindow = std::size_t{16} << 10;
+
+// The way of copying is judged by so many bytes of a window at a time.
+constexpr std::size_t kJudgedBytes = std::size_t{512} << 10;
+
+bool reduces(Kind kind) {
+  return kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
+
+}  // namespace
+
+// How many windows a rank lays out at a time.
+std::size_t MoveStream::lanes(Kind kind) const {
+  return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
+}
+
+std::size_t MoveStream::longest(const Job& job) const {
+  std::size_t most = 0;
+  for (int from = 0; from < memory_.world(); ++from) {
+    for (int to = 0; to < memory_.world(); ++to) most = std::max(most, job.plan.sent_bytes(from, to));
+  }
+  return most;
+}
+
+// At least a few windows, so that they overlap. But with more ranks than cores nothing overlaps, and each meeting costs
+// turns of the cores.
+std::size_t MoveStream::window_bytes(Kind kind, std::size_t longest) const {
+  const std::size_t room = stream_piece_bytes(memory_.world()) / lanes(kind) / kLine * kLine;
+  if (waiting_.crowded()) return room;
+  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / lanes(kind) / kLine * kLine);
+  return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestWindow, most));
+}
+
+Status MoveStream::run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for) {
+  Job job{request, Plan(memory_, sequence)};
+  job.stages = (memory_.post(memory_.rank(), sequence).flags & kUnstaged) != 0;
+  job.large_results = job.plan.large_results();
+
+  const std::size_t end = longest(job);
+  const std::size_t bytes = window_bytes(request.kind, end);
+  Clock::time_point started = Clock::now();
+  std::size_t judged = 0;
+  for (std::size_t begin = 0; begin < end; begin += bytes) {
+    way_ = ways_.way(request);
+    LOCKSTEP_RETURN_IF_ERROR(pass(job, {begin, bytes}, wait_for));
+    judged += std::min(bytes, end - begin);
+    if (judged < kJudgedBytes && begin + bytes < end) continue;
+    ways_.record(request, started, judged);
+    started = Clock::now();
+    judged = 0;
+  }
+  // An empty piece: who has laid it out has read everything.
+  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(0, StagingRing::Use::kReads, wait_for));
+  ring_.lay_out();
+  return job.stages ? Status() : ring_.wait_for_everyone(wait_for);
+}
+
+Status MoveStream::pass(const Job& job, Window window, const WaitFor& wait_for) {
+  const Kind kind = job.request.kind;
+  const auto use = job.stages ? StagingRing::Use::kWrites : StagingRing::Use::kReads;
+  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(lanes(kind) * window.bytes, use, wait_for));
+  if (job.stages) lay_out(job, window);
+  ring_.lay_out();
+  return reduces(kind) ? reduce_all(job, window, wait_for) : fetch_all(job, window, wait_for);
+}
+
+// Where `from` lays out what `to` is to get.
+std::byte* MoveStream::lane(int from, int to, Kind kind, Window window) const {
+  const int index = !lists_inputs(kind) ? 0 : to < from ? to : to - 1;
+  return ring_.of(from) + index * window.bytes;
+}
+
+void MoveStream::lay_out(const Job& job, Window window) const {
+  const int me = memory_.rank();
+  const auto stage = [&](int to, const ConstPiece& piece) {
+    if (piece.bytes <= window.begin) return;
+    const auto* const from = static_cast<const std::byte*>(piece.data) + window.begin;
+    const std::size_t bytes = std::min(window.bytes, piece.bytes - window.begin);
+    std::byte* const place = lane(me, to, job.request.kind, window);
+    way_ == CopyWay::kPlain ? copy_cached(place, from, bytes) : copy_to_readers(place, from, bytes);
+  };
+  if (!lists_inputs(job.request.kind)) return stage(me, job.request.input);
+  for (int to = 0; to < memory_.world(); ++to) {
+    if (to != me) stage(to, job.request.inputs[to]);
+  }
+}
+
+const std::byte* MoveStream::source(const Job& job, Window window, int from) const {
+  const int me = memory_.rank();
+  const Request& request = job.request;
+  if (from == me) {
+    const ConstPiece& own = lists_inputs(request.kind) ? request.inputs[me] : request.input;
+    return static_cast<const std::byte*>(own.data) + window.begin;
+  }
+  const std::byte* const shared = job.plan.sent(from, me).data;
+  return shared != nullptr ? shared + window.begin : lane(from, me, request.kind, window);
+}
+
+Status MoveStream::fetch_all(const Job& job, Window window, const WaitFor& wait_for) {
+  const int me = memory_.rank();
+  for (int step = 0; step < memory_.world(); ++step) {
+    const int from = (me + step) % memory_.world();
+    if (job.plan.sent_bytes(from, me) <= window.begin) continue;
+    if (from != me) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
+    fetch(job, window, from);
+  }
+  return {};
+}
+
+void MoveStream::fetch(const Job& job, Window window, int from) const {
+  const Piece& whole = lists_outputs(job.request.kind) ? job.request.outputs[from] : job.request.output;
+  auto* const to = static_cast<std::byte*>(whole.data) + window.begin;
+  const std::byte* const data = source(job, window, from);
+  const std::size_t bytes = std::min(window.bytes, whole.bytes - window.begin);
+  LOCKSTEP_FAULT_POINT("stream: fetch");
+  if (to == data) return;
+  job.large_results ? copy_past_caches(to, data, bytes) : copy_cached(to, data, bytes);
+}
+
+Status MoveStream::reduce_all(const Job& job, Window window, const WaitFor& wait_for) {
+  const Request& request = job.request;
+  if (request.output.bytes <= window.begin) return {};
+  inputs_.clear();
+  for (int from = 0; from < memory_.world(); ++from) {
+    if (from != memory_.rank()) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
+    inputs_.push_back(source(job, window, from));
+  }
+  auto* const result = static_cast<std::byte*>(request.output.data) + window.begin;
+  const std::size_t bytes = std::min(window.bytes, request.output.bytes - window.begin);
+  const Reduction reduction{request.type, request.op, request.factor};
+  const std::size_t count = bytes / size_of(request.type);
+  job.large_results ? reduce_past_caches(reduction, inputs_, result, count)
+                    : reduce(reduction, inputs_, std::span(&result, 1), count);
+  return {};
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,66 @@
+// Streaming of everything but all-reduce: for inputs that others cannot see, when every rank stays in the call.
+//
+// What passes between two ranks is cut into windows, the same for every pair. For each window, every rank
+//   1. copies what others are to get into its staging (staging_ring.h), once where all get the same;
+//   2. copies its own part, while that is in its cache;
+//   3. fetches, or reduces, what the others have laid out for it.
+// So one rank fills window k + 1 while another empties window k. Inputs that lie in an arena, or in control memory, are
+// fetched from where they are. In the end come ranks whose arena others have read: they wait for everyone.
+//
+// The windows are timed to choose how staging is written (copy_ways.h).
+#pragma once
+
+#include <vector>
+
+#include "copy_ways.h"
+#include "engine/core/request.h"
+#include "group_memory.h"
+#include "plan.h"
+#include "staging_ring.h"
+
+namespace lockstep::comm {
+
+class MoveStream {
+ public:
+  using WaitFor = StagingRing::WaitFor;
+
+  MoveStream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
+      : memory_(memory), waiting_(waiting), ring_(ring), ways_(memory, &RankState::move_ways) {}
+
+  // All ranks have posted `request`s that agree, as number `sequence`.
+  Status run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for);
+
+ private:
+  // Bytes from `begin` on, of each pair's data that is that long.
+  struct Window {
+    std::size_t begin;
+    std::size_t bytes;
+  };
+  // An operation as this rank takes part in it.
+  struct Job {
+    const Request& request;
+    const Plan plan;
+    bool stages = false;  // this rank's inputs are private
+    bool large_results = false;
+  };
+
+  std::size_t longest(const Job& job) const;
+  std::size_t window_bytes(Kind kind, std::size_t longest) const;
+  std::size_t lanes(Kind kind) const;
+  Status pass(const Job& job, Window window, const WaitFor& wait_for);
+  void lay_out(const Job& job, Window window) const;
+  Status fetch_all(const Job& job, Window window, const WaitFor& wait_for);
+  Status reduce_all(const Job& job, Window window, const WaitFor& wait_for);
+  void fetch(const Job& job, Window window, int from) const;
+  std::byte* lane(int from, int to, Kind kind, Window window) const;
+  const std::byte* source(const Job& job, Window window, int from) const;
+
+  const GroupMemory& memory_;
+  const Waiting& waiting_;
+  StagingRing& ring_;
+  CopyWays ways_;
+  CopyWay way_ = CopyWay::kPlain;
+  std::vector<const std::byte*> inputs_;  // of the reduction at hand
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,327 @@
+#include "plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/fault_point.h"
+#include "lockstep/reduce/reduce.h"
+#include "reduce/copy.h"
+#include "reduce/large_reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallestTicketBytes = std::size_t{16} << 10;
+
+std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+const char* to_string(Kind kind) {
+  switch (kind) {
+    case Kind::kNone: return "nothing";
+    case Kind::kAllReduce: return "all_reduce";
+    case Kind::kReduce: return "reduce";
+    case Kind::kBroadcast: return "broadcast";
+    case Kind::kAllGather: return "all_gather";
+    case Kind::kGather: return "gather";
+    case Kind::kScatter: return "scatter";
+    case Kind::kReduceScatter: return "reduce_scatter";
+    case Kind::kAllToAll: return "all_to_all";
+    case Kind::kBarrier: return "barrier";
+    case Kind::kSend: return "send";
+    case Kind::kReceive: return "recv";
+    case Kind::kRefusal: return "what it could not take part in";
+  }
+  return "unknown";
+}
+
+Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
+    : memory_(memory), sequence_(sequence), kind_(own().kind) {
+  for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
+}
+
+Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
+  std::map<std::string, std::string> ranks_by_call;
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    std::string& ranks = ranks_by_call[calls[rank]];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(static_cast<int>(rank)));
+  }
+  std::string text;
+  for (const auto& [call, ranks] : ranks_by_call)
+    text += fmt::format("{}rank(s) {}{} {}", text.empty() ? "" : "; ", ranks, names.ranks.suffix(), call);
+  return {ErrorCode::kMismatch,
+          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
+                      "same calls with the same sizes, in the same order",
+                      names.group, sequence, text)};
+}
+
+std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
+  const auto* const text = reinterpret_cast<const char*>(reason);
+  const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
+  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
+}
+
+std::string Plan::describe(const Post& post, const Roster& ranks) {
+  std::string name = to_string(post.kind);
+  const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
+                                                         : std::string(to_string(post.op));
+  switch (post.kind) {
+    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
+    case Kind::kReduce:
+      return fmt::format("{} of {} {} ({}) to {}", name, post.count, to_string(post.type), op, ranks.name(post.root));
+    case Kind::kBroadcast:
+      return fmt::format("{} of {} bytes of {} from {}", name, post.count, to_string(post.type), ranks.name(post.root));
+    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
+    case Kind::kGather: return fmt::format("{} of {} to {}", name, to_string(post.type), ranks.name(post.root));
+    case Kind::kScatter: return fmt::format("{} of {} from {}", name, to_string(post.type), ranks.name(post.root));
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return fmt::format("{} of {}", name, to_string(post.type));
+    default: return name;
+  }
+}
+
+Status Plan::agreement() const {
+  const Post& first = post(0);
+  bool agreed = first.kind != Kind::kRefusal;
+  for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
+    const Post& other = post(rank);
+    agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
+             (other.count == first.count || has_lists(kind_)) && same_factor(other.factor, first.factor);
+  }
+  if (agreed) return check_sizes();
+
+  std::vector<std::string> calls;
+  calls.reserve(memory_.world());
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const Post& theirs = post(rank);
+    const bool refused = theirs.kind == Kind::kRefusal;
+    calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
+                            : "called " + describe(theirs, memory_.roster()));
+  }
+  return disagreement({memory_.name(), memory_.roster()}, sequence_, calls);
+}
+
+Status Plan::check_sizes() const {
+  if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kBroadcast || kind_ == Kind::kBarrier)
+    return {};
+  for (int to = 0; to < memory_.world(); ++to) {
+    for (int from = 0; from < memory_.world(); ++from) {
+      const std::size_t sends = sent_bytes(from, to);
+      const std::size_t wants = wanted_bytes(to, from);
+      if (sends == wants) continue;
+      return {
+          ErrorCode::kMismatch,
+          fmt::format(
+              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
+              memory_.name(), sequence_, to_string(kind_), memory_.roster().name(to), wants,
+              memory_.roster().name(from), sends)};
+    }
+  }
+  return {};
+}
+
+Status Plan::reach() const {
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    const Post& its = post(rank);
+    if ((its.flags & kInlined) != 0 && (its.flags & kPrivateOutput) != 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.input));
+    LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.output));
+    if (!has_lists(kind_)) continue;
+    const PieceEntry* const table = memory_.pieces(rank, sequence_);
+    for (int other = 0; other < memory_.world(); ++other) {
+      if (lists_inputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].input));
+      if (lists_outputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].output));
+    }
+  }
+  return {};
+}
+
+// With tiny inputs, sizes follow from the count.
+std::size_t Plan::input_bytes(const Post& post) const {
+  return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type)) : post.input_bytes;
+}
+
+std::size_t Plan::output_bytes(const Post& post) const {
+  return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type))
+                                   : post.output_bytes;
+}
+
+std::size_t Plan::sent_bytes(int from, int to) const {
+  switch (kind_) {
+    case Kind::kBroadcast: return from == own().root && to != from ? input_bytes(post(from)) : 0;
+    case Kind::kAllGather: return input_bytes(post(from));
+    case Kind::kReduce:
+    case Kind::kGather: return to == own().root ? input_bytes(post(from)) : 0;
+    case Kind::kScatter: return from == own().root ? memory_.pieces(from, sequence_)[to].input_bytes : 0;
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll: return memory_.pieces(from, sequence_)[to].input_bytes;
+    default: return 0;
+  }
+}
+
+std::size_t Plan::wanted_bytes(int to, int from) const {
+  switch (kind_) {
+    case Kind::kBroadcast: return from == own().root && to != from ? output_bytes(post(to)) : 0;
+    case Kind::kGather: return to == own().root ? memory_.pieces(to, sequence_)[from].output_bytes : 0;
+    case Kind::kScatter: return from == own().root ? output_bytes(post(to)) : 0;
+    case Kind::kReduceScatter: return output_bytes(post(to));
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return memory_.pieces(to, sequence_)[from].output_bytes;
+    default: return 0;
+  }
+}
+
+Plan::Part Plan::sent(int from, int to) const {
+  const std::size_t bytes = sent_bytes(from, to);
+  if (bytes == 0) return {};
+  const Address address = lists_inputs(kind_) ? memory_.pieces(from, sequence_)[to].input : post(from).input;
+  return {address == kNowhere ? nullptr : memory_.resolve(from, address), bytes};
+}
+
+Plan::Part Plan::wanted(int to, int from) const {
+  const std::size_t bytes = wanted_bytes(to, from);
+  if (bytes == 0) return {};
+  const Address address = lists_outputs(kind_) ? memory_.pieces(to, sequence_)[from].output : post(to).output;
+  return {address == kNowhere ? nullptr : memory_.resolve(to, address), bytes};
+}
+
+Plan::Part Plan::wanted_at(int to, int from, const Outputs& outputs) const {
+  Part part = wanted(to, from);
+  if (to == memory_.rank() && outputs.own != nullptr && part.bytes > 0) {
+    const bool listed = !outputs.own->outputs.empty();
+    part.data = static_cast<std::byte*>(listed ? outputs.own->outputs[from].data : outputs.own->output.data);
+  }
+  return part;
+}
+
+// The result of all-reduce lies in lines that have just been read.
+bool Plan::large_results() const {
+  if (kind_ == Kind::kAllReduce) return false;
+  std::size_t sum = 0;
+  if (kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter) {
+    for (int rank = 0; rank < memory_.world(); ++rank) sum += output_bytes(post(rank));
+    return (kind_ == Kind::kReduce ? total_bytes() : sum) >= kLargeResults;
+  }
+  for (int to = 0; to < memory_.world(); ++to) {
+    for (int from = 0; from < memory_.world(); ++from) sum += sent_bytes(from, to);
+  }
+  return sum >= kLargeResults;
+}
+
+// A whole number of cache lines, and so of elements.
+std::size_t Plan::ticket_bytes() const {
+  return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
+}
+
+bool Plan::shared(int owner) const {
+  if (inlined_) return false;
+  if (kind_ == Kind::kAllReduce) return true;
+  const int writer = kind_ == Kind::kReduce ? own().root : owner;
+  return (post(writer).flags & kPrivateOutput) == 0;
+}
+
+// A private result is its owner's work alone.
+int Plan::workers(int& first) const {
+  first = kind_ == Kind::kReduce ? own().root : memory_.rank();
+  if (!shared(first)) return 1;
+  first = 0;
+  return memory_.world();
+}
+
+// Tickets of equal size, as many for each worker, whole cache lines.
+std::size_t Plan::ticket_elements(int workers) const {
+  const std::size_t element = size_of(own().type);
+  const std::size_t each = std::max<std::size_t>(1, ceil_divide(total_bytes(), workers * ticket_bytes()));
+  const std::size_t line = std::max<std::size_t>(1, kLine / element);
+  return std::max(line, ceil_divide(ceil_divide(own().count, workers * each), line) * line);
+}
+
+std::uint64_t Plan::tickets(int owner) const {
+  if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce) {
+    int first = 0;
+    const int count = workers(first);
+    if (count == 1 && kind_ == Kind::kReduce && owner != first) return 0;
+    const std::uint64_t all = ceil_divide(own().count, ticket_elements(count));
+    if (count == 1) return all;
+    const std::uint64_t each = ceil_divide(all, count);
+    return std::min(each, all - std::min(all, owner * each));
+  }
+  if (kind_ == Kind::kReduceScatter) return ceil_divide(output_bytes(post(owner)), ticket_bytes());
+  std::uint64_t sum = 0;
+  for (int from = 0; from < memory_.world(); ++from) sum += ceil_divide(wanted_bytes(owner, from), ticket_bytes());
+  return sum;
+}
+
+void Plan::execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const {
+  LOCKSTEP_FAULT_POINT("ticket: begun");
+  if (!reduces()) return execute_move(owner, ticket, outputs);
+  if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
+  // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines
+  // that it fetches from what another core is about to write cost both of them (half the bandwidth, dealt out in
+  // turns).
+  int first = 0;
+  const int count = workers(first);
+  const std::size_t step = ticket_elements(count);
+  const std::uint64_t each = ceil_divide(ceil_divide(own().count, step), count);
+  const std::size_t begin = (count == 1 ? ticket : owner * each + ticket) * step;
+  execute_reduce({begin, std::min<std::size_t>(own().count, begin + step)}, outputs, scratch);
+}
+
+void Plan::execute_reduce(Range range, const Outputs& outputs, Scratch& scratch) const {
+  const std::size_t offset = range.begin * size_of(own().type);
+  scratch.inputs.clear();
+  scratch.outputs.clear();
+  for (int rank = 0; rank < memory_.world(); ++rank)
+    scratch.inputs.push_back(memory_.resolve(rank, post(rank).input) + offset);
+  if (outputs.own != nullptr) {
+    scratch.outputs.push_back(static_cast<std::byte*>(outputs.own->output.data) + offset);
+  } else if (kind_ == Kind::kReduce) {
+    scratch.outputs.push_back(memory_.resolve(own().root, post(own().root).output) + offset);
+  } else {
+    for (int rank = 0; rank < memory_.world(); ++rank)
+      scratch.outputs.push_back(memory_.resolve(rank, post(rank).output) + offset);
+  }
+  combine(scratch, range.end - range.begin, outputs.large);
+}
+
+void Plan::combine(Scratch& scratch, std::size_t count, bool past_caches) const {
+  const Reduction reduction{own().type, own().op, own().factor};
+  past_caches ? reduce_past_caches(reduction, scratch.inputs, scratch.outputs.front(), count)
+              : reduce(reduction, scratch.inputs, scratch.outputs, count);
+}
+
+void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const Outputs& outputs, Scratch& scratch) const {
+  const std::size_t begin = ticket * ticket_bytes();
+  const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), output_bytes(post(owner)) - begin);
+  scratch.inputs.clear();
+  for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
+  scratch.outputs.assign(1, wanted_at(owner, 0, outputs).data + begin);
+  combine(scratch, bytes / size_of(own().type), outputs.large);
+}
+
+void Plan::execute_move(int owner, std::uint64_t ticket, const Outputs& outputs) const {
+  const std::size_t step = ticket_bytes();
+  for (int from = 0; from < memory_.world(); ++from) {
+    const std::uint64_t tickets = ceil_divide(wanted_bytes(owner, from), step);
+    if (ticket >= tickets) {
+      ticket -= tickets;
+      continue;
+    }
+    const Part to = wanted_at(owner, from, outputs);
+    const Part source = sent(from, owner);
+    const std::size_t begin = ticket * step;
+    const std::size_t bytes = std::min(step, to.bytes - begin);
+    if (to.data == source.data) return;
+    outputs.large ? copy_past_caches(to.data + begin, source.data + begin, bytes)
+                  : copy_cached(to.data + begin, source.data + begin, bytes);
+    return;
+  }
+}
+
+}  // namespace lockstep::comm

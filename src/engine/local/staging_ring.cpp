@@ -1,0 +1,75 @@
+#include "staging_ring.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/fault_point.h"
+#include "shm/map_shared.h"
+
+namespace lockstep::comm {
+
+StagingRing::StagingRing(const GroupMemory& memory, const Waiting& waiting)
+    : memory_(memory), waiting_(waiting), bytes_(kStreamPieces * stream_piece_bytes(memory.world())) {}
+
+Status StagingRing::begin_piece(std::size_t bytes, Use use, const WaitFor& wait_for) {
+  if (!std::exchange(touched_, true)) populate({memory_.stream(0), memory_.world() * bytes_});
+  // Never where the piece before lies: that one begins at most a piece before `next_place_`, and at the start only the
+  // last third can be left.
+  place_ = next_place_ + bytes > bytes_ ? 0 : next_place_;
+  const std::size_t end = place_ + bytes;
+  next_place_ = (end + kLine - 1) / kLine * kLine;
+  std::uint64_t last = 0;
+  const auto forget_oldest = [&] {
+    last = used_.front().number;
+    used_.pop_front();
+  };
+  // The oldest are those that follow the newest in the ring.
+  if (place_ == 0) {
+    while (!used_.empty() && used_.front().begin > used_.back().begin) forget_oldest();
+  }
+  while (!used_.empty() && used_.front().begin < end && place_ < used_.front().end) forget_oldest();
+  ++number_;
+  if (bytes > 0) used_.push_back({number_, place_, end});
+  if (use == Use::kReads || last == 0 || last < common_) return {};
+  return laid_out_by_all(last + 1, wait_for);
+}
+
+void StagingRing::lay_out() {
+  LOCKSTEP_FAULT_POINT("stream: laid out");
+  memory_.state(memory_.rank()).laid_out.store(number_, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("stream: announced");
+  waiting_.notify(true);
+}
+
+// All ranks are there and copying, so the core is kept for longer than elsewhere: who yields it to another program gets
+// it back after milliseconds.
+template <typename Reached>
+Status StagingRing::wait(Reached reached, const WaitFor& wait_for) const {
+  for (int i = 0; i < waiting_.patience(); ++i) {
+    if (reached()) return {};
+    waiting_.relax();
+  }
+  return wait_for(reached);
+}
+
+Status StagingRing::wait_for_rank(int rank, const WaitFor& wait_for) const {
+  const std::atomic<std::uint64_t>& counter = memory_.state(rank).laid_out;
+  return wait([&] { return counter.load(std::memory_order_acquire) >= number_; }, wait_for);
+}
+
+Status StagingRing::wait_for_everyone(const WaitFor& wait_for) {
+  return laid_out_by_all(number_, wait_for);
+}
+
+Status StagingRing::laid_out_by_all(std::uint64_t number, const WaitFor& wait_for) {
+  int next = 0;
+  const auto reached = [&] {
+    while (next < memory_.world() && memory_.state(next).laid_out.load(std::memory_order_acquire) >= number) ++next;
+    return next == memory_.world();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(wait(reached, wait_for));
+  common_ = std::max(common_, number);
+  return {};
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,186 @@
+#include "stream.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/fault_point.h"
+#include "lockstep/reduce/reduce.h"
+#include "reduce/copy.h"
+#include "reduce/large_reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Together the staging of a rank is larger than its second-level cache, as it must be (see stream.h). With more than
+// two ranks a piece is larger, since each costs two meetings.
+constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
+constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
+
+// Up to here a second meeting costs more than reducing everything twice.
+constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
+// And a smaller reduce is sooner done by its root alone.
+constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
+
+// The time between start (or construction) and stop, added up.
+class Stopwatch {
+ public:
+  void start() { start_ = Clock::now(); }
+  void stop() { total_ += Clock::now() - start_; }
+  double nanoseconds() const { return std::chrono::duration<double, std::nano>(total_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+  Clock::duration total_{};
+};
+
+}  // namespace
+
+std::size_t stream_piece_bytes(int world) {
+  return world > 2 ? kPieceBytesManyRanks : kPieceBytes;
+}
+
+Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
+    : memory_(memory), waiting_(waiting), ring_(ring) {}
+
+Status Stream::wait_until_reduced(const WaitFor& wait_for) const {
+  int next = 0;
+  return wait_for([&] {
+    while (next < memory_.world() && memory_.state(next).reduced.load(std::memory_order_acquire) >= ring_.number())
+      ++next;
+    return next == memory_.world();
+  });
+}
+
+bool Stream::suits(const Request& request) {
+  return request.kind == Kind::kAllReduce ||
+         (request.kind == Kind::kReduce && request.input.bytes >= kSharedReduceBytes);
+}
+
+bool Stream::receives(const Request& request) const {
+  return request.kind == Kind::kAllReduce || memory_.rank() == request.root;
+}
+
+Status Stream::run(const Request& request, const WaitFor& wait_for) {
+  const std::size_t element = size_of(request.type);
+  const std::size_t step = stream_piece_bytes(memory_.world()) / element;
+  for (std::size_t end = request.count; end > 0;) {
+    const std::size_t count = std::min(step, end);
+    end -= count;
+    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(count * element, StagingRing::Use::kWrites, wait_for));
+    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallPieceBytes;
+    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
+                                   : pass_piece(request, end, count, wait_for));
+  }
+  return {};
+}
+
+Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+  RankState& mine = memory_.state(memory_.rank());
+  const std::size_t element = size_of(request.type);
+  copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
+                  count * element);
+  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // nobody waits for that
+  ring_.lay_out();
+  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
+  gather_inputs(request, begin, 0);
+  std::byte* const result = static_cast<std::byte*>(request.output.data) + begin * element;
+  reduce({request.type, request.op, request.factor}, inputs_, std::span(&result, 1), count);
+  return {};
+}
+
+Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+  RankState& mine = memory_.state(memory_.rank());
+  // Ranks may see a change one piece apart, which harms nobody.
+  way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
+  Stopwatch watch;
+  lay_out(request, begin, count);
+  ring_.lay_out();
+  watch.stop();
+  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
+  watch.start();
+  reduce_slice(request, begin, count);
+  LOCKSTEP_FAULT_POINT("stream: reduced");
+  mine.reduced.store(ring_.number(), std::memory_order_seq_cst);
+  watch.stop();
+  waiting_.notify(true);
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_reduced(wait_for));
+  watch.start();
+  LOCKSTEP_FAULT_POINT("stream: collect");
+  if (receives(request)) collect_slices(request, begin, count);
+  watch.stop();
+  if (memory_.rank() == 0) {
+    choice_.record(watch.nanoseconds() / static_cast<double>(count * size_of(request.type)));
+    mine.copy_way.store(static_cast<std::uint32_t>(choice_.way()), std::memory_order_relaxed);
+  }
+  return {};
+}
+
+void Stream::lay_out(const Request& request, std::size_t begin, std::size_t count) {
+  const std::size_t element = size_of(request.type);
+  const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
+  const std::size_t from = slice_begin(count, element, memory_.rank()) * element;
+  const std::size_t to = slice_begin(count, element, memory_.rank() + 1) * element;
+  std::byte* const place = ring_.of(memory_.rank());
+  stage(place, input, from);
+  stage(place + to, input + to, count * element - to);
+}
+
+void Stream::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  way_ == CopyWay::kPlain ? copy_cached(to, from, bytes) : copy_to_readers(to, from, bytes);
+}
+
+std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank) const {
+  const std::size_t line = std::max<std::size_t>(1, kLine / element);
+  const std::size_t share = (count / memory_.world() / line + 1) * line;
+  return std::min(count, rank * share);
+}
+
+// Element `from` of the piece that begins at `begin`: this rank's in its buffer, the others' in their staging.
+void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
+  const std::size_t element = size_of(request.type);
+  inputs_.clear();
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    inputs_.push_back(rank == memory_.rank()
+                          ? static_cast<const std::byte*>(request.input.data) + (begin + from) * element
+                          : ring_.of(rank) + from * element);
+  }
+}
+
+// Of all-reduce the result also goes to staging.
+void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
+  const std::size_t element = size_of(request.type);
+  const Reduction reduction{request.type, request.op, request.factor};
+  const std::size_t from = slice_begin(count, element, memory_.rank());
+  const std::size_t elements = slice_begin(count, element, memory_.rank() + 1) - from;
+  std::byte* const place = ring_.of(memory_.rank()) + from * element;
+  gather_inputs(request, begin, from);
+  if (!receives(request)) {
+    way_ == CopyWay::kPlain ? reduce(reduction, inputs_, std::span(&place, 1), elements)
+                            : reduce_past_caches(reduction, inputs_, place, elements);
+    return;
+  }
+  std::byte* const result = static_cast<std::byte*>(request.output.data) + (begin + from) * element;
+  if (request.kind == Kind::kAllReduce) return reduce_for_all(reduction, result, place, elements);
+  reduce(reduction, inputs_, std::span(&result, 1), elements);
+}
+
+void Stream::reduce_for_all(const Reduction& reduction, std::byte* result, std::byte* place, std::size_t elements) {
+  if (way_ == CopyWay::kStreaming) return reduce_past_caches(reduction, inputs_, place, elements, result);
+  const std::array outputs{result, place};
+  reduce(reduction, inputs_, outputs, elements);
+}
+
+void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {
+  const std::size_t element = size_of(request.type);
+  auto* output = static_cast<std::byte*>(request.output.data) + begin * element;
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank()) continue;
+    const std::size_t from = slice_begin(count, element, rank) * element;
+    const std::size_t to = slice_begin(count, element, rank + 1) * element;
+    copy_cached(output + from, ring_.of(rank) + from, to - from);
+  }
+}
+
+}  // namespace lockstep::comm

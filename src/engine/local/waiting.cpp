@@ -1,0 +1,122 @@
+#include "waiting.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/fault_point.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr int kSpins = 500;  // some 15 us
+constexpr int kTurns = 2;    // of every other rank on this core, where there are more ranks than cores
+constexpr auto kYieldFor = std::chrono::microseconds(2000);
+constexpr auto kYieldForCrowded = std::chrono::microseconds(200);
+// While other groups have something started, whose ranks do not ring this group's bell.
+constexpr auto kNap = std::chrono::microseconds(500);
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout) {
+  const timespec limit{0, static_cast<long>(timeout.count())};
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+int cores() {
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+}  // namespace
+
+Waiting::Waiting(const GroupMemory& memory, const Drivable& group)
+    : memory_(memory),
+      group_(group),
+      crowded_(memory.world() > cores()),
+      spins_(crowded_ ? kTurns * (memory.world() / cores()) : kSpins),
+      yield_for_(crowded_ ? kYieldForCrowded : kYieldFor) {}
+
+void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
+                    const std::function<bool()>& done) const {
+  const GroupRegistry::Others others = GroupRegistry::of_process().move_others(group_);
+  const auto now = std::chrono::steady_clock::now();
+  if (others.moved) idle_since = now;
+  if (now - idle_since < yield_for_) {
+    sched_yield();
+    return;
+  }
+  RankState& mine = memory_.state(memory_.rank());
+  const std::uint32_t bell = mine.bell.load(std::memory_order_seq_cst);
+  const int rank = awaited();
+  mine.waiting.store(kWaitingForAny + static_cast<std::uint32_t>(rank + 1), std::memory_order_seq_cst);
+  memory_.header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (!done() && awaited() == rank && !aborted()) {
+    futex_wait(mine.bell, bell, others.busy ? std::chrono::nanoseconds(kNap) : std::chrono::nanoseconds(kCheckEvery));
+  }
+  memory_.header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  mine.waiting.store(kNotWaiting, std::memory_order_relaxed);
+}
+
+void Waiting::wake(bool posted) const {
+  const auto for_me = kWaitingForAny + static_cast<std::uint32_t>(memory_.rank() + 1);
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    if (rank == memory_.rank()) continue;
+    RankState& other = memory_.state(rank);
+    const std::uint32_t waiting = other.waiting.load(std::memory_order_seq_cst);
+    if (waiting == kNotWaiting) continue;
+    if (waiting != kWaitingForAny && !(posted && waiting == for_me)) continue;
+    other.bell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(other.bell);
+  }
+}
+
+void Waiting::abort(ErrorCode code, const std::string& message) const {
+  {
+    MutexLock lock(abort_mutex_);
+    if (aborted()) return;
+    AbortReason& mine = memory_.abort_reason(memory_.rank());
+    mine.code = static_cast<std::uint32_t>(code);
+    const std::size_t length = std::min(message.size(), sizeof(mine.message) - 1);
+    std::memcpy(mine.message, message.data(), length);
+    mine.message[length] = 0;
+    LOCKSTEP_FAULT_POINT("abort: written");
+    std::uint32_t none = 0;
+    memory_.header().aborted_by.compare_exchange_strong(none, static_cast<std::uint32_t>(memory_.rank() + 1),
+                                                        std::memory_order_seq_cst);
+  }
+  LOCKSTEP_FAULT_POINT("abort: stored");
+  for (int rank = 0; rank < memory_.world(); ++rank) {
+    memory_.state(rank).bell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(memory_.state(rank).bell);
+  }
+}
+
+Status Waiting::abort_status() const {
+  const int rank = static_cast<int>(memory_.header().aborted_by.load(std::memory_order_acquire)) - 1;
+  const AbortReason& reason = memory_.abort_reason(rank);
+  return {static_cast<ErrorCode>(reason.code), reason.message};
+}
+
+void Waiting::note(const std::string& cause) const {
+  MutexLock lock(abort_mutex_);
+  LastWords& mine = memory_.last_words(memory_.rank());
+  if (mine.said.load(std::memory_order_relaxed) != 0) return;
+  const std::size_t length = std::min(cause.size(), sizeof(mine.cause) - 1);
+  std::memcpy(mine.cause, cause.data(), length);
+  mine.cause[length] = 0;
+  LOCKSTEP_FAULT_POINT("last words: written");
+  mine.said.store(1, std::memory_order_seq_cst);
+}
+
+std::string Waiting::last_words(int rank) const {
+  const LastWords& words = memory_.last_words(rank);
+  return words.said.load(std::memory_order_acquire) != 0 ? std::string(words.cause) : std::string();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,127 @@
+// Waiting: how a rank waits for the others, how it is woken, and how the group breaks.
+//
+// A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
+// that the awaited rank rings. With more ranks than cores it yields at once: the core is needed by the one waited for.
+// Every wait sees an abort at once and the death of a process within kCheckEvery, and moves the process's other groups
+// (progress.h) before it yields or sleeps.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+#include <functional>
+
+#include "engine/core/progress.h"
+#include "group_memory.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep::comm {
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+class Waiting {
+ public:
+  static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
+
+  // `group`: whose waits these are.
+  Waiting(const GroupMemory& memory, const Drivable& group);
+
+  // Whether there are more ranks than cores.
+  bool crowded() const { return crowded_; }
+  // How often relax() is called before anything else is tried; in the midst of an operation, when all ranks are there
+  // and busy with it, rather patience() times.
+  int spins() const { return spins_; }
+  int patience() const { return crowded_ ? spins_ : kPatience * spins_; }
+  void relax() const { crowded_ ? static_cast<void>(sched_yield()) : cpu_relax(); }
+
+  // Wakes ranks that sleep until this rank posts something, or (any) until anything happens. Call after the store that
+  // they wait for, which must be sequentially consistent.
+  void notify(bool posted) const {
+    if (memory_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(posted);
+  }
+
+  // The next step of a wait in which nothing has moved since `idle_since`: yields or sleeps, after a turn for other
+  // groups, whose moves count too. `awaited`: rank whose post is missing, or -1, as `done` may change it. `done` is
+  // asked once more after this rank has announced that it sleeps.
+  void pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
+             const std::function<bool()>& done) const;
+
+  // Breaks the group; the first caller's reason stays.
+  void abort(ErrorCode code, const std::string& message) const;
+  bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
+  Status abort_status() const;
+  // Asked when everything has been read: ok if the group had not broken before. Else a rank that was told of the
+  // failure may have used its memory for something else, and what was read, by a rank that had stood still, is that.
+  Status broken_by_now() const {
+#if !defined(__SANITIZE_THREAD__)  // which does not know fences
+    std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+    return aborted() ? abort_status() : Status();
+  }
+
+  // Leaves word of what this rank has seen fail elsewhere; the first stays.
+  void note(const std::string& cause) const;
+  // What `rank` has noted; empty: nothing.
+  std::string last_words(int rank) const;
+
+  // Ended, or another program by now.
+  bool process_gone(int rank) const {
+    return memory_.peer(rank).is_gone();
+  }
+  bool left(int rank) const {
+    return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
+  }
+
+ private:
+  static constexpr int kPatience = 8;
+
+  void wake(bool posted) const;
+
+  const GroupMemory& memory_;
+  const Drivable& group_;
+  bool crowded_;
+  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and LastWords
+  int spins_;
+  std::chrono::microseconds yield_for_;
+};
+
+// Repeats `step` (true: done) until it is done, the group breaks or the deadline passes; `on_check`, asked now and then
+// while asleep, may end the wait with an error. The caller's lock is not held: `step` takes it.
+template <typename Step, typename OnCheck>
+Status wait_until(const Waiting& waiting, Deadline deadline, const std::function<int()>& awaited, Step step,
+                  OnCheck on_check) {
+  for (int i = 0; i < waiting.spins(); ++i) {
+    if (step()) return {};
+    waiting.relax();
+  }
+  auto idle_since = std::chrono::steady_clock::now();
+  auto last_check = idle_since;
+  const std::function<bool()> done = [&] { return step(); };
+  for (;;) {
+    if (step()) return {};
+    if (waiting.aborted()) return step() ? Status() : waiting.abort_status();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_check >= Waiting::kCheckEvery) {
+      last_check = now;
+      Status status = on_check(deadline.expired());
+      if (!status.ok()) return step() ? Status() : status;
+    }
+    if (!deadline.is_never() && now >= deadline.when()) {
+      Status status = on_check(true);
+      if (!status.ok()) return step() ? Status() : status;
+    }
+    waiting.pause(idle_since, awaited, done);
+  }
+}
+
+}  // namespace lockstep::comm

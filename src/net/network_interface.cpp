@@ -1,0 +1,116 @@
+#include "net/network_interface.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::comm {
+namespace {
+
+// An IPv4 address in IPv6 clothes means the IPv4 address.
+bool same_address(const sockaddr* a, const sockaddr* b) {
+  if (a->sa_family != b->sa_family) return false;
+  if (a->sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(b)->sin_addr.s_addr;
+  }
+  return a->sa_family == AF_INET6 && std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
+                                                 &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, 16) == 0;
+}
+
+using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+Result<InterfaceList> list_interfaces() {
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) return Status::from_errno("getifaddrs", errno);
+  return InterfaceList(raw, &freeifaddrs);
+}
+
+// As a number; empty for what other machines cannot see.
+std::string text_of(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* number = nullptr;
+  if (address->sa_family == AF_INET) {
+    number = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  } else if (address->sa_family == AF_INET6) {
+    number = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(static_cast<const in6_addr*>(number))) return {};
+  }
+  if (number == nullptr || inet_ntop(address->sa_family, number, text.data(), text.size()) == nullptr) return {};
+  return text.data();
+}
+
+Result<NetworkInterface> find(const sockaddr* address, const std::string& text) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceList list, list_interfaces());
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || !same_address(entry->ifa_addr, address)) continue;
+    return NetworkInterface{entry->ifa_name, address->sa_family == AF_INET6};
+  }
+  return Status(ErrorCode::kNotFound, fmt::format("no network interface of this machine has the address {}", text));
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Result<AddressList> resolve(const std::string& host, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), "9", &hints, &list);
+  if (error != 0)
+    return Status(ErrorCode::kNotFound, fmt::format("no address for '{}': {}", host, gai_strerror(error)));
+  return AddressList(list, &freeaddrinfo);
+}
+
+}  // namespace
+
+Result<NetworkInterface> interface_with_address(const std::string& address) {
+  const std::string plain = address.starts_with("::ffff:") ? address.substr(7) : address;
+  LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(plain, AI_NUMERICHOST));
+  return find(list->ai_addr, address);
+}
+
+Result<std::vector<std::string>> addresses_of_machine() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceList list, list_interfaces());
+  std::set<std::string> addresses;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (std::string text = text_of(entry->ifa_addr); !text.empty()) addresses.insert(std::move(text));
+  }
+  return std::vector<std::string>(addresses.begin(), addresses.end());
+}
+
+Result<NetworkInterface> interface_towards(const std::string& host) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(host, 0));
+  Status last(ErrorCode::kNotFound, fmt::format("'{}' has no address", host));
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    // Connecting a datagram socket asks the routing table and sends nothing.
+    const Fd probe(socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t bytes = sizeof local;
+    if (!probe.valid() || ::connect(probe.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
+        getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &bytes) != 0) {
+      last = Status::from_errno(fmt::format("no route to '{}'", host), errno);
+      continue;
+    }
+    auto found = find(reinterpret_cast<const sockaddr*>(&local), host);
+    if (found.ok()) return found;
+    last = found.status();
+  }
+  return last;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,133 @@
+#include "net/port_guard.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "base/foreign_descriptors.h"
+
+namespace lockstep::comm {
+namespace {
+
+// In network order; 0: no TCP socket that listens.
+std::uint16_t listening_port(int fd) {
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) return 0;
+  sockaddr_storage address{};
+  size = sizeof address;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  if (address.ss_family == AF_INET6) return reinterpret_cast<const sockaddr_in6&>(address).sin6_port;
+  return 0;
+}
+
+// Offsets in the IP headers, which lie before what a filter of a TCP socket sees.
+constexpr auto kNetwork = static_cast<std::uint32_t>(SKF_NET_OFF);
+constexpr std::uint32_t kSource4 = kNetwork + 12;
+constexpr std::uint32_t kSource6 = kNetwork + 8;
+
+// A classic BPF program: what it returns is how many bytes of the segment pass.
+class SourceFilter {
+ public:
+  Status add(const std::string& address) {
+    std::array<std::uint32_t, 4> words{};
+    if (inet_pton(AF_INET, address.c_str(), words.data()) == 1) {
+      match_word(ipv4_, ntohl(words[0]));
+    } else if (inet_pton(AF_INET6, address.c_str(), words.data()) == 1) {
+      match_ipv6(words);
+    } else {
+      return {ErrorCode::kInvalidArgument, fmt::format("expected an IP address, found '{}'", address)};
+    }
+    return {};
+  }
+
+  void add_loopback() {
+    ipv4_.insert(ipv4_.begin(), {
+                                    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xff000000),
+                                    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x7f000000, 0, 1),  // 127.0.0.0/8
+                                    kPass,
+                                    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSource4),
+                                });
+    match_ipv6({0, 0, 0, htonl(1)});
+  }
+
+  std::vector<sock_filter> program() const {
+    std::vector<sock_filter> all{
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, kNetwork),
+        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 4, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 6, 0, 2),
+        BPF_STMT(BPF_JMP | BPF_JA, 0),  // to the part for IPv6, below
+        BPF_STMT(BPF_JMP | BPF_JA, 1),
+        kDrop,
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSource4),
+    };
+    all.insert(all.end(), ipv4_.begin(), ipv4_.end());
+    all.push_back(kDrop);
+    constexpr std::size_t kJump = 4;
+    all[kJump].k = static_cast<std::uint32_t>(all.size() - kJump - 1);
+    all.insert(all.end(), ipv6_.begin(), ipv6_.end());
+    all.push_back(kDrop);
+    return all;
+  }
+
+ private:
+  static constexpr sock_filter kDrop = BPF_STMT(BPF_RET | BPF_K, 0);
+  static constexpr sock_filter kPass = BPF_STMT(BPF_RET | BPF_K, std::numeric_limits<std::uint32_t>::max());
+
+  static void match_word(std::vector<sock_filter>& part, std::uint32_t word) {
+    part.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, word, 0, 1));
+    part.push_back(kPass);
+  }
+  // Each word that differs leads to the next address.
+  void match_ipv6(const std::array<std::uint32_t, 4>& words) {
+    for (std::uint8_t i = 0; i < 4; ++i) {
+      const auto rest = static_cast<std::uint8_t>(2 * (3 - i) + 1);
+      ipv6_.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSource6 + 4U * i));
+      ipv6_.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(words[i]), 0, rest));
+    }
+    ipv6_.push_back(kPass);
+  }
+
+  std::vector<sock_filter> ipv4_;
+  std::vector<sock_filter> ipv6_;
+};
+
+}  // namespace
+
+NewListeners::NewListeners() : before_(own_descriptors()) {}
+
+std::vector<int> NewListeners::found(std::string_view address) const {
+  std::vector<int> listeners;
+  for (const int fd : own_descriptors()) {
+    const std::uint16_t port = before_.contains(fd) ? 0 : listening_port(fd);
+    if (port == 0) continue;
+    if (address.find(std::string_view(reinterpret_cast<const char*>(&port), sizeof port)) != std::string_view::npos)
+      listeners.push_back(fd);
+  }
+  return listeners;
+}
+
+Status close_to_strangers(int socket, const Admitted& admitted) {
+  SourceFilter filter;
+  if (admitted.loopback) filter.add_loopback();
+  for (const std::string& address : admitted.addresses) LOCKSTEP_RETURN_IF_ERROR(filter.add(address));
+  std::vector<sock_filter> program = filter.program();
+  sock_fprog handle{static_cast<unsigned short>(program.size()), program.data()};
+  if (program.size() > BPF_MAXINSNS || setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &handle, sizeof handle) != 0) {
+    return {ErrorCode::kUnavailable,
+            fmt::format("cannot close a port to strangers: a filter for {} addresses: {}", admitted.addresses.size(),
+                        program.size() > BPF_MAXINSNS ? "too many" : std::strerror(errno))};
+  }
+  return {};
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,336 @@
+#include "net/ucx/ucx_transport.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cstdlib>
+#include <iterator>
+#include <list>
+#include <map>
+#include <vector>
+
+#include "base/foreign_descriptors.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/log.h"
+#include "net/listen_guard.h"
+#include "net/port_guard.h"
+#include "net/ucx/ucx_context.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr unsigned kLetterId = 1;
+
+std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
+  return ucx.ucs_status_string(status);
+}
+
+class UcxTransport final : public Transport {
+ public:
+  UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, LetterHandler handler,
+               std::string description, ForeignDescriptors at_start)
+      : ucx_(ucx),
+        context_(std::move(context)),
+        handler_(std::move(handler)),
+        description_(std::move(description)),
+        at_start_(std::move(at_start)) {}
+  ~UcxTransport() override {
+    close(/*gently=*/false, std::chrono::milliseconds(0));
+    if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
+  }
+
+  Status open(const Admitted& admitted) {
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    LOCKSTEP_RETURN_IF_ERROR(create_worker(params, admitted));
+    LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
+    ucp_am_handler_param_t handler{};
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                         UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    handler.id = kLetterId;
+    handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+    handler.cb = &UcxTransport::on_letter;
+    handler.arg = this;
+    return check(ucx_.ucp_worker_set_am_recv_handler(worker_, &handler), "handler of letters");
+  }
+
+  std::string address() const override {
+    ucp_address_t* address = nullptr;
+    std::size_t bytes = 0;
+    if (ucx_.ucp_worker_get_address(worker_, &address, &bytes) != UCS_OK) return {};
+    std::string result(reinterpret_cast<const char*>(address), bytes);
+    ucx_.ucp_worker_release_address(worker_, address);
+    return result;
+  }
+  std::string describe() const override { return description_; }
+
+  void introduce(int peer, std::string address) override { connections_[peer].address = std::move(address); }
+
+  void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, Parcel& parcel) override {
+    Flight* flight = begin(parcel);
+    const ucp_ep_h endpoint = endpoint_of(peer, *flight);
+    if (endpoint == nullptr) return;
+    ucp_request_param_t param = parameters(flight);
+    param.cb.send = &UcxTransport::on_sent;
+    keep(flight, ucx_.ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
+  }
+
+  void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, Parcel& parcel) override {
+    Flight* flight = begin(parcel);
+    // Only a connection of one's own tells of the peer's death.
+    if (endpoint_of(peer, *flight) == nullptr) return;
+    ucp_request_param_t param = parameters(flight);
+    param.cb.recv = &UcxTransport::on_received;
+    keep(flight, ucx_.ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &param));
+  }
+
+  void post(int peer, std::string_view header, const void* data, std::size_t bytes, Parcel& parcel) override {
+    Flight* flight = begin(parcel);
+    const ucp_ep_h endpoint = endpoint_of(peer, *flight);
+    if (endpoint == nullptr) return;
+    flight->header = header;
+    ucp_request_param_t param = parameters(flight);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = bytes > kLargeLetterBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+    param.cb.send = &UcxTransport::on_sent;
+    keep(flight,
+         ucx_.ucp_am_send_nbx(endpoint, kLetterId, flight->header.data(), flight->header.size(), data, bytes, &param));
+  }
+
+  void fetch(void* ticket, void* data, std::size_t bytes, Parcel& parcel) override {
+    Flight* flight = begin(parcel);
+    ucp_request_param_t param = parameters(flight);
+    param.cb.recv_am = &UcxTransport::on_fetched;
+    keep(flight, ucx_.ucp_am_recv_data_nbx(worker_, ticket, data, bytes, &param));
+  }
+
+  void discard(void* ticket) override { ucx_.ucp_am_data_release(worker_, ticket); }
+
+  bool progress() override { return worker_ != nullptr && !closed_ && ucx_.ucp_worker_progress(worker_) != 0; }
+
+  bool may_sleep() override {
+    if (connected_ && looks_ > 0) {
+      --looks_;
+      close_to_programs();
+    }
+    return worker_ != nullptr && !closed_ && ucx_.ucp_worker_arm(worker_) == UCS_OK;
+  }
+
+  void sleep(std::chrono::microseconds limit) const override {
+    pollfd entry{event_fd_, POLLIN, 0};
+    const timespec wait{0, static_cast<long>(std::chrono::nanoseconds(limit).count())};
+    ppoll(&entry, 1, &wait, nullptr);
+  }
+
+  bool is_connected(int peer) const override {
+    const auto found = connections_.find(peer);
+    return found != connections_.end() && found->second.endpoint != nullptr;
+  }
+
+  bool is_lost(int peer) const override {
+    const auto found = connections_.find(peer);
+    return found != connections_.end() && found->second.lost;
+  }
+
+  void close_to_programs() override {
+    std::vector<std::string> addresses;
+    for (const auto& [peer, connection] : connections_) addresses.push_back(connection.address);
+    at_start_.take_connected(listeners_, addresses);
+    connected_ = true;
+  }
+
+  void close(bool gently, std::chrono::milliseconds limit) override {
+    if (worker_ == nullptr || closed_) return;
+    if (gently) {
+      ucp_request_param_t param{};
+      finish(ucx_.ucp_worker_flush_nbx(worker_, &param), Deadline::after(limit));
+    }
+    const Deadline deadline = Deadline::after(kCloseLimit);
+    for (auto flight = flights_.begin(); flight != flights_.end();) {
+      void* const request = (flight++)->request;  // cancelling may end the flight at once
+      if (request != nullptr) ucx_.ucp_request_cancel(worker_, request);
+    }
+    for (auto& [peer, connection] : connections_) {
+      if (connection.endpoint == nullptr) continue;
+      ucp_request_param_t param{};
+      param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+      param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+      finish(ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param), deadline);
+    }
+    while (!flights_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
+    // What is still there may be settled by what UCX does later; its parcel is the caller's again.
+    for (Flight& flight : flights_) flight.parcel = nullptr;
+    closed_ = true;
+  }
+
+ private:
+  struct Connection {
+    std::string address;
+    ucp_ep_h endpoint = nullptr;  // null: nothing has passed yet
+    bool lost = false;
+  };
+  // What UCX knows of a parcel; ends with it.
+  struct Flight {
+    UcxTransport* owner;
+    Parcel* parcel;      // null: ended by close()
+    void* request;       // null until UCX has taken it
+    std::string header;  // of a letter
+    std::list<Flight>::iterator self;
+  };
+  static constexpr auto kCloseLimit = std::chrono::milliseconds(200);
+
+  Status check(ucs_status_t status, const char* what) const {
+    if (status == UCS_OK) return {};
+    return {ErrorCode::kUnavailable, fmt::format("UCX, {}: {} ({})", what, text_of(ucx_, status), description_)};
+  }
+
+  // UCX 1.13 ends the process when somebody connects while the worker is made, so its ports are closed to strangers
+  // before they listen; where the kernel cannot do so, at once after.
+  Status create_worker(const ucp_worker_params_t& params, const Admitted& admitted) {
+    Status closed;
+    const auto close_port = [&](int socket) {
+      if (Status status = close_to_strangers(socket, admitted); !status.ok()) closed = status;
+    };
+    ucs_status_t created = UCS_OK;
+    const NewListeners listeners;
+    const auto watched = run_watching_listen(
+        [&] { created = ucx_.ucp_worker_create(context_->handle(), &params, &worker_); }, close_port);
+    LOCKSTEP_RETURN_IF_ERROR(watched.status());
+    LOCKSTEP_RETURN_IF_ERROR(check(created, "worker"));
+    listeners_ = listeners.found(address());
+    if (!watched.value()) {
+      for (const int listener : listeners_) close_port(listener);
+    }
+    // The group can do without, as long as no stranger is on the network.
+    if (!closed.ok()) log::warning(closed.message());
+    return {};
+  }
+
+  Flight* begin(Parcel& parcel) {
+    parcel = Parcel();
+    parcel.done = false;
+    flights_.push_back({this, &parcel, nullptr, {}, {}});
+    flights_.back().self = std::prev(flights_.end());
+    beginning_ = &flights_.back();
+    return beginning_;
+  }
+  static ucp_request_param_t parameters(Flight* flight) {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.user_data = flight;
+    return param;
+  }
+  // What UCX answered. It may have called back from within the call, though it gives a request: for a message of
+  // several fragments that had all arrived before it was asked for. Then the flight has ended.
+  void keep(Flight* flight, ucs_status_ptr_t request) {
+    if (beginning_ != flight) return;
+    if (UCS_PTR_IS_PTR(request)) {
+      flight->request = request;
+    } else {
+      settle(*flight, UCS_PTR_STATUS(request));
+    }
+  }
+  void settle(Flight& flight, ucs_status_t status) {
+    if (Parcel* const parcel = flight.parcel; parcel != nullptr) {
+      if (status == UCS_ERR_MESSAGE_TRUNCATED) {
+        parcel->status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
+      } else if (status != UCS_OK) {
+        parcel->status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
+      }
+      parcel->done = true;
+    }
+    if (beginning_ == &flight) beginning_ = nullptr;
+    flights_.erase(flight.self);
+  }
+  // Null: the parcel has failed.
+  ucp_ep_h endpoint_of(int peer, Flight& flight) {
+    const auto found = connections_.find(peer);
+    if (found != connections_.end() && !closed_) {
+      Connection& connection = found->second;
+      if (connection.endpoint == nullptr && !connection.lost) connect(connection);
+      if (!connection.lost) return connection.endpoint;
+    }
+    settle(flight, UCS_ERR_NOT_CONNECTED);
+    return nullptr;
+  }
+  void connect(Connection& connection) {
+    ucp_ep_params_t params{};
+    params.field_mask =
+        UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.address = reinterpret_cast<const ucp_address_t*>(connection.address.data());
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler.cb = &UcxTransport::on_error;
+    params.err_handler.arg = &connection;
+    if (ucx_.ucp_ep_create(worker_, &params, &connection.endpoint) != UCS_OK) connection.lost = true;
+    if (connected_) close_to_programs();  // one that was not made at the start
+  }
+
+  void finish(ucs_status_ptr_t request, Deadline deadline) {
+    if (!UCS_PTR_IS_PTR(request)) return;
+    while (ucx_.ucp_request_check_status(request) == UCS_INPROGRESS && !deadline.expired()) {
+      ucx_.ucp_worker_progress(worker_);
+    }
+    ucx_.ucp_request_free(request);
+  }
+
+  static void complete(void* request, ucs_status_t status, void* user_data) {
+    auto* flight = static_cast<Flight*>(user_data);
+    const UcxLibrary& ucx = flight->owner->ucx_;
+    flight->owner->settle(*flight, status);
+    ucx.ucp_request_free(request);
+  }
+  static void on_sent(void* request, ucs_status_t status, void* user_data) { complete(request, status, user_data); }
+  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t*, void* user_data) {
+    complete(request, status, user_data);
+  }
+  static void on_fetched(void* request, ucs_status_t status, std::size_t, void* user_data) {
+    complete(request, status, user_data);
+  }
+  static void on_error(void* argument, ucp_ep_h, ucs_status_t) { static_cast<Connection*>(argument)->lost = true; }
+  static ucs_status_t on_letter(void* argument, const void* header, std::size_t header_bytes, void* data,
+                                std::size_t bytes, const ucp_am_recv_param_t* param) {
+    const bool large = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    Letter letter;
+    letter.header = {static_cast<const char*>(header), header_bytes};
+    letter.data = large ? nullptr : data;
+    letter.bytes = bytes;
+    letter.ticket = large ? data : nullptr;
+    const bool kept = static_cast<UcxTransport*>(argument)->handler_(letter);
+    return kept && large ? UCS_INPROGRESS : UCS_OK;
+  }
+
+  const UcxLibrary& ucx_;
+  const std::shared_ptr<UcxContext> context_;
+  LetterHandler handler_;
+  std::string description_;
+  ucp_worker_h worker_ = nullptr;
+  const ForeignDescriptors at_start_;
+  bool connected_ = false;
+  int looks_ = 4;  // for what UCX connects later, while there is nothing else to do
+  std::vector<int> listeners_;
+  int event_fd_ = -1;
+  bool closed_ = false;
+  std::map<int, Connection> connections_;
+  std::list<Flight> flights_;
+  Flight* beginning_ = nullptr;  // the latest, unless it has ended
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
+                                            LetterHandler handler) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
+  const ForeignDescriptors foreign;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
+  const char* devices = std::getenv("UCX_NET_DEVICES");
+  const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
+  auto transport =
+      std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
+                                     fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where), foreign);
+  LOCKSTEP_RETURN_IF_ERROR(transport->open(admitted));
+  foreign.take_new();
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,54 @@
+// ArenaView: another rank's arena, as this process sees it, and whether that rank's program still runs.
+//
+// Two things tell of a rank's end. Its pidfd, once the process is gone. And a lock on its arena's file, which is held
+// through a descriptor that no other process keeps: a program that replaces itself (exec) closes it, which no pidfd
+// tells. The lock costs the others no descriptor, as they have the arena's already.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+#include "lockstep/shm/segments.h"
+#include "mapping.h"
+
+namespace lockstep::comm {
+
+// For the owner of an arena: a descriptor that holds the lock as long as it is open.
+Result<Fd> show_life(int arena);
+
+class ArenaView {
+ public:
+  // `first_bytes`: of the arena's first segment.
+  static Result<std::shared_ptr<ArenaView>> map(Fd arena, std::size_t first_bytes);
+  ~ArenaView();
+  ArenaView(const ArenaView&) = delete;
+  ArenaView& operator=(const ArenaView&) = delete;
+
+  std::byte* base() const { return first_->base(); }
+  std::size_t first_bytes() const { return first_bytes_; }
+
+  // Maps the segment with this offset, unless it is mapped. Thread-safe.
+  Status reach(std::size_t offset) LOCKSTEP_EXCLUDES(mutex_);
+  // Where that is; null unless it was reached.
+  std::byte* at(std::size_t offset) const;
+
+  // Whether the program that made the arena still runs, and has it.
+  bool owner_runs() const;
+
+ private:
+  ArenaView(Fd arena, std::size_t first_bytes, std::shared_ptr<Mapping> first)
+      : fd_(std::move(arena)), first_bytes_(first_bytes), first_(std::move(first)) {}
+  Status map_segment(std::size_t offset) LOCKSTEP_REQUIRES(mutex_);
+
+  const Origin origin_;
+  const Fd fd_;
+  const std::size_t first_bytes_;
+  const std::shared_ptr<Mapping> first_;
+  Mutex mutex_;
+  Segments further_;  // in the order in which they were met
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,430 @@
+#include "hand_over.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/fault_point.h"
+#include "boot_id.h"
+#include "hand_over_words.h"
+#include "known_memory.h"
+#include "memory_file.h"
+#include "segment_table.h"
+#include "store/tcp/status_text.h"
+#include "store/tcp/unix_socket.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr auto kLookEvery = std::chrono::milliseconds(200);
+constexpr auto kAnswerGrace = std::chrono::seconds(1);
+constexpr std::size_t kMaxSilent = 64;
+constexpr int kMaxAccepted = 256;  // at a time: whoever connects faster does not keep us from those who are there
+constexpr int kLastMoments = 200;  // of a process that is ending, in ms
+
+constexpr const char* kAddress = "address";
+
+std::string key_of(const std::string& group, const char* what) {
+  return fmt::format("lockstep/{}/{}", group, what);
+}
+
+bool has_ended(int process, int milliseconds) {
+  pollfd entry{process, POLLIN, 0};
+  return poll(&entry, 1, milliseconds) == 1 && (entry.revents & POLLIN) != 0;
+}
+
+Result<Fd> open_own_process() {
+  Fd process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!process.valid()) return Status::from_errno("pidfd_open (Linux 5.3 or newer is needed)", errno);
+  return process;
+}
+
+// Whether a descriptor that was handed over stands for a process: one that does not is a bad one to wait for.
+bool is_process(int fd) {
+  constexpr auto kPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older C libraries lack
+  siginfo_t ignored{};
+  return waitid(kPidfd, fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != EBADF;
+}
+
+Result<Peer> make_peer(const Introduction& introduction, Fd arena, Fd process) {
+  LOCKSTEP_ASSIGN_OR_RETURN(KnownArena known,
+                            share_arena(std::move(arena), introduction.first_bytes, std::move(process)));
+  return Peer{std::move(known.view), std::move(known.process), static_cast<int>(introduction.pid)};
+}
+
+class Exchange {
+ public:
+  Exchange(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline)
+      : store_(store), arena_(arena), options_(options), deadline_(deadline) {
+    self_.rank = options.rank;
+    self_.world_size = options.world_size;
+    self_.pid = getpid();
+    self_.first_bytes = arena.first_bytes();
+  }
+
+  Result<HandOver> run() { return options_.rank == 0 ? collect() : join(); }
+
+ private:
+  std::string key(const char* what) const { return key_of(options_.name, what); }
+  std::string name(int rank) const { return fmt::format("rank {}", options_.number(rank)); }
+  Status own_error(const Status& status) const { return status.with_context(name(options_.rank)); }
+  // Where this rank hears rank 0 alone: that is whose silence or end it was. Anything else is this rank's own trouble.
+  Status with_culprit(const Status& status) const {
+    const bool silent = status.code() == ErrorCode::kPeerFailed || status.code() == ErrorCode::kTimeout;
+    return status.with_context(name(silent ? 0 : options_.rank));
+  }
+
+  // Rank 0: gathers everyone's descriptors, hands all of them to all, and says when all have them.
+  Result<HandOver> collect() {
+    sockets_.resize(options_.world_size);
+    auto parts = gather_and_share();
+    if (options_.world_size == 1) return parts;
+    // Whoever comes later learns it from the store.
+    if (!parts.ok()) decline(parts.status());
+    Word verdict;
+    verdict.kind = Word::Kind::kVerdict;
+    put(parts.status(), verdict);
+    const Deadline by = parts.ok() ? deadline_ : Deadline::after(std::chrono::nanoseconds(0));
+    for (const auto* list : {&sockets_, &refused_}) {
+      for (const Fd& socket : *list) {
+        // One that has gone by now is noticed by all, as a death in the group.
+        if (socket.valid()) (void)say(socket.get(), verdict, by);
+      }
+    }
+    return parts;
+  }
+
+  Result<HandOver> gather_and_share() {
+    auto control = prepare();
+    if (!control.ok()) return own_error(control.status());
+    if (options_.world_size > 1) {
+      LOCKSTEP_RETURN_IF_ERROR(accept_all());
+      for (int rank = 1; rank < options_.world_size; ++rank) answer(rank, control->get());
+    }
+    auto parts = build(*control);
+    if (!parts.ok()) return own_error(parts.status());
+    LOCKSTEP_RETURN_IF_ERROR(hear_reports());
+    return parts;
+  }
+
+  // What rank 0 puts in itself.
+  Result<Fd> prepare() {
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd control, make_memory_file("lockstep-control", options_.control_bytes));
+    introductions_.resize(options_.world_size);
+    descriptors_.resize(options_.world_size);
+    introductions_[0] = self_;
+    Fd arena(fcntl(arena_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!arena.valid()) return Status::from_errno("cannot hand over this rank's shared memory", errno);
+    descriptors_[0].push_back(std::move(arena));
+    auto process = open_own_process();
+    if (process.ok()) descriptors_[0].push_back(std::move(process).value());
+    if (!process.ok() && options_.world_size > 1) return process.status();
+    return control;
+  }
+
+  void decline(const Status& why) {
+    (void)store_.set(key("refused"), to_text(why));
+    Address nowhere;
+    put(why, nowhere);
+    (void)store_.set(key(kAddress), {reinterpret_cast<const char*>(&nowhere), sizeof(nowhere)});
+  }
+
+  // A failure shows in the rank's report, which may say why it has gone.
+  void answer(int rank, int control) {
+    LOCKSTEP_FAULT_POINT("hand over: answer");
+    Word word;
+    word.kind = Word::Kind::kControl;
+    Status sent = say(sockets_[rank].get(), word, deadline_, std::span(&control, 1));
+    for (int peer = 0; sent.ok() && peer < options_.world_size; ++peer) {
+      const std::array<int, 2> pair{descriptors_[peer][0].get(), descriptors_[peer][1].get()};
+      word.kind = Word::Kind::kPeer;
+      word.introduction = introductions_[peer];
+      sent = say(sockets_[rank].get(), word, deadline_, pair);
+    }
+  }
+
+  // Each rank says whether it has got hold of everything. The first that has not decides for all.
+  Status hear_reports() {
+    for (int rank = 1; rank < options_.world_size; ++rank) {
+      Word report;
+      const Status heard = hear(sockets_[rank].get(), Word::Kind::kReport, report, nullptr, deadline_);
+      if (!heard.ok()) return heard.with_context(fmt::format("group '{}': {}", options_.name, name(rank)));
+    }
+    return {};
+  }
+
+  // Opens the way to this rank and says in the store where it is.
+  Status open_door() {
+    LOCKSTEP_ASSIGN_OR_RETURN(door_, make_address());
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(door_.socket.data(), options_.world_size + 8));
+    LOCKSTEP_RETURN_IF_ERROR(store_.set(key(kAddress), {reinterpret_cast<const char*>(&door_), sizeof(door_)}));
+    LOCKSTEP_FAULT_POINT("hand over: published");
+    return {};
+  }
+
+  Status accept_all() {
+    if (const Status opened = open_door(); !opened.ok()) return own_error(opened);
+    Deadline next_look = Deadline::after(kLookEvery);
+    for (int joined = 1; joined < options_.world_size;) {
+      const auto at_most = std::min<std::chrono::nanoseconds>(next_look.remaining(), deadline_.remaining());
+      LOCKSTEP_RETURN_IF_ERROR(wait_readable(strangers_, listener_.get(), at_most).status());
+      if (next_look.expired() || deadline_.expired()) {
+        LOCKSTEP_RETURN_IF_ERROR(check_waiting());
+        next_look = Deadline::after(kLookEvery);
+      }
+      if (Status failed = accept_strangers(); !failed.ok()) return own_error(failed);
+      for (Fd& stranger : strangers_) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const bool is_rank, introduce(stranger));
+        if (is_rank) ++joined;
+      }
+      std::erase_if(strangers_, [](const Fd& stranger) { return !stranger.valid(); });
+    }
+    return {};
+  }
+
+  Status accept_strangers() {
+    Word greeting;
+    greeting.kind = Word::Kind::kGreeting;
+    greeting.token = door_.greeting;
+    const Deadline at_once = Deadline::after(std::chrono::nanoseconds(0));
+    for (int accepted = 0; accepted < kMaxAccepted; ++accepted) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, accept_unix(listener_.get()));
+      if (!socket.valid()) return {};
+      if (!check_same_user(socket.get()).ok() || !say(socket.get(), greeting, at_once).ok()) continue;
+      // Ranks speak at once: who is still silent when so many others have come is none.
+      if (strangers_.size() >= static_cast<std::size_t>(options_.world_size) + kMaxSilent)
+        strangers_.erase(strangers_.begin());
+      strangers_.push_back(std::move(socket));
+    }
+    return {};
+  }
+
+  // Reads what a stranger says, if anything: true when it was a rank. Whoever is none of us is let go.
+  Result<bool> introduce(Fd& stranger) {
+    Word word;
+    std::vector<Fd> descriptors;
+    const Status read = hear(stranger.get(), Word::Kind::kIntroduction, word, &descriptors,
+                             Deadline::after(std::chrono::nanoseconds(0)));
+    if (read.code() == ErrorCode::kTimeout) return false;
+    Fd member = std::exchange(stranger, Fd());
+    if ((!read.ok() && read.code() != ErrorCode::kIo) || word.token != door_.token) return false;
+    Status checked = read.ok() ? check(word.introduction, descriptors) : own_error(read);
+    if (!checked.ok()) {
+      refused_.push_back(std::move(member));
+      return checked;
+    }
+    const int rank = word.introduction.rank;
+    sockets_[rank] = std::move(member);
+    descriptors_[rank] = std::move(descriptors);
+    introductions_[rank] = word.introduction;
+    return true;
+  }
+
+  // Whether a rank has said that it cannot come, or the time is over.
+  Status check_waiting() {
+    const std::array<std::string, 1> refused{key("refused")};
+    if (auto there = store_.check(refused); there.ok() && there.value()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const Bytes why, store_.get(refused[0], deadline_));
+      return status_from(why);
+    }
+    if (!deadline_.expired()) return {};
+    std::string missing;
+    for (int rank = 1; rank < options_.world_size; ++rank) {
+      if (!sockets_[rank].valid()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", options_.number(rank));
+    }
+    return {ErrorCode::kTimeout, fmt::format("group '{}': rank(s) {} did not join", options_.name, missing)};
+  }
+
+  Status check(const Introduction& introduction, const std::vector<Fd>& descriptors) const {
+    const int rank = introduction.rank;
+    if (introduction.world_size != options_.world_size || rank <= 0 || rank >= options_.world_size) {
+      return {ErrorCode::kMismatch,
+              fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a world of {}", options_.name,
+                          introduction.pid, rank, introduction.world_size, options_.world_size)};
+    }
+    if (sockets_[rank].valid()) {
+      return {ErrorCode::kMismatch, fmt::format("group '{}': {} joined twice, as pid {} and as pid {}", options_.name,
+                                                name(rank), introductions_[rank].pid, introduction.pid)};
+    }
+    if (descriptors.size() != 2 || !is_process(descriptors[1].get())) {
+      return {ErrorCode::kCorrupt, fmt::format("{} handed over {} descriptors, expected its memory and its process",
+                                               name(rank), descriptors.size())};
+    }
+    return check_memory_file(descriptors[0].get(), with_table(introduction.first_bytes))
+        .status()
+        .with_context(name(rank));
+  }
+
+  Result<HandOver> join() {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Address address, find_rank_zero());
+    auto reached = introduce_self(address);
+    if (!reached.ok()) return has_verdict_ ? reached.status() : refuse(reached.status());
+    const Fd socket = std::move(reached).value();
+    auto parts = take_parts(socket.get());
+    if (has_verdict_) return parts.status();
+    Word report;
+    report.kind = Word::Kind::kReport;
+    put(parts.status(), report);
+    const Status told = say(socket.get(), report, deadline_);
+    const Status verdict = told.ok() ? hear_verdict(socket.get()) : told;
+    if (has_verdict_) return verdict.ok() ? parts : verdict;
+    return why_no_connection(with_culprit(parts.ok() ? verdict : parts.status()));
+  }
+
+  Result<Address> find_rank_zero() {
+    auto announced = store_.get(key(kAddress), deadline_);
+    if (!announced.ok()) return announced.status().with_context("waiting for " + name(0));
+    auto address = read_address(announced.value());
+    if (!address.ok()) return address.status().with_context(fmt::format("group '{}'", options_.name));
+    return address;
+  }
+
+  // Both ends belong to one user and know the group's word before anything is handed over.
+  Result<Fd> introduce_self(const Address& address) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
+    if (machine != address.machine.data()) {
+      return Status(
+          ErrorCode::kUnsupported,
+          fmt::format("group '{}': {} runs on host {}, {} on host {}; ranks that are to share memory (those with the "
+                      "same LOCKSTEP_MACHINE) must be on one machine",
+                      options_.name, name(options_.rank), host_name(), name(0), address.host.data()));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd process, open_own_process());
+    LOCKSTEP_FAULT_POINT("hand over: called");
+    auto connected = connect_unix(address.socket.data(), deadline_);
+    if (!connected.ok()) return why_no_connection(connected.status().with_context(name(0)));
+    Fd socket = std::move(connected).value();
+    if (const Status same = check_same_user(socket.get()); !same.ok())
+      return same.with_context(fmt::format("the socket of {} is not of this job, nothing was handed over", name(0)));
+    Word word;
+    const Status greeted = hear(socket.get(), Word::Kind::kGreeting, word, nullptr, answer_by());
+    if (!greeted.ok()) return why_no_connection(greeted.with_context(name(0)));
+    if (word.token != address.greeting) {
+      return Status(ErrorCode::kPermission, fmt::format("group '{}': another program, or another job, listens at rank "
+                                                        "0's socket; nothing was handed over",
+                                                        options_.name));
+    }
+    word = Word();
+    word.kind = Word::Kind::kIntroduction;
+    word.token = address.token;
+    word.introduction = self_;
+    const std::array<int, 2> own{arena_.fd(), process.get()};
+    if (const Status sent = say(socket.get(), word, deadline_, own); !sent.ok())
+      return why_no_connection(sent.with_context(name(0)));
+    LOCKSTEP_FAULT_POINT("hand over: introduced");
+    return socket;
+  }
+
+  // A little longer than rank 0 waits: it knows who is missing.
+  Deadline answer_by() const { return Deadline::after(deadline_.remaining() + kAnswerGrace); }
+
+  // What rank 0 says next, or that there will be no group.
+  Status hear_part(int socket, Word::Kind kind, Word& word, std::vector<Fd>& descriptors, Deadline deadline) {
+    const Status heard = hear(socket, kind, word, &descriptors, deadline);
+    has_verdict_ = word.kind == Word::Kind::kVerdict;
+    return heard;
+  }
+
+  Result<HandOver> take_parts(int socket) {
+    Word word;
+    std::vector<Fd> control;
+    LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kControl, word, control, answer_by()));
+    if (control.size() != 1) return Status(ErrorCode::kCorrupt, name(0) + " sent no control memory");
+    introductions_.resize(options_.world_size);
+    descriptors_.resize(options_.world_size);
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      LOCKSTEP_RETURN_IF_ERROR(hear_part(socket, Word::Kind::kPeer, word, descriptors_[rank], deadline_));
+      introductions_[rank] = word.introduction;
+      if (descriptors_[rank].size() != 2)
+        return Status(ErrorCode::kCorrupt, fmt::format("no memory of {} arrived", name(rank)));
+    }
+    return build(control[0]);
+  }
+
+  // Past what this rank could not take.
+  Status hear_verdict(int socket) {
+    for (;;) {
+      Word word;
+      const Status heard = hear(socket, Word::Kind::kVerdict, word, nullptr, answer_by());
+      has_verdict_ = word.kind == Word::Kind::kVerdict;
+      if (has_verdict_ || word.kind == Word::Kind::kNone) return heard;
+    }
+  }
+
+  // Says in the store that this rank cannot come, as rank 0 has not heard of it. Best effort.
+  Status refuse(const Status& why) {
+    const Status mine = own_error(why);
+    if (why.code() != ErrorCode::kPeerFailed && why.code() != ErrorCode::kTimeout)
+      (void)store_.set(key("refused"), to_text(mine));
+    return mine;
+  }
+
+  // Rank 0 may have given up, and said why.
+  Status why_no_connection(const Status& failure) {
+    const std::array<std::string, 1> refused{key("refused")};
+    if (auto there = store_.check(refused); there.ok() && there.value()) {
+      auto why = store_.get(refused[0], deadline_);
+      has_verdict_ = why.ok();
+      if (why.ok()) return status_from(why.value());
+    }
+    return failure;
+  }
+
+  Result<HandOver> build(const Fd& control) {
+    LOCKSTEP_FAULT_POINT("hand over: answered");
+    HandOver result;
+    LOCKSTEP_ASSIGN_OR_RETURN(result.control, share_control(control, options_.control_bytes));
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      Fd process = descriptors_[rank].size() > 1 ? std::move(descriptors_[rank][1]) : Fd();
+      LOCKSTEP_ASSIGN_OR_RETURN(Peer peer,
+                                make_peer(introductions_[rank], std::move(descriptors_[rank][0]), std::move(process)));
+      result.peers.push_back(std::move(peer));
+    }
+    return result;
+  }
+
+  Store& store_;
+  const SharedArena& arena_;
+  const HandOverOptions& options_;
+  Deadline deadline_;
+  Introduction self_;
+  bool has_verdict_ = false;  // not rank 0: it has been said what becomes of the group
+  Address door_;              // rank 0: where the others find it
+  // Of rank 0. All stay open until the store says why there is no group: who loses its connection looks there.
+  Fd listener_;
+  std::vector<Fd> strangers_;  // connected, and have said nothing yet
+  std::vector<Fd> sockets_;    // to the others; by rank
+  std::vector<Fd> refused_;    // who came as a rank but cannot be one
+  std::vector<Introduction> introductions_;
+  std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
+};
+
+}  // namespace
+
+bool Peer::is_gone() const {
+  return (process->valid() && has_ended(process->get(), 0)) || !arena->owner_runs();
+}
+
+// Descriptors close before a process counts as ended.
+const char* Peer::how_gone() const {
+  const bool ended = process->valid() && has_ended(process->get(), kLastMoments);
+  return ended ? "died" : "ended or replaced its program (exec)";
+}
+
+std::string hand_over_key(const std::string& group) {
+  return key_of(group, kAddress);
+}
+
+Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline) {
+  return Exchange(store, arena, options, deadline).run();
+}
+
+}  // namespace lockstep::comm

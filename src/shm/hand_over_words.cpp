@@ -1,0 +1,99 @@
+#include "hand_over_words.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shm/boot_id.h"
+#include "store/tcp/unix_socket.h"
+
+namespace lockstep::comm {
+namespace {
+
+Status fill_random(std::span<std::byte> bytes) {
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return Status::from_errno("getrandom", errno);
+  return {};
+}
+
+template <std::size_t N>
+void copy_text(std::array<char, N>& to, const std::string& from) {
+  std::memcpy(to.data(), from.data(), std::min(from.size(), N - 1));
+}
+
+Status make_status(std::int32_t code, std::string text) {
+  if (code == 0) return {};
+  const bool known = code > 0 && code <= static_cast<std::int32_t>(ErrorCode::kInternal);
+  return {known ? static_cast<ErrorCode>(code) : ErrorCode::kCorrupt, std::move(text)};
+}
+
+template <typename Carrier>
+Status status_of(const Carrier& from) {
+  return make_status(from.code, {from.text.data(), strnlen(from.text.data(), from.text.size())});
+}
+
+template <typename Carrier>
+void put_into(const Status& status, Carrier& to) {
+  to.code = static_cast<std::int32_t>(status.code());
+  copy_text(to.text, status.message());
+}
+
+}  // namespace
+
+void put(const Status& status, Word& word) {
+  put_into(status, word);
+}
+void put(const Status& status, Address& address) {
+  put_into(status, address);
+}
+Status status_in(const Address& address) {
+  return status_of(address);
+}
+
+Status say(int socket, const Word& word, Deadline deadline, std::span<const int> descriptors) {
+  return send_message(socket, std::as_bytes(std::span(&word, 1)), descriptors, deadline);
+}
+
+Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptors, Deadline deadline) {
+  word.magic = 0;
+  word.kind = Word::Kind::kNone;
+  const Status received = receive_message(socket, std::as_writable_bytes(std::span(&word, 1)), descriptors, deadline);
+  if (!received.ok() && (received.code() != ErrorCode::kIo || word.magic == 0)) return received;
+  if (word.magic != Word::kMagic)
+    return {ErrorCode::kCorrupt, "another program is at the other end of a rank's socket"};
+  LOCKSTEP_RETURN_IF_ERROR(status_of(word));
+  if (word.kind != kind) return {ErrorCode::kMismatch, "a rank said something out of turn; are all of the same build?"};
+  return received;
+}
+
+Result<Address> make_address() {
+  Address address;
+  LOCKSTEP_RETURN_IF_ERROR(fill_random(address.greeting));
+  LOCKSTEP_RETURN_IF_ERROR(fill_random(address.token));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string name, random_socket_name("lockstep"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
+  copy_text(address.machine, machine);
+  copy_text(address.host, host_name());
+  copy_text(address.socket, name);
+  return address;
+}
+
+Result<Address> read_address(const std::string& published) {
+  Address address;
+  if (published.size() != sizeof(address)) return Status(ErrorCode::kCorrupt, "what rank 0 published is no address");
+  std::memcpy(static_cast<void*>(&address), published.data(), sizeof(address));
+  address.machine.back() = address.host.back() = address.socket.back() = 0;
+  LOCKSTEP_RETURN_IF_ERROR(status_of(address));
+  return address;
+}
+
+std::string host_name() {
+  std::array<char, 64> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,84 @@
+#include "range_allocator.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace lockstep::comm {
+namespace {
+
+std::size_t align_up(std::size_t value, std::size_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+
+}  // namespace
+
+RangeAllocator::RangeAllocator(std::size_t capacity) : largest_(capacity) {
+  if (capacity > 0) insert_free(0, capacity);
+}
+
+void RangeAllocator::add(std::size_t begin, std::size_t bytes) {
+  largest_ = std::max(largest_, bytes);
+  insert_free(begin, bytes);
+}
+
+std::optional<std::size_t> RangeAllocator::allocate(std::size_t bytes, std::size_t alignment) {
+  if (bytes > largest_) return std::nullopt;  // and align_up cannot overflow
+  bytes = align_up(bytes == 0 ? 1 : bytes, alignment);
+  for (auto candidate = free_by_size_.lower_bound({bytes, 0}); candidate != free_by_size_.end(); ++candidate) {
+    const auto [range_bytes, range_offset] = *candidate;
+    const std::size_t offset = align_up(range_offset, alignment);
+    const std::size_t skipped = offset - range_offset;
+    if (skipped + bytes > range_bytes) continue;
+    erase_free(free_by_offset_.find(range_offset));
+    if (skipped > 0) insert_free(range_offset, skipped);
+    if (range_bytes > skipped + bytes) insert_free(offset + bytes, range_bytes - skipped - bytes);
+    used_.emplace(offset, bytes);
+    allocated_ += bytes;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+std::size_t RangeAllocator::size_at(std::size_t offset) const {
+  const auto used = used_.find(offset);
+  return used == used_.end() ? 0 : used->second;
+}
+
+std::size_t RangeAllocator::deallocate(std::size_t offset) {
+  const auto used = used_.find(offset);
+  if (used == used_.end()) return 0;
+  const std::size_t freed = used->second;
+  used_.erase(used);
+  allocated_ -= freed;
+
+  std::size_t start = offset;
+  std::size_t bytes = freed;
+  const auto after = free_by_offset_.find(offset + freed);
+  if (after != free_by_offset_.end()) {
+    bytes += after->second;
+    erase_free(after);
+  }
+  auto before = free_by_offset_.lower_bound(offset);
+  if (before != free_by_offset_.begin()) {
+    before = std::prev(before);
+    if (before->first + before->second == offset) {
+      start = before->first;
+      bytes += before->second;
+      erase_free(before);
+    }
+  }
+  insert_free(start, bytes);
+  return freed;
+}
+
+void RangeAllocator::insert_free(std::size_t offset, std::size_t bytes) {
+  free_by_offset_.emplace(offset, bytes);
+  free_by_size_.emplace(bytes, offset);
+}
+
+void RangeAllocator::erase_free(std::map<std::size_t, std::size_t>::iterator range) {
+  free_by_size_.erase({range->second, range->first});
+  free_by_offset_.erase(range);
+}
+
+}  // namespace lockstep::comm

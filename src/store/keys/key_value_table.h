@@ -1,0 +1,48 @@
+// The keys and values of one store, and the rules that all stores share. Not thread-safe: its owner holds the lock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep::comm {
+
+class KeyValueTable {
+ public:
+  Status set(std::string_view key, std::string_view value);
+  const Bytes* find(std::string_view key) const;  // null when absent; valid until the next change
+  // The value that add would set; the caller sets it (or logs it first).
+  Result<std::int64_t> sum(std::string_view key, std::int64_t amount) const;
+  // Whether compare_set would store its `desired`.
+  bool matches(std::string_view key, std::string_view expected) const;
+  Status append(std::string_view key, std::string_view value);
+  Status check_append(std::string_view key, std::string_view value) const;
+  bool erase(std::string_view key);
+  std::size_t size() const { return entries_.size(); }
+  void clear() { entries_.clear(); }
+
+  // The first of `keys` that is absent.
+  const std::string* first_missing(std::span<const std::string> keys) const;
+  // kTimeout, naming those of `keys` that are absent; `where` says which store.
+  Status timeout(std::span<const std::string> keys, std::string_view where) const;
+
+ private:
+  std::map<std::string, Bytes, std::less<>> entries_;
+};
+
+// Limits and argument rules, kInvalidArgument when broken.
+Status check_key(std::string_view key);
+Status check_entry(std::string_view key, std::size_t value_bytes);
+Status check_pairs(std::span<const std::string> keys, std::span<const Bytes> values);
+
+// "'a', 'b' and 7 more"; at most 10 are spelled out.
+std::string quote_keys(std::span<const std::string> keys);
+
+}  // namespace lockstep::comm

@@ -1,0 +1,28 @@
+// What a rendezvous is to do, worked out from the options and the environment: pure, no network.
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/status.h"
+#include "lockstep/store/endpoint.h"
+#include "lockstep/store/rendezvous.h"
+
+namespace lockstep::comm {
+
+struct RendezvousPlan {
+  enum class Meeting { kAlone, kTcp, kFile, kGivenStore };
+  Meeting meeting = Meeting::kAlone;
+  int rank = 0;
+  int world_size = 1;
+  Endpoint endpoint;   // kTcp
+  bool hosts = false;  // kTcp: this rank serves
+  std::string path;    // kFile
+  std::string job_key;
+  std::string base;  // prefix of the group and generation in the store
+};
+
+// kInvalidArgument, naming every missing variable, or both sides of a contradiction.
+Result<RendezvousPlan> make_plan(const RendezvousOptions& options);
+Result<RendezvousPlan> make_plan_for_store(const RendezvousOptions& options);
+
+}  // namespace lockstep::comm

@@ -1,0 +1,12 @@
+#include "store/membership/met.h"
+
+namespace lockstep::comm {
+
+void delete_once_met(Store& store, const std::string& counter, int world, std::span<const std::string> keys) {
+  const auto met = store.add(counter, 1);
+  if (!met.ok() || met.value() < world) return;
+  for (const std::string& key : keys) static_cast<void>(store.delete_key(key));
+  static_cast<void>(store.delete_key(counter));
+}
+
+}  // namespace lockstep::comm

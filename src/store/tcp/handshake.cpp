@@ -1,0 +1,102 @@
+#include "store/tcp/handshake.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+
+namespace lockstep::comm::handshake {
+namespace {
+
+std::string proof(std::string_view key, std::string_view label, std::string_view server_nonce,
+                  std::string_view client_nonce) {
+  std::string text("lockstep store ");
+  text.append(label).append(1, '\0').append(server_nonce).append(client_nonce);
+  std::string result(kProofBytes, '\0');
+  unsigned int bytes = 0;
+  ::HMAC(::EVP_sha256(), key.data() == nullptr ? "" : key.data(), static_cast<int>(key.size()),
+         reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+         reinterpret_cast<unsigned char*>(result.data()), &bytes);
+  return result;
+}
+
+bool same_bytes(std::string_view left, std::string_view right) {
+  return left.size() == right.size() && ::CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
+}
+
+Status wrong_key(KeySource source, bool own_key, std::string_view where) {
+  std::string_view what = "has another job key than this process";
+  if (source == KeySource::kStore) what = "makes its own key, as it has no job key, and this process has another";
+  if (source == KeySource::kUser)
+    what =
+        "has the user's own key, and the one that this process finds is another: is "
+        "the home directory shared between the machines?";
+  if (source == KeySource::kJob && !own_key) what = "asks for a job key, and this process has none";
+  if (source != KeySource::kJob && own_key) what = "has no job key, but this process has one";
+  return {ErrorCode::kPermission,
+          fmt::format("the store at {} {}. Give LOCKSTEP_JOB_KEY the same value on every rank, or check that the "
+                      "address is not another job's",
+                      where, what)};
+}
+
+}  // namespace
+
+Result<std::string> make_nonce() {
+  std::string nonce(kNonceBytes, '\0');
+  if (::RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1) {
+    return Status(ErrorCode::kIo, "OpenSSL has no random bytes to authenticate with");
+  }
+  return nonce;
+}
+
+std::string server_hello(const ServerHello& hello) {
+  std::string booth = hello.booth;
+  booth.resize(kBoothBytes, '\0');
+  return std::string(kMark).append(1, static_cast<char>(hello.source)).append(booth).append(hello.nonce);
+}
+
+std::string client_hello(std::string_view key, std::string_view server_nonce, std::string_view client_nonce) {
+  return std::string(kMark).append(client_nonce).append(proof(key, "client", server_nonce, client_nonce));
+}
+
+Judgement judge(std::string_view key, std::string_view server_nonce, std::string_view hello) {
+  if (hello.size() != kClientHelloBytes || hello.substr(0, kMark.size()) != kMark) return {Verdict::kNotOurs, ""};
+  const auto client_nonce = hello.substr(kMark.size(), kNonceBytes);
+  const auto claimed = hello.substr(kMark.size() + kNonceBytes);
+  if (!same_bytes(claimed, proof(key, "client", server_nonce, client_nonce))) {
+    return {Verdict::kWrongKey,
+            std::string(1, static_cast<char>(Verdict::kWrongKey)).append(std::string(kProofBytes, '\0'))};
+  }
+  return {
+      Verdict::kWelcome,
+      std::string(1, static_cast<char>(Verdict::kWelcome)).append(proof(key, "server", server_nonce, client_nonce))};
+}
+
+Result<ServerHello> read_server_hello(std::string_view hello, std::string_view where) {
+  if (hello.size() != kServerHelloBytes || hello.substr(0, kMark.size()) != kMark) {
+    return Status(ErrorCode::kCorrupt,
+                  fmt::format("another program answers at {}: it does not speak Lockstep's store protocol. Choose "
+                              "another port, or check the address",
+                              where));
+  }
+  ServerHello server;
+  server.source = static_cast<KeySource>(hello[kMark.size()]);
+  server.booth = hello.substr(kMark.size() + 1, kBoothBytes);
+  server.booth.resize(std::min(server.booth.size(), server.booth.find('\0')));
+  server.nonce = hello.substr(kMark.size() + 1 + kBoothBytes);
+  return server;
+}
+
+Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
+                     std::string_view verdict, std::string_view where) {
+  // Nothing is proven by knowing an empty key: a stranger's server may ask for one that this process does not have.
+  const bool welcome =
+      !key.empty() && verdict.size() == kVerdictBytes && verdict[0] == static_cast<char>(Verdict::kWelcome);
+  if (welcome && same_bytes(verdict.substr(1), proof(key, "server", server.nonce, client_nonce))) return {};
+  return wrong_key(server.source, own_key, where);
+}
+
+}  // namespace lockstep::comm::handshake

@@ -1,0 +1,43 @@
+#include "store/tcp/key_booth.h"
+
+#include <array>
+#include <chrono>
+#include <span>
+
+#include "store/tcp/handshake.h"
+#include "store/tcp/unix_socket.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr int kServedAtOnce = 64;  // then the store's clients get their turn
+
+}  // namespace
+
+Result<KeyBooth> KeyBooth::open() {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string name, random_socket_name("lockstep-key"));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, handshake::make_nonce());
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd listener, listen_unix(name, kBacklog));
+  return KeyBooth(std::move(name), std::move(key), std::move(listener));
+}
+
+Status KeyBooth::serve() const {
+  for (int served = 0; served < kServedAtOnce; ++served) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd visitor, accept_unix(listener_.get()));
+    if (!visitor.valid()) return {};
+    if (!check_same_user(visitor.get()).ok()) continue;
+    (void)send_message(visitor.get(), std::as_bytes(std::span(key_)), {}, Deadline::after(std::chrono::seconds(0)));
+  }
+  return {};
+}
+
+Result<std::string> fetch_key(const std::string& name, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fd socket, connect_unix(name, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(check_same_user(socket.get()));
+  std::string key(handshake::kNonceBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_message(socket.get(), std::as_writable_bytes(std::span(key)), nullptr, deadline));
+  return key;
+}
+
+}  // namespace lockstep::comm

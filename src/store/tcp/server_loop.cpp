@@ -1,0 +1,341 @@
+#include "store/tcp/server_loop.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
+#include "store/tcp/handshake.h"
+#include "store/tcp/socket.h"
+#include "store/tcp/user_key.h"
+#include "store/tcp/wire.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Ids that epoll reports for what is no client.
+constexpr std::uint64_t kListenerId = 0;
+constexpr std::uint64_t kStopId = 1;
+constexpr std::uint64_t kBoothId = 2;
+constexpr std::uint64_t kFirstClientId = 3;
+
+constexpr std::size_t kReadChunk = std::size_t{64} << 10;
+constexpr auto kWarnEvery = std::chrono::minutes(1);
+constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then the others get their turn
+
+}  // namespace
+
+Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop::start(TcpStoreServerOptions options) {
+  if (!options.listener.valid()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(options.listener, listen_at(options.listen_at));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(auto endpoint, local_endpoint(options.listener.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
+  Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop.valid()) return Status::from_errno("eventfd", errno);
+  options.listener.keep_from_forks();
+  std::unique_ptr<Loop, LeakInForks> loop(
+      new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
+  LOCKSTEP_ASSIGN_OR_RETURN(loop->thread_, start_thread("the store", [loop = loop.get()] { loop->run(); }));
+  return loop;
+}
+
+Result<TcpStoreServer::Loop::Key> TcpStoreServer::Loop::choose_key(const TcpStoreServerOptions& options,
+                                                                   const Endpoint& endpoint) {
+  using handshake::KeySource;
+  if (!options.job_key.empty()) return Key{options.job_key, KeySource::kJob};
+  if (is_loopback(endpoint)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(KeyBooth booth, KeyBooth::open());
+    std::string bytes = booth.key();
+    return Key{std::move(bytes), KeySource::kStore, std::move(booth)};
+  }
+  auto bytes = user_key(Environment::of_process());
+  if (bytes.ok()) return Key{std::move(bytes).value(), KeySource::kUser};
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a store at {} could be reached by anybody in the network, the job has no key, and this user "
+                  "has none either ({}): set LOCKSTEP_JOB_KEY to the same secret on every rank (`lockstep run` "
+                  "does), or use 127.0.0.1 when all ranks are on this machine",
+                  endpoint.text(), bytes.status().message()));
+}
+
+TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop)
+    : options_(std::move(options)),
+      key_(std::move(key)),
+      endpoint_(std::move(endpoint)),
+      epoll_(std::move(epoll)),
+      stop_(std::move(stop)),
+      service_(fmt::format("the store at {}", endpoint_.text()),
+               [this](ClientId id, const wire::Message& answer) { queue(id, wire::encode(answer)); }),
+      next_id_(kFirstClientId) {
+  watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
+  watch(stop_.get(), kStopId, EPOLLIN, EPOLL_CTL_ADD);
+  if (key_.booth) watch(key_.booth->fd(), kBoothId, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+TcpStoreServer::Loop::~Loop() {
+  if (!thread_.joinable()) return;
+  const std::uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void TcpStoreServer::Loop::watch(int fd, ClientId id, std::uint32_t events, int operation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  ::epoll_ctl(epoll_.get(), operation, fd, &event);
+}
+
+int TcpStoreServer::Loop::next_timeout_ms() const {
+  auto next = accept_again_.when();
+  if (const auto expiry = service_.next_expiry()) next = std::min(next, *expiry);
+  if (!unproven_.empty()) next = std::min(next, connections_.at(*unproven_.begin()).handshake_deadline.when());
+  if (next == Deadline::Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Deadline::Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3600 * 1000));
+}
+
+void TcpStoreServer::Loop::run() {
+  std::array<epoll_event, 64> events;
+  while (true) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), next_timeout_ms());
+    for (int i = 0; i < std::max(count, 0); ++i) {
+      const auto& event = events[static_cast<std::size_t>(i)];
+      if (event.data.u64 == kStopId) return;
+      if (event.data.u64 == kListenerId) {
+        accept_all();
+      } else if (event.data.u64 == kBoothId) {
+        serve_booth();
+      } else {
+        on_event(event.data.u64, event.events);
+      }
+    }
+    service_.expire(Deadline::Clock::now());
+    expire_handshakes();
+    flush_queued();
+    if (accept_again_.expired()) {
+      accept_again_ = Deadline::never();
+      set_accepting(EPOLLIN);
+    }
+  }
+}
+
+void TcpStoreServer::Loop::accept_all() {
+  // Bounded, so that a flood of connections leaves time for the clients that are there.
+  for (int i = 0; i < 64; ++i) {
+    Fd fd(::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    fd.keep_from_forks();
+    if (fd.valid()) {
+      admit(std::move(fd));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      return pause_accepting();
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return;
+    }
+  }
+}
+
+void TcpStoreServer::Loop::serve_booth() {
+  if (!key_.booth->serve().ok()) pause_accepting();
+}
+
+// Strangers first, then wait: connections stay in the kernel's queues.
+void TcpStoreServer::Loop::pause_accepting() {
+  if (warn_again_.expired()) {
+    warn_again_ = Deadline::after(kWarnEvery);
+    log::warning(fmt::format("the store at {} has no room for another connection, which has to wait: {}",
+                             endpoint_.text(), Status::from_errno("accept", errno).message()));
+  }
+  make_room();
+  accept_again_ = Deadline::after(std::chrono::milliseconds(200));
+  set_accepting(0);
+}
+
+void TcpStoreServer::Loop::set_accepting(std::uint32_t events) {
+  watch(options_.listener.get(), kListenerId, events, EPOLL_CTL_MOD);
+  if (key_.booth) watch(key_.booth->fd(), kBoothId, events, EPOLL_CTL_MOD);
+}
+
+void TcpStoreServer::Loop::make_room() {
+  if (!unproven_.empty()) close(*unproven_.begin());
+}
+
+void TcpStoreServer::Loop::admit(Fd fd) {
+  auto nonce = handshake::make_nonce();
+  if (!nonce.ok()) return;
+  if (unproven_.size() >= options_.max_unproven) make_room();
+  tune(fd.get());
+  const ClientId id = next_id_++;
+  watch(fd.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
+  Connection& connection = connections_[id];
+  connection.fd = std::move(fd);
+  connection.nonce = std::move(nonce).value();
+  connection.handshake_deadline = Deadline::after(options_.handshake_timeout);
+  unproven_.insert(id);
+  const std::string booth = key_.booth ? key_.booth->name() : "";
+  queue(id, handshake::server_hello({key_.source, booth, connection.nonce}));
+}
+
+void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;  // closed by an earlier event of the same round
+  Connection& connection = found->second;
+  bool keep = (events & (EPOLLHUP | EPOLLERR)) == 0;
+  if (keep && (events & EPOLLOUT) != 0) keep = flush(id, connection);
+  if (keep && (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
+    keep = read_some(connection) && take_input(id, connection) && !connection.ended;
+  }
+  if (!keep) close(id);
+}
+
+bool TcpStoreServer::Loop::read_some(Connection& connection) {
+  std::array<char, kReadChunk> chunk;
+  std::size_t budget = kReadPerEvent;
+  while (budget > 0) {
+    std::size_t wanted = std::min(chunk.size(), budget);
+    // A stranger gets to store the length of a hello in our memory, and one byte more that convicts it.
+    if (!connection.proven) wanted = std::min(wanted, handshake::kClientHelloBytes + 1 - connection.in.size());
+    if (wanted == 0) return false;
+    const ssize_t count = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
+    if (count == 0) connection.ended = true;
+    if (count == 0) return !connection.in.empty();
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno == EAGAIN;
+    if (connection.busy || connection.closing) return false;  // one request at a time
+    connection.in.append(chunk.data(), static_cast<std::size_t>(count));
+    budget -= static_cast<std::size_t>(count);
+    if (connection.proven && connection.in.size() > wire::kLengthBytes + wire::kMaxFrameBytes) return false;
+  }
+  return true;
+}
+
+bool TcpStoreServer::Loop::take_input(ClientId id, Connection& connection) {
+  if (connection.closing || connection.in.empty()) return true;
+  return connection.proven ? take_frame(id, connection) : take_hello(id, connection);
+}
+
+bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
+  const std::size_t marked = std::min(connection.in.size(), handshake::kMark.size());
+  if (handshake::kMark.substr(0, marked) != std::string_view(connection.in).substr(0, marked)) return false;
+  if (connection.in.size() < handshake::kClientHelloBytes) return true;
+  auto judgement = handshake::judge(key_.bytes, connection.nonce, std::exchange(connection.in, {}));
+  if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
+  queue(id, std::move(judgement.answer));
+  if (judgement.verdict == handshake::Verdict::kWrongKey) {
+    connection.closing = true;  // stays unproven: closed when the answer is out, or at the handshake's deadline
+    return true;
+  }
+  connection.proven = true;
+  unproven_.erase(id);
+  MutexLock lock(mutex_);
+  ++num_clients_;
+  return true;
+}
+
+bool TcpStoreServer::Loop::take_frame(ClientId id, Connection& connection) {
+  if (connection.in.size() < wire::kLengthBytes) return true;
+  const std::size_t length = wire::frame_length(connection.in);
+  if (length > wire::kMaxFrameBytes || connection.in.size() > wire::kLengthBytes + length) return false;
+  if (connection.in.size() < wire::kLengthBytes + length) return true;
+  auto request = wire::decode(std::string_view(connection.in).substr(wire::kLengthBytes));
+  if (!request.ok()) return false;
+  if (connection.in.capacity() > kReadChunk) connection.in = std::string();
+  connection.in.clear();
+  connection.busy = true;
+  service_.handle(id, std::move(request).value());
+  return true;
+}
+
+void TcpStoreServer::Loop::queue(ClientId id, std::string bytes) {
+  Connection& connection = connections_.at(id);
+  if (connection.out.empty()) {
+    connection.out = std::move(bytes);
+  } else {
+    connection.out.append(bytes);
+  }
+  queued_.insert(id);
+}
+
+void TcpStoreServer::Loop::flush_queued() {
+  for (const ClientId id : std::exchange(queued_, {})) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end() && !flush(id, found->second)) close(id);
+  }
+}
+
+bool TcpStoreServer::Loop::flush(ClientId id, Connection& connection) {
+  while (connection.sent < connection.out.size()) {
+    const auto rest = std::string_view(connection.out).substr(connection.sent);
+    const ssize_t count = ::send(connection.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (count >= 0) {
+      connection.sent += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN) {
+      if (!std::exchange(connection.wants_write, true)) {
+        watch(connection.fd.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLOUT, EPOLL_CTL_MOD);
+      }
+      return true;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  connection.out = std::string();
+  connection.sent = 0;
+  connection.busy = false;
+  if (std::exchange(connection.wants_write, false)) {
+    watch(connection.fd.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
+  }
+  return !connection.closing;
+}
+
+void TcpStoreServer::Loop::expire_handshakes() {
+  while (!unproven_.empty() && connections_.at(*unproven_.begin()).handshake_deadline.expired()) {
+    close(*unproven_.begin());
+  }
+}
+
+void TcpStoreServer::Loop::close(ClientId id) {
+  const auto found = connections_.find(id);
+  const bool proven = found->second.proven;
+  service_.drop(id);
+  unproven_.erase(id);
+  queued_.erase(id);
+  connections_.erase(found);
+  if (!proven) return;
+  MutexLock lock(mutex_);
+  if (--num_clients_ == 0) idle_.notify_all();
+}
+
+bool TcpStoreServer::Loop::wait_until_idle(Deadline deadline) {
+  if (!origin_.is_this_process()) return true;
+  MutexLock lock(mutex_);
+  while (num_clients_ > 0) {
+    if (deadline.is_never()) {
+      idle_.wait(mutex_);
+    } else if (deadline.expired()) {
+      return false;
+    } else {
+      idle_.wait_until(mutex_, deadline.when());
+    }
+  }
+  return true;
+}
+
+std::size_t TcpStoreServer::Loop::num_clients() {
+  if (!origin_.is_this_process()) return 0;
+  MutexLock lock(mutex_);
+  return num_clients_;
+}
+
+}  // namespace lockstep::comm

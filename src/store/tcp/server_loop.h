@@ -1,0 +1,98 @@
+// The thread of a TcpStoreServer: connections, their buffers and the handshake. What requests mean is StoreService's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/store/tcp_store.h"
+#include "store/tcp/handshake.h"
+#include "store/tcp/key_booth.h"
+#include "store/tcp/store_service.h"
+
+namespace lockstep::comm {
+
+class TcpStoreServer::Loop {
+ public:
+  static Result<std::unique_ptr<Loop, LeakInForks>> start(TcpStoreServerOptions options);
+  ~Loop();
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  bool wait_until_idle(Deadline deadline);
+  std::size_t num_clients();
+
+ private:
+  using ClientId = StoreService::ClientId;
+
+  struct Connection {
+    Fd fd;
+    bool proven = false;
+    bool busy = false;     // a request is parked or its answer not yet sent: no other may come
+    bool closing = false;  // close once `out` is sent
+    bool ended = false;    // the client has closed: what it had sent counts, no more will come
+    std::string nonce;
+    Deadline handshake_deadline = Deadline::never();
+    std::string in;
+    std::string out;
+    std::size_t sent = 0;
+    bool wants_write = false;  // as registered with epoll
+  };
+
+  // What clients have to prove that they know.
+  struct Key {
+    std::string bytes;
+    handshake::KeySource source = handshake::KeySource::kJob;
+    std::optional<KeyBooth> booth = {};  // with KeySource::kStore
+  };
+  static Result<Key> choose_key(const TcpStoreServerOptions& options, const Endpoint& endpoint);
+
+  Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop);
+
+  void run();
+  int next_timeout_ms() const;
+  void accept_all();
+  void serve_booth();
+  void pause_accepting();
+  void set_accepting(std::uint32_t events);
+  void admit(Fd fd);
+  void make_room();
+  void on_event(ClientId id, std::uint32_t events);
+  bool read_some(Connection& connection);                // false: close it
+  bool take_input(ClientId id, Connection& connection);  // false: close it
+  bool take_hello(ClientId id, Connection& connection);
+  bool take_frame(ClientId id, Connection& connection);
+  void queue(ClientId id, std::string bytes);
+  void flush_queued();
+  bool flush(ClientId id, Connection& connection);  // false: close it
+  void expire_handshakes();
+  void close(ClientId id);
+  void watch(int fd, ClientId id, std::uint32_t events, int operation);
+
+  const Origin origin_;
+  const TcpStoreServerOptions options_;
+  const Key key_;
+  const Endpoint endpoint_;
+  const Fd epoll_;
+  const Fd stop_;
+  StoreService service_;
+  std::unordered_map<ClientId, Connection> connections_;
+  std::set<ClientId> unproven_;  // ids grow, so the first is the oldest
+  std::set<ClientId> queued_;    // have bytes to send since the last flush
+  ClientId next_id_;
+  Deadline accept_again_ = Deadline::never();  // while accept is off for want of descriptors
+  Deadline warn_again_ = Deadline::after(std::chrono::nanoseconds(0));
+
+  Mutex mutex_;
+  CondVar idle_;
+  std::size_t num_clients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+
+  std::jthread thread_;  // last: starts when all else is there; none when it could not
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,211 @@
+#include "store/tcp/socket.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace lockstep::comm {
+namespace {
+
+struct AddressListDeleter {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+Result<AddressList> resolve(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM || error == EAI_MEMORY) {
+    return Status::from_errno(fmt::format("cannot look up host '{}'", endpoint.host),
+                              error == EAI_MEMORY ? ENOMEM : errno);
+  }
+  if (error != 0) {
+    return Status(ErrorCode::kUnavailable,
+                  fmt::format("cannot find an address for host '{}': {}", endpoint.host, ::gai_strerror(error)));
+  }
+  return AddressList(list);
+}
+
+Fd open_socket(const addrinfo& address) {
+  return Fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+}
+
+Status listen_error(const Endpoint& endpoint, int error_number) {
+  std::string_view hint = "";
+  if (error_number == EADDRINUSE) {
+    hint =
+        ". Another program, or another job, has this port: choose another one (MASTER_PORT), or start the job with "
+        "`lockstep run`, which lets the kernel pick";
+  } else if (error_number == EADDRNOTAVAIL) {
+    hint =
+        ". This address is not one of this machine's: rank 0 has to run on the machine that MASTER_ADDR (or the URL) "
+        "names";
+  } else if (error_number == EACCES) {
+    hint = ". Ports below 1024 need privileges: choose a higher one";
+  }
+  const bool taken = error_number == EADDRINUSE || error_number == EADDRNOTAVAIL;
+  const auto status = Status::from_errno(fmt::format("cannot listen at {}", endpoint.text()), error_number);
+  return {taken ? ErrorCode::kUnavailable : status.code(), status.message() + std::string(hint)};
+}
+
+// Waits until the socket is ready for `events` or has failed.
+Status wait_ready(int fd, short events, Deadline deadline) {
+  while (true) {
+    pollfd entry{fd, events, 0};
+    // Rounded up, so that the last wait does not become a busy loop.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+    const int timeout = static_cast<int>(std::min<std::int64_t>(left, 1000 * 3600));
+    const int count = ::poll(&entry, 1, timeout);
+    if (count > 0) return {};
+    if (count < 0 && errno != EINTR) return Status::from_errno("poll", errno);
+    if (deadline.expired()) return {ErrorCode::kTimeout, "no answer in time"};
+  }
+}
+
+// A connect to a free port of this machine's own dynamic range can meet itself; that is no server.
+bool connected_to_itself(int fd) {
+  sockaddr_storage mine{};
+  sockaddr_storage theirs{};
+  socklen_t mine_bytes = sizeof mine;
+  socklen_t their_bytes = sizeof theirs;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &mine_bytes) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &their_bytes) != 0) return false;
+  return mine_bytes == their_bytes && std::memcmp(&mine, &theirs, mine_bytes) == 0;
+}
+
+Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
+  Fd fd = open_socket(address);
+  if (!fd.valid()) return Status::from_errno("cannot make a socket", errno);
+  int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS || error == EINTR) {
+    LOCKSTEP_RETURN_IF_ERROR(wait_ready(fd.get(), POLLOUT, deadline));
+    socklen_t bytes = sizeof error;
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  }
+  if (error == 0 && connected_to_itself(fd.get())) error = ECONNREFUSED;
+  if (error != 0) return Status(ErrorCode::kUnavailable, std::strerror(error));
+  tune(fd.get());
+  return fd;
+}
+
+// `which`: getsockname or getpeername.
+Result<Endpoint> endpoint_of(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (which(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+    return Status::from_errno("cannot read a socket's address", errno);
+  }
+  // Numbers, with the interface of a link-local address ("fe80::1%eth0").
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, host.data(), host.size(), port.data(),
+                                  port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
+  return Endpoint{host.data(), number};
+}
+
+Status closed_by_peer() {
+  return {ErrorCode::kUnavailable, "the other side closed the connection"};
+}
+
+}  // namespace
+
+Result<Fd> listen_at(const Endpoint& endpoint) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, AI_PASSIVE));
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Fd fd = open_socket(*address);
+    if (!fd.valid()) {
+      error = errno;
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) return fd;
+    error = errno;
+  }
+  return listen_error(endpoint, error);
+}
+
+Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, AI_ADDRCONFIG));
+  Status last(ErrorCode::kUnavailable, "the host has no address");
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    auto fd = connect_address(*address, deadline);
+    if (fd.ok()) return fd;
+    last = fd.status();
+  }
+  return last;
+}
+
+Result<Endpoint> local_endpoint(int fd) {
+  auto endpoint = endpoint_of(fd, ::getsockname);
+  if (endpoint.ok()) endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // its own interface is clear
+  return endpoint;
+}
+
+Result<Endpoint> remote_endpoint(int fd) {
+  return endpoint_of(fd, ::getpeername);
+}
+
+bool is_loopback(const Endpoint& numeric) {
+  return numeric.host.starts_with("127.") || numeric.host == "::1" || numeric.host.starts_with("::ffff:127.");
+}
+
+void tune(int fd) {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+Status send_all(int fd, std::string_view bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_RETURN_IF_ERROR(wait_ready(fd, POLLOUT, deadline));
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      return closed_by_peer();
+    } else if (errno != EINTR) {
+      return {ErrorCode::kUnavailable, fmt::format("send: {}", std::strerror(errno))};
+    }
+  }
+  return {};
+}
+
+Status receive_all(int fd, std::string& bytes, Deadline deadline) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::recv(fd, bytes.data() + done, bytes.size() - done, 0);
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (count == 0 || errno == ECONNRESET) {
+      return closed_by_peer();
+    } else if (errno == EAGAIN) {
+      LOCKSTEP_RETURN_IF_ERROR(wait_ready(fd, POLLIN, deadline));
+    } else if (errno != EINTR) {
+      return {ErrorCode::kUnavailable, fmt::format("receive: {}", std::strerror(errno))};
+    }
+  }
+  return {};
+}
+
+}  // namespace lockstep::comm

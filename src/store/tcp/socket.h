@@ -1,0 +1,30 @@
+// TCP sockets with deadlines. All are non-blocking and close-on-exec; nothing here raises SIGPIPE.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/base/status.h"
+#include "lockstep/store/endpoint.h"
+
+namespace lockstep::comm {
+
+// Port 0: the kernel picks. kUnavailable when the address is taken or not this machine's; the message says which.
+Result<Fd> listen_at(const Endpoint& endpoint);
+// One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
+Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
+
+// The address that a socket is bound to, or connected to, as numbers.
+Result<Endpoint> local_endpoint(int fd);
+Result<Endpoint> remote_endpoint(int fd);
+bool is_loopback(const Endpoint& numeric);
+// No delay for small messages; the loss of the other machine is noticed within about a minute.
+void tune(int fd);
+
+// kUnavailable when the other side has closed, kTimeout at the deadline.
+Status send_all(int fd, std::string_view bytes, Deadline deadline);
+Status receive_all(int fd, std::string& bytes, Deadline deadline);  // fills `bytes` as it is
+
+}  // namespace lockstep::comm

@@ -1,0 +1,60 @@
+// What a TCP store does with requests, without sockets: it answers at once, or parks a request until its keys are
+// there.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/deadline.h"
+#include "store/keys/key_value_table.h"
+#include "store/tcp/wire.h"
+
+namespace lockstep::comm {
+
+// Not thread-safe. A client has at most one request under way.
+class StoreService {
+ public:
+  using ClientId = std::uint64_t;
+  using Answer = std::function<void(ClientId, const wire::Message&)>;  // must not call back into the service
+
+  // `where` names the store in messages.
+  StoreService(std::string where, Answer answer) : where_(std::move(where)), answer_(std::move(answer)) {}
+
+  void handle(ClientId client, wire::Message request);
+  // The client is gone: forget what it waits for.
+  void drop(ClientId client);
+  // Answers kTimeout to those whose time has come.
+  void expire(Deadline::Clock::time_point now);
+  // When expire has to be called next; nothing when nobody waits with a deadline.
+  std::optional<Deadline::Clock::time_point> next_expiry() const;
+
+ private:
+  struct Parked {
+    wire::Message request;
+    Deadline deadline;
+    std::string waits_for;  // the first key that is absent
+  };
+
+  wire::Message answer_now(const wire::Message& request);
+  wire::Message store(Status status, std::string_view key);
+  wire::Message values_of(const std::vector<std::string>& keys) const;
+  void answer_or_park(ClientId client, wire::Message request, Deadline deadline);
+  void wake(std::string_view key);
+  Parked unpark(ClientId client);
+
+  const std::string where_;
+  const Answer answer_;
+  KeyValueTable table_;
+  std::map<ClientId, Parked> parked_;
+  std::map<std::string, std::set<ClientId>, std::less<>> waiting_;  // by the key they wait for
+  std::set<std::pair<Deadline::Clock::time_point, ClientId>> expiries_;
+  std::vector<std::string> changed_;  // keys set by the request being handled
+};
+
+}  // namespace lockstep::comm

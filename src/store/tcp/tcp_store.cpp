@@ -1,0 +1,377 @@
+#include "lockstep/store/tcp_store.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
+#include "store/keys/key_value_table.h"
+#include "store/tcp/handshake.h"
+#include "store/tcp/key_booth.h"
+#include "store/tcp/socket.h"
+#include "store/tcp/user_key.h"
+#include "store/tcp/wire.h"
+
+namespace lockstep::comm {
+namespace {
+
+using wire::Message;
+using wire::Op;
+
+constexpr auto kFirstPause = std::chrono::milliseconds(5);
+constexpr auto kLongestPause = std::chrono::milliseconds(1000);
+constexpr auto kAttemptTimeout = std::chrono::seconds(10);
+constexpr auto kFirstReport = std::chrono::seconds(10);
+// How much later than a waiting request's own deadline the server may answer it.
+constexpr auto kAnswerGrace = std::chrono::seconds(5);
+// For a request to a server that has not answered the one before.
+constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
+
+Deadline later(Deadline deadline, std::chrono::milliseconds by) {
+  return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
+}
+
+// What this process knows of the key that the store asks for; empty: nothing, and the store's verdict will say so.
+Result<std::string> find_key(const TcpStoreOptions& options, const handshake::ServerHello& server, Deadline deadline) {
+  if (!options.job_key.empty()) return options.job_key;
+  if (server.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
+  if (server.source != handshake::KeySource::kStore) return std::string();
+  auto key = fetch_key(server.booth, deadline);
+  if (key.ok()) return key;
+  if (key.status().code() == ErrorCode::kPermission) {
+    return key.status().with_context(
+        fmt::format("the store at {} serves processes of its own user only, as it has no job key; choose another port "
+                    "(MASTER_PORT), or give LOCKSTEP_JOB_KEY the same value on every rank",
+                    options.server.text()));
+  }
+  return Status(ErrorCode::kUnavailable, fmt::format("getting the store's key: {}", key.status().message()));
+}
+
+// One attempt to connect and prove the key.
+Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
+  const std::string where = options.server.text();
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
+  fd.keep_from_forks();
+  // The mark first: a program that speaks another protocol may never say as much as a whole greeting.
+  std::string hello(handshake::kMark.size(), '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), hello, deadline).with_context("waiting for the store's greeting"));
+  if (hello == handshake::kMark) {
+    std::string rest(handshake::kServerHelloBytes - hello.size(), '\0');
+    LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), rest, deadline).with_context("waiting for the store's greeting"));
+    hello += rest;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, handshake::read_server_hello(hello, where));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto key, find_key(options, server, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto nonce, handshake::make_nonce());
+  const auto proof = handshake::client_hello(key, server.nonce, nonce);
+  LOCKSTEP_RETURN_IF_ERROR(send_all(fd.get(), proof, deadline));
+  std::string verdict(handshake::kVerdictBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), verdict, deadline).with_context("waiting for the store's verdict"));
+  LOCKSTEP_RETURN_IF_ERROR(handshake::check_verdict(key, !options.job_key.empty(), server, nonce, verdict, where));
+  return fd;
+}
+
+bool worth_another_try(const Status& status) {
+  return status.code() == ErrorCode::kUnavailable || status.code() == ErrorCode::kTimeout;
+}
+
+Status gave_up(const TcpStoreOptions& options, int attempts, Deadline::Clock::duration spent, const Status& last) {
+  return {last.code() == ErrorCode::kTimeout ? ErrorCode::kUnavailable : last.code(),
+          fmt::format("cannot reach the store at {}: {} attempt{} in {:.1f} s, last error: {}. Is rank 0 (or the "
+                      "launcher) running there, and is the address right and not blocked by a firewall?",
+                      options.server.text(), attempts, attempts == 1 ? "" : "s",
+                      std::chrono::duration<double>(spent).count(), last.message())};
+}
+
+Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  auto next_report = start + kFirstReport;
+  auto pause = kFirstPause;
+  for (int attempts = 1;; ++attempts) {
+    auto fd = connect_once(options, earlier(deadline, Deadline::after(kAttemptTimeout)));
+    if (fd.ok() || !worth_another_try(fd.status())) return fd;
+    const auto now = Deadline::Clock::now();
+    if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, fd.status());
+    if (now >= next_report) {
+      log::warning(fmt::format("still trying to reach the store at {}: {} attempts, last error: {}",
+                               options.server.text(), attempts, fd.status().message()));
+      next_report = now + (now - start);
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+}  // namespace
+
+// The connections of one client: those in a call, and idle ones for the next call.
+class TcpStore::Connections {
+ public:
+  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)), numeric_(options_) {
+    if (auto local = local_endpoint(first.get()); local.ok()) local_address_ = local->host;
+    // Looking up a name has no deadline, so it is done once.
+    if (auto server = remote_endpoint(first.get()); server.ok()) numeric_.server = server.value();
+    idle_.push_back(std::move(first));
+  }
+
+  const std::string& local_address() const { return local_address_; }
+  // How long a request without a deadline of its own may take.
+  Deadline patience() const {
+    const auto limit = options_.request_timeout;
+    return Deadline::after(silent_ ? std::min<std::chrono::milliseconds>(limit, kPatienceOnceSilent) : limit);
+  }
+
+  // Sends a request and waits for its answer; an error in the answer comes back as status.
+  Result<Message> call(const Message& request, Deadline deadline);
+  Result<Message> call(const Message& request) { return call(request, patience()); }
+
+  // The same for kGet and kWait, which wait at the server.
+  Result<Message> call_waiting(Op op, std::span<const std::string> keys, Deadline deadline);
+  void close();
+
+ private:
+  Result<Fd> take(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Result<Message> exchange(int fd, const std::string& frame, Deadline deadline) const;
+  Status check_open() LOCKSTEP_EXCLUDES(mutex_);
+  Status lost(const Status& why) const;
+  Status left() const;
+
+  const Origin origin_;
+  const TcpStoreOptions options_;
+  TcpStoreOptions numeric_;  // the same with the server's address as numbers; constant once made, as the next
+  std::string local_address_;
+  std::atomic<bool> silent_{false};  // the last request was not answered in time
+  Mutex mutex_;
+  bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::vector<Fd> idle_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<int> busy_ LOCKSTEP_GUARDED_BY(mutex_);  // owned by the calls under way
+};
+
+Status TcpStore::Connections::lost(const Status& why) const {
+  if (why.code() == ErrorCode::kTimeout) {
+    return {ErrorCode::kTimeout, fmt::format("the store at {} did not answer in time; it, or the network to it, has "
+                                             "stopped",
+                                             options_.server.text())};
+  }
+  if (why.code() != ErrorCode::kUnavailable) return why;
+  return {ErrorCode::kUnavailable, fmt::format("lost the store at {}: {}. The process that hosts it (rank 0, or the "
+                                               "launcher) has ended; look for its error first",
+                                               options_.server.text(), why.message())};
+}
+
+Status TcpStore::Connections::left() const {
+  return {ErrorCode::kUnavailable, fmt::format("this process has left the store at {}", options_.server.text())};
+}
+
+Status TcpStore::Connections::check_open() {
+  MutexLock lock(mutex_);
+  return closed_ ? left() : Status();
+}
+
+Result<Fd> TcpStore::Connections::take(Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_ && !idle_.empty()) {
+      Fd fd = std::move(idle_.back());
+      idle_.pop_back();
+      busy_.insert(fd.get());
+      return fd;
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(check_open());
+  auto made = connect_once(numeric_, deadline);
+  // A flood of strangers may have pushed this connection out; a server that is gone refuses every time, at once.
+  for (int more = 2; more > 0 && made.status().code() == ErrorCode::kUnavailable; --more) {
+    made = connect_once(numeric_, deadline);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(made.status());
+  Fd fd = std::move(made).value();
+  MutexLock lock(mutex_);
+  if (closed_) return left();
+  busy_.insert(fd.get());
+  return fd;
+}
+
+Result<Message> TcpStore::Connections::exchange(int fd, const std::string& frame, Deadline deadline) const {
+  LOCKSTEP_RETURN_IF_ERROR(send_all(fd, frame, deadline));
+  std::string length(wire::kLengthBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd, length, deadline));
+  const std::size_t bytes = wire::frame_length(length);
+  if (bytes > wire::kMaxFrameBytes) {
+    return Status(ErrorCode::kCorrupt,
+                  fmt::format("the store at {} announced an answer of {} bytes, at most {} are allowed",
+                              options_.server.text(), bytes, wire::kMaxFrameBytes));
+  }
+  std::string body(bytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd, body, deadline));
+  return wire::decode(body);
+}
+
+Result<Message> TcpStore::Connections::call(const Message& request, Deadline deadline) {
+  if (!origin_.is_this_process()) {
+    return Status(ErrorCode::kUnsupported,
+                  fmt::format("this process is a fork of one that is connected to the store at "
+                              "{}; it needs a connection of its own",
+                              options_.server.text()));
+  }
+  if (wire::body_bytes(request.parts) > wire::kMaxFrameBytes) {
+    return Status(ErrorCode::kInvalidArgument, fmt::format("a store request has at most {} bytes, found {}",
+                                                           wire::kMaxFrameBytes, wire::body_bytes(request.parts)));
+  }
+  auto taken = take(deadline);
+  if (!taken.ok()) {
+    silent_ = taken.status().code() == ErrorCode::kTimeout;
+    LOCKSTEP_RETURN_IF_ERROR(check_open());
+    return lost(taken.status());
+  }
+  Fd fd = std::move(taken).value();
+  auto answer = exchange(fd.get(), wire::encode(request), deadline);
+  silent_ = answer.status().code() == ErrorCode::kTimeout;
+  {
+    MutexLock lock(mutex_);
+    busy_.erase(fd.get());
+    if (answer.ok() && !closed_) idle_.push_back(std::move(fd));  // after an error the connection is out of step
+  }
+  if (!answer.ok()) {
+    LOCKSTEP_RETURN_IF_ERROR(check_open());
+    return lost(answer.status());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(wire::status_of(answer.value()));
+  return answer;
+}
+
+Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::string> keys, Deadline deadline) {
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+  Message request{static_cast<std::uint8_t>(op), deadline.is_never() ? wire::kWaitForever : milliseconds,
+                  std::vector<std::string>(keys.begin(), keys.end())};
+  return call(request, later(deadline, kAnswerGrace));
+}
+
+void TcpStore::Connections::close() {
+  if (!origin_.is_this_process()) return;
+  MutexLock lock(mutex_);
+  closed_ = true;
+  idle_.clear();
+  for (const int fd : busy_) ::shutdown(fd, SHUT_RDWR);  // wakes the call, which owns and closes it
+}
+
+TcpStore::TcpStore(std::unique_ptr<Connections, LeakInForks> connections) : connections_(std::move(connections)) {}
+TcpStore::~TcpStore() = default;
+
+Result<std::shared_ptr<TcpStore>> TcpStore::connect(TcpStoreOptions options, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_patiently(options, deadline));
+  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(fd)));
+  return std::shared_ptr<TcpStore>(new TcpStore(std::move(connections)));
+}
+
+void TcpStore::close() {
+  connections_->close();
+}
+
+namespace {
+
+Message make(Op op, std::vector<std::string> parts, std::int64_t number = 0) {
+  return {static_cast<std::uint8_t>(op), number, std::move(parts)};
+}
+
+Status malformed_answer() {
+  return {ErrorCode::kCorrupt, "the store's answer lacks its value"};
+}
+
+}  // namespace
+
+Status TcpStore::set(std::string_view key, std::string_view value) {
+  return set_by(key, value, connections_->patience());
+}
+
+Status TcpStore::set_by(std::string_view key, std::string_view value, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
+  return connections_->call(make(Op::kSet, {std::string(key), std::string(value)}), deadline).status();
+}
+
+Result<Bytes> TcpStore::get(std::string_view key, Deadline deadline) {
+  const std::string name(key);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto values, multi_get({&name, 1}, deadline));
+  return std::move(values[0]);
+}
+
+Result<std::int64_t> TcpStore::add(std::string_view key, std::int64_t amount) {
+  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kAdd, {std::string(key)}, amount)));
+  return answer.number;
+}
+
+Result<Bytes> TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, desired.size()));
+  auto request = make(Op::kCompareSet, {std::string(key), std::string(expected), std::string(desired)});
+  LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call(request));
+  if (answer.parts.size() != 1) return malformed_answer();
+  return std::move(answer.parts[0]);
+}
+
+Status TcpStore::append(std::string_view key, std::string_view value) {
+  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
+  return connections_->call(make(Op::kAppend, {std::string(key), std::string(value)})).status();
+}
+
+Status TcpStore::wait(std::span<const std::string> keys, Deadline deadline) {
+  return connections_->call_waiting(Op::kWait, keys, deadline).status();
+}
+
+Result<bool> TcpStore::check(std::span<const std::string> keys) {
+  auto request = make(Op::kCheck, std::vector<std::string>(keys.begin(), keys.end()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(request));
+  return answer.number != 0;
+}
+
+Result<bool> TcpStore::delete_key(std::string_view key) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kDelete, {std::string(key)})));
+  return answer.number != 0;
+}
+
+Result<std::int64_t> TcpStore::num_keys() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kNumKeys, {})));
+  return answer.number;
+}
+
+std::string TcpStore::local_address() const {
+  return connections_->local_address();
+}
+
+Status TcpStore::multi_set(std::span<const std::string> keys, std::span<const Bytes> values) {
+  LOCKSTEP_RETURN_IF_ERROR(check_pairs(keys, values));
+  std::size_t next = 0;
+  while (next < keys.size()) {
+    // As many as fit into one frame; one always does.
+    std::vector<std::string> parts;
+    std::size_t bytes = wire::body_bytes({});
+    for (; next < keys.size(); ++next) {
+      bytes += 8 + keys[next].size() + values[next].size();
+      if (!parts.empty() && bytes > wire::kMaxFrameBytes) break;
+      parts.push_back(keys[next]);
+      parts.push_back(values[next]);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(connections_->call(make(Op::kMultiSet, std::move(parts))).status());
+  }
+  return {};
+}
+
+Result<std::vector<Bytes>> TcpStore::multi_get(std::span<const std::string> keys, Deadline deadline) {
+  std::vector<Bytes> values;
+  while (values.size() < keys.size()) {
+    // The server answers as many as fit into one frame.
+    LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call_waiting(Op::kGet, keys.subspan(values.size()), deadline));
+    if (answer.parts.empty() || answer.parts.size() > keys.size() - values.size()) return malformed_answer();
+    std::move(answer.parts.begin(), answer.parts.end(), std::back_inserter(values));
+  }
+  return values;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,90 @@
+#include "store/tcp/wire.h"
+
+#include <utility>
+
+namespace lockstep::comm::wire {
+namespace {
+
+template <typename Integer>
+void put(std::string& out, Integer value) {
+  const auto bits = static_cast<std::make_unsigned_t<Integer>>(value);
+  for (std::size_t i = 0; i < sizeof bits; ++i) out.push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
+}
+
+template <typename Integer>
+Integer take(std::string_view& in) {
+  std::make_unsigned_t<Integer> bits = 0;
+  for (std::size_t i = 0; i < sizeof bits; ++i) {
+    bits |= static_cast<decltype(bits)>(static_cast<unsigned char>(in[i])) << (8 * i);
+  }
+  in.remove_prefix(sizeof bits);
+  return static_cast<Integer>(bits);
+}
+
+constexpr std::size_t kFixedBytes = 1 + 8 + 4;
+
+Status malformed() {
+  return {ErrorCode::kCorrupt, "a malformed message arrived on a store connection"};
+}
+
+}  // namespace
+
+std::size_t body_bytes(const std::vector<std::string>& parts) {
+  std::size_t bytes = kFixedBytes;
+  for (const auto& part : parts) bytes += 4 + part.size();
+  return bytes;
+}
+
+std::string encode(const Message& message) {
+  const std::size_t length = body_bytes(message.parts);
+  std::string out;
+  out.reserve(kLengthBytes + length);
+  put(out, static_cast<std::uint32_t>(length));
+  put(out, message.kind);
+  put(out, message.number);
+  put(out, static_cast<std::uint32_t>(message.parts.size()));
+  for (const auto& part : message.parts) {
+    put(out, static_cast<std::uint32_t>(part.size()));
+    out.append(part);
+  }
+  return out;
+}
+
+std::size_t frame_length(std::string_view bytes) {
+  return take<std::uint32_t>(bytes);
+}
+
+Result<Message> decode(std::string_view body) {
+  if (body.size() < kFixedBytes) return malformed();
+  Message message;
+  message.kind = take<std::uint8_t>(body);
+  message.number = take<std::int64_t>(body);
+  const std::size_t count = take<std::uint32_t>(body);
+  if (count > body.size() / 4) return malformed();
+  message.parts.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (body.size() < 4) return malformed();
+    const std::size_t bytes = take<std::uint32_t>(body);
+    if (bytes > body.size()) return malformed();
+    message.parts.emplace_back(body.substr(0, bytes));
+    body.remove_prefix(bytes);
+  }
+  if (!body.empty()) return malformed();
+  return message;
+}
+
+Message success(std::int64_t number) {
+  return {static_cast<std::uint8_t>(ErrorCode::kOk), number, {}};
+}
+
+Message failure(const Status& status) {
+  return {static_cast<std::uint8_t>(status.code()), 0, {status.message()}};
+}
+
+Status status_of(const Message& answer) {
+  if (answer.kind == static_cast<std::uint8_t>(ErrorCode::kOk)) return {};
+  const bool known = answer.kind <= static_cast<std::uint8_t>(ErrorCode::kInternal) && answer.parts.size() == 1;
+  return known ? Status(static_cast<ErrorCode>(answer.kind), answer.parts[0]) : malformed();
+}
+
+}  // namespace lockstep::comm::wire

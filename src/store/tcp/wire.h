@@ -1,0 +1,57 @@
+// What TcpStore and TcpStoreServer say to one another. All numbers little-endian.
+//
+//   frame    u32 length of what follows, u8 kind, i64 number, u32 count, then count times (u32 length, bytes)
+//
+// A client has at most one request under way per connection; the answer is one frame.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "lockstep/store/limits.h"
+
+namespace lockstep::comm::wire {
+
+enum class Op : std::uint8_t {
+  kSet = 1,     // parts: key, value
+  kGet,         // parts: keys; number: milliseconds to wait; answers as many values as fit into one frame
+  kAdd,         // parts: key; number: amount; answers number
+  kCompareSet,  // parts: key, expected, desired; answers one value
+  kAppend,      // parts: key, value
+  kWait,        // parts: keys; number: milliseconds to wait
+  kCheck,       // parts: keys; answers number 0 or 1
+  kDelete,      // parts: key; answers number 0 or 1
+  kNumKeys,     // answers number
+  kMultiSet,    // parts: key, value, key, value, ...
+};
+
+inline constexpr std::int64_t kWaitForever = -1;  // as `number` of kGet and kWait
+
+struct Message {
+  std::uint8_t kind = 0;  // an Op in a request, an ErrorCode in an answer (then parts: the error's text)
+  std::int64_t number = 0;
+  std::vector<std::string> parts;
+};
+
+// One value of the largest size, with its key and a compare value of modest size, fits.
+inline constexpr std::size_t kMaxFrameBytes = kMaxValueBytes + (std::size_t{1} << 20);
+inline constexpr std::size_t kLengthBytes = 4;
+
+// Bytes that `parts` take in a frame, without the length in front.
+std::size_t body_bytes(const std::vector<std::string>& parts);
+// The whole frame, length included.
+std::string encode(const Message& message);
+// The length in front of a frame; `bytes` holds at least kLengthBytes.
+std::size_t frame_length(std::string_view bytes);
+// kCorrupt for anything that is not exactly one message.
+Result<Message> decode(std::string_view body);
+
+Message success(std::int64_t number = 0);
+Message failure(const Status& status);
+// The error in an answer, or success.
+Status status_of(const Message& answer);
+
+}  // namespace lockstep::comm::wire

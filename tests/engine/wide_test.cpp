@@ -1,0 +1,160 @@
+// Groups that span machines. Here the machines are threads that are told not to share memory, and talk through the
+// loopback interface; tests/hosts has machines of their own.
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <filesystem>
+#include <latch>
+
+#include "engine/calls.h"
+#include "engine/core/machines.h"
+#include "support/thread_ranks.h"
+
+namespace lockstep::comm {
+namespace {
+
+std::vector<int> place_ranks(const std::vector<int>& ranks_by_machine) {
+  std::vector<int> machine_of;
+  for (std::size_t machine = 0; machine < ranks_by_machine.size(); ++machine)
+    machine_of.insert(machine_of.end(), ranks_by_machine[machine], static_cast<int>(machine));
+  return machine_of;
+}
+
+void run_machines(const std::vector<int>& machine_of, const std::function<void(Communicator&)>& fn,
+                  std::chrono::seconds timeout = std::chrono::seconds(30)) {
+  auto store = std::make_shared<HashStore>();
+  const int world = static_cast<int>(machine_of.size());
+  test::run_each(world, [&](int rank) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = world;
+    options.timeout = timeout;
+    options.machine = "machine" + std::to_string(machine_of[rank]);
+    auto group = Communicator::create(store, options);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    fn(*group.value());
+  });
+}
+
+TEST(WideGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
+  const std::vector<std::vector<int>> shapes{{1, 1}, {2, 2}, {1, 3}, {2, 1, 1}, {3, 2}, {1, 1, 1, 1}};
+  for (const std::vector<int>& shape : shapes) {
+    SCOPED_TRACE(testing::PrintToString(shape));
+    const std::vector<int> machine_of = place_ranks(shape);
+    run_machines(machine_of, [&](Communicator& group) {
+      test::run_random_sequence(group, 5, 60, 3'000, machine_of);
+      test::run_random_sequence(group, 6, 8, 700'000, machine_of);
+    });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(WideGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
+  const std::vector<int> machine_of{0, 1, 0, 1, 2};
+  run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
+}
+
+// Hundreds at once: what each has of the system is little, and all of it goes.
+TEST(WideGroupMulti, ManyAliveAtOnceAndThenNone) {
+  constexpr int kGroups = 150;
+  constexpr int kWorld = 2;
+  auto store = std::make_shared<HashStore>();
+  std::barrier<> together(kWorld);
+  std::ptrdiff_t before = 0;
+  const auto count_descriptors = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
+  test::run_each(kWorld, [&](int rank) {
+    const auto arena = SharedArena::create().value();
+    const auto join = [&](int number) {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.world_size = kWorld;
+      options.name = "group" + std::to_string(number);
+      options.machine = "machine" + std::to_string(rank);
+      options.arena = arena;
+      options.timeout = std::chrono::seconds(30);
+      auto group = Communicator::create(store, options);
+      EXPECT_TRUE(group.ok()) << group.status().message();
+      return group.ok() ? std::move(group).value() : nullptr;
+    };
+    ASSERT_NE(join(0), nullptr);  // UCX keeps some for the process
+    together.arrive_and_wait();
+    if (rank == 0) before = count_descriptors();
+    together.arrive_and_wait();
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int i = 1; i <= kGroups; ++i) {
+      groups.push_back(join(i));
+      ASSERT_NE(groups.back(), nullptr) << "group " << i;
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      int value = i + rank;
+      ASSERT_TRUE(groups[i]->run(AllReduce{&value, &value, 1}, Deadline::after(std::chrono::seconds(30))).ok());
+      ASSERT_EQ(value, 2 * i + 1);
+    }
+    together.arrive_and_wait();
+    if (rank == 0) {
+      EXPECT_LE(count_descriptors() - before, kGroups * kWorld * 7);
+      EXPECT_EQ(store->num_keys().value(), 0);
+    }
+    together.arrive_and_wait();
+    groups.clear();
+    together.arrive_and_wait();
+    if (rank == 0) {
+      EXPECT_EQ(count_descriptors(), before);
+    }
+    together.arrive_and_wait();
+  });
+}
+
+TEST(WideGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
+  test::Meeting started;
+  run_machines({0, 0, 1}, [&](Communicator& group) {
+    if (group.rank() == 1) {
+      started.wait();
+      group.abort("rank 1 has had enough");
+    }
+    if (group.rank() != 0) return;
+    const test::Buffer data(group.arena(), test::Place::kArena, 300'000);
+    auto operation = group.start(Send{{data.data(), data.bytes()}, 1, 0});
+    started.open();
+    const Status status = operation->wait(Deadline::after(std::chrono::seconds(30)));
+    EXPECT_EQ(status.code(), ErrorCode::kAborted) << status.message();
+    EXPECT_NE(status.message().find("rank 1 has had enough"), std::string::npos) << status.message();
+  });
+}
+
+// Blocking calls wait for their turn too.
+TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
+  for (const bool blocking : {false, true}) {
+    test::Meeting over;
+    run_machines({0, 1}, [&](Communicator& group) {
+      if (group.rank() == 1) return over.wait();
+      for (int i = 0; i < Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
+      const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+      const Status status =
+          blocking ? group.run(Barrier{}, deadline) : group.start(Barrier{}, nullptr, deadline).status();
+      EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
+      over.open();
+    });
+  }
+}
+
+// Shorter than the news of what others have called take by themselves.
+TEST(WideGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
+  std::latch started(4);
+  std::latch over(4);
+  run_machines({0, 0, 1, 1}, [&](Communicator& group) {
+    Operation barrier;
+    if (group.rank() != 3) barrier = group.start(Barrier{}).value();
+    started.arrive_and_wait();
+    if (group.rank() != 3) {
+      const Status status = barrier.wait(Deadline::after(std::chrono::milliseconds(5)));
+      EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+      EXPECT_NE(status.message().find("rank(s) 3 (on "), std::string::npos) << status.message();
+      EXPECT_EQ(group.absent(group.sequence()), std::vector<int>{3});
+    }
+    over.arrive_and_wait();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::comm

@@ -1,0 +1,385 @@
+// The TCP store beyond the contract that all stores share: keys, limits, lost servers, hostile peers.
+#include "lockstep/store/tcp_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <iostream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/tcp/handshake.h"
+#include "store/tcp/key_booth.h"
+#include "store/tcp/socket.h"
+#include "store/tcp/wire.h"
+#include "support/held_port.h"
+#include "support/thread_limit.h"
+
+namespace lockstep::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Deadline soon() {
+  return Deadline::after(seconds(20));
+}
+
+std::unique_ptr<TcpStoreServer> serve(TcpStoreServerOptions options = {}) {
+  auto server = TcpStoreServer::start(std::move(options));
+  EXPECT_TRUE(server.ok()) << server.status().message();
+  return server.ok() ? std::move(server).value() : nullptr;
+}
+
+std::unique_ptr<TcpStoreServer> serve_with_key(const std::string& key) {
+  TcpStoreServerOptions options;
+  options.job_key = key;
+  return serve(std::move(options));
+}
+
+Result<std::shared_ptr<TcpStore>> connect(const Endpoint& server, const std::string& key = "",
+                                          Deadline deadline = soon()) {
+  return TcpStore::connect({.server = server, .job_key = key}, deadline);
+}
+
+// A bare connection that says what it likes.
+Fd stranger(const TcpStoreServer& server) {
+  auto fd = connect_to(server.endpoint(), soon());
+  EXPECT_TRUE(fd.ok()) << fd.status().message();
+  return fd.ok() ? std::move(fd).value() : Fd();
+}
+
+// Reads until the server closes. False when it stays open.
+bool is_closed_by_server(const Fd& fd) {
+  std::string byte(1, '\0');
+  Status status;
+  while (status.ok()) status = receive_all(fd.get(), byte, soon());
+  return status.code() == ErrorCode::kUnavailable;
+}
+
+// A proven connection whose requests are written by hand.
+Fd proven_stranger(const TcpStoreServer& server, const std::string& key = "") {
+  Fd fd = stranger(server);
+  std::string hello(handshake::kServerHelloBytes, '\0');
+  EXPECT_TRUE(receive_all(fd.get(), hello, soon()).ok());
+  const std::string nonce(handshake::kNonceBytes, 'n');
+  const auto greeting = handshake::read_server_hello(hello, "test");
+  EXPECT_TRUE(greeting.ok());
+  const std::string known = key.empty() ? fetch_key(greeting.value().booth, soon()).value() : key;
+  EXPECT_TRUE(send_all(fd.get(), handshake::client_hello(known, greeting.value().nonce, nonce), soon()).ok());
+  std::string verdict(handshake::kVerdictBytes, '\0');
+  EXPECT_TRUE(receive_all(fd.get(), verdict, soon()).ok());
+  EXPECT_TRUE(handshake::check_verdict(known, !key.empty(), greeting.value(), nonce, verdict, "test").ok());
+  return fd;
+}
+
+std::string length_prefix(std::uint32_t length) {
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>((length >> (8 * i)) & 0xff));
+  return bytes;
+}
+
+TEST(TcpStoreServer, ServesIpv6AndAnInheritedSocket) {
+  TcpStoreServerOptions options;
+  options.listen_at = {"::1", 0};
+  auto server = serve(std::move(options));
+  EXPECT_EQ(server->endpoint().text(), "[::1]:" + std::to_string(server->port()));
+  EXPECT_TRUE(connect(server->endpoint()).value()->set("key", "1").ok());
+
+  TcpStoreServerOptions inherited;
+  inherited.listener = listen_at({"127.0.0.1", 0}).value();
+  const auto endpoint = local_endpoint(inherited.listener.get()).value();
+  server = serve(std::move(inherited));
+  EXPECT_EQ(server->port(), endpoint.port);
+  EXPECT_TRUE(connect({"localhost", endpoint.port}).value()->set("key", "1").ok());
+}
+
+TEST(TcpStoreServer, ServesTheNetworkWithAKey) {
+  TcpStoreServerOptions keyed;
+  keyed.listen_at = {"0.0.0.0", 0};
+  keyed.job_key = "secret";
+  const auto server = serve(std::move(keyed));
+  EXPECT_TRUE(connect({"127.0.0.1", server->port()}, "secret").ok());
+}
+
+TEST(TcpStoreServer, NamesATakenPort) {
+  const auto first = serve();
+  TcpStoreServerOptions options;
+  options.listen_at = first->endpoint();
+  const auto second = TcpStoreServer::start(std::move(options));
+  EXPECT_EQ(second.status().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(second.status().message().find(first->endpoint().text()), std::string::npos) << second.status().message();
+  EXPECT_NE(second.status().message().find("MASTER_PORT"), std::string::npos) << second.status().message();
+}
+
+TEST(TcpStoreServer, NamesAForeignAddress) {
+  TcpStoreServerOptions options;
+  options.listen_at = {"192.0.2.1", 0};  // reserved for documentation: nobody's
+  options.job_key = "secret";
+  const auto server = TcpStoreServer::start(std::move(options));
+  EXPECT_EQ(server.status().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(server.status().message().find("not one of this machine's"), std::string::npos)
+      << server.status().message();
+}
+
+TEST(TcpStoreServer, KnowsWhenItsClientsHaveLeft) {
+  const auto server = serve();
+  auto left = connect(server->endpoint()).value();
+  auto right = connect(server->endpoint()).value();
+  EXPECT_EQ(server->num_clients(), 2U);
+  EXPECT_FALSE(server->wait_until_idle(Deadline::after(milliseconds(5))));
+  left->close();
+  EXPECT_EQ(left->set("key", "1").code(), ErrorCode::kUnavailable);
+  right.reset();
+  EXPECT_TRUE(server->wait_until_idle(soon()));
+  EXPECT_EQ(server->num_clients(), 0U);
+}
+
+TEST(TcpStore, WrongOrMissingKeyIsRefusedAtOnce) {
+  const auto keyed = serve_with_key("right");
+  const auto open = serve();
+  struct {
+    Endpoint server;
+    std::string key, mention;
+  } const cases[] = {{keyed->endpoint(), "wrong", "another job key"},
+                     {keyed->endpoint(), "", "this process has none"},
+                     {open->endpoint(), "some", "has no job key"}};
+  for (const auto& test : cases) {
+    const auto store = connect(test.server, test.key);
+    EXPECT_EQ(store.status().code(), ErrorCode::kPermission);
+    EXPECT_NE(store.status().message().find(test.mention), std::string::npos) << store.status().message();
+    EXPECT_NE(store.status().message().find("LOCKSTEP_JOB_KEY"), std::string::npos) << store.status().message();
+  }
+  EXPECT_TRUE(connect(keyed->endpoint(), "right").value()->set("key", "1").ok());
+}
+
+TEST(TcpStore, AServerMustKnowTheKeyToo) {
+  // An impostor that welcomes everybody.
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  const auto endpoint = local_endpoint(listener.get()).value();
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint, "secret"); });
+  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+  const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(
+      send_all(peer.get(),
+               handshake::server_hello({handshake::KeySource::kJob, "", std::string(handshake::kNonceBytes, 's')}),
+               soon())
+          .ok());
+  std::string hello(handshake::kClientHelloBytes, '\0');
+  EXPECT_TRUE(receive_all(peer.get(), hello, soon()).ok());
+  EXPECT_EQ(hello.find("secret"), std::string::npos);
+  EXPECT_TRUE(send_all(peer.get(), "\1" + hello.substr(hello.size() - handshake::kProofBytes), soon()).ok());
+  EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
+}
+
+TEST(TcpStore, AServerThatNeedsNoKeyIsNotTrusted) {
+  // It asks for a key that the client does not have, and is content with none.
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  const auto endpoint = local_endpoint(listener.get()).value();
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
+  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+  const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const std::string nonce(handshake::kNonceBytes, 's');
+  EXPECT_TRUE(send_all(peer.get(), handshake::server_hello({handshake::KeySource::kJob, "", nonce}), soon()).ok());
+  std::string hello(handshake::kClientHelloBytes, '\0');
+  EXPECT_TRUE(receive_all(peer.get(), hello, soon()).ok());
+  EXPECT_TRUE(send_all(peer.get(), handshake::judge("", nonce, hello).answer, soon()).ok());
+  EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
+}
+
+TEST(TcpStore, AForeignProgramIsNamedAtOnce) {
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  const auto endpoint = local_endpoint(listener.get()).value();
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
+  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+  const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(send_all(peer.get(), "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", soon()).ok());
+  const auto status = store.get().status();
+  EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
+  EXPECT_NE(status.message().find(endpoint.text()), std::string::npos) << status.message();
+}
+
+TEST(TcpStore, SaysWhatItTriedWhenNobodyListens) {
+  const test::HeldPort port;
+  const Endpoint endpoint{"127.0.0.1", port.number()};
+  const auto store = connect(endpoint, "", Deadline::after(milliseconds(100)));
+  EXPECT_EQ(store.status().code(), ErrorCode::kUnavailable);
+  for (const auto& mention : {endpoint.text(), std::string("attempts"), std::string("Connection refused")}) {
+    EXPECT_NE(store.status().message().find(mention), std::string::npos) << store.status().message();
+  }
+}
+
+TEST(TcpStore, WaitsForAServerThatStartsLater) {
+  const test::HeldPort port;
+  const Endpoint endpoint{"127.0.0.1", port.number()};
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
+  TcpStoreServerOptions options;
+  options.listen_at = endpoint;
+  const auto server = serve(std::move(options));
+  EXPECT_TRUE(store.get().ok());
+}
+
+TEST(TcpStoreFault, ALostServerEndsEveryCallAtOnce) {
+  auto server = serve();
+  auto store = connect(server->endpoint()).value();
+  auto waiting = std::async(std::launch::async, [&] { return store->get("never", Deadline::never()).status(); });
+  while (server->num_clients() < 2) ASSERT_TRUE(store->set("poll", "").ok());  // until the waiter has its connection
+  const auto address = server->endpoint().text();
+  server.reset();
+  for (const auto& status : {waiting.get(), store->set("key", "1"), store->add("count", 1).status()}) {
+    EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+    EXPECT_NE(status.message().find(address), std::string::npos) << status.message();
+  }
+}
+
+TEST(TcpStoreFault, ClosingWakesACallUnderWay) {
+  const auto server = serve();
+  auto store = connect(server->endpoint()).value();
+  auto waiting = std::async(std::launch::async, [&] { return store->get("never", Deadline::never()).status(); });
+  while (server->num_clients() < 2) ASSERT_TRUE(store->set("poll", "").ok());
+  store->close();
+  const auto status = waiting.get();
+  EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(status.message().find("has left"), std::string::npos) << status.message();
+}
+
+TEST(TcpStoreFault, RandomBytesDisturbNobody) {
+  const auto server = serve_with_key("secret");
+  auto store = connect(server->endpoint(), "secret").value();
+  std::mt19937 random(1234);
+  for (int round = 0; round < 100; ++round) {
+    const Fd fd = stranger(*server);
+    std::string bytes(1 + random() % 4096, '\0');
+    for (auto& byte : bytes) byte = static_cast<char>(random());
+    if (round % 3 == 0) bytes.replace(0, handshake::kMark.size(), handshake::kMark);  // a mark, then rubbish
+    static_cast<void>(send_all(fd.get(), bytes, soon()));                             // may meet a closed connection
+    const bool complete = bytes.size() >= handshake::kClientHelloBytes || round % 3 != 0;
+    EXPECT_TRUE(!complete || is_closed_by_server(fd));
+    EXPECT_EQ(store->add("rounds", 1).value(), round + 1);
+  }
+  EXPECT_EQ(server->num_clients(), 1U);
+}
+
+TEST(TcpStoreFault, BadFramesCloseOnlyTheirConnection) {
+  const auto server = serve_with_key("secret");
+  auto store = connect(server->endpoint(), "secret").value();
+  ASSERT_TRUE(store->set("key", "kept").ok());
+  std::mt19937 random(99);
+  std::vector<std::string> frames{length_prefix(0xffffffffU) + "x", length_prefix(wire::kMaxFrameBytes + 1) + "x",
+                                  length_prefix(0), length_prefix(3) + "abc",
+                                  // more parts than bytes, a part longer than the frame, two requests at once
+                                  length_prefix(13) + std::string(9, '\1') + length_prefix(0x7fffffff),
+                                  length_prefix(17) + std::string(9, '\1') + length_prefix(1) + length_prefix(99),
+                                  wire::encode({9, 0, {}}) + wire::encode({9, 0, {}})};
+  for (int i = 0; i < 40; ++i) {
+    std::string body(13 + random() % 200, '\0');
+    for (auto& byte : body) byte = static_cast<char>(random());
+    body[9] = static_cast<char>(body[9] | 0x40);  // a count that the body cannot hold
+    body[12] = 0x7f;
+    frames.push_back(length_prefix(static_cast<std::uint32_t>(body.size())) + body);
+  }
+  for (const auto& frame : frames) {
+    const Fd fd = proven_stranger(*server, "secret");
+    static_cast<void>(send_all(fd.get(), frame, soon()));
+    EXPECT_TRUE(is_closed_by_server(fd));
+    EXPECT_EQ(store->get("key", soon()).value(), "kept");
+  }
+}
+
+TEST(TcpStoreFault, AnUnknownRequestIsAnswered) {
+  const auto server = serve();
+  const Fd fd = proven_stranger(*server);
+  ASSERT_TRUE(send_all(fd.get(), wire::encode({200, 0, {"a"}}), soon()).ok());
+  std::string length(wire::kLengthBytes, '\0');
+  ASSERT_TRUE(receive_all(fd.get(), length, soon()).ok());
+  std::string body(wire::frame_length(length), '\0');
+  ASSERT_TRUE(receive_all(fd.get(), body, soon()).ok());
+  EXPECT_EQ(wire::status_of(wire::decode(body).value()).code(), ErrorCode::kUnsupported);
+}
+
+TEST(TcpStoreFault, SlowHalfFramesAndParkedRequestsAreNoObstacle) {
+  const auto server = serve();
+  auto store = connect(server->endpoint()).value();
+  const Fd half = proven_stranger(*server);
+  const std::string frame = wire::encode({static_cast<std::uint8_t>(wire::Op::kSet), 0, {"slow", "value"}});
+  ASSERT_TRUE(send_all(half.get(), frame.substr(0, 7), soon()).ok());
+  const Fd parked = proven_stranger(*server);
+  const auto wait = wire::encode({static_cast<std::uint8_t>(wire::Op::kWait), wire::kWaitForever, {"never"}});
+  ASSERT_TRUE(send_all(parked.get(), wait, soon()).ok());
+  ASSERT_TRUE(store->set("key", "1").ok());
+  for (const char byte : frame.substr(7)) ASSERT_TRUE(send_all(half.get(), std::string(1, byte), soon()).ok());
+  EXPECT_EQ(store->get("slow", soon()).value(), "value");
+  // A second request while one is parked breaks the protocol.
+  ASSERT_TRUE(send_all(parked.get(), wait, soon()).ok());
+  EXPECT_TRUE(is_closed_by_server(parked));
+}
+
+TEST(TcpStoreFault, HalfOpenConnectionsAreClosedInTime) {
+  TcpStoreServerOptions options;
+  options.handshake_timeout = milliseconds(30);
+  const auto server = serve(std::move(options));
+  auto store = connect(server->endpoint()).value();
+  const Fd silent = stranger(*server);
+  const Fd begun = stranger(*server);
+  ASSERT_TRUE(send_all(begun.get(), handshake::kMark, soon()).ok());
+  EXPECT_TRUE(is_closed_by_server(silent));
+  EXPECT_TRUE(is_closed_by_server(begun));
+  EXPECT_TRUE(store->set("key", "1").ok());
+}
+
+TEST(TcpStoreFault, AFloodOfStrangersDoesNotLockRanksOut) {
+  TcpStoreServerOptions options;
+  options.max_unproven = 8;
+  const auto server = serve(std::move(options));
+  auto before = connect(server->endpoint()).value();
+  std::vector<Fd> flood;
+  for (int i = 0; i < 100; ++i) flood.push_back(stranger(*server));
+  EXPECT_TRUE(connect(server->endpoint()).value()->set("key", "1").ok());
+  EXPECT_EQ(before->get("key", soon()).value(), "1");
+  for (int i = 0; i < 90; ++i) EXPECT_TRUE(is_closed_by_server(flood[static_cast<std::size_t>(i)])) << i;
+}
+
+TEST(TcpStoreFault, ManyClientsWaitForOneKey) {
+  const auto server = serve();
+  std::vector<std::future<Result<Bytes>>> waiters;
+  for (int i = 0; i < 32; ++i) {
+    waiters.push_back(std::async(std::launch::async, [&]() -> Result<Bytes> {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto store, connect(server->endpoint()));
+      LOCKSTEP_RETURN_IF_ERROR(store->add("waiting", 1).status());
+      return store->get("key", soon());
+    }));
+  }
+  auto store = connect(server->endpoint()).value();
+  while (store->add("waiting", 0).value() < 32) std::this_thread::yield();
+  ASSERT_TRUE(store->set("key", "go").ok());
+  for (auto& waiter : waiters) EXPECT_EQ(waiter.get().value(), "go");
+}
+
+TEST(Endpoint, Parses) {
+  EXPECT_EQ(parse_endpoint("node7:29500", "x")->text(), "node7:29500");
+  EXPECT_EQ(parse_endpoint("[::1]:1", "x")->host, "::1");
+  EXPECT_EQ(parse_endpoint("[::1]:1", "x")->text(), "[::1]:1");
+  for (const auto* bad : {"", "node", ":1", "::1:1", "[::1]", "[]:1", "node:", "node:x", "node:65536", "node:-1"}) {
+    const auto endpoint = parse_endpoint(bad, "LOCKSTEP_STORE");
+    EXPECT_EQ(endpoint.status().code(), ErrorCode::kInvalidArgument) << bad;
+    EXPECT_NE(endpoint.status().message().find("LOCKSTEP_STORE"), std::string::npos) << endpoint.status().message();
+  }
+}
+
+[[noreturn]] void serve_without_threads() {
+  test::refuse_threads();
+  const auto server = TcpStoreServer::start({});
+  std::cerr << server.status().message();
+  std::_Exit(server.status().code() == ErrorCode::kUnavailable ? 0 : 1);
+}
+
+TEST(TcpStoreFault, WithoutAThreadToServeWithIsAnError) {
+  EXPECT_EXIT(serve_without_threads(), testing::ExitedWithCode(0), "cannot start a thread for the store");
+}
+
+}  // namespace
+}  // namespace lockstep::comm
