@@ -1,0 +1,78 @@
+"""tools/check_layers.py finds forbidden includes and lets the allowed ones pass."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CHECK = pathlib.Path(__file__).resolve().parents[2] / "tools/check_layers.py"
+CMAKE = """
+lockstep_layer(base FOLDER base)  # lockstep_layer(store FOLDER nowhere)
+lockstep_layer(store FOLDER store ROOMS tcp
+  PUBLIC lockstep::base)
+lockstep_layer(net FOLDER net HEADERS shared.h PUBLIC lockstep::base PRIVATE lockstep::store)
+lockstep_layer(engine FOLDER engine PRIVATE lockstep::store)
+"""
+
+
+class CheckLayers(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+        self.root = pathlib.Path(self.scratch.name)
+        self.write("src/CMakeLists.txt", CMAKE)
+        for path in ("src/base/a.h", "src/store/tcp/wire.h", "src/net/link.h", "include/lockstep/base/status.h",
+                     "include/lockstep/store/store.h", "include/lockstep/net/net.h", "include/lockstep/shared.h"):
+            self.write(path, "")
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def check(self):
+        return subprocess.run([sys.executable, CHECK, self.root], capture_output=True, text=True, check=False)
+
+    def expect(self, path, include, *, why=None):
+        self.write(path, f'#pragma once\n#include "{include}"\n')
+        result = self.check()
+        (self.root / path).unlink()
+        if why is None:
+            self.assertEqual((result.returncode, result.stdout), (0, ""))
+        else:
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f'{path}:2: "{include}"', result.stdout)
+            self.assertIn(why, result.stdout)
+
+    def test_own_and_named_layers_are_seen(self):
+        self.expect("src/store/tcp/b.cpp", "wire.h")
+        self.expect("src/store/keys/b.cpp", "store/tcp/wire.h")
+        self.expect("src/store/tcp/b.cpp", "lockstep/base/status.h")
+        self.expect("src/engine/b.cpp", "store/tcp/wire.h")
+
+    def test_what_a_named_layer_names_public_is_seen(self):
+        self.expect("src/engine/b.cpp", "lockstep/base/status.h")
+
+    def test_higher_layers_are_not_seen(self):
+        self.expect("src/base/b.cpp", "lockstep/store/store.h", why="layer 'base' sees no other layer")
+
+    def test_layers_that_are_not_named_are_not_seen(self):
+        self.expect("src/store/tcp/b.cpp", "net/link.h", why="none that it names is 'net'")
+        self.expect("src/engine/b.cpp", "lockstep/net/net.h", why="none that it names is 'net'")
+
+    def test_a_header_outside_of_its_layers_folder_counts_as_that_layers(self):
+        self.expect("src/store/tcp/b.cpp", "lockstep/shared.h", why="none that it names is 'net'")
+        self.expect("src/net/b.cpp", "lockstep/shared.h")
+
+    def test_public_headers_see_what_is_named_public_only(self):
+        self.expect("include/lockstep/net/b.h", "lockstep/base/status.h")
+        self.expect("include/lockstep/net/b.h", "lockstep/store/store.h", why="none that it names PUBLIC is 'store'")
+        self.expect("include/lockstep/net/b.h", "net/link.h", why="a public header includes a private one")
+
+    def test_examples_see_public_headers_only(self):
+        self.expect("examples/b.cpp", "lockstep/net/net.h")
+        self.expect("examples/b.cpp", "store/tcp/wire.h", why="examples include public headers only")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Checks that every #include keeps to the layers that src/CMakeLists.txt declares.
+
+A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
+include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
+and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
+Examples include public headers only. Prints each forbidden include with its file and line; exits with 1 if any.
+
+usage: check_layers.py [ROOT]
+"""
+import dataclasses
+import pathlib
+import re
+import sys
+
+SUFFIXES = {".h", ".cpp", ".inl", ".c"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
+CALL = re.compile(r"^\s*lockstep_(layer|backend|program)\(([^)]*)\)", re.MULTILINE)
+KEYWORDS = ("FOLDER", "ROOMS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH")
+
+
+@dataclasses.dataclass
+class Layer:
+    name: str
+    folder: str
+    headers: list  # public headers outside of its folder
+    public: list
+    private: list
+
+
+def declared_layers(cmake):
+    text = "\n".join(line.split("#", 1)[0] for line in cmake.splitlines())
+    layers = {}
+    for kind, arguments in CALL.findall(text):
+        words = arguments.split()
+        lists = {keyword: [] for keyword in KEYWORDS}
+        current = None
+        for word in words[1:]:
+            if word in KEYWORDS:
+                current = word
+            elif current is not None:
+                lists[current].append(word)
+        named = {key: [w.removeprefix("lockstep::") for w in lists[key] if w.startswith("lockstep::")]
+                 for key in ("PUBLIC", "PRIVATE", "LINK")}
+        public = named["PUBLIC"]
+        # A backend is a plug-in of c10d, see cmake/SiteBackends.cmake.
+        private = named["PRIVATE"] + named["LINK"] + (["c10d"] if kind == "backend" else [])
+        layers[words[0]] = Layer(words[0], lists["FOLDER"][0], lists["HEADERS"], public, private)
+    return layers
+
+
+def with_what_they_export(names, layers):
+    seen, todo = set(), list(names)
+    while todo:
+        name = todo.pop()
+        if name not in seen and name in layers:
+            seen.add(name)
+            todo += layers[name].public
+    return seen
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.layers = declared_layers((self.root / "src/CMakeLists.txt").read_text())
+        self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
+
+    def owner(self, path):
+        """The layer of a file, by its path from the root, and whether the file is public; (None, False) for others."""
+        for prefix, public in (("include/lockstep/", True), ("src/", False)):
+            if not path.startswith(prefix):
+                continue
+            inner = path[len(prefix):]
+            for layer in self.by_folder:
+                if public and inner in layer.headers:
+                    return layer, True
+            for layer in self.by_folder:
+                if inner.startswith(layer.folder + "/"):
+                    return layer, public
+        return None, path.startswith("include/")
+
+    def resolve(self, include, holder):
+        """The file that is included, by its path from the root; None when it is none of ours."""
+        for folder in (holder.parent, self.root / "src", self.root / "include"):
+            if (folder / include).is_file():
+                return (folder / include).resolve().relative_to(self.root.resolve()).as_posix()
+        return None
+
+    def complaint(self, path, target):
+        """Why the file `path` must not include `target`, or None."""
+        user, is_public = self.owner(path)
+        used, target_public = self.owner(target)
+        if path.startswith("examples/"):
+            outside = target.startswith("src/")
+            return "examples include public headers only" if outside else None
+        if is_public and not target_public:
+            return "a public header includes a private one"
+        if user is None or used is None or user.name == used.name:
+            return None
+        allowed = with_what_they_export(user.public if is_public else user.public + user.private, self.layers)
+        if used.name in allowed:
+            return None
+        wanted = "names PUBLIC" if is_public else "names"
+        return f"layer '{user.name}' sees {', '.join(sorted(allowed)) or 'no other layer'}; none that it {wanted} is '{used.name}'"
+
+    def check(self):
+        complaints = []
+        for top in ("include", "src", "examples"):
+            for file in sorted((self.root / top).rglob("*")):
+                if file.suffix in SUFFIXES:
+                    complaints += self.check_file(file)
+        return complaints
+
+    def check_file(self, file):
+        path = file.relative_to(self.root).as_posix()
+        found = []
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+            match = INCLUDE.match(line)
+            target = match and self.resolve(match[1], file)
+            why = target and self.complaint(path, target)
+            if why:
+                found.append(f'{path}:{number}: "{match[1]}": {why}')
+        return found
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+    complaints = Tree(root).check()
+    for complaint in complaints:
+        print(complaint)
+    if complaints:
+        print(f"{len(complaints)} forbidden includes. Name the layer in src/CMakeLists.txt if docs/architecture.md allows it; "
+              "else move the code.", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
