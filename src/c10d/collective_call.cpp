@@ -71,7 +71,7 @@ void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
   const std::string reason = reason_to_refuse(*this, error);
   for (std::size_t i = 0; i < count; ++i) {
     // A group that is broken needs not be told.
-    if (!communicator_->start(comm::Refusal{reason}, nullptr, deadline_).ok()) return;
+    if (!communicator_->start(comm::Refusal{reason, static_cast<int>(count)}, nullptr, deadline_).ok()) return;
   }
 }
 

@@ -100,12 +100,13 @@ class CollectiveCall : public CallChecks {
     operations_.push_back(std::move(started));
     return {};
   }
-  // All of them, also where ranks disagree about one: so all ranks stay in step.
+  // Submits all of them, also where ranks disagree about one, to keep all ranks in step.
   template <typename Operation>
-  void submit(const std::vector<Operation>& operations) {
+  void submit(std::vector<Operation> operations) {
     Status first;
     std::uint64_t number = 0;
-    for (const Operation& operation : operations) {
+    for (Operation& operation : operations) {
+      operation.list = static_cast<int>(operations.size());
       const Status status = begin(operation);
       if (status.ok()) continue;
       if (first.ok()) number = communicator_->sequence();

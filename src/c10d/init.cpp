@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "c10d/world.h"
-#include "engine/core/machines.h"
+#include "engine/core/membership.h"
 #include "launch/first_failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "engine/core/machines.h"
-#include "engine/hierarchical/wide_group.h"
-#include "engine/local/group.h"
+#include "engine/core/group_registry.h"
+#include "engine/core/topology.h"
+#include "engine/hierarchical/hierarchical_group.h"
+#include "engine/local/local_group.h"
 #include "store/membership/met.h"
 
 namespace lockstep::comm {
 namespace {
+
+constexpr int kLargestWorld = 65536;  // Post::root
 
 Status check_peer(const char* what, int rank, int world, bool any) {
   if ((rank >= 0 && rank < world) || (any && rank == kAnySource)) return {};
@@ -60,15 +63,57 @@ Status refuse_fork(const std::string& whose) {
 
 // Before a caller learns that a group has broken, the process's other groups do.
 template <typename Answer>
-Answer tell_others(Drivable& group, Answer answer) {
+Answer tell_others(Group& group, Answer answer) {
   if (!answer.ok()) GroupRegistry::of_process().tell_others(group);
   return answer;
 }
 
-// This rank has joined. Only a group that has failed to form leaves something in the store.
-void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
-  for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
+// Whatever a group that has formed leaves in the store goes; one that has failed to form leaves it there.
+void clear_store(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
+  for (std::string& key : membership_keys(options.name)) keys.push_back(std::move(key));
   delete_once_met(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
+}
+
+Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto group, LocalGroup::create(*store, options, Deadline::after(options.timeout)));
+  if (options.world_size > 1) clear_store(*store, options, {hand_over_key(options.name)});
+  return std::shared_ptr<Group>(group);
+}
+
+// Every rank has said who it is; then all of them pick the same engine.
+Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options,
+                                    const Member& me) {
+  if (options.world_size == 1) return join_locally(store, options);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<Member> members,
+      exchange_members(*store, {options.name, Roster(options.world_ranks)}, me, Deadline::after(options.timeout)));
+  Topology topology(members);
+  if (topology.machines() == 1) return join_locally(store, options);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto group, HierarchicalGroup::create(store, options, std::move(topology)));
+  clear_store(*store, options, group->meeting_keys());
+  return std::shared_ptr<Group>(group);
+}
+
+Status cannot_join(const CommunicatorOptions& options, const Status& why) {
+  const std::string who = Roster(options.world_ranks).name(options.rank);
+  return why.with_context(fmt::format("{} cannot join group '{}'", who, options.name));
+}
+
+Status check(const CommunicatorOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("group '{}': rank {} is not in a world of {}", options.name, options.rank, options.world_size)};
+  }
+  if (options.world_size > kLargestWorld) {
+    return {ErrorCode::kUnsupported, fmt::format("group '{}': a group has at most {} ranks, got {}", options.name,
+                                                 kLargestWorld, options.world_size)};
+  }
+  if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.world_size)) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("group '{}': expected a rank of the world for each of {} ranks, got {}", options.name,
+                        options.world_size, options.world_ranks.size())};
+  }
+  return {};
 }
 
 }  // namespace
@@ -78,86 +123,43 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
   if (!state_->origin.is_this_process()) return refuse_fork("the one that has started this operation");
-  if (state_->wide) return tell_others(*state_->wide, state_->wide->wait(*state_, deadline));
   return tell_others(*state_->group, state_->group->wait(*state_, deadline));
 }
 
 bool Operation::is_completed() {
-  if (!state_ || !state_->origin.is_this_process()) return true;
-  return state_->wide ? state_->wide->poll(*state_) : state_->group->poll(*state_);
+  return !state_ || !state_->origin.is_this_process() || state_->group->test(*state_);
 }
 bool Operation::is_over() const {
-  if (!state_) return true;
-  const std::atomic<bool>& over = state_->wide_collective ? state_->wide_collective->over : state_->over;
-  return over.load(std::memory_order_acquire);
+  return !state_ || state_->is_over();
 }
 int Operation::source() const {
   return state_ && state_->over ? state_->transfer.from : -1;
 }
 std::uint64_t Operation::sequence() const {
-  if (state_ && state_->wide_collective) return state_->wide_collective->sequence;
-  return state_ && state_->collective ? state_->collective->sequence() : 0;
+  return state_ ? state_->sequence() : 0;
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr<Store>& store,
                                                            const CommunicatorOptions& options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in a world of {}", options.name,
-                                                           options.rank, options.world_size));
-  }
-  if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.world_size)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("group '{}': expected a rank of the world for each of {} ranks, got {}", options.name,
-                              options.world_size, options.world_ranks.size()));
-  }
-  auto made = meet(store, options);
-  // Whoever goes because of that leaves word.
-  if (!made.ok()) GroupRegistry::of_process().tell({made.status(), {}}, nullptr);
-  return made;
-}
-
-// `own` is as it must be.
-Result<std::unique_ptr<Communicator>> Communicator::meet(const std::shared_ptr<Store>& store, CommunicatorOptions own) {
-  const Roster roster(own.world_ranks);
+  LOCKSTEP_RETURN_IF_ERROR(check(options));
+  CommunicatorOptions own = options;
   auto me = prepare(own);
-  if (!me.ok()) {
-    const Status why =
-        me.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
-    if (own.world_size > 1) refuse_roll(*store, own.name, why);
+  auto joined = me.ok() ? join(store, own, me.value()) : Result<std::shared_ptr<Group>>(me.status());
+  if (!joined.ok()) {
+    const Status why = cannot_join(own, joined.status());
+    // The others need not wait for a rank that cannot come.
+    if (!me.ok() && own.world_size > 1) refuse_membership(*store, own.name, why);
+    // This rank may leave its other groups because of it; their members then learn the cause.
+    GroupRegistry::of_process().tell({why, {}}, nullptr);
     return why;
   }
-  if (own.world_size > 1) {
-    auto members = call_roll(*store, {own.name, roster}, me.value(), Deadline::after(own.timeout));
-    if (!members.ok())
-      return members.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
-    MachineLayout layout(members.value());
-    if (layout.machines() > 1) {
-      LOCKSTEP_ASSIGN_OR_RETURN(auto wide, WideGroup::create(store, own, std::move(layout)));
-      GroupRegistry::of_process().add(wide);
-      clear_up(*store, own, wide->meeting_keys());
-      return std::unique_ptr<Communicator>(new Communicator(nullptr, std::move(wide)));
-    }
-  }
-  HandOverOptions hand_over_options;
-  hand_over_options.rank = own.rank;
-  hand_over_options.world_size = own.world_size;
-  hand_over_options.name = own.name;
-  hand_over_options.world_ranks = own.world_ranks;
-  hand_over_options.control_bytes = ControlLayout(own.world_size).total();
-  auto parts = hand_over(*store, *own.arena, hand_over_options, Deadline::after(own.timeout));
-  if (!parts.ok())
-    return parts.status().with_context(fmt::format("{} cannot join group '{}'", roster.name(own.rank), own.name));
-  if (own.world_size > 1) clear_up(*store, own, {hand_over_key(own.name)});
-  const std::shared_ptr<Impl> impl(new Impl(own.rank, own, std::move(parts).value()), LeakInForks());
-  GroupRegistry::of_process().add(impl);
-  return std::unique_ptr<Communicator>(new Communicator(impl, nullptr));
+  GroupRegistry::of_process().add(joined.value());
+  return std::unique_ptr<Communicator>(new Communicator(std::move(joined).value()));
 }
 
-Communicator::Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide)
-    : impl_(std::move(impl)), wide_(std::move(wide)) {}
+Communicator::Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
 Communicator::~Communicator() {
-  if (!origin_.is_this_process()) return;
-  wide_ ? wide_->close() : impl_->close();
+  if (origin_.is_this_process()) group_->close();
 }
 
 Status Communicator::check_process() const {
@@ -166,30 +168,46 @@ Status Communicator::check_process() const {
 }
 
 int Communicator::rank() const {
-  return wide_ ? wide_->rank() : impl_->memory().rank();
+  return group_->rank();
 }
 int Communicator::world_size() const {
-  return wide_ ? wide_->world_size() : impl_->memory().world();
+  return group_->world_size();
 }
 const std::string& Communicator::name() const {
-  return wide_ ? wide_->name() : impl_->memory().name();
+  return group_->name();
 }
 SharedArena& Communicator::arena() const {
-  return wide_ ? wide_->arena() : impl_->memory().arena();
+  return group_->arena();
 }
 
-Drivable& Communicator::group() const {
-  return wide_ ? static_cast<Drivable&>(*wide_) : *impl_;
-}
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return tell_others(group(), wide_ ? wide_->run(request.copy(), deadline) : impl_->run(request, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), world_size()));
+  return tell_others(*group_, group_->run(request, deadline));
 }
+
+template <typename Args>
+Status Communicator::run_transfer(const Args& args, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
+  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, world_size()));
+  return tell_others(*group_, group_->run(std::move(transfer), deadline));
+}
+
 Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
                                               std::optional<Deadline> admission) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return tell_others(group(), wide_ ? wide_->start(request.copy(), std::move(keep), admission)
-                                    : impl_->start(request.copy(), std::move(keep), admission));
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), world_size()));
+  const Deadline until = admission.value_or(Deadline::after(group_->timeout()));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(request.copy(), std::move(keep), until)));
+  return Operation(std::move(state));
+}
+
+template <typename Args>
+Result<Operation> Communicator::start_transfer(const Args& args, KeepAlive keep) {
+  LOCKSTEP_RETURN_IF_ERROR(check_process());
+  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, world_size()));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(std::move(transfer), std::move(keep))));
+  return Operation(std::move(state));
 }
 
 Status Communicator::run(const AllReduce& args, Deadline deadline) {
@@ -221,14 +239,10 @@ Status Communicator::run(const Barrier& args, Deadline deadline) {
 }
 
 Status Communicator::run(const Send& args, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return tell_others(group(), wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline));
+  return run_transfer(args, deadline);
 }
 Status Communicator::run(const Receive& args, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return tell_others(group(), wide_ ? wide_->run(transfer, deadline) : impl_->run(transfer, deadline));
+  return run_transfer(args, deadline);
 }
 
 Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep, std::optional<Deadline> admission) {
@@ -264,37 +278,29 @@ Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep, std::
 }
 
 Result<Operation> Communicator::start(const Send& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return tell_others(group(),
-                     wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep)));
+  return start_transfer(args, std::move(keep));
 }
 Result<Operation> Communicator::start(const Receive& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Transfer transfer, make_transfer(args, world_size()));
-  return tell_others(group(),
-                     wide_ ? wide_->start(transfer, std::move(keep)) : impl_->start(transfer, std::move(keep)));
+  return start_transfer(args, std::move(keep));
 }
 
-void Communicator::poke() {
-  if (!origin_.is_this_process()) return;
-  wide_ ? wide_->poke() : impl_->poke();
+void Communicator::progress() {
+  if (origin_.is_this_process()) group_->progress();
 }
 void Communicator::abort(const std::string& reason) {
   if (!origin_.is_this_process()) return;
-  wide_ ? wide_->abort(reason) : impl_->abort(reason);
-  GroupRegistry::of_process().tell_others(group());
+  group_->abort(reason);
+  GroupRegistry::of_process().tell_others(*group_);
 }
 Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return tell_others(group(), wide_ ? wide_->health() : impl_->health());
+  return tell_others(*group_, group_->health());
 }
 std::uint64_t Communicator::sequence() const {
-  return wide_ ? wide_->sequence() : impl_->sequence();
+  return group_->sequence();
 }
 std::vector<int> Communicator::absent(std::uint64_t sequence) const {
-  if (!origin_.is_this_process()) return {};
-  return wide_ ? wide_->absent(sequence) : impl_->absent(sequence);
+  return origin_.is_this_process() ? group_->absent(sequence) : std::vector<int>();
 }
 
 }  // namespace lockstep::comm

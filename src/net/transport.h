@@ -1,9 +1,9 @@
 // Transport: the seam between the collectives and whatever moves bytes between machines.
 //
-// One object serves one rank of one group. Peers are numbered; what the numbers mean is the caller's business. Two
-// kinds of traffic: parcels, which meet a receive that names their tag, and letters, which nobody has to expect and
-// which go to the handler. Nothing moves by itself: progress() moves everything. Not thread-safe: the caller's lock is
-// held around every call.
+// One object serves one rank of one group. Peers have numbers, which only the caller interprets. There are two kinds of
+// traffic, as in UCX: tagged messages, which meet a receive that names their tag, and active messages, which need no
+// receive and go to the handler. Nothing moves by itself: progress() moves everything. Not thread-safe: the caller
+// holds its lock around every call.
 #pragma once
 
 #include <chrono>
@@ -18,25 +18,25 @@
 
 namespace lockstep::comm {
 
-// A parcel or letter under way. It stays where it is, and its memory too, until it is done.
-struct Parcel {
+// A message under way. The request and the message's memory must stay where they are until it is done.
+struct TransportRequest {
   bool done = true;
   Status status;  // valid once done
 };
 
-// A letter that has arrived. `data` is valid during the call of the handler only; a large letter's bytes are still with
-// its sender (`data` is null), and `ticket` fetches them.
-struct Letter {
+// An active message that has arrived. `data` is valid only during the call of the handler. A large message stays with
+// its sender: then `data` is null, and `handle` is what fetch() or discard() takes.
+struct ActiveMessage {
   std::string_view header;
   const void* data = nullptr;
   std::size_t bytes = 0;
-  void* ticket = nullptr;
+  void* handle = nullptr;
 };
 
 class Transport {
  public:
-  // Letters up to this size arrive whole.
-  static constexpr std::size_t kLargeLetterBytes = std::size_t{64} << 10;
+  // Active messages up to this size arrive whole.
+  static constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
 
   virtual ~Transport() = default;
 
@@ -48,13 +48,14 @@ class Transport {
   // cannot be reached shows in is_lost().
   virtual void introduce(int peer, std::string address) = 0;
 
-  virtual void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, Parcel& parcel) = 0;
-  virtual void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, Parcel& parcel) = 0;
+  virtual void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, TransportRequest& request) = 0;
+  virtual void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, TransportRequest& request) = 0;
   // The header (at most 256 bytes) is copied, the data is not.
-  virtual void post(int peer, std::string_view header, const void* data, std::size_t bytes, Parcel& parcel) = 0;
-  // What becomes of a large letter: one of the two, once.
-  virtual void fetch(void* ticket, void* data, std::size_t bytes, Parcel& parcel) = 0;
-  virtual void discard(void* ticket) = 0;
+  virtual void post(int peer, std::string_view header, const void* data, std::size_t bytes,
+                    TransportRequest& request) = 0;
+  // A large active message needs exactly one of these two calls.
+  virtual void fetch(void* handle, void* data, std::size_t bytes, TransportRequest& request) = 0;
+  virtual void discard(void* handle) = 0;
 
   // Moves what can be moved without waiting; whether anything did.
   virtual bool progress() = 0;
@@ -68,12 +69,12 @@ class Transport {
   virtual bool is_lost(int peer) const = 0;
   // To be called once peers have connected: keeps what they have connected to from programs that this process starts.
   virtual void close_to_programs() = 0;
-  // Ends everything under way, so that memory given to parcels is free, and every connection. `gently`: what has been
-  // handed over is still sent, for at most `limit`.
+  // Ends every request, so that the caller may free their memory, and every connection. `gently`: first sends what has
+  // been handed over, for at most `limit`.
   virtual void close(bool gently, std::chrono::milliseconds limit) = 0;
 };
 
-// False: the letter is not for this group, forget it. True for a large one: fetch() or discard() will follow.
-using LetterHandler = std::function<bool(const Letter&)>;
+// False: the message is not for this group and is dropped. True for a large one: fetch() or discard() will follow.
+using ActiveMessageHandler = std::function<bool(const ActiveMessage&)>;
 
 }  // namespace lockstep::comm

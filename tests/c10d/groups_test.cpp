@@ -100,8 +100,7 @@ void check_errors_name_world_ranks(int rank) {
     expect_error(ErrorCode::kInvalidArgument,
                  {"send, called on rank 1", "rank 0 of the world", "'middle'", "ranks 1,2"},
                  [&] { send(tensor, 0, {.group = group}); });
-    expect_error(ErrorCode::kTimeout,
-                 {"rank 0 (rank 1 of the world)", "rank(s) 2 (no call yet) of the world never called it"},
+    expect_error(ErrorCode::kTimeout, {"rank 0 (rank 1 of the world)", "rank(s) 2 (", "of the world never called it"},
                  [&] { all_reduce(tensor, {.group = late}); });
     expect_error(ErrorCode::kTimeout, {"Rank 2 failed to pass monitoredBarrier"},
                  [&] { monitored_barrier({.group = lost, .timeout = std::chrono::milliseconds(300)}); });

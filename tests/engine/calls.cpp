@@ -6,7 +6,7 @@
 #include <cstring>
 #include <deque>
 
-#include "engine/hierarchical/wide_call.h"
+#include "engine/hierarchical/call.h"
 #include "lockstep/reduce/reduce.h"
 
 namespace lockstep::test {
@@ -375,7 +375,7 @@ void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std
       if (own() % 8 != 0) under_way.add(std::move(call), *operation);
     }
     while (under_way.size() > own() % 40) ASSERT_NO_FATAL_FAILURE(under_way.finish_one());
-    if (own() % 16 == 0) group.poke();
+    if (own() % 16 == 0) group.progress();
   }
   while (under_way.size() > 0) ASSERT_NO_FATAL_FAILURE(under_way.finish_one());
   const Status status = group.run(Barrier{}, Deadline::after(kPatience));

@@ -55,8 +55,8 @@ class Groups {
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };
 
-// Rank 2 stops; rank 0 sees it in the group "ends" and does as `leave` says; rank 1 waits in `group`.
-void tell_of_rank_2(int signal, const std::string& group, const std::function<void(Groups&)>& leave,
+// Rank 2 stops; rank 0 sees it in the group "ends" and does as `leave` says; rank 1 waits in `call`.
+void tell_of_rank_2(int signal, const std::function<Status(Groups&)>& call, const std::function<void(Groups&)>& leave,
                     const std::function<void(const Status&)>& check) {
   if (!is_rank()) {
     FaultyJob job(3);
@@ -71,10 +71,16 @@ void tell_of_rank_2(int signal, const std::string& group, const std::function<vo
   EXPECT_TRUE(groups.call("world").ok());
   say_ready();
   if (groups.rank() == 2) wait_for_ever();
-  if (groups.rank() == 1) return check(groups.call(group));
+  if (groups.rank() == 1) return check(call(groups));
   const Status status = groups["ends"].run(Barrier{}, Deadline::after(signal == SIGKILL ? 60s : 1s));
   EXPECT_FALSE(status.ok());
   leave(groups);
+}
+
+void tell_of_rank_2(int signal, const std::string& group, const std::function<void(Groups&)>& leave,
+                    const std::function<void(const Status&)>& check) {
+  tell_of_rank_2(
+      signal, [&](Groups& groups) { return groups.call(group); }, leave, check);
 }
 
 TEST(FirstCauseFault, WhoLeavesBecauseOfADeathNamesIt) {
@@ -129,6 +135,31 @@ TEST(FirstCauseFault, WhoLeavesBecauseOfATimeoutNamesIt) {
                      "rank(s) 2 (no call yet, stopped by a signal) of the world never called it");
         expect_names(status, ErrorCode::kPeerFailed, "left the group before barrier #1 of group 'others'");
       });
+}
+
+// Rank 0 knows why it sends nothing, and does not leave.
+void time_out_on_a_message_from(int source) {
+  tell_of_rank_2(
+      SIGKILL,
+      [&](Groups& groups) {
+        // Rank 0 breaks it when it has seen the death.
+        EXPECT_TRUE(test::wait_for([&] { return !groups["world"].health().ok(); }));
+        int value = 0;
+        return groups["others"].run(Receive{{&value, sizeof value}, source}, Deadline::after(100ms));
+      },
+      [](Groups& groups) { EXPECT_TRUE(test::wait_for([&] { return !groups["others"].health().ok(); })); },
+      [](const Status& status) {
+        EXPECT_TRUE(status.message().starts_with("rank 2 ")) << status.message();
+        expect_names(status, ErrorCode::kTimeout, ". After that recv from ");
+      });
+}
+
+TEST(FirstCauseFault, AMessageThatTimesOutNamesIt) {
+  time_out_on_a_message_from(1);
+}
+
+TEST(FirstCauseFault, AMessageFromAnyRankThatTimesOutNamesIt) {
+  time_out_on_a_message_from(kAnySource);
 }
 
 // What a rank has seen fail before a group was made has nothing to do with that group.

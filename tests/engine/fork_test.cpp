@@ -68,7 +68,7 @@ int use(Belongings& all) {
   for (Operation& operation : all.started) {
     if (!operation.is_completed() || !refused(operation.wait(soon))) return 15;
   }
-  group.poke();
+  group.progress();
   group.abort("a fork has no say");
   if (!refused(all.group->store().set("a key", "a value"))) return 16;
   if (all.shared[5] < 1) return 17;

@@ -150,7 +150,7 @@ TEST(GroupsMulti, DroppedOperationsCompleteAndLetTheirBuffersGo) {
     const Deadline patience = soon();
     while (std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call.expired(); })) {
       ASSERT_FALSE(patience.expired());
-      group.poke();
+      group.progress();
       std::this_thread::yield();
     }
     ASSERT_TRUE(group.run(Barrier{}, soon()).ok());

@@ -162,7 +162,8 @@ TEST(HostsFault, WhoNeverCallsIsNamedOnEveryMachine) {
     const ProcessGroup group;
     EXPECT_TRUE(add_up(*group, kBound).ok());
     if (rank == 3) {
-      ASSERT_TRUE(test::wait_for([&] { return !group->health().ok() || !(group->poke(), group->health()).ok(); }, 20s));
+      ASSERT_TRUE(
+          test::wait_for([&] { return !group->health().ok() || !(group->progress(), group->health()).ok(); }, 20s));
       expect_names(group->health(), ErrorCode::kTimeout, {"rank(s) 3 (on", "last call all_reduce #1"});
       return;
     }

@@ -38,6 +38,9 @@
 
 namespace lockstep::comm {
 
+// `list`: a caller that makes one call of several collectives says how many they are (at most 65535; PyTorch's
+// coalesced calls). Ranks whose lists differ in length would fall out of step, so the group breaks then (kMismatch).
+//
 // Sizes are elements of `type` unless they say bytes. Pointers may be null where the size is zero. An output may be the
 // input itself (in place); any other overlap is undefined.
 
@@ -48,6 +51,7 @@ struct AllReduce {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;  // kPremulSum
+  int list = 1;         // collectives in the list that this one is part of (see below)
 };
 
 // Only `root` gets the result; the input of every other rank stays as it is and its output is not used.
@@ -84,6 +88,7 @@ struct AllGather {
   ConstPiece input;
   std::vector<Piece> outputs;
   DataType type = DataType::kByte;
+  int list = 1;
 };
 struct Gather {
   ConstPiece input;
@@ -104,6 +109,7 @@ struct ReduceScatter {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;
+  int list = 1;
 };
 // inputs[r] goes to rank r; outputs[r] comes from rank r.
 struct AllToAll {
@@ -117,6 +123,7 @@ struct Barrier {};
 struct Refusal {
   static constexpr std::size_t kReasonBytes = 216;
   std::string_view reason;
+  int list = 1;
 };
 
 // Point to point. Messages between two ranks with equal tags arrive in the order in which they were sent.
@@ -171,15 +178,13 @@ struct CommunicatorOptions {
   std::vector<int> world_ranks = {};
 };
 
-class Drivable;
-class WideGroup;
+class Group;
 struct RequestView;
 
 // In a fork of the rank's process (fork.h) calls are refused with kUnsupported, and neither they nor its end have any
 // effect on the group.
 class Communicator {
  public:
-  class Impl;
   static constexpr int kMaxPending = 32;
   // Inputs up to this size always travel inside the control memory, in one step.
   static constexpr std::size_t kInlineBytes = 1024;
@@ -233,8 +238,8 @@ class Communicator {
   Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
   Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
 
-  // Helps along everything that is under way and needs no waiting. Cheap when there is nothing to do.
-  void poke();
+  // Moves everything that is under way and needs no waiting. Cheap when there is nothing to do.
+  void progress();
 
   // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
   void abort(const std::string& reason);
@@ -250,17 +255,18 @@ class Communicator {
   std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
-  Communicator(std::shared_ptr<Impl> impl, std::shared_ptr<WideGroup> wide);
-  static Result<std::unique_ptr<Communicator>> meet(const std::shared_ptr<Store>& store, CommunicatorOptions own);
-  Drivable& group() const;
+  explicit Communicator(std::shared_ptr<Group> group);
   Status run_request(const RequestView& request, Deadline deadline);
   Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
+  template <typename Args>
+  Status run_transfer(const Args& args, Deadline deadline);
+  template <typename Args>
+  Result<Operation> start_transfer(const Args& args, KeepAlive keep_alive);
   // kUnsupported in a fork of the rank.
   Status check_process() const;
 
   const Origin origin_;
-  std::shared_ptr<Impl> impl_;       // all ranks are on one machine, or
-  std::shared_ptr<WideGroup> wide_;  // they are not
+  const std::shared_ptr<Group> group_;
 };
 
 }  // namespace lockstep::comm

@@ -31,6 +31,7 @@ Status check_list(const RequestView& request, const char* what, std::size_t size
 
 RequestView view_of(const AllReduce& args, int) {
   RequestView request = reduction(Kind::kAllReduce, args);
+  request.list = args.list;
   const std::size_t bytes = args.count * size_of(args.type);
   request.count = args.count;
   request.input = {args.input, bytes};
@@ -65,6 +66,7 @@ RequestView view_of(const Broadcast& args, int rank) {
 RequestView view_of(const AllGather& args, int) {
   RequestView request;
   request.kind = Kind::kAllGather;
+  request.list = args.list;
   request.type = args.type;
   request.input = args.input;
   request.outputs = args.outputs;
@@ -93,6 +95,7 @@ RequestView view_of(const Scatter& args, int rank) {
 
 RequestView view_of(const ReduceScatter& args, int) {
   RequestView request = reduction(Kind::kReduceScatter, args);
+  request.list = args.list;
   request.inputs = args.inputs;
   request.output = args.output;
   return request;
@@ -117,6 +120,7 @@ RequestView view_of(const Barrier&, int) {
 RequestView view_of(const Refusal& args, int) {
   RequestView request;
   request.kind = Kind::kRefusal;
+  request.list = args.list;
   const std::string_view reason = args.reason.empty() ? "it did not say why" : args.reason;
   request.input = {reason.data(), std::min(reason.size(), Refusal::kReasonBytes)};
   return request;
@@ -149,6 +153,10 @@ Status validate(const RequestView& request, int rank, int world) {
   if (is_reduction(request.kind) && !is_supported(request.type, request.op)) {
     return {ErrorCode::kUnsupported,
             fmt::format("{}: {} is not defined for {}", name, to_string(request.op), to_string(request.type))};
+  }
+  if (request.list < 1 || request.list > kLongestList) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("{}: a list has 1 to {} collectives, got {}", name, kLongestList, request.list)};
   }
   const Kind kind = request.kind;
   const bool root = rank == request.root;

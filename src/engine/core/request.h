@@ -7,8 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/local/control.h"
+#include "kind.h"
 #include "lockstep/base/status.h"
+#include "lockstep/engine/communicator.h"
 
 namespace lockstep::comm {
 
@@ -19,6 +20,7 @@ struct RequestTerms {
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;
   int root = 0;
+  int list = 1;           // collectives in the caller's list
   std::size_t count = 0;  // of units (unit_of) that every rank must name alike; 0 where sizes may differ by rank
   ConstPiece input;       // the same for every receiver
   Piece output;           // one result
@@ -38,6 +40,8 @@ struct RequestView : RequestTerms {
   std::span<const ConstPiece> inputs;
   std::span<const Piece> outputs;
 };
+
+inline constexpr int kLongestList = 65535;
 
 // Bytes of what `count` counts: elements, but bytes of a broadcast, whose type only has to agree.
 inline std::size_t unit_of(Kind kind, DataType type) {

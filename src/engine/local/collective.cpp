@@ -76,7 +76,8 @@ Status Collective::post(std::uint64_t sequence) {
   post.type = request_.type;
   post.op = request_.op;
   post.flags = conduct_ == Conduct::kStays ? kBlocking : 0;
-  post.root = request_.root;
+  post.root = static_cast<std::uint16_t>(request_.root);
+  post.list = static_cast<std::uint16_t>(request_.list);
   post.count = request_.count;
   post.factor = request_.factor;
   LOCKSTEP_FAULT_POINT("post: called");
@@ -259,7 +260,9 @@ bool Collective::everyone_ready() {
 bool Collective::advance(bool help, Scratch& scratch) {
   if (phase_ == Phase::kPosted) {
     if (!everyone_posted()) return false;
-    if (Status agreed = Plan(memory_, sequence_).agreement(); !agreed.ok()) {
+    const Plan plan(memory_, sequence_);
+    if (Status agreed = plan.agreement(); !agreed.ok()) {
+      if (!plan.lists_agree()) waiting_.abort(agreed.code(), agreed.message());
       finish(std::move(agreed));
       return true;
     }

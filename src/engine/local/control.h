@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/core/kind.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/reduce/types.h"
 
@@ -16,23 +17,6 @@ namespace lockstep::comm {
 
 inline constexpr int kRing = Communicator::kMaxPending;
 inline constexpr std::size_t kLine = 64;
-
-enum class Kind : std::uint8_t {
-  kNone,
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kAllGather,
-  kGather,
-  kScatter,
-  kReduceScatter,
-  kAllToAll,
-  kBarrier,
-  kSend,
-  kReceive,
-  kRefusal,  // of a rank that cannot take part; its input is the reason, in words
-};
-const char* to_string(Kind kind);
 
 // A place in shared memory that means the same to every rank: 0 is "nowhere (for others)"; else an offset, plus one,
 // into the arena of the rank that published it, or, with the top bit, into the control memory.
@@ -57,7 +41,8 @@ struct alignas(kLine) Post {
   DataType type;
   ReduceOp op;
   std::uint8_t flags;
-  std::int32_t root;
+  std::uint16_t root;
+  std::uint16_t list;
   std::uint64_t count;
   double factor;
   Address input;
@@ -143,15 +128,15 @@ struct alignas(kLine) Message {
   std::atomic<std::uint64_t> taken;   // position + 1 once the receiver is done with the entry
   std::int64_t tag;
   std::uint64_t bytes;
-  Address data;      // kNowhere: in `eager`
-  Address consumed;  // where to set a flag once the data has been copied (large messages)
-  Address passage;   // of a Passage, where the data comes in pieces
+  Address data;       // kNowhere: in `eager`
+  Address consumed;   // where to set a flag once the data has been copied (large messages)
+  Address pipelined;  // of a PipelinedSend, where the data comes in pieces
   alignas(kLine) std::byte eager[kEagerBytes];
 };
 
 // A large message from private memory, in the sender's arena: its pieces are written while earlier ones are read, and
 // then over these, so that all stays in cache. To a receiver that is not there they are written side by side.
-struct Passage {
+struct PipelinedSend {
   std::uint64_t piece_bytes;
   alignas(kLine) std::atomic<std::uint64_t> written;  // pieces
   alignas(kLine) std::atomic<std::uint64_t> read;

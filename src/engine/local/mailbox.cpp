@@ -13,15 +13,15 @@
 namespace lockstep::comm {
 namespace {
 
-// Pieces of a passage, and how many lie side by side before places are used again.
+// Pieces of a pipelined, and how many lie side by side before places are used again.
 constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
 constexpr std::size_t kLargestPiece = std::size_t{128} << 10;
 constexpr std::uint32_t kPiecesAhead = 6;
 // Shorter messages do not tell how best to copy.
 constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
 
-std::uint64_t pieces_of(std::size_t bytes, const Passage& passage) {
-  return (bytes + passage.piece_bytes - 1) / passage.piece_bytes;
+std::uint64_t pieces_of(std::size_t bytes, const PipelinedSend& pipelined) {
+  return (bytes + pipelined.piece_bytes - 1) / pipelined.piece_bytes;
 }
 
 }  // namespace
@@ -43,24 +43,24 @@ void Mailbox::start(Transfer& transfer) {
   } else if (!take_unexpected(transfer, Which::kAny)) {
     receives_.push_back(&transfer);
   }
-  pump();
+  progress();
 }
 
 bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
-  const auto letter = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                   [&](const Letter& candidate) { return matches(transfer, candidate); });
-  if (letter == unexpected_.end()) return false;
-  if (which == Which::kWritten && letter->passage != nullptr &&
-      letter->passage->written.load(std::memory_order_acquire) < pieces_of(letter->bytes, *letter->passage)) {
+  const auto arrival = std::find_if(unexpected_.begin(), unexpected_.end(),
+                                    [&](const Arrival& candidate) { return matches(transfer, candidate); });
+  if (arrival == unexpected_.end()) return false;
+  if (which == Which::kWritten && arrival->pipelined != nullptr &&
+      arrival->pipelined->written.load(std::memory_order_acquire) < pieces_of(arrival->bytes, *arrival->pipelined)) {
     return false;
   }
-  deliver(transfer, *letter);
-  unexpected_.erase(letter);
+  deliver(transfer, *arrival);
+  unexpected_.erase(arrival);
   return true;
 }
 
 bool Mailbox::try_receive(Transfer& transfer) {
-  pump();
+  progress();
   return !waiting_.aborted() && take_unexpected(transfer, Which::kWritten);
 }
 
@@ -87,7 +87,7 @@ bool Mailbox::has_mail() const {
   return false;
 }
 
-void Mailbox::pump() {
+void Mailbox::progress() {
   if (!waiting_.aborted()) pass_on();
   for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
     if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
@@ -122,7 +122,7 @@ bool Mailbox::try_send(Transfer& transfer) {
   if (!free) return false;
   message.tag = transfer.tag;
   message.bytes = transfer.source.bytes;
-  message.data = message.consumed = message.passage = kNowhere;
+  message.data = message.consumed = message.pipelined = kNowhere;
   if (transfer.source.bytes <= kEagerBytes) {
     if (transfer.source.bytes > 0) std::memcpy(message.eager, transfer.source.data, transfer.source.bytes);
     transfer.over = true;
@@ -136,7 +136,7 @@ bool Mailbox::try_send(Transfer& transfer) {
   message.filled.store(position + 1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("message: sent");
   waiting_.notify(true);
-  if (message.passage != kNowhere) write_passage(transfer.source, message);
+  if (message.pipelined != kNowhere) write_pieces(transfer.source, message);
   return true;
 }
 
@@ -145,7 +145,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   outgoing.transfer = &transfer;
   const void* data = transfer.source.data;
   if (!memory_.arena().contains(data, transfer.source.bytes)) {
-    LOCKSTEP_RETURN_IF_ERROR(open_passage(outgoing, message, transfer.source.bytes));
+    LOCKSTEP_RETURN_IF_ERROR(open_pipelined_send(outgoing, message, transfer.source.bytes));
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
     transfer.over = true;  // the caller's buffer is free again as soon as all is written
@@ -159,48 +159,48 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   return {};
 }
 
-// The flag lies before the passage.
-Status Mailbox::open_passage(Outgoing& outgoing, Message& message, std::size_t bytes) {
+// The flag lies before the pipelined.
+Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
   const std::size_t piece = std::clamp(bytes / 4, kSmallestPiece, kLargestPiece) / kLine * kLine;
   const std::size_t pieces = (bytes + piece - 1) / piece;
   // A receiver that follows lets a few pieces do, so the other pages are not wanted.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(
-      outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(Passage) + pieces * sizeof(std::uint32_t)));
-  auto* const passage = new (outgoing.flag.data() + kLine) Passage{piece, {0}, {0}};
-  message.passage = memory_.address_in_arena(passage);
+      outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(PipelinedSend) + pieces * sizeof(std::uint32_t)));
+  auto* const pipelined = new (outgoing.flag.data() + kLine) PipelinedSend{piece, {0}, {0}};
+  message.pipelined = memory_.address_in_arena(pipelined);
   return {};
 }
 
 // After the message has been announced, so that the receiver can follow. Never waits for one that stands still.
-void Mailbox::write_passage(const ConstPiece& source, const Message& message) {
-  auto& passage = *reinterpret_cast<Passage*>(memory_.resolve(memory_.rank(), message.passage));
+void Mailbox::write_pieces(const ConstPiece& source, const Message& message) {
+  auto& pipelined = *reinterpret_cast<PipelinedSend*>(memory_.resolve(memory_.rank(), message.pipelined));
   std::byte* const staging = memory_.resolve(memory_.rank(), message.data);
   const auto* const data = static_cast<const std::byte*>(source.data);
-  const std::uint64_t pieces = pieces_of(source.bytes, passage);
+  const std::uint64_t pieces = pieces_of(source.bytes, pipelined);
   const bool plain = choice_.way() == CopyWay::kPlain;
   const auto started = std::chrono::steady_clock::now();
   std::uint64_t reused = 0;  // pieces that others have been written over
   std::uint32_t places = 0;
   std::uint64_t stood_at = 0;  // where the receiver was when it was last waited for in vain
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
-    std::uint64_t read = passage.read.load(std::memory_order_acquire);
+    std::uint64_t read = pipelined.read.load(std::memory_order_acquire);
     if (places >= kPiecesAhead && read > stood_at) {
       for (int spin = 0; read <= reused && spin < waiting_.patience(); ++spin) {
         waiting_.relax();
-        read = passage.read.load(std::memory_order_acquire);
+        read = pipelined.read.load(std::memory_order_acquire);
       }
       if (read <= reused) stood_at = read;
     }
     const bool reuse = places >= kPiecesAhead && read > reused;
-    const std::uint32_t place = reuse ? passage.places()[reused++] : places++;
-    passage.places()[piece] = place;
-    const std::size_t begin = piece * passage.piece_bytes;
-    const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, source.bytes - begin);
-    std::byte* const to = staging + place * passage.piece_bytes;
+    const std::uint32_t place = reuse ? pipelined.places()[reused++] : places++;
+    pipelined.places()[piece] = place;
+    const std::size_t begin = piece * pipelined.piece_bytes;
+    const std::size_t bytes = std::min<std::size_t>(pipelined.piece_bytes, source.bytes - begin);
+    std::byte* const to = staging + place * pipelined.piece_bytes;
     plain ? copy_cached(to, data + begin, bytes) : copy_to_readers(to, data + begin, bytes);
     LOCKSTEP_FAULT_POINT("message: piece written");
-    passage.written.store(piece + 1, std::memory_order_seq_cst);
+    pipelined.written.store(piece + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
   if (source.bytes < kJudgedBytes) return;
@@ -220,14 +220,14 @@ void Mailbox::fetch_from(int source) {
                                                  ranks.name(source), reached.message()));
       return;
     }
-    Letter letter = open(source, message);
+    Arrival arrival = open(source, message);
     const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                      [&](const Transfer* candidate) { return matches(*candidate, letter); });
+                                      [&](const Transfer* candidate) { return matches(*candidate, arrival); });
     if (receive != receives_.end()) {
-      deliver(**receive, letter);
+      deliver(**receive, arrival);
       receives_.erase(receive);
     } else {
-      unexpected_.push_back(std::move(letter));
+      unexpected_.push_back(std::move(arrival));
     }
     ++received_[source];
     LOCKSTEP_FAULT_POINT("message: read");
@@ -237,74 +237,75 @@ void Mailbox::fetch_from(int source) {
 }
 
 Status Mailbox::reach(int source, const Message& message) const {
-  for (const Address address : {message.data, message.consumed, message.passage})
+  for (const Address address : {message.data, message.consumed, message.pipelined})
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(source, address));
   return {};
 }
 
-Mailbox::Letter Mailbox::open(int source, const Message& message) const {
-  Letter letter{source, message.tag, message.bytes, {}, nullptr, nullptr, nullptr};
+Mailbox::Arrival Mailbox::open(int source, const Message& message) const {
+  Arrival arrival{source, message.tag, message.bytes, {}, nullptr, nullptr, nullptr};
   if (message.data == kNowhere) {
-    letter.eager.assign(reinterpret_cast<const char*>(message.eager),
-                        std::min<std::size_t>(message.bytes, kEagerBytes));
+    arrival.eager.assign(reinterpret_cast<const char*>(message.eager),
+                         std::min<std::size_t>(message.bytes, kEagerBytes));
   } else {
-    letter.data = memory_.resolve(source, message.data);
-    letter.consumed = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.resolve(source, message.consumed));
-    if (message.passage != kNowhere)
-      letter.passage = reinterpret_cast<Passage*>(memory_.resolve(source, message.passage));
+    arrival.data = memory_.resolve(source, message.data);
+    arrival.consumed = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.resolve(source, message.consumed));
+    if (message.pipelined != kNowhere)
+      arrival.pipelined = reinterpret_cast<PipelinedSend*>(memory_.resolve(source, message.pipelined));
   }
-  return letter;
+  return arrival;
 }
 
-void Mailbox::deliver(Transfer& receive, const Letter& letter) {
-  receive.from = letter.from;
-  if (receive.target.bytes != letter.bytes) {
-    receive.status = {ErrorCode::kMismatch,
-                      fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
-                                  memory_.roster().name(letter.from), letter.tag, receive.target.bytes, letter.bytes)};
-  } else if (letter.passage != nullptr) {
-    fetching_.push_back({&receive, letter});
+void Mailbox::deliver(Transfer& receive, const Arrival& arrival) {
+  receive.from = arrival.from;
+  if (receive.target.bytes != arrival.bytes) {
+    receive.status = {
+        ErrorCode::kMismatch,
+        fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
+                    memory_.roster().name(arrival.from), arrival.tag, receive.target.bytes, arrival.bytes)};
+  } else if (arrival.pipelined != nullptr) {
+    fetching_.push_back({&receive, arrival});
     if (fetch_pieces(fetching_.back())) fetching_.pop_back();
     return;
-  } else if (letter.bytes > 0) {
-    const void* data = letter.data != nullptr ? static_cast<const void*>(letter.data) : letter.eager.data();
-    copy_cached(receive.target.data, data, letter.bytes);
+  } else if (arrival.bytes > 0) {
+    const void* data = arrival.data != nullptr ? static_cast<const void*>(arrival.data) : arrival.eager.data();
+    copy_cached(receive.target.data, data, arrival.bytes);
   }
-  end_receive(receive, letter);
+  end_receive(receive, arrival);
 }
 
 // True once there are no more.
 bool Mailbox::fetch_pieces(Fetching& fetching) {
-  const Letter& letter = fetching.letter;
-  Passage& passage = *letter.passage;
+  const Arrival& arrival = fetching.arrival;
+  PipelinedSend& pipelined = *arrival.pipelined;
   auto* const target = static_cast<std::byte*>(fetching.transfer->target.data);
-  const std::uint64_t pieces = pieces_of(letter.bytes, passage);
+  const std::uint64_t pieces = pieces_of(arrival.bytes, pipelined);
   int spins = waiting_.patience();
   while (fetching.pieces < pieces) {
-    if (passage.written.load(std::memory_order_acquire) <= fetching.pieces) {
+    if (pipelined.written.load(std::memory_order_acquire) <= fetching.pieces) {
       if (--spins < 0 || waiting_.aborted()) return false;
       waiting_.relax();
       continue;
     }
-    const std::size_t begin = fetching.pieces * passage.piece_bytes;
-    const std::size_t bytes = std::min<std::size_t>(passage.piece_bytes, letter.bytes - begin);
-    const std::byte* const from = letter.data + passage.places()[fetching.pieces] * passage.piece_bytes;
-    letter.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
-                                  : copy_cached(target + begin, from, bytes);
+    const std::size_t begin = fetching.pieces * pipelined.piece_bytes;
+    const std::size_t bytes = std::min<std::size_t>(pipelined.piece_bytes, arrival.bytes - begin);
+    const std::byte* const from = arrival.data + pipelined.places()[fetching.pieces] * pipelined.piece_bytes;
+    arrival.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
+                                   : copy_cached(target + begin, from, bytes);
     LOCKSTEP_FAULT_POINT("message: piece read");
-    passage.read.store(++fetching.pieces, std::memory_order_release);
+    pipelined.read.store(++fetching.pieces, std::memory_order_release);
     spins = waiting_.patience();
   }
-  end_receive(*fetching.transfer, letter);
+  end_receive(*fetching.transfer, arrival);
   return true;
 }
 
-void Mailbox::end_receive(Transfer& receive, const Letter& letter) {
+void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
   // The sender may have taken its memory back meanwhile; it breaks the group before it does.
-  if (letter.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
-  if (letter.consumed != nullptr) {
+  if (arrival.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
+  if (arrival.consumed != nullptr) {
     LOCKSTEP_FAULT_POINT("message: consumed");
-    letter.consumed->store(1, std::memory_order_seq_cst);
+    arrival.consumed->store(1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
   receive.over = true;

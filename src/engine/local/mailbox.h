@@ -2,7 +2,7 @@
 //
 // A small message travels inside the channel entry; a large one stays in the sender's arena, is copied once by the
 // receiver, and the receiver says so in a flag beside it. From private memory it comes there in pieces, which the
-// receiver may fetch meanwhile (Passage, control.h). Messages that nobody has asked for yet are taken out of the
+// receiver may fetch meanwhile (PipelinedSend, control.h). Messages that nobody has asked for yet are taken out of the
 // channel, so an unmatched message never blocks the ones behind it.
 #pragma once
 
@@ -12,23 +12,12 @@
 #include <vector>
 
 #include "collective.h"
+#include "engine/core/operation.h"
 #include "group_memory.h"
 #include "reduce/copy_choice.h"
 #include "waiting.h"
 
 namespace lockstep::comm {
-
-// A send or receive under way.
-struct Transfer {
-  bool is_send = false;
-  int peer = kAnySource;
-  std::int64_t tag = 0;
-  ConstPiece source;  // of a send
-  Piece target;       // of a receive
-  bool over = false;
-  Status status;
-  int from = -1;  // of a receive, once over
-};
 
 class Mailbox {
  public:
@@ -43,26 +32,27 @@ class Mailbox {
   bool try_receive(Transfer& transfer);
   // Whether another rank may still read the memory of this send.
   bool in_flight(const Transfer& transfer) const;
-  // Moves what can be moved without waiting. Of a broken group nothing is delivered any more: callers whose operations
-  // have failed may have freed their buffers.
-  void pump();
-  // Whether pump() may have something to do: for operations of this rank, or for others who want room in their rings.
-  bool wants_pump() const { return !idle() || has_mail(); }
+  // Moves what can be moved without waiting. In a broken group it delivers nothing more: callers whose operations have
+  // failed may have freed their buffers.
+  void progress();
+  // Whether progress() may have something to do: for operations of this rank, or for peers who need room in their
+  // rings.
+  bool has_work() const { return !idle() || has_mail(); }
   bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
 
  private:
-  struct Letter {  // a message that has arrived, wherever its bytes are
+  struct Arrival {  // a message that has arrived, wherever its bytes are
     int from;
     std::int64_t tag;
     std::size_t bytes;
     std::string eager;
     const std::byte* data;  // large: in the sender's arena
     std::atomic<std::uint32_t>* consumed;
-    Passage* passage;  // null: all of it is there
+    PipelinedSend* pipelined;  // null: all of it is there
   };
   struct Fetching {  // a receive whose message comes in pieces
     Transfer* transfer;
-    Letter letter;
+    Arrival arrival;
     std::uint64_t pieces = 0;  // fetched
   };
   struct Outgoing {  // a large message that the receiver has not copied yet
@@ -76,19 +66,19 @@ class Mailbox {
   void pass_on();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
-  Status open_passage(Outgoing& outgoing, Message& message, std::size_t bytes);
-  void write_passage(const ConstPiece& source, const Message& message);
+  Status open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes);
+  void write_pieces(const ConstPiece& source, const Message& message);
   bool fetch_pieces(Fetching& fetching);
-  void end_receive(Transfer& receive, const Letter& letter);
+  void end_receive(Transfer& receive, const Arrival& arrival);
   void fetch_from(int source);
-  enum class Which { kAny, kWritten };  // of the letters that match: the first, or that only if all of it is there
+  enum class Which { kAny, kWritten };  // of the arrivals that match: the first, or it only once it is complete
   bool take_unexpected(Transfer& transfer, Which which);
   Status reach(int source, const Message& message) const;
-  Letter open(int source, const Message& message) const;
-  static bool matches(const Transfer& receive, const Letter& letter) {
-    return receive.tag == letter.tag && (receive.peer == kAnySource || receive.peer == letter.from);
+  Arrival open(int source, const Message& message) const;
+  static bool matches(const Transfer& receive, const Arrival& arrival) {
+    return receive.tag == arrival.tag && (receive.peer == kAnySource || receive.peer == arrival.from);
   }
-  void deliver(Transfer& receive, const Letter& letter);
+  void deliver(Transfer& receive, const Arrival& arrival);
 
   const GroupMemory& memory_;
   const Waiting& waiting_;
@@ -96,10 +86,10 @@ class Mailbox {
   std::vector<std::uint64_t> received_;  // by source
   std::list<Transfer*> sends_;           // waiting for room, in order
   std::list<Transfer*> receives_;        // in the order in which they were asked for
-  std::deque<Letter> unexpected_;
+  std::deque<Arrival> unexpected_;
   std::list<Fetching> fetching_;
   std::list<Outgoing> in_flight_;
-  CopyChoice choice_;  // of writing passages
+  CopyChoice choice_;  // of writing pipelined sends
 };
 
 }  // namespace lockstep::comm

@@ -27,7 +27,7 @@ bool reduces(Kind kind) {
 }  // namespace
 
 // How many windows a rank lays out at a time.
-std::size_t MoveStream::lanes(Kind kind) const {
+std::size_t MoveStream::rails(Kind kind) const {
   return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
 }
 
@@ -42,9 +42,9 @@ std::size_t MoveStream::longest(const Job& job) const {
 // At least a few windows, so that they overlap. But with more ranks than cores nothing overlaps, and each meeting costs
 // turns of the cores.
 std::size_t MoveStream::window_bytes(Kind kind, std::size_t longest) const {
-  const std::size_t room = stream_piece_bytes(memory_.world()) / lanes(kind) / kLine * kLine;
+  const std::size_t room = stream_piece_bytes(memory_.world()) / rails(kind) / kLine * kLine;
   if (waiting_.crowded()) return room;
-  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / lanes(kind) / kLine * kLine);
+  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / rails(kind) / kLine * kLine);
   return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestWindow, most));
 }
 
@@ -75,14 +75,14 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
 Status MoveStream::pass(const Job& job, Window window, const WaitFor& wait_for) {
   const Kind kind = job.request.kind;
   const auto use = job.stages ? StagingRing::Use::kWrites : StagingRing::Use::kReads;
-  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(lanes(kind) * window.bytes, use, wait_for));
+  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(rails(kind) * window.bytes, use, wait_for));
   if (job.stages) lay_out(job, window);
   ring_.lay_out();
   return reduces(kind) ? reduce_all(job, window, wait_for) : fetch_all(job, window, wait_for);
 }
 
 // Where `from` lays out what `to` is to get.
-std::byte* MoveStream::lane(int from, int to, Kind kind, Window window) const {
+std::byte* MoveStream::rail(int from, int to, Kind kind, Window window) const {
   const int index = !lists_inputs(kind) ? 0 : to < from ? to : to - 1;
   return ring_.of(from) + index * window.bytes;
 }
@@ -93,7 +93,7 @@ void MoveStream::lay_out(const Job& job, Window window) const {
     if (piece.bytes <= window.begin) return;
     const auto* const from = static_cast<const std::byte*>(piece.data) + window.begin;
     const std::size_t bytes = std::min(window.bytes, piece.bytes - window.begin);
-    std::byte* const place = lane(me, to, job.request.kind, window);
+    std::byte* const place = rail(me, to, job.request.kind, window);
     way_ == CopyWay::kPlain ? copy_cached(place, from, bytes) : copy_to_readers(place, from, bytes);
   };
   if (!lists_inputs(job.request.kind)) return stage(me, job.request.input);
@@ -110,7 +110,7 @@ const std::byte* MoveStream::source(const Job& job, Window window, int from) con
     return static_cast<const std::byte*>(own.data) + window.begin;
   }
   const std::byte* const shared = job.plan.sent(from, me).data;
-  return shared != nullptr ? shared + window.begin : lane(from, me, request.kind, window);
+  return shared != nullptr ? shared + window.begin : rail(from, me, request.kind, window);
 }
 
 Status MoveStream::fetch_all(const Job& job, Window window, const WaitFor& wait_for) {

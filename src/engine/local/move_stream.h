@@ -46,13 +46,13 @@ class MoveStream {
 
   std::size_t longest(const Job& job) const;
   std::size_t window_bytes(Kind kind, std::size_t longest) const;
-  std::size_t lanes(Kind kind) const;
+  std::size_t rails(Kind kind) const;
   Status pass(const Job& job, Window window, const WaitFor& wait_for);
   void lay_out(const Job& job, Window window) const;
   Status fetch_all(const Job& job, Window window, const WaitFor& wait_for);
   Status reduce_all(const Job& job, Window window, const WaitFor& wait_for);
   void fetch(const Job& job, Window window, int from) const;
-  std::byte* lane(int from, int to, Kind kind, Window window) const;
+  std::byte* rail(int from, int to, Kind kind, Window window) const;
   const std::byte* source(const Job& job, Window window, int from) const;
 
   const GroupMemory& memory_;

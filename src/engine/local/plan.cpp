@@ -22,25 +22,6 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-const char* to_string(Kind kind) {
-  switch (kind) {
-    case Kind::kNone: return "nothing";
-    case Kind::kAllReduce: return "all_reduce";
-    case Kind::kReduce: return "reduce";
-    case Kind::kBroadcast: return "broadcast";
-    case Kind::kAllGather: return "all_gather";
-    case Kind::kGather: return "gather";
-    case Kind::kScatter: return "scatter";
-    case Kind::kReduceScatter: return "reduce_scatter";
-    case Kind::kAllToAll: return "all_to_all";
-    case Kind::kBarrier: return "barrier";
-    case Kind::kSend: return "send";
-    case Kind::kReceive: return "recv";
-    case Kind::kRefusal: return "what it could not take part in";
-  }
-  return "unknown";
-}
-
 Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
     : memory_(memory), sequence_(sequence), kind_(own().kind) {
   for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
@@ -67,7 +48,9 @@ std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
   return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
 }
 
-std::string Plan::describe(const Post& post, const Roster& ranks) {
+namespace {
+
+std::string describe_one(const Post& post, const Roster& ranks) {
   std::string name = to_string(post.kind);
   const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
                                                          : std::string(to_string(post.op));
@@ -86,13 +69,28 @@ std::string Plan::describe(const Post& post, const Roster& ranks) {
   }
 }
 
+}  // namespace
+
+std::string Plan::describe(const Post& post, const Roster& ranks) {
+  const std::string list = post.list > 1 ? fmt::format(" in a list of {}", post.list) : std::string();
+  return describe_one(post, ranks) + list;
+}
+
+bool Plan::lists_agree() const {
+  for (int rank = 1; rank < memory_.world(); ++rank) {
+    if (post(rank).list != post(0).list) return false;
+  }
+  return true;
+}
+
 Status Plan::agreement() const {
   const Post& first = post(0);
   bool agreed = first.kind != Kind::kRefusal;
   for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
     const Post& other = post(rank);
     agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
-             (other.count == first.count || has_lists(kind_)) && same_factor(other.factor, first.factor);
+             other.list == first.list && (other.count == first.count || has_lists(kind_)) &&
+             same_factor(other.factor, first.factor);
   }
   if (agreed) return check_sizes();
 

@@ -29,6 +29,8 @@ class Plan {
 
   // Ok when all ranks asked for the same; else who asked for what. The same text on every rank.
   Status agreement() const;
+  // If not, the ranks are out of step from here on.
+  bool lists_agree() const;
 
   // Maps what this process has not seen yet of the memory that the ranks have named; before anything else is done
   // there.

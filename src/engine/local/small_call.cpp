@@ -44,7 +44,8 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
   post.type = request_.type;
   post.op = request_.op;
   post.flags = kBlocking | kPrivateOutput | kInlined | (tiny ? kTiny : 0);
-  post.root = request_.root;
+  post.root = static_cast<std::uint16_t>(request_.root);
+  post.list = static_cast<std::uint16_t>(request_.list);
   post.count = has_lists(request_.kind) ? piece_ : request_.count;
   post.factor = request_.factor;
   std::byte* const place = tiny ? post.tiny() : memory_.payload(me, sequence, inputs_ * inline_stride(piece_, false));
@@ -86,7 +87,7 @@ void SmallCall::copy_inputs(std::byte* place, bool tiny, CopyWay way) const {
 bool SmallCall::agrees(const Post& theirs) const {
   return (theirs.flags & kInlined) != 0 && theirs.kind == mine_->kind && theirs.count == mine_->count &&
          theirs.type == mine_->type && theirs.op == mine_->op && theirs.root == mine_->root &&
-         same_factor(theirs.factor, mine_->factor);
+         theirs.list == mine_->list && same_factor(theirs.factor, mine_->factor);
 }
 
 std::byte* SmallCall::piece_of(int from, int to) const {

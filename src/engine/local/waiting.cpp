@@ -35,7 +35,7 @@ int cores() {
 
 }  // namespace
 
-Waiting::Waiting(const GroupMemory& memory, const Drivable& group)
+Waiting::Waiting(const GroupMemory& memory, const Group& group)
     : memory_(memory),
       group_(group),
       crowded_(memory.world() > cores()),
@@ -44,7 +44,7 @@ Waiting::Waiting(const GroupMemory& memory, const Drivable& group)
 
 void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
                     const std::function<bool()>& done) const {
-  const GroupRegistry::Others others = GroupRegistry::of_process().move_others(group_);
+  const GroupRegistry::Others others = GroupRegistry::of_process().progress_others(group_);
   const auto now = std::chrono::steady_clock::now();
   if (others.moved) idle_since = now;
   if (now - idle_since < yield_for_) {

@@ -3,7 +3,7 @@
 // A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
 // that the awaited rank rings. With more ranks than cores it yields at once: the core is needed by the one waited for.
 // Every wait sees an abort at once and the death of a process within kCheckEvery, and moves the process's other groups
-// (progress.h) before it yields or sleeps.
+// (group_registry.h) before it yields or sleeps.
 #pragma once
 
 #include <sched.h>
@@ -11,7 +11,7 @@
 #include <chrono>
 #include <functional>
 
-#include "engine/core/progress.h"
+#include "engine/core/group_registry.h"
 #include "group_memory.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
@@ -34,7 +34,7 @@ class Waiting {
   static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
 
   // `group`: whose waits these are.
-  Waiting(const GroupMemory& memory, const Drivable& group);
+  Waiting(const GroupMemory& memory, const Group& group);
 
   // Whether there are more ranks than cores.
   bool crowded() const { return crowded_; }
@@ -88,7 +88,7 @@ class Waiting {
   void wake(bool posted) const;
 
   const GroupMemory& memory_;
-  const Drivable& group_;
+  const Group& group_;
   bool crowded_;
   mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and LastWords
   int spins_;

@@ -19,7 +19,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr unsigned kLetterId = 1;
+constexpr unsigned kActiveMessageId = 1;
 
 std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
   return ucx.ucs_status_string(status);
@@ -27,7 +27,7 @@ std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
 
 class UcxTransport final : public Transport {
  public:
-  UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, LetterHandler handler,
+  UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, ActiveMessageHandler handler,
                std::string description, ForeignDescriptors at_start)
       : ucx_(ucx),
         context_(std::move(context)),
@@ -48,11 +48,11 @@ class UcxTransport final : public Transport {
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    handler.id = kLetterId;
+    handler.id = kActiveMessageId;
     handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-    handler.cb = &UcxTransport::on_letter;
+    handler.cb = &UcxTransport::on_active_message;
     handler.arg = this;
-    return check(ucx_.ucp_worker_set_am_recv_handler(worker_, &handler), "handler of letters");
+    return check(ucx_.ucp_worker_set_am_recv_handler(worker_, &handler), "handler of active messages");
   }
 
   std::string address() const override {
@@ -67,45 +67,46 @@ class UcxTransport final : public Transport {
 
   void introduce(int peer, std::string address) override { connections_[peer].address = std::move(address); }
 
-  void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, Parcel& parcel) override {
-    Flight* flight = begin(parcel);
-    const ucp_ep_h endpoint = endpoint_of(peer, *flight);
+  void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, TransportRequest& request) override {
+    Pending* pending = begin(request);
+    const ucp_ep_h endpoint = endpoint_of(peer, *pending);
     if (endpoint == nullptr) return;
-    ucp_request_param_t param = parameters(flight);
+    ucp_request_param_t param = parameters(pending);
     param.cb.send = &UcxTransport::on_sent;
-    keep(flight, ucx_.ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
+    keep(pending, ucx_.ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
   }
 
-  void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, Parcel& parcel) override {
-    Flight* flight = begin(parcel);
+  void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, TransportRequest& request) override {
+    Pending* pending = begin(request);
     // Only a connection of one's own tells of the peer's death.
-    if (endpoint_of(peer, *flight) == nullptr) return;
-    ucp_request_param_t param = parameters(flight);
+    if (endpoint_of(peer, *pending) == nullptr) return;
+    ucp_request_param_t param = parameters(pending);
     param.cb.recv = &UcxTransport::on_received;
-    keep(flight, ucx_.ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &param));
+    keep(pending, ucx_.ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &param));
   }
 
-  void post(int peer, std::string_view header, const void* data, std::size_t bytes, Parcel& parcel) override {
-    Flight* flight = begin(parcel);
-    const ucp_ep_h endpoint = endpoint_of(peer, *flight);
+  void post(int peer, std::string_view header, const void* data, std::size_t bytes,
+            TransportRequest& request) override {
+    Pending* pending = begin(request);
+    const ucp_ep_h endpoint = endpoint_of(peer, *pending);
     if (endpoint == nullptr) return;
-    flight->header = header;
-    ucp_request_param_t param = parameters(flight);
+    pending->header = header;
+    ucp_request_param_t param = parameters(pending);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = bytes > kLargeLetterBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+    param.flags = bytes > kEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
     param.cb.send = &UcxTransport::on_sent;
-    keep(flight,
-         ucx_.ucp_am_send_nbx(endpoint, kLetterId, flight->header.data(), flight->header.size(), data, bytes, &param));
+    keep(pending, ucx_.ucp_am_send_nbx(endpoint, kActiveMessageId, pending->header.data(), pending->header.size(), data,
+                                       bytes, &param));
   }
 
-  void fetch(void* ticket, void* data, std::size_t bytes, Parcel& parcel) override {
-    Flight* flight = begin(parcel);
-    ucp_request_param_t param = parameters(flight);
+  void fetch(void* handle, void* data, std::size_t bytes, TransportRequest& request) override {
+    Pending* pending = begin(request);
+    ucp_request_param_t param = parameters(pending);
     param.cb.recv_am = &UcxTransport::on_fetched;
-    keep(flight, ucx_.ucp_am_recv_data_nbx(worker_, ticket, data, bytes, &param));
+    keep(pending, ucx_.ucp_am_recv_data_nbx(worker_, handle, data, bytes, &param));
   }
 
-  void discard(void* ticket) override { ucx_.ucp_am_data_release(worker_, ticket); }
+  void discard(void* handle) override { ucx_.ucp_am_data_release(worker_, handle); }
 
   bool progress() override { return worker_ != nullptr && !closed_ && ucx_.ucp_worker_progress(worker_) != 0; }
 
@@ -147,9 +148,9 @@ class UcxTransport final : public Transport {
       finish(ucx_.ucp_worker_flush_nbx(worker_, &param), Deadline::after(limit));
     }
     const Deadline deadline = Deadline::after(kCloseLimit);
-    for (auto flight = flights_.begin(); flight != flights_.end();) {
-      void* const request = (flight++)->request;  // cancelling may end the flight at once
-      if (request != nullptr) ucx_.ucp_request_cancel(worker_, request);
+    for (auto pending = pending_.begin(); pending != pending_.end();) {
+      void* const ucx_request = (pending++)->ucx_request;  // cancelling may end it at once
+      if (ucx_request != nullptr) ucx_.ucp_request_cancel(worker_, ucx_request);
     }
     for (auto& [peer, connection] : connections_) {
       if (connection.endpoint == nullptr) continue;
@@ -158,9 +159,9 @@ class UcxTransport final : public Transport {
       param.flags = UCP_EP_CLOSE_FLAG_FORCE;
       finish(ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param), deadline);
     }
-    while (!flights_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
-    // What is still there may be settled by what UCX does later; its parcel is the caller's again.
-    for (Flight& flight : flights_) flight.parcel = nullptr;
+    while (!pending_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
+    // UCX may settle what is still there later, but the caller owns its requests again.
+    for (Pending& pending : pending_) pending.request = nullptr;
     closed_ = true;
   }
 
@@ -170,13 +171,13 @@ class UcxTransport final : public Transport {
     ucp_ep_h endpoint = nullptr;  // null: nothing has passed yet
     bool lost = false;
   };
-  // What UCX knows of a parcel; ends with it.
-  struct Flight {
+  // A request that UCX has under way.
+  struct Pending {
     UcxTransport* owner;
-    Parcel* parcel;      // null: ended by close()
-    void* request;       // null until UCX has taken it
-    std::string header;  // of a letter
-    std::list<Flight>::iterator self;
+    TransportRequest* request;  // null: ended by close()
+    void* ucx_request;          // null until UCX has taken it
+    std::string header;         // of an active message
+    std::list<Pending>::iterator self;
   };
   static constexpr auto kCloseLimit = std::chrono::milliseconds(200);
 
@@ -207,51 +208,51 @@ class UcxTransport final : public Transport {
     return {};
   }
 
-  Flight* begin(Parcel& parcel) {
-    parcel = Parcel();
-    parcel.done = false;
-    flights_.push_back({this, &parcel, nullptr, {}, {}});
-    flights_.back().self = std::prev(flights_.end());
-    beginning_ = &flights_.back();
+  Pending* begin(TransportRequest& request) {
+    request = TransportRequest();
+    request.done = false;
+    pending_.push_back({this, &request, nullptr, {}, {}});
+    pending_.back().self = std::prev(pending_.end());
+    beginning_ = &pending_.back();
     return beginning_;
   }
-  static ucp_request_param_t parameters(Flight* flight) {
+  static ucp_request_param_t parameters(Pending* pending) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    param.user_data = flight;
+    param.user_data = pending;
     return param;
   }
-  // What UCX answered. It may have called back from within the call, though it gives a request: for a message of
-  // several fragments that had all arrived before it was asked for. Then the flight has ended.
-  void keep(Flight* flight, ucs_status_ptr_t request) {
-    if (beginning_ != flight) return;
-    if (UCS_PTR_IS_PTR(request)) {
-      flight->request = request;
+  // What UCX answered. It may have called back from within the call, though it returns a request: for a message of
+  // several fragments that had all arrived before the receive was posted. Then `pending` has ended.
+  void keep(Pending* pending, ucs_status_ptr_t ucx_request) {
+    if (beginning_ != pending) return;
+    if (UCS_PTR_IS_PTR(ucx_request)) {
+      pending->ucx_request = ucx_request;
     } else {
-      settle(*flight, UCS_PTR_STATUS(request));
+      settle(*pending, UCS_PTR_STATUS(ucx_request));
     }
   }
-  void settle(Flight& flight, ucs_status_t status) {
-    if (Parcel* const parcel = flight.parcel; parcel != nullptr) {
+  void settle(Pending& pending, ucs_status_t status) {
+    if (TransportRequest* const request = pending.request; request != nullptr) {
       if (status == UCS_ERR_MESSAGE_TRUNCATED) {
-        parcel->status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
+        request->status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
       } else if (status != UCS_OK) {
-        parcel->status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
+        request->status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
       }
-      parcel->done = true;
+      request->done = true;
     }
-    if (beginning_ == &flight) beginning_ = nullptr;
-    flights_.erase(flight.self);
+    if (beginning_ == &pending) beginning_ = nullptr;
+    pending_.erase(pending.self);
   }
-  // Null: the parcel has failed.
-  ucp_ep_h endpoint_of(int peer, Flight& flight) {
+  // Null: the request has failed.
+  ucp_ep_h endpoint_of(int peer, Pending& pending) {
     const auto found = connections_.find(peer);
     if (found != connections_.end() && !closed_) {
       Connection& connection = found->second;
       if (connection.endpoint == nullptr && !connection.lost) connect(connection);
       if (!connection.lost) return connection.endpoint;
     }
-    settle(flight, UCS_ERR_NOT_CONNECTED);
+    settle(pending, UCS_ERR_NOT_CONNECTED);
     return nullptr;
   }
   void connect(Connection& connection) {
@@ -266,43 +267,45 @@ class UcxTransport final : public Transport {
     if (connected_) close_to_programs();  // one that was not made at the start
   }
 
-  void finish(ucs_status_ptr_t request, Deadline deadline) {
-    if (!UCS_PTR_IS_PTR(request)) return;
-    while (ucx_.ucp_request_check_status(request) == UCS_INPROGRESS && !deadline.expired()) {
+  void finish(ucs_status_ptr_t ucx_request, Deadline deadline) {
+    if (!UCS_PTR_IS_PTR(ucx_request)) return;
+    while (ucx_.ucp_request_check_status(ucx_request) == UCS_INPROGRESS && !deadline.expired()) {
       ucx_.ucp_worker_progress(worker_);
     }
-    ucx_.ucp_request_free(request);
+    ucx_.ucp_request_free(ucx_request);
   }
 
-  static void complete(void* request, ucs_status_t status, void* user_data) {
-    auto* flight = static_cast<Flight*>(user_data);
-    const UcxLibrary& ucx = flight->owner->ucx_;
-    flight->owner->settle(*flight, status);
-    ucx.ucp_request_free(request);
+  static void complete(void* ucx_request, ucs_status_t status, void* user_data) {
+    auto* pending = static_cast<Pending*>(user_data);
+    const UcxLibrary& ucx = pending->owner->ucx_;
+    pending->owner->settle(*pending, status);
+    ucx.ucp_request_free(ucx_request);
   }
-  static void on_sent(void* request, ucs_status_t status, void* user_data) { complete(request, status, user_data); }
-  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t*, void* user_data) {
-    complete(request, status, user_data);
+  static void on_sent(void* ucx_request, ucs_status_t status, void* user_data) {
+    complete(ucx_request, status, user_data);
   }
-  static void on_fetched(void* request, ucs_status_t status, std::size_t, void* user_data) {
-    complete(request, status, user_data);
+  static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t*, void* user_data) {
+    complete(ucx_request, status, user_data);
+  }
+  static void on_fetched(void* ucx_request, ucs_status_t status, std::size_t, void* user_data) {
+    complete(ucx_request, status, user_data);
   }
   static void on_error(void* argument, ucp_ep_h, ucs_status_t) { static_cast<Connection*>(argument)->lost = true; }
-  static ucs_status_t on_letter(void* argument, const void* header, std::size_t header_bytes, void* data,
-                                std::size_t bytes, const ucp_am_recv_param_t* param) {
+  static ucs_status_t on_active_message(void* argument, const void* header, std::size_t header_bytes, void* data,
+                                        std::size_t bytes, const ucp_am_recv_param_t* param) {
     const bool large = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-    Letter letter;
-    letter.header = {static_cast<const char*>(header), header_bytes};
-    letter.data = large ? nullptr : data;
-    letter.bytes = bytes;
-    letter.ticket = large ? data : nullptr;
-    const bool kept = static_cast<UcxTransport*>(argument)->handler_(letter);
+    ActiveMessage message;
+    message.header = {static_cast<const char*>(header), header_bytes};
+    message.data = large ? nullptr : data;
+    message.bytes = bytes;
+    message.handle = large ? data : nullptr;
+    const bool kept = static_cast<UcxTransport*>(argument)->handler_(message);
     return kept && large ? UCS_INPROGRESS : UCS_OK;
   }
 
   const UcxLibrary& ucx_;
   const std::shared_ptr<UcxContext> context_;
-  LetterHandler handler_;
+  ActiveMessageHandler handler_;
   std::string description_;
   ucp_worker_h worker_ = nullptr;
   const ForeignDescriptors at_start_;
@@ -312,14 +315,14 @@ class UcxTransport final : public Transport {
   int event_fd_ = -1;
   bool closed_ = false;
   std::map<int, Connection> connections_;
-  std::list<Flight> flights_;
-  Flight* beginning_ = nullptr;  // the latest, unless it has ended
+  std::list<Pending> pending_;
+  Pending* beginning_ = nullptr;  // the latest, unless it has ended
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
-                                            LetterHandler handler) {
+                                            ActiveMessageHandler handler) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
   const ForeignDescriptors foreign;
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));

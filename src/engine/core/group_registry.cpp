@@ -1,4 +1,4 @@
-#include "progress.h"
+#include "group_registry.h"
 
 #include <algorithm>
 #include <utility>
@@ -20,23 +20,23 @@ GroupRegistry& GroupRegistry::of_process() {
   return registry.get();
 }
 
-void GroupRegistry::add(const std::shared_ptr<Drivable>& group) {
+void GroupRegistry::add(const std::shared_ptr<Group>& group) {
   MutexLock lock(mutex_);
   groups_.push_back({group.get(), group});
   count_.store(groups_.size(), std::memory_order_relaxed);
 }
 
-void GroupRegistry::remove(const Drivable& group) {
+void GroupRegistry::remove(const Group& group) {
   MutexLock lock(mutex_);
   std::erase_if(groups_, [&](const Entry& entry) { return entry.address == &group; });
   next_turn_ = 0;
   count_.store(groups_.size(), std::memory_order_relaxed);
 }
 
-GroupRegistry::Others GroupRegistry::move_others(const Drivable& group) {
+GroupRegistry::Others GroupRegistry::progress_others(const Group& group) {
   if (count_.load(std::memory_order_relaxed) < 2) return {};
   Others others;
-  std::vector<std::shared_ptr<Drivable>> chosen;
+  std::vector<std::shared_ptr<Group>> chosen;
   {
     if (!mutex_.try_lock()) return {.moved = false, .busy = true};  // another thread is at it
     const MutexLock lock(mutex_, std::adopt_lock);
@@ -54,17 +54,17 @@ GroupRegistry::Others GroupRegistry::move_others(const Drivable& group) {
     }
     next_turn_ = (next_turn_ + idle_turns) % groups_.size();
   }
-  for (const auto& other : chosen) others.moved = other->nudge() || others.moved;
+  for (const auto& other : chosen) others.moved = other->try_progress() || others.moved;
   return others;
 }
 
-void GroupRegistry::tell_others(Drivable& group) {
+void GroupRegistry::tell_others(Group& group) {
   const Failure failure = group.failure();
   if (!failure.status.ok() && group.begin_telling()) tell(failure, &group);
 }
 
-void GroupRegistry::tell(const Failure& failure, const Drivable* from) {
-  std::vector<std::shared_ptr<Drivable>> others;
+void GroupRegistry::tell(const Failure& failure, const Group* from) {
+  std::vector<std::shared_ptr<Group>> others;
   {
     MutexLock lock(mutex_);
     for (const Entry& entry : groups_) {

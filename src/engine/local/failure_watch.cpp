@@ -4,9 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/core/process_state.h"
-#include "group.h"
+#include "local_group.h"
 #include "plan.h"
 
 namespace lockstep::comm {
@@ -22,18 +23,18 @@ std::string list_of(const std::vector<std::string>& ranks, const Roster& roster)
 
 }  // namespace
 
-std::string Communicator::Impl::describe(const Collective& collective) const {
+std::string LocalGroup::describe(const Collective& collective) const {
   return fmt::format("{} #{} of group '{}'", to_string(collective.request().kind), collective.sequence(),
                      memory_.name());
 }
 
-std::string Communicator::Impl::describe(const Transfer& transfer) const {
+std::string LocalGroup::describe(const Transfer& transfer) const {
   return fmt::format(
       "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
       transfer.peer == kAnySource ? "any rank" : memory_.roster().name(transfer.peer), transfer.tag, memory_.name());
 }
 
-std::string Communicator::Impl::last_call(int rank) const {
+std::string LocalGroup::last_call(int rank) const {
   const RankState& state = memory_.state(rank);
   const std::uint64_t current = state.current.load(std::memory_order_relaxed);
   if (current == 0) return "no call yet";
@@ -42,7 +43,7 @@ std::string Communicator::Impl::last_call(int rank) const {
   return over ? "last call " + call : "not through with " + call;
 }
 
-std::vector<int> Communicator::Impl::absent(std::uint64_t sequence) const {
+std::vector<int> LocalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (memory_.post(rank, sequence).state.load(std::memory_order_acquire) / 2 < sequence) ranks.push_back(rank);
@@ -50,7 +51,7 @@ std::vector<int> Communicator::Impl::absent(std::uint64_t sequence) const {
   return ranks;
 }
 
-Failure Communicator::Impl::failure() const {
+Failure LocalGroup::failure() const {
   Failure failure{health(), {}};
   if (failure.status.code() != ErrorCode::kPeerFailed) return failure;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -60,7 +61,7 @@ Failure Communicator::Impl::failure() const {
   return failure;
 }
 
-void Communicator::Impl::hear(const Failure& failure) {
+void LocalGroup::hear(const Failure& failure) {
   waiting_.note(first_cause(failure.status.message()));
   const auto is_dead = [&](int rank) {
     const Fd* const process = memory_.peer(rank).process.get();
@@ -71,7 +72,7 @@ void Communicator::Impl::hear(const Failure& failure) {
   }
 }
 
-Status Communicator::Impl::blame(int rank, const std::string& when) {
+Status LocalGroup::blame(int rank, const std::string& when) {
   const std::string what =
       fmt::format("{} (pid {}) {} {} ({}); first seen by {}", memory_.roster().name(rank), memory_.peer(rank).pid,
                   waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone(), when, last_call(rank), me());
@@ -79,7 +80,7 @@ Status Communicator::Impl::blame(int rank, const std::string& when) {
   return waiting_.abort_status();
 }
 
-Status Communicator::Impl::check(const Collective& collective, bool expired, Watch& watch) {
+Status LocalGroup::check(const Collective& collective, bool expired, Watch& watch) {
   const auto now = std::chrono::steady_clock::now();
   if (const std::uint64_t current = collective.progress(); current != watch.progress) {
     watch.progress = current;
@@ -107,7 +108,7 @@ Status Communicator::Impl::check(const Collective& collective, bool expired, Wat
 }
 
 // Who has not posted has not called it, or has stopped while it was at that.
-std::vector<int> Communicator::Impl::never_called(std::uint64_t sequence) const {
+std::vector<int> LocalGroup::never_called(std::uint64_t sequence) const {
   std::vector<int> ranks = absent(sequence);
   std::erase_if(ranks, [&](int rank) {
     return rank == memory_.rank() || memory_.state(rank).current.load(std::memory_order_relaxed) >> 8 >= sequence;
@@ -115,7 +116,7 @@ std::vector<int> Communicator::Impl::never_called(std::uint64_t sequence) const 
   return ranks;
 }
 
-std::string Communicator::Impl::list_with_calls(const std::vector<int>& ranks) const {
+std::string LocalGroup::list_with_calls(const std::vector<int>& ranks) const {
   std::vector<std::string> texts;
   for (const int rank : ranks) {
     const std::string condition = condition_of(*memory_.peer(rank).process);
@@ -126,7 +127,7 @@ std::string Communicator::Impl::list_with_calls(const std::vector<int>& ranks) c
 }
 
 // What the first of them that has seen anything fail elsewhere has seen.
-std::string Communicator::Impl::cause_among(const std::vector<int>& ranks) const {
+std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (std::string cause = waiting_.last_words(rank); !cause.empty()) return cause;
   }
@@ -134,7 +135,7 @@ std::string Communicator::Impl::cause_among(const std::vector<int>& ranks) const
 }
 
 // "; rank(s) 1 (stopped by a signal) stand still"; those that are `named` already are left out.
-std::string Communicator::Impl::who_stands_still(const std::vector<int>& named) const {
+std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> frozen;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || std::find(named.begin(), named.end(), rank) != named.end()) continue;
@@ -145,7 +146,7 @@ std::string Communicator::Impl::who_stands_still(const std::vector<int>& named) 
 }
 
 // Of those that have called `collective`: others wait for them, asleep.
-std::string Communicator::Impl::who_is_busy(const Collective& collective) const {
+std::string LocalGroup::who_is_busy(const Collective& collective) const {
   std::vector<std::string> busy;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     const RankState& state = memory_.state(rank);
@@ -159,7 +160,7 @@ std::string Communicator::Impl::who_is_busy(const Collective& collective) const 
   return busy.empty() ? "somebody" : list_of(busy, memory_.roster());
 }
 
-Status Communicator::Impl::time_out(const Collective& collective, std::chrono::steady_clock::duration idle) {
+Status LocalGroup::time_out(const Collective& collective, std::chrono::steady_clock::duration idle) {
   const std::vector<int> missing = never_called(collective.sequence());
   std::string why = who_stands_still(missing);
   if (!missing.empty()) {
@@ -175,13 +176,13 @@ Status Communicator::Impl::time_out(const Collective& collective, std::chrono::s
   return waiting_.abort_status();
 }
 
-bool Communicator::Impl::behind_in_stream(int rank) const {
+bool LocalGroup::behind_in_stream(int rank) const {
   const RankState& mine = memory_.state(memory_.rank());
   const RankState& other = memory_.state(rank);
   return other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load();
 }
 
-Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
+Status LocalGroup::check(const Transfer& transfer, bool expired) {
   const std::string what = fmt::format("{} of {}", describe(transfer), me());
   int alive = 0;
   std::vector<std::string> gone_ranks;
@@ -202,21 +203,26 @@ Status Communicator::Impl::check(const Transfer& transfer, bool expired) {
   if (alive == 0 || only_self_left) {
     // It may have sent before it went.
     MutexLock lock(mutex_);
-    mailbox_.pump();
+    mailbox_.progress();
     if (transfer.over) return {};
     waiting_.abort(ErrorCode::kPeerFailed,
                    caused(cause, fmt::format("{} before {} was done", fmt::join(gone_ranks, ", "), what)));
     return waiting_.abort_status();
   }
   if (!expired) return {};
-  if (transfer.peer != kAnySource) cause = waiting_.last_words(transfer.peer);
+  std::vector<int> senders{transfer.peer};
+  if (transfer.peer == kAnySource) {
+    senders.resize(memory_.world());
+    std::iota(senders.begin(), senders.end(), 0);
+  }
+  cause = cause_among(senders);
   waiting_.abort(ErrorCode::kTimeout,
                  caused(cause, fmt::format("{} timed out: no matching {} came{}", what,
                                            transfer.is_send ? "recv" : "send", who_stands_still({}))));
   return waiting_.abort_status();
 }
 
-Status Communicator::Impl::check_admission(bool expired) {
+Status LocalGroup::check_admission(bool expired) {
   const std::uint64_t next = sequence() + 1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;

@@ -1,4 +1,4 @@
-#include "wide_call.h"
+#include "call.h"
 
 #include <fmt/format.h>
 
@@ -19,8 +19,8 @@ std::uint64_t common_size(const std::vector<P>& pieces) {
 }
 
 bool same_request(const Call& a, const Call& b) {
-  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count &&
-         same_factor(a.factor, b.factor);
+  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.list == b.list &&
+         a.count == b.count && same_factor(a.factor, b.factor);
 }
 
 bool is_sized_by_count(Kind kind) {
@@ -34,7 +34,8 @@ Call make_call(const Request& request, int rank) {
   call.kind = request.kind;
   call.type = request.type;
   call.op = request.op;
-  call.root = request.root;
+  call.root = static_cast<std::uint16_t>(request.root);
+  call.list = static_cast<std::uint16_t>(request.list);
   call.count = request.count;
   call.factor = request.factor;
   call.input_bytes = request.inputs.empty() ? request.input.bytes : common_size(request.inputs);
@@ -54,6 +55,7 @@ std::string describe(const Call& call, const Roster& ranks) {
   post.type = call.type;
   post.op = call.op;
   post.root = call.root;
+  post.list = call.list;
   post.count = call.count;
   post.factor = call.factor;
   return "called " + Plan::describe(post, ranks);
@@ -69,6 +71,10 @@ Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint
   std::vector<std::string> texts;
   for (const Call& call : calls) texts.push_back(describe(call, names.ranks));
   return disagreement(names, sequence, texts);
+}
+
+bool lists_agree(std::span<const Call> calls) {
+  return std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return call.list == calls.front().list; });
 }
 
 bool are_even(std::span<const Call> calls) {

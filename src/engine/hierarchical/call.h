@@ -19,7 +19,8 @@ struct Call {
   DataType type = DataType::kByte;
   ReduceOp op = ReduceOp::kSum;
   std::uint8_t padding = 0;
-  std::int32_t root = 0;
+  std::uint16_t root = 0;
+  std::uint16_t list = 1;
   std::uint64_t count = 0;
   double factor = 1.0;
   std::uint64_t input_bytes = 0;   // of the input, or of each of a list; kUneven: they differ
@@ -36,6 +37,9 @@ Call make_call(const Request& request, int rank);
 
 // Ok when all ranks asked for the same; else who asked for what. The same text on every rank. Sizes aside.
 Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint64_t sequence);
+
+// If not, the ranks are out of step from here on.
+bool lists_agree(std::span<const Call> calls);
 
 // Whether the records alone show that all sizes fit: every piece that passes between two ranks has the same size.
 bool are_even(std::span<const Call> calls);

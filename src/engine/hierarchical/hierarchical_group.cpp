@@ -1,4 +1,4 @@
-#include "wide_group.h"
+#include "hierarchical_group.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -26,59 +26,54 @@ constexpr auto kLongIdle = std::chrono::milliseconds(20);
 
 }  // namespace
 
-WideGroup::WideGroup(const CommunicatorOptions& options, MachineLayout layout)
-    : layout_(std::move(layout)),
-      roster_(options.world_ranks),
-      rank_(options.rank),
-      name_(options.name),
-      arena_(options.arena),
-      timeout_(options.timeout),
-      greeted_(layout_.world()),
-      left_(layout_.world()),
-      words_(layout_.world()),
-      conditions_(layout_.world()),
-      answered_(layout_.world()) {}
+HierarchicalGroup::HierarchicalGroup(const CommunicatorOptions& options, Topology topology)
+    : Group(options),
+      topology_(std::move(topology)),
+      greeted_(topology_.world()),
+      left_(topology_.world()),
+      words_(topology_.world()),
+      conditions_(topology_.world()),
+      answered_(topology_.world()) {}
 
-WideGroup::~WideGroup() {
+HierarchicalGroup::~HierarchicalGroup() {
   close();
 }
 
-Result<std::shared_ptr<WideOperation>> WideGroup::begin(Request request, bool blocking,
-                                                        Communicator::KeepAlive keep_alive, Deadline admission) {
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank_, world_size()));
+Result<std::shared_ptr<HierarchicalOperation>> HierarchicalGroup::begin(Request request, bool blocking,
+                                                                        Communicator::KeepAlive keep_alive,
+                                                                        Deadline admission) {
   LOCKSTEP_RETURN_IF_ERROR(wait_until_over(
       [this]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return closed_ || pending_ < Communicator::kMaxPending; }, nullptr,
       admission));
   MutexLock lock(mutex_);
-  if (closed_) return Status(ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank");
+  if (closed_) return destroyed();
   if (!break_status_.ok()) return break_status_;
-  auto operation = std::make_shared<WideOperation>();
+  auto operation = std::make_shared<HierarchicalOperation>();
   operation->request = std::move(request);
   operation->blocking = blocking;
   operation->keep_alive = std::move(keep_alive);
-  operation->sequence = sequence() + 1;
+  operation->sequence = next_sequence();
   operation->call = make_call(operation->request, rank_);
   operation->calls.resize(world_size());
   operation->steps.push_back(
       std::make_unique<MeetingStep>(*context_, reinterpret_cast<const std::byte*>(&operation->call),
                                     reinterpret_cast<std::byte*>(operation->calls.data()), sizeof(Call)));
-  sequence_.store(operation->sequence, std::memory_order_relaxed);
   note_call(rank_, operation->sequence << 8 | static_cast<std::uint64_t>(operation->request.kind));
   queue_.push_back(operation);
   ++pending_;
-  LOCKSTEP_FAULT_POINT("wide: called");
-  drive();
+  LOCKSTEP_FAULT_POINT("hierarchical: called");
+  progress_all();
   return operation;
 }
 
 // Two large steps are enough for the wire never to wait; more only push one another out of the caches.
-bool WideGroup::has_room() const {
+bool HierarchicalGroup::has_room() const {
   return active_.size() < kWindow && (active_.size() < 2 || under_way_ < kBytesUnderWay);
 }
 
-void WideGroup::issue() {
+void HierarchicalGroup::begin_steps() {
   while (!queue_.empty() && has_room() && break_status_.ok()) {
-    const std::shared_ptr<WideOperation>& operation = queue_.front();
+    const std::shared_ptr<HierarchicalOperation>& operation = queue_.front();
     if (operation->steps.empty()) {
       if (!operation->planned) return;  // the ranks have not met yet
       queue_.pop_front();
@@ -90,7 +85,7 @@ void WideGroup::issue() {
     under_way_ += active.step->bytes();
     operation->steps.pop_front();
     ++operation->active;
-    active.step->flows().number(next_step_++);
+    active.step->messages().number(next_step_++);
     auto request = active.step->before();
     if (!request.ok()) {
       (void)break_group(request.status().code(), fmt::format("{} cannot take part in {}: {}", me(),
@@ -108,25 +103,25 @@ void WideGroup::issue() {
   }
 }
 
-bool WideGroup::local_is_over(Active& active) {
+bool HierarchicalGroup::local_is_over(Active& active) {
   if (active.local == nullptr) return true;
-  if (!active.local->group->try_finish(*active.local)) return false;
+  if (!local_group(active).test_locally(*active.local)) return false;
   return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
 }
 
 // One stage further, if possible.
-bool WideGroup::advance(Active& active) {
+bool HierarchicalGroup::advance(Active& active) {
   switch (active.stage) {
     case Stage::kBefore:
       if (!local_is_over(active)) return false;
       active.local.reset();
       active.stage = Stage::kExchange;
-      LOCKSTEP_FAULT_POINT("wide: exchange");
+      LOCKSTEP_FAULT_POINT("hierarchical: exchange");
       return true;
     case Stage::kExchange:
       if (!active.step->exchange()) return false;
       active.stage = Stage::kWaiting;
-      LOCKSTEP_FAULT_POINT("wide: exchanged");
+      LOCKSTEP_FAULT_POINT("hierarchical: exchanged");
       return true;
     case Stage::kWaiting: {
       auto request = active.step->after();
@@ -142,14 +137,14 @@ bool WideGroup::advance(Active& active) {
     case Stage::kAfter:
       if (!local_is_over(active)) return false;
       active.stage = Stage::kDone;
-      LOCKSTEP_FAULT_POINT("wide: step over");
+      LOCKSTEP_FAULT_POINT("hierarchical: step over");
       return true;
     case Stage::kDone: break;
   }
   return false;
 }
 
-bool WideGroup::drive() {
+bool HierarchicalGroup::progress_all() {
   if (!break_status_.ok()) return false;
   bool moved = transport_->progress();
   if (!told_break_.ok()) {
@@ -157,9 +152,9 @@ bool WideGroup::drive() {
     return true;
   }
   if (std::exchange(asked_, false)) send_news(/*conditions=*/true);
-  moved = mail_->pump() || moved;
+  moved = mail_->progress() || moved;
   while (!told_.empty() && told_.front().first.done) told_.pop_front();
-  issue();
+  begin_steps();
   bool in_turn = true;  // local operations after the exchange are begun in the order of the steps
   for (Active& active : active_) {
     while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && advance(active))
@@ -167,12 +162,12 @@ bool WideGroup::drive() {
     in_turn = in_turn && active.stage > Stage::kWaiting;
   }
   while (!active_.empty() && active_.front().stage == Stage::kDone) {
-    const std::shared_ptr<WideOperation> operation = active_.front().operation;
+    const std::shared_ptr<HierarchicalOperation> operation = active_.front().operation;
     active_.front().step->finish();
     under_way_ -= active_.front().step->bytes();
     active_.pop_front();
     step_over(*operation);
-    issue();
+    begin_steps();
     moved = true;
   }
   reap_transfers();
@@ -180,13 +175,13 @@ bool WideGroup::drive() {
   return moved;
 }
 
-void WideGroup::step_over(WideOperation& operation) {
+void HierarchicalGroup::step_over(HierarchicalOperation& operation) {
   --operation.active;
   if (!operation.planned && operation.active == 0 && operation.steps.empty()) met(operation);
   if (operation.planned && operation.active == 0 && operation.steps.empty()) end(operation, operation.status);
 }
 
-void WideGroup::end(WideOperation& operation, Status status) {
+void HierarchicalGroup::end(HierarchicalOperation& operation, Status status) {
   operation.status = std::move(status);
   if (operation.mean && operation.status.ok()) operation.mean->finish(operation.request);
   operation.mean.reset();
@@ -196,12 +191,17 @@ void WideGroup::end(WideOperation& operation, Status status) {
 }
 
 // All records, or all tables of sizes, are here: the same on every rank, and so is what follows.
-void WideGroup::met(WideOperation& operation) {
+void HierarchicalGroup::met(HierarchicalOperation& operation) {
   const bool sized = !operation.table.empty();
+  for (int rank = 0; rank < world_size() && !sized; ++rank) {
+    note_call(rank, operation.sequence << 8 | static_cast<std::uint64_t>(operation.calls[rank].kind));
+  }
   operation.status =
       sized ? check_sizes(operation.table, world_size(), operation.request.kind, {name_, roster_}, operation.sequence)
             : agreement(operation.calls, {name_, roster_}, operation.sequence);
-  if (!operation.status.ok()) {
+  if (!sized && !lists_agree(operation.calls)) {
+    (void)break_group(operation.status.code(), operation.status.message());
+  } else if (!operation.status.ok()) {
     operation.planned = true;
   } else if (!sized && is_carried(operation.calls)) {
     apply_payloads(operation);
@@ -217,17 +217,17 @@ void WideGroup::met(WideOperation& operation) {
   }
 }
 
-void WideGroup::plan(WideOperation& operation) {
-  if (WideMean::is_needed(operation.request)) {
-    operation.mean = std::make_unique<WideMean>(operation.request, operation.table);
+void HierarchicalGroup::plan(HierarchicalOperation& operation) {
+  if (IntegerMean::is_needed(operation.request)) {
+    operation.mean = std::make_unique<IntegerMean>(operation.request, operation.table);
   }
   const Request& request = operation.mean ? operation.mean->request() : operation.request;
-  const WidePlan plan{*context_, request, operation.table};
+  const StepPlan plan{*context_, request, operation.table};
   std::vector<std::unique_ptr<Step>> steps;
   switch (request.kind) {
     case Kind::kAllReduce:
     case Kind::kReduce:
-    case Kind::kBroadcast: steps = plan_sweeps(plan); break;
+    case Kind::kBroadcast: steps = plan_reductions(plan); break;
     case Kind::kAllGather: steps = plan_all_gather(plan); break;
     case Kind::kReduceScatter: steps = plan_reduce_scatter(plan); break;
     default: steps = plan_direct(plan); break;
@@ -236,7 +236,7 @@ void WideGroup::plan(WideOperation& operation) {
   operation.planned = true;
 }
 
-void WideGroup::apply_payloads(WideOperation& operation) const {
+void HierarchicalGroup::apply_payloads(HierarchicalOperation& operation) const {
   const Request& request = operation.request;
   const auto place = [&](const Piece& piece, int from) {
     const std::byte* data = operation.calls[from].payload.data();
@@ -254,7 +254,7 @@ void WideGroup::apply_payloads(WideOperation& operation) const {
     place(request.outputs[from], static_cast<int>(from));
 }
 
-void WideGroup::reap_transfers() {
+void HierarchicalGroup::reap_transfers() {
   const Transfer* lost = nullptr;
   std::erase_if(transfers_, [&](const std::shared_ptr<Operation::State>& state) {
     const Transfer& transfer = state->transfer;
@@ -273,12 +273,12 @@ void WideGroup::reap_transfers() {
   (void)break_group(ErrorCode::kPeerFailed, loss_of(lost->is_send ? lost->peer : lost->from, describe(*lost)));
 }
 
-bool WideGroup::pause(Clock::duration idle) {
+bool HierarchicalGroup::pause(Clock::duration idle) {
   if (idle < kSpinFor) {
     cpu_relax();
     return false;
   }
-  if (GroupRegistry::of_process().move_others(*this).moved) return true;
+  if (GroupRegistry::of_process().progress_others(*this).moved) return true;
   if (idle < kYieldFor) {
     sched_yield();
     return false;
@@ -291,7 +291,8 @@ bool WideGroup::pause(Clock::duration idle) {
   return false;
 }
 
-Status WideGroup::wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline) {
+Status HierarchicalGroup::wait_until_over(const std::function<bool()>& over, const Transfer* transfer,
+                                          Deadline deadline) {
   auto progressed = Clock::now();
   auto last_check = progressed;
   auto idle_since = progressed;
@@ -301,7 +302,7 @@ Status WideGroup::wait_until_over(const std::function<bool()>& over, const Trans
       MutexLock lock(mutex_);
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
-      if (drive()) progressed = idle_since = now;
+      if (progress_all()) progressed = idle_since = now;
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
       const bool expired = !deadline.is_never() && now >= deadline.when();
@@ -315,98 +316,94 @@ Status WideGroup::wait_until_over(const std::function<bool()>& over, const Trans
   }
 }
 
-Status WideGroup::run(Request request, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(std::move(request), /*blocking=*/true, nullptr, deadline));
+Status HierarchicalGroup::run(const RequestView& request, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(request.copy(), /*blocking=*/true, nullptr, deadline));
   LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation->over.load(); }, nullptr, deadline));
   return operation->status;
 }
 
-Result<Operation> WideGroup::start(Request request, Communicator::KeepAlive keep_alive,
-                                   std::optional<Deadline> admission) {
-  auto state = std::make_shared<Operation::State>();
-  state->wide = shared_from_this();
-  LOCKSTEP_ASSIGN_OR_RETURN(state->wide_collective, begin(std::move(request), /*blocking=*/false, std::move(keep_alive),
-                                                          admission.value_or(Deadline::after(timeout_))));
-  return Operation(std::move(state));
+Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request request, KeepAlive keep_alive,
+                                                                   Deadline admission) {
+  auto started = std::make_shared<StartedCollective>(shared_from_this());
+  LOCKSTEP_ASSIGN_OR_RETURN(started->operation,
+                            begin(std::move(request), /*blocking=*/false, std::move(keep_alive), admission));
+  return std::shared_ptr<Operation::State>(std::move(started));
 }
 
-Status WideGroup::run(const Transfer& transfer, Deadline deadline) {
-  auto state = std::make_shared<Operation::State>();
-  state->transfer = transfer;
+// The group's lock is held.
+Status HierarchicalGroup::begin(const std::shared_ptr<Operation::State>& transfer) {
+  if (closed_) return destroyed();
+  if (!break_status_.ok()) return break_status_;
+  mail_->start(transfer->transfer);
+  transfers_.push_back(transfer);
+  return {};
+}
+
+Status HierarchicalGroup::run(Transfer transfer, Deadline deadline) {
+  const auto state = std::make_shared<Operation::State>(shared_from_this());
+  state->transfer = std::move(transfer);
   {
     MutexLock lock(mutex_);
-    if (closed_) return {ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank"};
-    if (!break_status_.ok()) return break_status_;
-    mail_->start(state->transfer);
-    transfers_.push_back(state);
+    LOCKSTEP_RETURN_IF_ERROR(begin(state));
   }
-  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return state->over.load(); }, &state->transfer, deadline));
-  return state->status;
+  return wait(*state, deadline);
 }
 
-Result<Operation> WideGroup::start(const Transfer& transfer, Communicator::KeepAlive keep_alive) {
-  auto state = std::make_shared<Operation::State>();
-  state->wide = shared_from_this();
+Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Transfer transfer, KeepAlive keep_alive) {
+  auto state = std::make_shared<Operation::State>(shared_from_this());
   state->keep_alive = std::move(keep_alive);
-  state->transfer = transfer;
+  state->transfer = std::move(transfer);
   MutexLock lock(mutex_);
-  if (closed_) return Status(ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank");
-  if (!break_status_.ok()) return break_status_;
-  mail_->start(state->transfer);
-  transfers_.push_back(state);
-  drive();
-  return Operation(std::move(state));
+  LOCKSTEP_RETURN_IF_ERROR(begin(state));
+  progress_all();
+  return state;
 }
 
-Status WideGroup::wait(Operation::State& state, Deadline deadline) {
-  if (state.wide_collective != nullptr) {
-    WideOperation& operation = *state.wide_collective;
-    LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation.over.load(); }, nullptr, deadline));
-    return operation.status;
-  }
-  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return state.over.load(); }, &state.transfer, deadline));
-  return state.status;
+Status HierarchicalGroup::wait(Operation::State& state, Deadline deadline) {
+  const auto* const collective = dynamic_cast<const StartedCollective*>(&state);
+  const Transfer* const transfer = collective != nullptr ? nullptr : &state.transfer;
+  LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return state.is_over(); }, transfer, deadline));
+  return collective != nullptr ? collective->operation->status : state.status;
 }
 
-bool WideGroup::poll(Operation::State& state) {
-  const WideOperation* const collective = state.wide_collective.get();
-  const std::atomic<bool>& over = collective != nullptr ? collective->over : state.over;
-  if (over.load(std::memory_order_acquire)) return true;
+bool HierarchicalGroup::test(Operation::State& state) {
+  if (state.is_over()) return true;
   {
     MutexLock lock(mutex_);
     Watch& watch = state.watch;
     const auto now = Clock::now();
-    if (drive()) watch.progressed = now;
-    if (now - watch.checked >= kCheckEvery && break_status_.ok() && !over.load(std::memory_order_relaxed)) {
-      // Time in which nobody polled is no time in which nothing moved.
+    if (progress_all()) watch.progressed = now;
+    if (now - watch.checked >= kCheckEvery && break_status_.ok() && !state.is_over()) {
+      // Time in which nobody tested is no time in which nothing moved.
       const auto unwatched = now - watch.checked - kCheckEvery;
       watch.progressed = std::min(now, watch.progressed + unwatched);
       watch.checked = now;
-      (void)check(state.wide_collective != nullptr ? nullptr : &state.transfer, /*expired=*/false, watch.progressed);
+      const bool is_collective = dynamic_cast<const StartedCollective*>(&state) != nullptr;
+      (void)check(is_collective ? nullptr : &state.transfer, /*expired=*/false, watch.progressed);
     }
-    if (over.load(std::memory_order_relaxed) || !break_status_.ok()) return true;
+    if (state.is_over() || !break_status_.ok()) return true;
   }
-  GroupRegistry::of_process().move_others(*this);
+  GroupRegistry::of_process().progress_others(*this);
   return false;
 }
 
-bool WideGroup::nudge() {
+bool HierarchicalGroup::try_progress() {
   if (!mutex_.try_lock()) return false;
   const MutexLock lock(mutex_, std::adopt_lock);
-  return !closed_ && drive();
+  return !closed_ && progress_all();
 }
 
-void WideGroup::poke() {
+void HierarchicalGroup::progress() {
   MutexLock lock(mutex_);
-  if (pending_ > 0 || !mail_->idle()) drive();
+  if (pending_ > 0 || !mail_->idle()) progress_all();
 }
 
-void WideGroup::abort(const std::string& reason) {
+void HierarchicalGroup::abort(const std::string& reason) {
   MutexLock lock(mutex_);
   (void)break_group(ErrorCode::kAborted, caused(last_words(rank_), reason));
 }
 
-Status WideGroup::health() const {
+Status HierarchicalGroup::health() const {
   MutexLock lock(mutex_);
   if (!break_status_.ok()) return break_status_;
   const Status local = before_->health();

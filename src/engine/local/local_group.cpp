@@ -1,4 +1,4 @@
-#include "group.h"
+#include "local_group.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -28,19 +28,31 @@ constexpr int kSpinsBeforeHelp = 30;
 
 }  // namespace
 
-Communicator::Impl::Impl(int rank, const CommunicatorOptions& options, HandOver parts)
-    : memory_(rank, options.world_size, options.name, Roster(options.world_ranks), options.arena, std::move(parts)),
+LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
+    : Group(options),
+      memory_(rank_, world_size_, name_, roster_, arena_, std::move(parts)),
       waiting_(memory_, *this),
-      timeout_(options.timeout),
       mailbox_(memory_, waiting_),
       small_ways_(memory_, &RankState::small_ways),
       ring_(memory_, waiting_),
       stream_(memory_, waiting_, ring_),
       move_stream_(memory_, waiting_, ring_) {
-  memory_.state(rank).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
+  memory_.state(rank_).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
 }
 
-bool Communicator::Impl::admitted() {
+Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const CommunicatorOptions& options,
+                                                       Deadline deadline) {
+  HandOverOptions own;
+  own.rank = options.rank;
+  own.world_size = options.world_size;
+  own.name = options.name;
+  own.world_ranks = options.world_ranks;
+  own.control_bytes = ControlLayout(options.world_size).total();
+  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(store, *options.arena, own, deadline));
+  return std::shared_ptr<LocalGroup>(new LocalGroup(options, std::move(parts)), LeakInForks());
+}
+
+bool LocalGroup::admitted() {
   const std::uint64_t next = sequence() + 1;
   if (next <= admitted_until_) return true;
   std::uint64_t completed = next;
@@ -51,10 +63,10 @@ bool Communicator::Impl::admitted() {
   return next <= admitted_until_;
 }
 
-Status Communicator::Impl::admit(Deadline deadline) {
+Status LocalGroup::admit(Deadline deadline) {
   {
     MutexLock lock(mutex_);
-    if (closed_) return {ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank"};
+    if (closed_) return destroyed();
     if (waiting_.aborted()) return waiting_.abort_status();
     if (admitted()) return {};
   }
@@ -63,20 +75,13 @@ Status Communicator::Impl::admit(Deadline deadline) {
       [&] {
         MutexLock lock(mutex_);
         if (admitted()) return true;
-        drive(true);
+        advance_all(true);
         return false;
       },
       [&](bool expired) { return check_admission(expired); });
 }
 
-std::uint64_t Communicator::Impl::next_sequence() {
-  const std::uint64_t next = sequence() + 1;
-  sequence_.store(next, std::memory_order_relaxed);
-  return next;
-}
-
-Status Communicator::Impl::post(Collective& collective, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(validate(collective.request(), memory_.rank(), memory_.world()));
+Status LocalGroup::post(Collective& collective, Deadline deadline) {
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
     MutexLock lock(mutex_);
@@ -92,15 +97,15 @@ Status Communicator::Impl::post(Collective& collective, Deadline deadline) {
   }
 }
 
-void Communicator::Impl::drive(bool help) {
+void LocalGroup::advance_all(bool help) {
   for (Collective* collective : pending_) {
     if (!collective->over() && !waiting_.aborted()) collective->advance(help, scratch_);
   }
-  if (mailbox_.wants_pump()) mailbox_.pump();
+  if (mailbox_.has_work()) mailbox_.progress();
   reap();
 }
 
-void Communicator::Impl::reap() {
+void LocalGroup::reap() {
   const auto over = [](const Collective* collective) { return collective->over(); };
   if (std::any_of(pending_.begin(), pending_.end(), over)) {
     std::erase_if(pending_, over);
@@ -113,7 +118,7 @@ void Communicator::Impl::reap() {
     if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
   if (started_.empty()) return;
-  std::erase_if(started_, [](const std::shared_ptr<Operation::State>& state) {
+  std::erase_if(started_, [](const std::shared_ptr<LocalOperation>& state) {
     const bool over = state->collective ? state->collective->over() : state->transfer.over;
     if (!over) return false;
     state->status = state->collective ? state->collective->status() : state->transfer.status;
@@ -124,7 +129,7 @@ void Communicator::Impl::reap() {
   set_busy(!started_.empty() && !waiting_.aborted());
 }
 
-void Communicator::Impl::forget(Collective& collective) {
+void LocalGroup::forget(Collective& collective) {
   Farewell farewell(kTicketTime);
   const bool stuck = stuck_.load(std::memory_order_relaxed);
   const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : farewell.left()));
@@ -135,20 +140,20 @@ void Communicator::Impl::forget(Collective& collective) {
   collective.abandon();
 }
 
-Status Communicator::Impl::finish_waiting(Collective& collective, Deadline deadline) {
+Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
   Watch watch;
   return wait_until(
       waiting_, deadline, [&] { return collective.missing(); },
       [&] {
         MutexLock lock(mutex_);
-        if (!collective.over()) drive(true);
+        if (!collective.over()) advance_all(true);
         return collective.over() || collective.wants_stream();
       },
       [&](bool expired) { return check(collective, expired, watch); });
 }
 
 // The usual case: nothing else is under way and the others are there within microseconds.
-bool Communicator::Impl::finish_at_once(Collective& collective) {
+bool LocalGroup::finish_at_once(Collective& collective) {
   MutexLock lock(mutex_);
   if (pending_.size() != 1 || !mailbox_.idle()) return false;
   for (int spin = 0; spin < waiting_.spins() && !waiting_.aborted(); ++spin) {
@@ -162,8 +167,7 @@ bool Communicator::Impl::finish_at_once(Collective& collective) {
   return false;
 }
 
-Status Communicator::Impl::run(const RequestView& request, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, memory_.rank(), memory_.world()));
+Status LocalGroup::run(const RequestView& request, Deadline deadline) {
   SmallCall small(memory_, request);
   if (small.fits()) {
     std::optional<Collective> collective;
@@ -173,14 +177,14 @@ Status Communicator::Impl::run(const RequestView& request, Deadline deadline) {
   return run_at_length(request.copy(), deadline);
 }
 
-Status Communicator::Impl::run_at_length(Request request, Deadline deadline) {
+Status LocalGroup::run_at_length(Request request, Deadline deadline) {
   Collective collective(memory_, waiting_, std::move(request), Conduct::kStays);
   LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
   if (finish_at_once(collective)) return collective.status();
   return finish(collective, deadline);
 }
 
-Status Communicator::Impl::finish(Collective& collective, Deadline deadline) {
+Status LocalGroup::finish(Collective& collective, Deadline deadline) {
   Status status = finish_waiting(collective, deadline);
   if (status.ok() && collective.wants_stream()) status = stream(collective, deadline);
   if (!status.ok()) {
@@ -190,7 +194,7 @@ Status Communicator::Impl::finish(Collective& collective, Deadline deadline) {
   return collective.status();
 }
 
-Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
+Status LocalGroup::stream(Collective& collective, Deadline deadline) {
   Watch watch;
   const StagingRing::WaitFor wait_for = [&](const StagingRing::Step& step) {
     return wait_until(
@@ -200,7 +204,7 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
     MutexLock lock(mutex_);
     if (pending_.front() == &collective) return true;
-    drive(true);
+    advance_all(true);
     return pending_.front() == &collective;
   }));
   const Request& request = collective.request();
@@ -216,7 +220,7 @@ Status Communicator::Impl::stream(Collective& collective, Deadline deadline) {
 }
 
 // The usual case touches nothing but this rank's line and payload and those of the others.
-bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
+bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
   MutexLock lock(mutex_);
   if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
   const std::uint64_t sequence = next_sequence();
@@ -252,30 +256,29 @@ bool Communicator::Impl::run_small(SmallCall& call, const RequestView& request, 
   return false;
 }
 
-Result<Operation> Communicator::Impl::start(Request request, KeepAlive keep_alive, std::optional<Deadline> admission) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(request), std::move(keep_alive), Conduct::kLeaves,
-                                               admission.value_or(Deadline::after(timeout_))));
-  return Operation(std::move(state));
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive, Deadline admission) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation,
+                            launch(std::move(request), std::move(keep_alive), Conduct::kLeaves, admission));
+  return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Request request, KeepAlive keep_alive,
-                                                                     Conduct conduct, Deadline admission) {
-  auto state = std::make_shared<Operation::State>();
-  state->group = shared_from_this();
-  state->keep_alive = std::move(keep_alive);
-  state->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
-  LOCKSTEP_RETURN_IF_ERROR(post(*state->collective, admission));
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Conduct conduct,
+                                                           Deadline admission) {
+  auto operation = std::make_shared<LocalOperation>(shared_from_this());
+  operation->keep_alive = std::move(keep_alive);
+  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
+  LOCKSTEP_RETURN_IF_ERROR(post(*operation->collective, admission));
   MutexLock lock(mutex_);
-  started_.push_back(state);
+  started_.push_back(operation);
   set_busy(true);
-  drive(/*help=*/false);
-  return state;
+  advance_all(/*help=*/false);
+  return operation;
 }
 
-Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
+Status LocalGroup::run(Transfer transfer, Deadline deadline) {
   {
     MutexLock lock(mutex_);
-    if (closed_) return {ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank"};
+    if (closed_) return destroyed();
     if (waiting_.aborted()) return waiting_.abort_status();
     mailbox_.start(transfer);
   }
@@ -283,7 +286,7 @@ Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
       waiting_, deadline, [] { return -1; },
       [&] {
         MutexLock lock(mutex_);
-        if (!transfer.over) drive(true);
+        if (!transfer.over) advance_all(true);
         return transfer.over;
       },
       [&](bool expired) { return check(transfer, expired); });
@@ -293,145 +296,149 @@ Status Communicator::Impl::run(Transfer transfer, Deadline deadline) {
   return status;
 }
 
-bool Communicator::Impl::try_receive(Transfer& transfer) {
+bool LocalGroup::try_receive(Transfer& transfer) {
   MutexLock lock(mutex_);
   return mailbox_.try_receive(transfer);
 }
 
-Result<Operation> Communicator::Impl::start(Transfer transfer, KeepAlive keep_alive) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, launch(std::move(transfer), std::move(keep_alive)));
-  return Operation(std::move(state));
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Transfer transfer, KeepAlive keep_alive) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation, launch(std::move(transfer), std::move(keep_alive)));
+  return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-Result<std::shared_ptr<Operation::State>> Communicator::Impl::launch(Transfer transfer, KeepAlive keep_alive) {
-  auto state = std::make_shared<Operation::State>();
-  state->group = shared_from_this();
-  state->keep_alive = std::move(keep_alive);
-  state->transfer = std::move(transfer);
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Transfer transfer, KeepAlive keep_alive) {
+  auto operation = std::make_shared<LocalOperation>(shared_from_this());
+  operation->keep_alive = std::move(keep_alive);
+  operation->transfer = std::move(transfer);
   MutexLock lock(mutex_);
-  if (closed_) return Status(ErrorCode::kAborted, "group '" + memory_.name() + "' has been destroyed on this rank");
+  if (closed_) return destroyed();
   if (waiting_.aborted()) return waiting_.abort_status();
-  mailbox_.start(state->transfer);
-  started_.push_back(state);
+  mailbox_.start(operation->transfer);
+  started_.push_back(operation);
   set_busy(true);
-  drive(/*help=*/false);
-  return state;
+  advance_all(/*help=*/false);
+  return operation;
 }
 
-Status Communicator::Impl::wait(Operation::State& state, Deadline deadline) {
+Status LocalGroup::wait(Operation::State& state, Deadline deadline) {
+  auto& operation = static_cast<LocalOperation&>(state);
   Status status;
-  if (!state.over.load(std::memory_order_acquire)) {
+  if (!operation.over.load(std::memory_order_acquire)) {
     Watch watch;
     status = wait_until(
-        waiting_, deadline, [&] { return state.collective ? state.collective->missing() : -1; },
+        waiting_, deadline, [&] { return operation.collective ? operation.collective->missing() : -1; },
         [&] {
           MutexLock lock(mutex_);
-          if (!state.over) drive(true);
-          return state.over.load(std::memory_order_relaxed);
+          if (!operation.over) advance_all(true);
+          return operation.over.load(std::memory_order_relaxed);
         },
         [&](bool expired) {
-          return state.collective ? check(*state.collective, expired, watch) : check(state.transfer, expired);
+          return operation.collective ? check(*operation.collective, expired, watch)
+                                      : check(operation.transfer, expired);
         });
   }
-  if (status.ok()) return state.status;
+  if (status.ok()) return operation.status;
   // The caller may now free its buffers.
-  if (!state.collective) return withdraw(state, std::move(status));
-  forget(*state.collective);
+  if (!operation.collective) return withdraw(operation, std::move(status));
+  forget(*operation.collective);
   return status;
 }
 
 // A transfer that has failed; what comes for it later is not delivered.
-Status Communicator::Impl::withdraw(Operation::State& state, Status status) {
+Status LocalGroup::withdraw(LocalOperation& operation, Status status) {
   MutexLock lock(mutex_);
-  if (state.over.load(std::memory_order_relaxed)) return state.status;
-  mailbox_.withdraw(state.transfer);
-  state.status = std::move(status);
-  state.keep_alive.reset();
-  state.over.store(true, std::memory_order_release);
-  std::erase_if(started_, [&](const auto& started) { return started.get() == &state; });
+  if (operation.over.load(std::memory_order_relaxed)) return operation.status;
+  mailbox_.withdraw(operation.transfer);
+  operation.status = std::move(status);
+  operation.keep_alive.reset();
+  operation.over.store(true, std::memory_order_release);
+  std::erase_if(started_, [&](const auto& started) { return started.get() == &operation; });
   set_busy(false);  // the group is broken
-  return state.status;
+  return operation.status;
 }
 
-bool Communicator::Impl::try_finish(Operation::State& state) {
-  if (state.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
+bool LocalGroup::test_locally(LocalOperation& operation) {
+  if (operation.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
   MutexLock lock(mutex_);
-  drive(/*help=*/true);
-  return state.over.load(std::memory_order_relaxed) || waiting_.aborted();
+  advance_all(/*help=*/true);
+  return operation.over.load(std::memory_order_relaxed) || waiting_.aborted();
 }
 
-bool Communicator::Impl::poll(Operation::State& state) {
-  if (try_finish(state)) return true;
-  look_after(state);
-  GroupRegistry::of_process().move_others(*this);
+bool LocalGroup::test(Operation::State& state) {
+  auto& operation = static_cast<LocalOperation&>(state);
+  if (test_locally(operation)) return true;
+  look_after(operation);
+  GroupRegistry::of_process().progress_others(*this);
   return waiting_.aborted();
 }
 
 // Who polls for ever must learn of deaths too.
-void Communicator::Impl::look_after(Operation::State& state) {
+void LocalGroup::look_after(LocalOperation& operation) {
   Watch watch;
   {
     MutexLock lock(mutex_);
-    if (watch.checked - state.watch.checked < Waiting::kCheckEvery) return;
-    state.watch.checked = watch.checked;
-    watch = state.watch;
+    if (watch.checked - operation.watch.checked < Waiting::kCheckEvery) return;
+    operation.watch.checked = watch.checked;
+    watch = operation.watch;
   }
-  (void)(state.collective ? check(*state.collective, /*expired=*/false, watch) : check(state.transfer, false));
+  (void)(operation.collective ? check(*operation.collective, /*expired=*/false, watch)
+                              : check(operation.transfer, false));
   MutexLock lock(mutex_);
-  state.watch = watch;
+  operation.watch = watch;
 }
 
-void Communicator::Impl::empty_rings() {
+void LocalGroup::progress_messages() {
   MutexLock lock(mutex_);
-  if (mailbox_.wants_pump()) mailbox_.pump();
+  if (mailbox_.has_work()) mailbox_.progress();
 }
 
-void Communicator::Impl::poke() {
+void LocalGroup::progress() {
   MutexLock lock(mutex_);
-  if (!pending_.empty() || mailbox_.wants_pump()) drive(/*help=*/false);
+  if (!pending_.empty() || mailbox_.has_work()) advance_all(/*help=*/false);
 }
 
-bool Communicator::Impl::nudge() {
+bool LocalGroup::try_progress() {
   if (!mutex_.try_lock()) return false;
   const MutexLock lock(mutex_, std::adopt_lock);
   const std::size_t started = started_.size();
-  if (!closed_ && (!pending_.empty() || mailbox_.wants_pump())) drive(/*help=*/false);
+  if (!closed_ && (!pending_.empty() || mailbox_.has_work())) advance_all(/*help=*/false);
   return started_.size() < started;
 }
 
 // An operation that this rank leaves behind.
-void Communicator::Impl::end_orphan(Operation::State& state) {
-  const bool used = state.collective != nullptr || mailbox_in_use(state.transfer);
+void LocalGroup::end_orphan(LocalOperation& operation) {
+  const bool used = operation.collective != nullptr || mailbox_in_use(operation.transfer);
   if (used && !waiting_.aborted()) {
-    const std::string what = state.collective ? describe(*state.collective) : describe(state.transfer);
+    const std::string what = operation.collective ? describe(*operation.collective) : describe(operation.transfer);
     const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), what);
     waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(memory_.rank()), how));
   }
-  if (state.collective) {
-    forget(*state.collective);
+  if (operation.collective) {
+    forget(*operation.collective);
   } else {
     MutexLock lock(mutex_);
-    mailbox_.withdraw(state.transfer);
+    mailbox_.withdraw(operation.transfer);
   }
-  state.status = {ErrorCode::kAborted, "group '" + memory_.name() + "' was destroyed before this operation was over"};
-  state.over.store(true, std::memory_order_release);
+  operation.status = {ErrorCode::kAborted,
+                      "group '" + memory_.name() + "' was destroyed before this operation was over"};
+  operation.over.store(true, std::memory_order_release);
 }
 
-bool Communicator::Impl::mailbox_in_use(const Transfer& transfer) {
+bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
   MutexLock lock(mutex_);
   return mailbox_.in_flight(transfer);
 }
 
 // What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
 // more, so whoever still could is told: the group breaks.
-void Communicator::Impl::close() {
+void LocalGroup::close() {
   LOCKSTEP_FAULT_POINT("leave: begun");
   GroupRegistry::of_process().remove(*this);
   Farewell farewell;
-  std::vector<std::shared_ptr<Operation::State>> orphans;
+  std::vector<std::shared_ptr<LocalOperation>> orphans;
   for (;;) {
     MutexLock lock(mutex_);
-    drive(/*help=*/true);
+    advance_all(/*help=*/true);
     const bool wait = std::any_of(pending_.begin(), pending_.end(),
                                   [](const Collective* collective) { return collective->missing() < 0; });
     if (wait && !waiting_.aborted() && farewell.may_wait()) {

@@ -9,33 +9,33 @@
 #include <span>
 #include <vector>
 
-#include "engine/core/machines.h"
+#include "call.h"
 #include "engine/core/request.h"
 #include "engine/core/roster.h"
+#include "engine/core/topology.h"
 #include "engine/local/collective.h"
 #include "net/transport.h"
-#include "wide_call.h"
 
 namespace lockstep::comm {
 
 // What steps know of their group; lives as long as it.
-struct WideContext {
-  const MachineLayout& layout;
+struct StepContext {
+  const Topology& topology;
   int rank;
   Transport& transport;
   std::shared_ptr<SharedArena> arena;
   const Roster& roster;
 
-  int machine() const { return layout.machine_of(rank); }
-  int index() const { return layout.index_of(rank); }
-  int world() const { return layout.world(); }
-  std::span<const int> local_ranks() const { return layout.ranks(machine()); }
+  int machine() const { return topology.machine_of(rank); }
+  int index() const { return topology.index_of(rank); }
+  int world() const { return topology.world(); }
+  std::span<const int> local_ranks() const { return topology.ranks(machine()); }
 };
 
 // The messages of one step. Nothing is said of an empty message: both sides know its size.
-class Flows {
+class StepMessages {
  public:
-  explicit Flows(const WideContext& context) : context_(context) {}
+  explicit StepMessages(const StepContext& context) : context_(context) {}
 
   void number(std::uint64_t step) { step_ = step; }
   void send(int peer, int stage, const void* data, std::size_t bytes);
@@ -53,19 +53,19 @@ class Flows {
   void awaited(std::vector<int>& ranks) const;
 
  private:
-  struct Flow {
-    Parcel parcel;
+  struct StepMessage {
+    TransportRequest request;
     int peer;
     bool is_send;
     std::size_t bytes;
   };
-  Flow& add(int peer, bool is_send, std::size_t bytes);
+  StepMessage& add(int peer, bool is_send, std::size_t bytes);
   std::uint64_t tag(int stage, int source) const;
   void look();
 
-  const WideContext& context_;
+  const StepContext& context_;
   std::uint64_t step_ = 0;
-  std::deque<Flow> under_way_;
+  std::deque<StepMessage> under_way_;
   Status status_;
   int failed_with_ = -1;
 };
@@ -88,18 +88,18 @@ class Step {
   // Called when that is over.
   virtual void finish() {}
 
-  Flows& flows() { return flows_; }
+  StepMessages& messages() { return messages_; }
 
  protected:
-  explicit Step(const WideContext& context) : context_(context), flows_(context) {}
-  const WideContext& context_;
-  Flows flows_;
+  explicit Step(const StepContext& context) : context_(context), messages_(context) {}
+  const StepContext& context_;
+  StepMessages messages_;
 };
 
 // Every rank contributes a block of `bytes` (its own is at mine), every rank gets all of them, by rank.
 class MeetingStep final : public Step {
  public:
-  MeetingStep(const WideContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
+  MeetingStep(const StepContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
       : Step(context), mine_(mine), all_(all), bytes_(bytes), gathered_(bytes * context.world()) {}
   Result<Request> before() override;
   bool exchange() override;
@@ -117,14 +117,14 @@ class MeetingStep final : public Step {
 };
 
 // The steps that an agreed operation consists of after its meeting. `table`: sizes by pair of ranks, where they differ.
-struct WidePlan {
-  const WideContext& context;
+struct StepPlan {
+  const StepContext& context;
   const Request& request;
   std::span<const SizeEntry> table;
 };
-std::vector<std::unique_ptr<Step>> plan_sweeps(const WidePlan& plan);  // all_reduce, reduce, broadcast
-std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan);
-std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan);
-std::vector<std::unique_ptr<Step>> plan_direct(const WidePlan& plan);  // gather, scatter, all_to_all
+std::vector<std::unique_ptr<Step>> plan_reductions(const StepPlan& plan);  // all_reduce, reduce, broadcast
+std::vector<std::unique_ptr<Step>> plan_all_gather(const StepPlan& plan);
+std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const StepPlan& plan);
+std::vector<std::unique_ptr<Step>> plan_direct(const StepPlan& plan);  // gather, scatter, all_to_all
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-#include "wide_mail.h"
+#include "hierarchical_mailbox.h"
 
 #include <fmt/format.h>
 
@@ -9,15 +9,15 @@
 
 namespace lockstep::comm {
 
-void WideMail::start(Transfer& transfer) {
+void HierarchicalMailbox::start(Transfer& transfer) {
   if (!transfer.is_send) {
     receives_.push_back(&transfer);
-    pump();
+    progress();
     return;
   }
   if (is_local(transfer.peer)) {
     Transfer inside = transfer;
-    inside.peer = layout_.index_of(transfer.peer);
+    inside.peer = topology_.index_of(transfer.peer);
     auto started = local_.launch(inside, nullptr);
     if (started.ok()) {
       local_sends_.push_back({&transfer, std::move(started).value()});
@@ -27,49 +27,49 @@ void WideMail::start(Transfer& transfer) {
     }
     return;
   }
-  WideLetter header;
+  ActiveMessageHeader header;
   header.source = rank_;
   header.tag = transfer.tag;
-  under_way_.push_back({&transfer, Parcel()});
+  under_way_.push_back({&transfer, TransportRequest()});
   const std::string text = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
-  LOCKSTEP_FAULT_POINT("wide: message");
-  transport_.post(transfer.peer, text, transfer.source.data, transfer.source.bytes, under_way_.back().parcel);
+  LOCKSTEP_FAULT_POINT("hierarchical: message");
+  transport_.post(transfer.peer, text, transfer.source.data, transfer.source.bytes, under_way_.back().request);
 }
 
-void WideMail::withdraw(Transfer& transfer) {
+void HierarchicalMailbox::withdraw(Transfer& transfer) {
   receives_.remove(&transfer);
   under_way_.remove_if([&](const UnderWay& item) { return item.transfer == &transfer; });
   local_sends_.remove_if([&](const LocalSend& item) { return item.transfer == &transfer; });
 }
 
-void WideMail::arrived(const WideLetter& header, const Letter& letter) {
-  Arrival arrival{header.source, header.tag, letter.bytes, {}, letter.ticket};
-  if (letter.data != nullptr) arrival.data.assign(static_cast<const char*>(letter.data), letter.bytes);
+void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, const ActiveMessage& message) {
+  Arrival arrival{header.source, header.tag, message.bytes, {}, message.handle};
+  if (message.data != nullptr) arrival.data.assign(static_cast<const char*>(message.data), message.bytes);
   unexpected_.push_back(std::move(arrival));
 }
 
-bool WideMail::try_local(Transfer& transfer) {
+bool HierarchicalMailbox::try_local(Transfer& transfer) {
   const bool any = transfer.peer == kAnySource;
   if (!any && !is_local(transfer.peer)) return false;
   Transfer inside = transfer;
-  if (!any) inside.peer = layout_.index_of(transfer.peer);
+  if (!any) inside.peer = topology_.index_of(transfer.peer);
   if (!local_.try_receive(inside)) return false;
   transfer.status = inside.status;
-  transfer.from = layout_.rank_at(layout_.machine_of(rank_), inside.from);
+  transfer.from = topology_.rank_at(topology_.machine_of(rank_), inside.from);
   transfer.over = true;
   return true;
 }
 
-void WideMail::deliver(Transfer& transfer, Arrival& arrival) {
+void HierarchicalMailbox::deliver(Transfer& transfer, Arrival& arrival) {
   transfer.from = arrival.source;
   if (transfer.target.bytes != arrival.bytes) {
-    if (arrival.ticket != nullptr) transport_.discard(arrival.ticket);
+    if (arrival.handle != nullptr) transport_.discard(arrival.handle);
     transfer.status = {ErrorCode::kMismatch,
                        fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
                                    roster_.name(arrival.source), arrival.tag, transfer.target.bytes, arrival.bytes)};
-  } else if (arrival.ticket != nullptr) {
-    under_way_.push_back({&transfer, Parcel()});
-    transport_.fetch(arrival.ticket, transfer.target.data, arrival.bytes, under_way_.back().parcel);
+  } else if (arrival.handle != nullptr) {
+    under_way_.push_back({&transfer, TransportRequest()});
+    transport_.fetch(arrival.handle, transfer.target.data, arrival.bytes, under_way_.back().request);
     return;
   } else if (arrival.bytes > 0) {
     std::memcpy(transfer.target.data, arrival.data.data(), arrival.bytes);
@@ -77,9 +77,9 @@ void WideMail::deliver(Transfer& transfer, Arrival& arrival) {
   transfer.over = true;
 }
 
-bool WideMail::pump() {
+bool HierarchicalMailbox::progress() {
   bool moved = false;
-  local_.empty_rings();
+  local_.progress_messages();
   for (auto receive = receives_.begin(); receive != receives_.end();) {
     Transfer& transfer = **receive;
     const auto matching = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrival& arrival) {
@@ -96,17 +96,17 @@ bool WideMail::pump() {
     receive = receives_.erase(receive);
   }
   for (auto item = under_way_.begin(); item != under_way_.end();) {
-    if (!item->parcel.done) {
+    if (!item->request.done) {
       ++item;
       continue;
     }
-    if (item->transfer->status.ok()) item->transfer->status = item->parcel.status;
+    if (item->transfer->status.ok()) item->transfer->status = item->request.status;
     item->transfer->over = true;
     item = under_way_.erase(item);
     moved = true;
   }
   for (auto send = local_sends_.begin(); send != local_sends_.end();) {
-    if (!local_.try_finish(*send->local)) {
+    if (!local_.test_locally(*send->local)) {
       ++send;
       continue;
     }

@@ -3,13 +3,13 @@
 #include <cstring>
 
 #include "lockstep/reduce/reduce.h"
-#include "wide_step.h"
+#include "step.h"
 
 namespace lockstep::comm {
 namespace {
 
-// Of a chunk, for each lane. What is reduced, sent, received and reduced again should still be in cache each time.
-constexpr std::size_t kLaneBytes = std::size_t{256} << 10;
+// Of a chunk, for each rail. What is reduced, sent, received and reduced again should still be in cache each time.
+constexpr std::size_t kRailBytes = std::size_t{256} << 10;
 // So small that an exchange in one hop is worth its bytes, with more than two machines too.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
 
@@ -33,15 +33,15 @@ ReduceOp within(ReduceOp op) {
   return op == ReduceOp::kAvg ? ReduceOp::kSum : op;
 }
 
-class SweepStep final : public Step {
+class ReduceStep final : public Step {
  public:
-  SweepStep(const WideContext& context, const Request& request, Range chunk)
+  ReduceStep(const StepContext& context, const Request& request, Range chunk)
       : Step(context), request_(request), chunk_(chunk), element_(unit_of(request.kind, request.type)) {
-    const MachineLayout& layout = context.layout;
+    const Topology& topology = context.topology;
     has_root_ = request.kind != Kind::kAllReduce;
-    root_machine_ = has_root_ ? layout.machine_of(request.root) : -1;
-    one_hop_ = layout.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
-    if (is_on_lane()) slice_ = slice(context.index());
+    root_machine_ = has_root_ ? topology.machine_of(request.root) : -1;
+    one_hop_ = topology.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
+    if (is_on_rail()) slice_ = slice(context.index());
   }
 
   std::size_t bytes() const override { return bytes(slice_); }
@@ -54,14 +54,14 @@ class SweepStep final : public Step {
   enum class Phase { kStart, kScatter, kGather };
   static constexpr int kToOwner = 0, kFromOwner = 1, kSignal = 2;
 
-  bool is_on_lane() const { return context_.index() < context_.layout.lanes(); }
+  bool is_on_rail() const { return context_.index() < context_.topology.rails(); }
   bool reduces() const { return request_.kind != Kind::kBroadcast; }
   bool on_root_machine() const { return context_.machine() == root_machine_; }
-  Range slice(int lane) const {
-    return lane < context_.layout.lanes() ? part_of(chunk_, context_.layout.lanes(), lane, element_) : Range{};
+  Range slice(int rail) const {
+    return rail < context_.topology.rails() ? part_of(chunk_, context_.topology.rails(), rail, element_) : Range{};
   }
-  Range part(int machine) const { return part_of(slice_, context_.layout.machines(), machine, element_); }
-  int peer(int machine) const { return context_.layout.rank_at(machine, context_.index()); }
+  Range part(int machine) const { return part_of(slice_, context_.topology.machines(), machine, element_); }
+  int peer(int machine) const { return context_.topology.rank_at(machine, context_.index()); }
   std::size_t bytes(Range range) const { return range.size() * element_; }
   std::byte* staged(Range range) const { return staging_.data() + (range.begin - slice_.begin) * element_; }
   const std::byte* input_at(Range range) const {
@@ -77,7 +77,7 @@ class SweepStep final : public Step {
   }
   template <typename Visit>
   void each_other(const Visit& visit) const {
-    for (int machine = 0; machine < context_.layout.machines(); ++machine) {
+    for (int machine = 0; machine < context_.topology.machines(); ++machine) {
       if (machine != context_.machine()) visit(machine);
     }
   }
@@ -98,13 +98,13 @@ class SweepStep final : public Step {
   Phase phase_ = Phase::kStart;
   bool combined_ = false;
   bool signalled_ = false;
-  Staging staging_;                     // this lane's slice
+  Staging staging_;                     // this rail's slice
   Staging arrivals_;                    // what other machines have for this one, one after another
   std::vector<std::byte*> arrived_at_;  // by machine
   std::byte* result_ = nullptr;
 };
 
-Request SweepStep::reduce_scatter_request() {
+Request ReduceStep::reduce_scatter_request() {
   ReduceScatter args;
   args.type = request_.type;
   args.op = within(request_.op);
@@ -118,9 +118,9 @@ Request SweepStep::reduce_scatter_request() {
   return make_request(args);
 }
 
-Result<Request> SweepStep::before() {
+Result<Request> ReduceStep::before() {
   if (slice_.size() > 0) {
-    const std::size_t others = context_.layout.machines() - 1;
+    const std::size_t others = context_.topology.machines() - 1;
     const bool needs_slice = reduces() || !on_root_machine();
     if (needs_slice) LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, bytes(slice_)));
     if (reduces()) {
@@ -134,11 +134,11 @@ Result<Request> SweepStep::before() {
   }
   if (reduces()) return reduce_scatter_request();
   if (!on_root_machine()) return Request();
-  return make_request(Broadcast{shared_at(chunk_), bytes(chunk_), context_.layout.index_of(request_.root)},
+  return make_request(Broadcast{shared_at(chunk_), bytes(chunk_), context_.topology.index_of(request_.root)},
                       context_.index());
 }
 
-bool SweepStep::exchange() {
+bool ReduceStep::exchange() {
   if (slice_.size() == 0) return true;
   if (phase_ == Phase::kStart) {
     phase_ = Phase::kScatter;
@@ -149,7 +149,7 @@ bool SweepStep::exchange() {
     }
   }
   if (phase_ == Phase::kScatter) {
-    if (!flows_.received()) return false;
+    if (!messages_.received()) return false;
     const bool owns = !has_root_ || !one_hop_ || on_root_machine();
     if (reduces() && owns && !combined_) {
       combined_ = true;
@@ -157,82 +157,83 @@ bool SweepStep::exchange() {
       if (one_hop_) result_ = result_place();
       combine(mine, one_hop_ ? result_ : staged(mine));
     }
-    if (!flows_.done()) return false;  // parts that were sent are about to be overwritten
+    if (!messages_.done()) return false;  // parts that were sent are about to be overwritten
     phase_ = Phase::kGather;
     if (!one_hop_) spread();
   }
-  if (!flows_.done()) return false;
+  if (!messages_.done()) return false;
   if (!reduces() && !on_root_machine() && !std::exchange(signalled_, true)) {
     // The root's machine must not run ahead by more than its window of steps.
-    flows_.signal(peer(root_machine_), kSignal);
+    messages_.signal(peer(root_machine_), kSignal);
   }
-  return flows_.done();
+  return messages_.done();
 }
 
-void SweepStep::expect() {
+void ReduceStep::expect() {
   if (slice_.size() == 0) return;
   const Range mine = one_hop_ ? slice_ : part(context_.machine());
   if (!reduces()) {
-    if (!on_root_machine()) flows_.receive(peer(root_machine_), kToOwner, staged(mine), bytes(mine));
+    if (!on_root_machine()) messages_.receive(peer(root_machine_), kToOwner, staged(mine), bytes(mine));
     return;
   }
   if (one_hop_ && has_root_ && !on_root_machine()) return;
-  each_other([&](int machine) { flows_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
+  each_other([&](int machine) { messages_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
 }
 
 // In one hop all machines tell all (or the root's) their slices. Else each part has a machine that owns it: it gets
 // everyone's, adds them up and tells the result.
-void SweepStep::start_reduction() {
+void ReduceStep::start_reduction() {
   each_other([&](int machine) {
     const bool to = !one_hop_ || !has_root_ || machine == root_machine_;
     const Range theirs = one_hop_ ? slice_ : part(machine);
-    if (to) flows_.send(peer(machine), kToOwner, staged(theirs), bytes(theirs));
+    if (to) messages_.send(peer(machine), kToOwner, staged(theirs), bytes(theirs));
   });
 }
 
 // The root's machine hands each other machine one part, which spreads it; with two machines, everything.
-void SweepStep::start_broadcast() {
+void ReduceStep::start_broadcast() {
   if (!on_root_machine()) return;
   each_other([&](int machine) {
     const Range theirs = one_hop_ ? slice_ : part(machine);
-    flows_.send(peer(machine), kToOwner, shared_at(theirs), bytes(theirs));
-    flows_.await_signal(peer(machine), kSignal);
-    if (!one_hop_) flows_.send(peer(machine), kFromOwner, shared_at(part(root_machine_)), bytes(part(root_machine_)));
+    messages_.send(peer(machine), kToOwner, shared_at(theirs), bytes(theirs));
+    messages_.await_signal(peer(machine), kSignal);
+    if (!one_hop_)
+      messages_.send(peer(machine), kFromOwner, shared_at(part(root_machine_)), bytes(part(root_machine_)));
   });
 }
 
 // Of a reduction in one hop. What is being sent must stay as it is, so not there. Where the output is, if the others
 // of this machine can fetch it from there; else where another machine's slice arrived.
-std::byte* SweepStep::result_place() const {
+std::byte* ReduceStep::result_place() const {
   const bool visible = request_.kind == Kind::kAllReduce && context_.arena->contains(output_at(slice_), bytes(slice_));
   return visible ? output_at(slice_) : arrivals_.data();
 }
 
-void SweepStep::combine(Range range, std::byte* result) {
+void ReduceStep::combine(Range range, std::byte* result) {
   std::vector<const std::byte*> inputs;
-  inputs.reserve(context_.layout.machines());
-  for (int machine = 0; machine < context_.layout.machines(); ++machine)
+  inputs.reserve(context_.topology.machines());
+  for (int machine = 0; machine < context_.topology.machines(); ++machine)
     inputs.push_back(machine == context_.machine() ? staged(range) : arrived_at_[machine]);
   const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
   reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&result, 1),
          range.size());
 }
 
-void SweepStep::spread() {
+void ReduceStep::spread() {
   const Range mine = part(context_.machine());
   each_other([&](int machine) {
     const Range theirs = part(machine);
     if (reduces()) {
-      if (!has_root_ || machine == root_machine_) flows_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
-      if (!has_root_ || on_root_machine()) flows_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
+      if (!has_root_ || machine == root_machine_) messages_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
+      if (!has_root_ || on_root_machine()) messages_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
     } else if (!on_root_machine()) {
-      if (machine != root_machine_) flows_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
-      flows_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
+      if (machine != root_machine_) messages_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
+      messages_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
     }
   });
 }
 
-Result<Request> SweepStep::after() {
+Result<Request> ReduceStep::after() {
   const bool wanted = request_.kind == Kind::kAllReduce || (request_.kind == Kind::kReduce && on_root_machine()) ||
                       (request_.kind == Kind::kBroadcast && !on_root_machine());
   if (!wanted) return make_request(Barrier{});
@@ -244,7 +245,7 @@ Result<Request> SweepStep::after() {
     outputs.push_back({range.size() == 0 ? nullptr : output_at(range), bytes(range)});
   }
   if (request_.kind == Kind::kReduce) {
-    return make_request(Gather{{result_, bytes(slice_)}, std::move(outputs), context_.layout.index_of(request_.root)},
+    return make_request(Gather{{result_, bytes(slice_)}, std::move(outputs), context_.topology.index_of(request_.root)},
                         context_.index());
   }
   return make_request(AllGather{{result_, bytes(slice_)}, std::move(outputs)});
@@ -252,14 +253,14 @@ Result<Request> SweepStep::after() {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Step>> plan_sweeps(const WidePlan& plan) {
+std::vector<std::unique_ptr<Step>> plan_reductions(const StepPlan& plan) {
   const std::size_t element = unit_of(plan.request.kind, plan.request.type);
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
-  const std::size_t step = std::max(line, kLaneBytes / element / line * line) * plan.context.layout.lanes();
+  const std::size_t step = std::max(line, kRailBytes / element / line * line) * plan.context.topology.rails();
   std::vector<std::unique_ptr<Step>> steps;
   for (std::size_t begin = 0; begin < plan.request.count; begin += step) {
     const Range chunk{begin, std::min(plan.request.count, begin + step)};
-    steps.push_back(std::make_unique<SweepStep>(plan.context, plan.request, chunk));
+    steps.push_back(std::make_unique<ReduceStep>(plan.context, plan.request, chunk));
   }
   return steps;
 }

@@ -1,4 +1,4 @@
-// How a WideGroup comes into being, and how it ends.
+// How a HierarchicalGroup comes into being, and how it ends.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -8,13 +8,13 @@
 #include <thread>
 
 #include "engine/local/farewell.h"
+#include "hierarchical_group.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "net/network_interface.h"
 #include "net/ucx/ucx_transport.h"
 #include "shm/hand_over.h"
 #include "store/tcp/status_text.h"
-#include "wide_group.h"
 
 namespace lockstep::comm {
 namespace {
@@ -41,13 +41,13 @@ NetworkInterface find_interface(const Store& store) {
 
 // The other machines. This one's own addresses, which any user here can use, only where a machine is one in name and
 // shares them (LOCKSTEP_MACHINE, or another user).
-Admitted admitted_to(const MachineLayout& layout, int rank) {
-  const std::vector<std::string>& own = layout.member(rank).addresses;
+Admitted admitted_to(const Topology& topology, int rank) {
+  const std::vector<std::string>& own = topology.member(rank).addresses;
   std::set<std::string> all;  // each rank of a machine says the same
   Admitted admitted;
-  for (int other = 0; other < layout.world(); ++other) {
-    if (layout.machine_of(other) == layout.machine_of(rank)) continue;
-    const std::vector<std::string>& its = layout.member(other).addresses;
+  for (int other = 0; other < topology.world(); ++other) {
+    if (topology.machine_of(other) == topology.machine_of(rank)) continue;
+    const std::vector<std::string>& its = topology.member(other).addresses;
     admitted.loopback = admitted.loopback || its == own;
     all.insert(its.begin(), its.end());
   }
@@ -67,21 +67,21 @@ Result<std::string> random_token() {
 
 }  // namespace
 
-Result<std::shared_ptr<WideGroup>> WideGroup::create(const std::shared_ptr<Store>& store,
-                                                     const CommunicatorOptions& options, MachineLayout layout) {
-  std::shared_ptr<WideGroup> group(new WideGroup(options, std::move(layout)), LeakInForks());
+Result<std::shared_ptr<HierarchicalGroup>> HierarchicalGroup::create(const std::shared_ptr<Store>& store,
+                                                                     const CommunicatorOptions& options,
+                                                                     Topology topology) {
+  std::shared_ptr<HierarchicalGroup> group(new HierarchicalGroup(options, std::move(topology)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (opened.ok()) return group;
   // In the address's place, for the machines that wait for it.
   if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
-  Status failed = opened.with_context(fmt::format("{} cannot join group '{}', which spans {} machines", group->me(),
-                                                  options.name, group->layout_.machines()));
-  group->give_up(failed.message());
+  const Status failed = opened.with_context(fmt::format("it spans {} machines", group->topology_.machines()));
+  group->give_up(failed.with_context(fmt::format("{} cannot join group '{}'", group->me(), options.name)).message());
   return failed;
 }
 
 // For other ranks the group may be complete already.
-void WideGroup::give_up(const std::string& why) {
+void HierarchicalGroup::give_up(const std::string& why) {
   MutexLock lock(mutex_);
   if (mail_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
   for (const auto& local : {before_, after_}) {
@@ -89,62 +89,55 @@ void WideGroup::give_up(const std::string& why) {
   }
 }
 
-std::string WideGroup::wire_key(int rank) const {
+std::string HierarchicalGroup::wire_key(int rank) const {
   return fmt::format("lockstep/{}/wire/{}", name_, rank);
 }
 
-std::string WideGroup::local_name(int machine, const char* what) const {
+std::string HierarchicalGroup::local_name(int machine, const char* what) const {
   return fmt::format("{}@{}/{}", name_, machine, what);
 }
 
-std::vector<std::string> WideGroup::meeting_keys() const {
+std::vector<std::string> HierarchicalGroup::meeting_keys() const {
   std::vector<std::string> keys;
   keys.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
-  for (int machine = 0; machine < layout_.machines(); ++machine) {
+  for (int machine = 0; machine < topology_.machines(); ++machine) {
     for (const char* what : {kBefore, kAfter}) keys.push_back(hand_over_key(local_name(machine, what)));
   }
   return keys;
 }
 
-Status WideGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
+Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, kBefore, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, kAfter, deadline));
   LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_ucx(find_interface(*store), admitted_to(layout_, rank_),
-                                                 [this](const Letter& letter) { return on_letter(letter); }));
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_,
+                            open_ucx(find_interface(*store), admitted_to(topology_, rank_),
+                                     [this](const ActiveMessage& message) { return on_active_message(message); }));
   LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
-  context_ = std::make_unique<WideContext>(WideContext{layout_, rank_, *transport_, arena_, roster_});
+  context_ = std::make_unique<StepContext>(StepContext{topology_, rank_, *transport_, arena_, roster_});
   {
     MutexLock lock(mutex_);
-    mail_ = std::make_unique<WideMail>(*context_, *before_, token_);
+    mail_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);
   }
   return greet(deadline);
 }
 
-Result<std::shared_ptr<Communicator::Impl>> WideGroup::open_local(const std::shared_ptr<Store>& store, const char* what,
+Result<std::shared_ptr<LocalGroup>> HierarchicalGroup::open_local(const std::shared_ptr<Store>& store, const char* what,
                                                                   Deadline deadline) const {
-  const int machine = layout_.machine_of(rank_);
+  const int machine = topology_.machine_of(rank_);
   CommunicatorOptions local;
-  local.rank = layout_.index_of(rank_);
-  local.world_size = layout_.size(machine);
+  local.rank = topology_.index_of(rank_);
+  local.world_size = topology_.size(machine);
   local.name = local_name(machine, what);
   local.timeout = timeout_;
   local.arena = arena_;
-  for (const int rank : layout_.ranks(machine)) local.world_ranks.push_back(roster_.number(rank));
-  HandOverOptions options;
-  options.rank = local.rank;
-  options.world_size = local.world_size;
-  options.name = local.name;
-  options.world_ranks = local.world_ranks;
-  options.control_bytes = ControlLayout(local.world_size).total();
-  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(*store, *arena_, options, deadline));
-  return std::shared_ptr<Communicator::Impl>(new Communicator::Impl(local.rank, local, std::move(parts)),
-                                             LeakInForks());
+  for (const int rank : topology_.ranks(machine)) local.world_ranks.push_back(roster_.number(rank));
+  return LocalGroup::create(*store, local, deadline);
 }
 
 // One rank's word and the group's secret travel through the store, which only members of the job can read.
-Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
+Status HierarchicalGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport_->address();
   if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
@@ -161,29 +154,29 @@ Status WideGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadli
     if (words[rank].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", roster_.name(rank))};
     }
-    if (layout_.machine_of(rank) != layout_.machine_of(rank_))
+    if (topology_.machine_of(rank) != topology_.machine_of(rank_))
       transport_->introduce(rank, words[rank].substr(kTokenBytes));
   }
   token_ = words[0].substr(0, kTokenBytes);
   return {};
 }
 
-Status WideGroup::who_did_not_say(Store& store, const Status& why) const {
+Status HierarchicalGroup::who_did_not_say(Store& store, const Status& why) const {
   std::vector<int> silent;
   for (int rank = 0; rank < world_size(); ++rank) {
     const std::array<std::string, 1> key{wire_key(rank)};
     if (auto there = store.check(key); there.ok() && !there.value()) silent.push_back(rank);
   }
   if (silent.empty()) return why;
-  return {why.code(), fmt::format("{} did not say where to reach them", ranks_with_hosts(layout_, roster_, silent))};
+  return {why.code(), fmt::format("{} did not say where to reach them", ranks_with_hosts(topology_, roster_, silent))};
 }
 
-Status WideGroup::share_boards(Deadline deadline) {
+Status HierarchicalGroup::share_boards(Deadline deadline) {
   const std::size_t bytes = world_size() * sizeof(std::uint64_t);
   LOCKSTEP_RETURN_IF_ERROR(board_staging_.allocate(arena_, bytes));
   std::memset(board_staging_.data(), 0, bytes);
   const std::uint64_t mine = arena_->offset_of(board_staging_.data()) + 1;
-  const int locals = layout_.size(layout_.machine_of(rank_));
+  const int locals = topology_.size(topology_.machine_of(rank_));
   std::vector<std::uint64_t> offsets(locals);
   AllGather args;
   args.input = {&mine, sizeof mine};
@@ -198,20 +191,20 @@ Status WideGroup::share_boards(Deadline deadline) {
 
 // A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name. The own
 // words have to be out too, as nobody may drive this group for long once it is made.
-Status WideGroup::greet(Deadline deadline) {
+Status HierarchicalGroup::greet(Deadline deadline) {
   {
     MutexLock lock(mutex_);
-    tell_neighbours(WideLetter::Type::kHello, 0, "");
+    tell_neighbours(ActiveMessageHeader::Type::kHello, 0, "");
   }
   std::vector<int> silent;
   while (true) {
     {
       MutexLock lock(mutex_);
-      drive();
+      progress_all();
       silent.clear();
       bool lost = false;
       for (int rank = 0; rank < world_size(); ++rank) {
-        if (!layout_.are_neighbours(rank_, rank) || greeted_[rank]) continue;
+        if (!topology_.are_neighbours(rank_, rank) || greeted_[rank]) continue;
         silent.push_back(rank);
         lost = lost || transport_->is_lost(rank);
       }
@@ -226,18 +219,18 @@ Status WideGroup::greet(Deadline deadline) {
   }
   const bool all_spoke = silent.empty();
   for (int rank = 0; all_spoke && rank < world_size(); ++rank) {
-    if (layout_.are_neighbours(rank_, rank)) silent.push_back(rank);
+    if (topology_.are_neighbours(rank_, rank)) silent.push_back(rank);
   }
   return {deadline.expired() ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
           fmt::format("no connection between {} (on {}) and {} through {}. Is that the interface that "
                       "connects the machines (UCX_NET_DEVICES chooses another one), and does a firewall allow TCP "
                       "connections between them on any port, and leave their addresses as they are?",
-                      me(), layout_.member(rank_).host, ranks_with_hosts(layout_, roster_, silent),
+                      me(), topology_.member(rank_).host, ranks_with_hosts(topology_, roster_, silent),
                       transport_->describe())};
 }
 
 // What others still need of this rank gets a moment; then whoever could still wait for it is told.
-void WideGroup::close() {
+void HierarchicalGroup::close() {
   GroupRegistry::of_process().remove(*this);
   if (transport_ == nullptr || before_ == nullptr) return;
   {
@@ -245,18 +238,18 @@ void WideGroup::close() {
     if (closed_) return;
     Farewell farewell;
     while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && farewell.may_wait())
-      drive();
+      progress_all();
     closed_ = true;
     // Others of this machine, or other groups of this process, may have broken it without being heard of until now.
     if (mail_ != nullptr && break_status_.ok()) (void)check_local_groups();
-    const std::string cause = before_->waiting().last_words(layout_.index_of(rank_));
+    const std::string cause = before_->waiting().last_words(topology_.index_of(rank_));
     if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
       const std::string what = pending_ > 0 ? describe(*(active_.empty() ? queue_.front() : active_.front().operation))
                                             : describe(transfers_.front()->transfer);
       (void)break_group(ErrorCode::kPeerFailed,
                         caused(cause, fmt::format("{} left the group with {} under way", me(), what)));
     } else if (break_status_.ok()) {
-      tell_neighbours(WideLetter::Type::kGoodbye, 0, cause);
+      tell_neighbours(ActiveMessageHeader::Type::kGoodbye, 0, cause);
       transport_->close(/*gently=*/true, farewell.left());
     }
   }

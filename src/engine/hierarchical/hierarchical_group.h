@@ -1,4 +1,4 @@
-// WideGroup: what stands behind a Communicator whose ranks are on several machines.
+// HierarchicalGroup: what stands behind a Communicator whose ranks are on several machines.
 //
 // Each machine's ranks have two local groups (for the operations before and after an exchange, see wide_step.h), and
 // each rank has a transport of its own. Operations are sequences of steps; steps are begun in order, at most kWindow at
@@ -12,20 +12,20 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/machines.h"
 #include "engine/core/roster.h"
-#include "engine/local/group.h"
+#include "engine/core/topology.h"
+#include "engine/local/local_group.h"
+#include "hierarchical_mailbox.h"
+#include "integer_mean.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/engine/communicator.h"
 #include "net/transport.h"
-#include "wide_mail.h"
-#include "wide_mean.h"
-#include "wide_step.h"
+#include "step.h"
 
 namespace lockstep::comm {
 
 // A collective under way.
-struct WideOperation {
+struct HierarchicalOperation {
   Request request;
   std::uint64_t sequence = 0;
   bool blocking = false;
@@ -34,7 +34,7 @@ struct WideOperation {
   std::vector<Call> calls;                  // everyone's, once met
   std::vector<SizeEntry> row;               // this rank's sizes, where they differ
   std::vector<SizeEntry> table;             // everyone's
-  std::unique_ptr<WideMean> mean;           // what the steps work on, where that is not `request`
+  std::unique_ptr<IntegerMean> mean;        // what the steps work on, where that is not `request`
   std::deque<std::unique_ptr<Step>> steps;  // not begun
   int active = 0;                           // begun and not over
   bool planned = false;                     // no steps will be added
@@ -42,81 +42,88 @@ struct WideOperation {
   std::atomic<bool> over{false};
 };
 
-class WideGroup final : public Drivable, public std::enable_shared_from_this<WideGroup> {
+// What a caller holds of a collective of this engine.
+struct StartedCollective final : Operation::State {
+  using Operation::State::State;
+  bool is_over() const override { return operation->over.load(std::memory_order_acquire); }
+  std::uint64_t sequence() const override { return operation->sequence; }
+
+  std::shared_ptr<HierarchicalOperation> operation;
+};
+
+class HierarchicalGroup final : public Group, public std::enable_shared_from_this<HierarchicalGroup> {
  public:
   // So few that a local group's ring (kRing) is never full: a rank that begins step s has seen the end of step
   // s - kWindow, so all others have begun that one and seen the end of step s - 2 * kWindow.
   static constexpr std::size_t kWindow = 8;
 
   // Collective over the group.
-  static Result<std::shared_ptr<WideGroup>> create(const std::shared_ptr<Store>& store,
-                                                   const CommunicatorOptions& options, MachineLayout layout);
-  ~WideGroup() override;
+  static Result<std::shared_ptr<HierarchicalGroup>> create(const std::shared_ptr<Store>& store,
+                                                           const CommunicatorOptions& options, Topology topology);
+  ~HierarchicalGroup() override;
 
   // What create() leaves in the store.
   std::vector<std::string> meeting_keys() const;
 
-  Status run(Request request, Deadline deadline);
-  Result<Operation> start(Request request, Communicator::KeepAlive keep_alive, std::optional<Deadline> admission);
-  Status run(const Transfer& transfer, Deadline deadline);
-  Result<Operation> start(const Transfer& transfer, Communicator::KeepAlive keep_alive);
-  Status wait(Operation::State& state, Deadline deadline);
-  bool poll(Operation::State& state);
-  void poke();
-  bool nudge() override;
-  void abort(const std::string& reason);
-  Status health() const;
+  Status run(const RequestView& request, Deadline deadline) override;
+  Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive, Deadline admission) override;
+  Status run(Transfer transfer, Deadline deadline) override;
+  Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) override;
+  Status wait(Operation::State& state, Deadline deadline) override;
+  bool test(Operation::State& state) override;
+  void progress() override;
+  bool try_progress() override;
+  void abort(const std::string& reason) override;
+  Status health() const override;
   Failure failure() const override;
   void hear(const Failure& failure) override;
-  void close();
-
-  int rank() const { return rank_; }
-  int world_size() const { return layout_.world(); }
-  const std::string& name() const { return name_; }
-  SharedArena& arena() const { return *arena_; }
-  std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
-  // As far as is known here.
-  std::vector<int> absent(std::uint64_t sequence) const;
+  std::vector<int> absent(std::uint64_t sequence) const override;
+  void close() override;
 
  private:
   enum class Stage { kBefore, kExchange, kWaiting, kAfter, kDone };
   struct Active {
-    std::shared_ptr<WideOperation> operation;
+    std::shared_ptr<HierarchicalOperation> operation;
     std::unique_ptr<Step> step;
     Stage stage = Stage::kBefore;
-    std::shared_ptr<Operation::State> local;  // before or after
+    std::shared_ptr<LocalOperation> local;  // before or after
   };
   // What a rank shows the others of its machine: its own last call and what it has heard of other machines' ranks.
   // By rank of the group: sequence << 8 | Kind.
   using Board = std::atomic<std::uint64_t>*;
 
-  WideGroup(const CommunicatorOptions& options, MachineLayout layout);
+  HierarchicalGroup(const CommunicatorOptions& options, Topology topology);
   Status open(const std::shared_ptr<Store>& store, Deadline deadline);
   void give_up(const std::string& why) LOCKSTEP_EXCLUDES(mutex_);
   std::string wire_key(int rank) const;
   // Of a group of this machine's ranks.
   std::string local_name(int machine, const char* what) const;
-  Result<std::shared_ptr<Communicator::Impl>> open_local(const std::shared_ptr<Store>& store, const char* what,
-                                                         Deadline deadline) const;
+  Result<std::shared_ptr<LocalGroup>> open_local(const std::shared_ptr<Store>& store, const char* what,
+                                                 Deadline deadline) const;
   Status exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status who_did_not_say(Store& store, const Status& why) const;
   Status share_boards(Deadline deadline);
   Status greet(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
 
-  Result<std::shared_ptr<WideOperation>> begin(Request request, bool blocking, Communicator::KeepAlive keep_alive,
-                                               Deadline admission) LOCKSTEP_EXCLUDES(mutex_);
+  Result<std::shared_ptr<HierarchicalOperation>> begin(Request request, bool blocking,
+                                                       Communicator::KeepAlive keep_alive, Deadline admission)
+      LOCKSTEP_EXCLUDES(mutex_);
+  // Adds a send or receive to what is under way.
+  Status begin(const std::shared_ptr<Operation::State>& transfer) LOCKSTEP_REQUIRES(mutex_);
+  // The local group that a step's operation is in.
+  LocalGroup& local_group(const Active& active) const { return active.stage == Stage::kBefore ? *before_ : *after_; }
   // Moves everything that can be moved; whether anything did.
-  bool drive() LOCKSTEP_REQUIRES(mutex_);
+  bool progress_all() LOCKSTEP_REQUIRES(mutex_);
   bool has_room() const LOCKSTEP_REQUIRES(mutex_);
-  void issue() LOCKSTEP_REQUIRES(mutex_);
+  void begin_steps() LOCKSTEP_REQUIRES(mutex_);
   bool advance(Active& active) LOCKSTEP_REQUIRES(mutex_);
   bool local_is_over(Active& active) LOCKSTEP_REQUIRES(mutex_);
-  void step_over(WideOperation& operation) LOCKSTEP_REQUIRES(mutex_);
-  void end(WideOperation& operation, Status status) LOCKSTEP_REQUIRES(mutex_);
+  void step_over(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
+  void end(HierarchicalOperation& operation, Status status) LOCKSTEP_REQUIRES(mutex_);
   void reap_transfers() LOCKSTEP_REQUIRES(mutex_);
-  void met(WideOperation& operation) LOCKSTEP_REQUIRES(mutex_);
-  void plan(WideOperation& operation) LOCKSTEP_REQUIRES(mutex_);
-  void apply_payloads(WideOperation& operation) const;
+  void met(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
+  void plan(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
+  void apply_payloads(HierarchicalOperation& operation) const;
 
   // Until `over` says so, the group breaks, or the deadline has passed.
   Status wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline)
@@ -124,10 +131,11 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   // The next step of a wait in which nothing has moved for so long; true when another group moved.
   bool pause(std::chrono::steady_clock::duration idle) LOCKSTEP_EXCLUDES(mutex_);
 
-  // wide_checks.cpp
-  // Called by the transport, from within drive().
-  bool on_letter(const Letter& letter) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
-  void tell_neighbours(WideLetter::Type type, std::int64_t value, const std::string& text) LOCKSTEP_REQUIRES(mutex_);
+  // failure_watch.cpp
+  // Called by the transport, from within progress_all().
+  bool on_active_message(const ActiveMessage& message) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  void tell_neighbours(ActiveMessageHeader::Type type, std::int64_t value, const std::string& text)
+      LOCKSTEP_REQUIRES(mutex_);
   void send_news(bool conditions) LOCKSTEP_REQUIRES(mutex_);
   void take_news(int source, std::string_view news) LOCKSTEP_REQUIRES(mutex_);
   // Why a wait cannot succeed any more, after breaking the group; ok while it may.
@@ -152,37 +160,32 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   std::uint64_t call_of(int rank) const;
   void note_call(int rank, std::uint64_t call) const;
   // How the messages above name ranks.
-  std::string me() const { return roster_.name(rank_); }
   std::string last_call(int rank) const;
   std::string condition(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  std::string why_still(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string last_words(int rank) const LOCKSTEP_REQUIRES(mutex_);
-  std::string describe(const WideOperation& operation) const;
+  std::string describe(const HierarchicalOperation& operation) const;
   std::string describe(const Transfer& transfer) const;
 
-  const MachineLayout layout_;
-  const Roster roster_;
-  const int rank_;
-  const std::string name_;
-  const std::shared_ptr<SharedArena> arena_;
-  const std::chrono::nanoseconds timeout_;
-  std::shared_ptr<Communicator::Impl> before_;  // local groups
-  std::shared_ptr<Communicator::Impl> after_;
+  const Topology topology_;
+  std::shared_ptr<LocalGroup> before_;  // local groups
+  std::shared_ptr<LocalGroup> after_;
   Staging board_staging_;
   std::vector<Board> boards_;  // by local index
-  std::string token_;          // what every letter of this group begins with
-  std::atomic<std::uint64_t> sequence_{0};
+  std::string token_;          // what every active message of this group begins with
 
   mutable Mutex mutex_;
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<WideContext> context_;
-  std::unique_ptr<WideMail> mail_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<WideOperation>> queue_ LOCKSTEP_GUARDED_BY(mutex_);  // with steps to begin
+  std::unique_ptr<StepContext> context_;
+  std::unique_ptr<HierarchicalMailbox> mail_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<HierarchicalOperation>> queue_ LOCKSTEP_GUARDED_BY(mutex_);  // with steps to begin
   std::deque<Active> active_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t under_way_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // bytes() of the active steps
   int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;            // operations that are not over
   std::vector<std::shared_ptr<Operation::State>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);  // started, not over
   std::uint64_t next_step_ LOCKSTEP_GUARDED_BY(mutex_) = 1;
-  std::deque<std::pair<Parcel, std::string>> told_ LOCKSTEP_GUARDED_BY(mutex_);  // letters on their way
+  std::deque<std::pair<TransportRequest, std::string>> told_
+      LOCKSTEP_GUARDED_BY(mutex_);  // active messages on their way
   std::vector<bool> greeted_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);               // remote ranks that have said goodbye
   std::vector<std::string> words_ LOCKSTEP_GUARDED_BY(mutex_);       // last words of remote ranks
@@ -195,7 +198,7 @@ class WideGroup final : public Drivable, public std::enable_shared_from_this<Wid
   bool asked_ LOCKSTEP_GUARDED_BY(mutex_) = false;             // another rank wants news
   std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last collective that was late here; or kMessages
   std::chrono::steady_clock::time_point asked_at_ LOCKSTEP_GUARDED_BY(mutex_);
-  Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // a letter said so, break_group() is yet to come
+  Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // an active message said so; break_group() follows
   Status break_status_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "lockstep/reduce/reduce.h"
-#include "wide_step.h"
+#include "step.h"
 
 namespace lockstep::comm {
 namespace {
@@ -16,7 +16,7 @@ int ceil_divide(int a, int b) {
 // Sizes of what passes between two ranks.
 class Sizes {
  public:
-  Sizes(const WidePlan& plan)  // NOLINT(google-explicit-constructor)
+  Sizes(const StepPlan& plan)  // NOLINT(google-explicit-constructor)
       : table_(plan.table.begin(), plan.table.end()), world_(plan.context.world()) {
     const Request& request = plan.request;
     if (request.kind == Kind::kAllGather) even_ = request.input.bytes;
@@ -54,7 +54,7 @@ std::byte* at(const Piece& piece, std::size_t offset) {
 // comes from those with (index of source) % n == index, one in each round, and hands it on to its neighbours.
 class GatherStep final : public Step {
  public:
-  GatherStep(const WideContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
+  GatherStep(const StepContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
              int round, std::size_t chunk)
       : Step(context), request_(request), sizes_(std::move(sizes)), source_(source), round_(round), chunk_(chunk) {}
 
@@ -73,7 +73,7 @@ class GatherStep final : public Step {
 
   bool exchange() override {
     if (!std::exchange(started_, true)) start();
-    return flows_.done();
+    return messages_.done();
   }
 
   Result<Request> after() override {
@@ -85,22 +85,22 @@ class GatherStep final : public Step {
   // The rank of the source machine whose input the local rank `index` takes in this round; -1: none.
   int taken_by(int index) const {
     const int from = round_ * static_cast<int>(context_.local_ranks().size()) + index;
-    return from < context_.layout.size(source_) ? context_.layout.rank_at(source_, from) : -1;
+    return from < context_.topology.size(source_) ? context_.topology.rank_at(source_, from) : -1;
   }
   Span piece(int rank) const { return chunk_of(sizes_->sent(rank, context_.rank), chunk_); }
 
   void start() {
-    const MachineLayout& layout = context_.layout;
+    const Topology& topology = context_.topology;
     if (context_.machine() != source_) {
       const int rank = taken_by(context_.index());
-      if (rank >= 0) flows_.receive(rank, 0, place_, piece(rank).bytes);
+      if (rank >= 0) messages_.receive(rank, 0, place_, piece(rank).bytes);
       return;
     }
-    for (int machine = 0; machine < layout.machines(); ++machine) {
-      if (machine == source_ || context_.index() / layout.size(machine) != round_) continue;
+    for (int machine = 0; machine < topology.machines(); ++machine) {
+      if (machine == source_ || context_.index() / topology.size(machine) != round_) continue;
       const Span span = chunk_of(request_.input.bytes, chunk_);
-      flows_.send(layout.rank_at(machine, context_.index() % layout.size(machine)), 0, at(request_.input, span.offset),
-                  span.bytes);
+      messages_.send(topology.rank_at(machine, context_.index() % topology.size(machine)), 0,
+                     at(request_.input, span.offset), span.bytes);
     }
   }
 
@@ -150,7 +150,7 @@ class ScatterSumStep final : public Step {
     int rounds;
     std::size_t chunk;
   };
-  ScatterSumStep(const WideContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, Place place,
+  ScatterSumStep(const StepContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, Place place,
                  std::shared_ptr<Partials> partials)
       : Step(context), request_(request), sizes_(std::move(sizes)), place_(place), partials_(std::move(partials)) {}
 
@@ -176,7 +176,7 @@ class ScatterSumStep final : public Step {
 
   bool exchange() override {
     if (!std::exchange(started_, true)) start();
-    return flows_.done();
+    return messages_.done();
   }
 
   // Steps end in order, so after the last round everything has arrived.
@@ -191,32 +191,32 @@ class ScatterSumStep final : public Step {
   int served_by(int index) const {
     if (context_.machine() == place_.destination) return context_.local_ranks()[index];
     const int to = place_.round * static_cast<int>(context_.local_ranks().size()) + index;
-    return to < context_.layout.size(place_.destination) ? context_.layout.rank_at(place_.destination, to) : -1;
+    return to < context_.topology.size(place_.destination) ? context_.topology.rank_at(place_.destination, to) : -1;
   }
   Span piece(int rank) const { return chunk_of(sizes_->sent(context_.rank, rank), place_.chunk); }
 
   void start() {
-    const MachineLayout& layout = context_.layout;
+    const Topology& topology = context_.topology;
     if (context_.machine() != place_.destination) {
       const int to = served_by(context_.index());
-      if (to >= 0) flows_.send(to, 0, staging_.data(), piece(to).bytes);
+      if (to >= 0) messages_.send(to, 0, staging_.data(), piece(to).bytes);
       return;
     }
-    partials_->arrived.resize(layout.machines());
+    partials_->arrived.resize(topology.machines());
     const std::size_t bytes = piece(context_.rank).bytes;
-    for (int machine = 0; machine < layout.machines(); ++machine) {
-      if (machine == context_.machine() || context_.index() / layout.size(machine) != place_.round) continue;
+    for (int machine = 0; machine < topology.machines(); ++machine) {
+      if (machine == context_.machine() || context_.index() / topology.size(machine) != place_.round) continue;
       std::vector<std::byte>& arrived = partials_->arrived[machine];
       arrived.resize(bytes);
-      flows_.receive(layout.rank_at(machine, context_.index() % layout.size(machine)), 0, arrived.data(), bytes);
+      messages_.receive(topology.rank_at(machine, context_.index() % topology.size(machine)), 0, arrived.data(), bytes);
     }
   }
 
   void combine() {
     const Span span = piece(context_.rank);
     std::vector<const std::byte*> inputs;
-    inputs.reserve(context_.layout.machines());
-    for (int machine = 0; machine < context_.layout.machines(); ++machine) {
+    inputs.reserve(context_.topology.machines());
+    for (int machine = 0; machine < context_.topology.machines(); ++machine) {
       inputs.push_back(machine == context_.machine() ? partials_->own.data() : partials_->arrived[machine].data());
     }
     std::byte* const output = at(request_.output, span.offset);
@@ -236,11 +236,11 @@ class ScatterSumStep final : public Step {
 // gather, scatter, all_to_all: every piece goes straight from its owner to whom it is for.
 class DirectStep final : public Step {
  public:
-  DirectStep(const WideContext& context, const Request& request) : Step(context), request_(request) {}
+  DirectStep(const StepContext& context, const Request& request) : Step(context), request_(request) {}
 
   Result<Request> before() override {
-    const int root = context_.layout.index_of(request_.root);
-    const bool here = context_.layout.machine_of(request_.root) == context_.machine();
+    const int root = context_.topology.index_of(request_.root);
+    const bool here = context_.topology.machine_of(request_.root) == context_.machine();
     const bool is_root = context_.rank == request_.root;
     if (request_.kind == Kind::kAllToAll)
       return make_request(AllToAll{local(request_.inputs), local(request_.outputs)});
@@ -256,24 +256,24 @@ class DirectStep final : public Step {
   bool exchange() override {
     if (!std::exchange(started_, true)) {
       for (int rank = 0; rank < context_.world(); ++rank) {
-        if (context_.layout.machine_of(rank) != context_.machine()) start_with(rank);
+        if (context_.topology.machine_of(rank) != context_.machine()) start_with(rank);
       }
     }
-    return flows_.done();
+    return messages_.done();
   }
 
  private:
   void start_with(int rank) {
     const bool from_root = rank == request_.root;
     if (!request_.outputs.empty()) {
-      flows_.receive(rank, 0, request_.outputs[rank].data, request_.outputs[rank].bytes);
+      messages_.receive(rank, 0, request_.outputs[rank].data, request_.outputs[rank].bytes);
     } else if (from_root && request_.kind == Kind::kScatter) {
-      flows_.receive(rank, 0, request_.output.data, request_.output.bytes);
+      messages_.receive(rank, 0, request_.output.data, request_.output.bytes);
     }
     if (!request_.inputs.empty()) {
-      flows_.send(rank, 0, request_.inputs[rank].data, request_.inputs[rank].bytes);
+      messages_.send(rank, 0, request_.inputs[rank].data, request_.inputs[rank].bytes);
     } else if (from_root && request_.kind == Kind::kGather) {
-      flows_.send(rank, 0, request_.input.data, request_.input.bytes);
+      messages_.send(rank, 0, request_.input.data, request_.input.bytes);
     }
   }
 
@@ -289,31 +289,31 @@ class DirectStep final : public Step {
 };
 
 // The most that any rank keeps of its own, and so the most that a pair of ranks exchanges.
-std::size_t longest_piece(const MachineLayout& layout, const Sizes& sizes) {
+std::size_t longest_piece(const Topology& topology, const Sizes& sizes) {
   std::size_t longest = 0;
-  for (int rank = 0; rank < layout.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
+  for (int rank = 0; rank < topology.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
   return longest;
 }
 
 // Until every rank of `machine` has had one of each other machine to itself.
-int rounds_of(const MachineLayout& layout, int machine) {
+int rounds_of(const Topology& topology, int machine) {
   int rounds = 1;
-  for (int other = 0; other < layout.machines(); ++other) {
-    if (other != machine) rounds = std::max(rounds, ceil_divide(layout.size(machine), layout.size(other)));
+  for (int other = 0; other < topology.machines(); ++other) {
+    if (other != machine) rounds = std::max(rounds, ceil_divide(topology.size(machine), topology.size(other)));
   }
   return rounds;
 }
 
 }  // namespace
 
-std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan) {
-  const MachineLayout& layout = plan.context.layout;
+std::vector<std::unique_ptr<Step>> plan_all_gather(const StepPlan& plan) {
+  const Topology& topology = plan.context.topology;
   const auto sizes = std::make_shared<const Sizes>(plan);
-  const std::size_t longest = longest_piece(layout, *sizes);
+  const std::size_t longest = longest_piece(topology, *sizes);
   std::vector<std::unique_ptr<Step>> steps;
   for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
-    for (int source = 0; source < layout.machines(); ++source) {
-      const int rounds = rounds_of(layout, source);
+    for (int source = 0; source < topology.machines(); ++source) {
+      const int rounds = rounds_of(topology, source);
       for (int round = 0; round < rounds; ++round)
         steps.push_back(std::make_unique<GatherStep>(plan.context, plan.request, sizes, source, round, chunk));
     }
@@ -321,15 +321,15 @@ std::vector<std::unique_ptr<Step>> plan_all_gather(const WidePlan& plan) {
   return steps;
 }
 
-std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan) {
-  const MachineLayout& layout = plan.context.layout;
+std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const StepPlan& plan) {
+  const Topology& topology = plan.context.topology;
   const auto sizes = std::make_shared<const Sizes>(plan);
-  const std::size_t longest = longest_piece(layout, *sizes);
+  const std::size_t longest = longest_piece(topology, *sizes);
   std::vector<std::unique_ptr<Step>> steps;
   for (std::size_t chunk = 0; chunk * kChunkBytes < longest; ++chunk) {
-    for (int destination = 0; destination < layout.machines(); ++destination) {
+    for (int destination = 0; destination < topology.machines(); ++destination) {
       const auto partials = std::make_shared<Partials>();
-      const int rounds = rounds_of(layout, destination);
+      const int rounds = rounds_of(topology, destination);
       for (int round = 0; round < rounds; ++round) {
         steps.push_back(std::make_unique<ScatterSumStep>(
             plan.context, plan.request, sizes, ScatterSumStep::Place{destination, round, rounds, chunk}, partials));
@@ -339,7 +339,7 @@ std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const WidePlan& plan) {
   return steps;
 }
 
-std::vector<std::unique_ptr<Step>> plan_direct(const WidePlan& plan) {
+std::vector<std::unique_ptr<Step>> plan_direct(const StepPlan& plan) {
   std::vector<std::unique_ptr<Step>> steps;
   steps.push_back(std::make_unique<DirectStep>(plan.context, plan.request));
   return steps;

@@ -1,4 +1,4 @@
-#include "machines.h"
+#include "membership.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -100,7 +100,7 @@ Status missing(const std::vector<Member>& members, const GroupNames& names, int 
           fmt::format("group '{}': rank(s) {}{} did not join", names.group, ranks, names.ranks.suffix())};
 }
 
-std::string roll_key(const std::string& group) {
+std::string members_so_far_key(const std::string& group) {
   return fmt::format("lockstep/{}/roll", group);
 }
 std::string members_key(const std::string& group) {
@@ -109,8 +109,8 @@ std::string members_key(const std::string& group) {
 
 }  // namespace
 
-std::vector<std::string> roll_keys(const std::string& group) {
-  return {roll_key(group), members_key(group)};
+std::vector<std::string> membership_keys(const std::string& group) {
+  return {members_so_far_key(group), members_key(group)};
 }
 
 Result<std::string> machine_of_this_process() {
@@ -128,9 +128,10 @@ Result<Member> describe_this_process(int rank, int world, const std::string& mac
   return me;
 }
 
-Result<std::vector<Member>> call_roll(Store& store, const GroupNames& names, const Member& me, Deadline deadline) {
+Result<std::vector<Member>> exchange_members(Store& store, const GroupNames& names, const Member& me,
+                                             Deadline deadline) {
   const std::string& group = names.group;
-  const std::string roll = roll_key(group);
+  const std::string roll = members_so_far_key(group);
   const std::string complete = members_key(group);
   LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
   LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
@@ -155,40 +156,8 @@ Result<std::vector<Member>> call_roll(Store& store, const GroupNames& names, con
   return members;
 }
 
-void refuse_roll(Store& store, const std::string& group, const Status& why) {
+void refuse_membership(Store& store, const std::string& group, const Status& why) {
   (void)store.set(members_key(group), std::string(kRefusal) + to_text(why));
-}
-
-MachineLayout::MachineLayout(const std::vector<Member>& members) : members_(members) {
-  std::map<std::string, int> known;
-  for (const Member& member : members) {
-    const auto [entry, is_new] = known.emplace(member.machine, static_cast<int>(ranks_.size()));
-    if (is_new) ranks_.emplace_back();
-    std::vector<int>& ranks = ranks_[entry->second];
-    machine_of_.push_back(entry->second);
-    index_of_.push_back(static_cast<int>(ranks.size()));
-    ranks.push_back(member.rank);
-  }
-  lanes_ = size(0);
-  for (int machine = 1; machine < machines(); ++machine) lanes_ = std::min(lanes_, size(machine));
-}
-
-bool MachineLayout::are_neighbours(int a, int b) const {
-  const int on = machine_of_[a], other = machine_of_[b];
-  if (on == other) return false;
-  const int common = std::min(size(on), size(other));
-  return index_of_[a] % common == index_of_[b] % common;
-}
-
-std::string ranks_with_hosts(const MachineLayout& layout, const Roster& roster, const std::vector<int>& ranks) {
-  std::string text = "rank(s) ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const bool last_of_machine =
-        i + 1 == ranks.size() || layout.machine_of(ranks[i + 1]) != layout.machine_of(ranks[i]);
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", roster.number(ranks[i]));
-    if (last_of_machine) text += fmt::format(" (on {})", layout.member(ranks[i]).host);
-  }
-  return text + roster.suffix();
 }
 
 }  // namespace lockstep::comm

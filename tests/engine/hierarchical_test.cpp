@@ -7,7 +7,7 @@
 #include <latch>
 
 #include "engine/calls.h"
-#include "engine/core/machines.h"
+#include "engine/core/topology.h"
 #include "support/thread_ranks.h"
 
 namespace lockstep::comm {
@@ -36,7 +36,7 @@ void run_machines(const std::vector<int>& machine_of, const std::function<void(C
   });
 }
 
-TEST(WideGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
+TEST(HierarchicalGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
   const std::vector<std::vector<int>> shapes{{1, 1}, {2, 2}, {1, 3}, {2, 1, 1}, {3, 2}, {1, 1, 1, 1}};
   for (const std::vector<int>& shape : shapes) {
     SCOPED_TRACE(testing::PrintToString(shape));
@@ -49,13 +49,13 @@ TEST(WideGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
   }
 }
 
-TEST(WideGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
+TEST(HierarchicalGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
   const std::vector<int> machine_of{0, 1, 0, 1, 2};
   run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
 }
 
 // Hundreds at once: what each has of the system is little, and all of it goes.
-TEST(WideGroupMulti, ManyAliveAtOnceAndThenNone) {
+TEST(HierarchicalGroupMulti, ManyAliveAtOnceAndThenNone) {
   constexpr int kGroups = 150;
   constexpr int kWorld = 2;
   auto store = std::make_shared<HashStore>();
@@ -105,7 +105,7 @@ TEST(WideGroupMulti, ManyAliveAtOnceAndThenNone) {
   });
 }
 
-TEST(WideGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
+TEST(HierarchicalGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
   test::Meeting started;
   run_machines({0, 0, 1}, [&](Communicator& group) {
     if (group.rank() == 1) {
@@ -123,7 +123,7 @@ TEST(WideGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
 }
 
 // Blocking calls wait for their turn too.
-TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
+TEST(HierarchicalGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
   for (const bool blocking : {false, true}) {
     test::Meeting over;
     run_machines({0, 1}, [&](Communicator& group) {
@@ -139,7 +139,7 @@ TEST(WideGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
 }
 
 // Shorter than the news of what others have called take by themselves.
-TEST(WideGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
+TEST(HierarchicalGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
   std::latch started(4);
   std::latch over(4);
   run_machines({0, 0, 1, 1}, [&](Communicator& group) {
@@ -154,6 +154,27 @@ TEST(WideGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
     }
     over.arrive_and_wait();
   });
+}
+
+// Ranks whose lists differ in length are out of step from there on, so no later result could be right.
+TEST(ListsMulti, OfDifferentLengthsBreakTheGroupOnEveryRank) {
+  for (const std::vector<int>& machines : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
+    for (const std::size_t count : {std::size_t{3}, std::size_t{100'000}}) {
+      run_machines(machines, [&](Communicator& group) {
+        std::vector<float> data(count, 1.0F);
+        AllReduce args{data.data(), data.data(), count};
+        args.list = group.rank() == 1 ? 3 : 2;
+        Status first;
+        for (int i = 0; i < args.list; ++i) {
+          const Status status = group.run(args, Deadline::after(std::chrono::seconds(30)));
+          if (first.ok()) first = status;
+        }
+        EXPECT_EQ(first.code(), ErrorCode::kMismatch);
+        EXPECT_NE(first.message().find("in a list of 3"), std::string::npos) << first.message();
+        EXPECT_EQ(group.run(Barrier{}, Deadline::after(std::chrono::seconds(30))).message(), first.message());
+      });
+    }
+  }
 }
 
 }  // namespace

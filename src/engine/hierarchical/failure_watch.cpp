@@ -9,7 +9,7 @@
 #include "base/fault_point.h"
 #include "engine/core/process_state.h"
 #include "engine/local/farewell.h"
-#include "wide_group.h"
+#include "hierarchical_group.h"
 
 namespace lockstep::comm {
 namespace {
@@ -30,118 +30,120 @@ constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is 
 
 }  // namespace
 
-std::string WideGroup::describe(const WideOperation& operation) const {
+std::string HierarchicalGroup::describe(const HierarchicalOperation& operation) const {
   return fmt::format("{} #{} of group '{}'", to_string(operation.request.kind), operation.sequence, name_);
 }
 
-std::string WideGroup::describe(const Transfer& transfer) const {
+std::string HierarchicalGroup::describe(const Transfer& transfer) const {
   return fmt::format("{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv",
                      transfer.is_send ? "to" : "from",
                      transfer.peer == kAnySource ? "any rank" : roster_.name(transfer.peer), transfer.tag, name_);
 }
 
-std::string WideGroup::last_call(int rank) const {
+std::string HierarchicalGroup::last_call(int rank) const {
   const std::uint64_t call = call_of(rank);
   if (call == 0) return "no call known";
   return fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
 }
 
 // As its machine knows it.
-std::string WideGroup::condition(int rank) const {
-  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return conditions_[rank];
-  return condition_of(*before_->memory().peer(layout_.index_of(rank)).process);
+std::string HierarchicalGroup::condition(int rank) const {
+  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return conditions_[rank];
+  return condition_of(*before_->memory().peer(topology_.index_of(rank)).process);
 }
 
-std::string WideGroup::last_words(int rank) const {
-  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return words_[rank];
-  return before_->waiting().last_words(layout_.index_of(rank));
+std::string HierarchicalGroup::last_words(int rank) const {
+  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return words_[rank];
+  return before_->waiting().last_words(topology_.index_of(rank));
 }
 
-Failure WideGroup::failure() const {
+Failure HierarchicalGroup::failure() const {
   Failure failure = before_->failure();  // a death on another machine is the other groups' own connections' to see
   failure.status = health();
   return failure;
 }
 
-void WideGroup::hear(const Failure& failure) {
+void HierarchicalGroup::hear(const Failure& failure) {
   MutexLock lock(mutex_);
   if (closed_ || !break_status_.ok()) return;
   before_->hear(failure);
   after_->hear(failure);
   if (!check_local_groups().ok()) return;
-  tell_neighbours(WideLetter::Type::kLastWords, 0, last_words(rank_));
+  tell_neighbours(ActiveMessageHeader::Type::kLastWords, 0, last_words(rank_));
   transport_->progress();
 }
 
 // The latest that any rank of this machine knows.
-std::uint64_t WideGroup::call_of(int rank) const {
+std::uint64_t HierarchicalGroup::call_of(int rank) const {
   std::uint64_t call = 0;
   for (const Board board : boards_) call = std::max(call, board[rank].load(std::memory_order_relaxed));
   return call;
 }
 
-void WideGroup::note_call(int rank, std::uint64_t call) const {
-  std::atomic<std::uint64_t>& place = boards_[layout_.index_of(rank_)][rank];
+void HierarchicalGroup::note_call(int rank, std::uint64_t call) const {
+  std::atomic<std::uint64_t>& place = boards_[topology_.index_of(rank_)][rank];
   if (place.load(std::memory_order_relaxed) < call) place.store(call, std::memory_order_relaxed);
 }
 
-bool WideGroup::on_letter(const Letter& letter) {
-  WideLetter header;
+bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
+  ActiveMessageHeader header;
   // Strangers can reach the port; what does not know the group's token is none of ours.
-  if (letter.header.size() != token_.size() + sizeof header || !letter.header.starts_with(token_)) return false;
-  std::memcpy(&header, letter.header.data() + token_.size(), sizeof header);
+  if (message.header.size() != token_.size() + sizeof header || !message.header.starts_with(token_)) return false;
+  std::memcpy(&header, message.header.data() + token_.size(), sizeof header);
   if (header.source < 0 || header.source >= world_size() || mail_ == nullptr) return false;
-  if (header.type == WideLetter::Type::kMessage) {
-    mail_->arrived(header, letter);
+  if (header.type == ActiveMessageHeader::Type::kMessage) {
+    mail_->arrived(header, message);
     return true;
   }
-  if (letter.data == nullptr && letter.bytes > 0) return false;
-  const std::string_view text(static_cast<const char*>(letter.data), letter.bytes);
+  if (message.data == nullptr && message.bytes > 0) return false;
+  const std::string_view text(static_cast<const char*>(message.data), message.bytes);
   switch (header.type) {
-    case WideLetter::Type::kHello: greeted_[header.source] = true; break;
-    case WideLetter::Type::kGoodbye: left_[header.source] = true; [[fallthrough]];
-    case WideLetter::Type::kLastWords:
+    case ActiveMessageHeader::Type::kHello: greeted_[header.source] = true; break;
+    case ActiveMessageHeader::Type::kGoodbye: left_[header.source] = true; [[fallthrough]];
+    case ActiveMessageHeader::Type::kLastWords:
       if (words_[header.source].empty()) words_[header.source] = text;
       break;
-    case WideLetter::Type::kAsk: asked_ = true; break;
-    case WideLetter::Type::kAbort: told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
-    case WideLetter::Type::kNews: take_news(header.source, text); break;
-    case WideLetter::Type::kMessage: break;
+    case ActiveMessageHeader::Type::kAsk: asked_ = true; break;
+    case ActiveMessageHeader::Type::kAbort:
+      told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)};
+      break;
+    case ActiveMessageHeader::Type::kNews: take_news(header.source, text); break;
+    case ActiveMessageHeader::Type::kMessage: break;
   }
   return false;
 }
 
-void WideGroup::tell_neighbours(WideLetter::Type type, std::int64_t value, const std::string& text) {
-  LOCKSTEP_FAULT_POINT("wide: letter");
-  WideLetter header;
+void HierarchicalGroup::tell_neighbours(ActiveMessageHeader::Type type, std::int64_t value, const std::string& text) {
+  LOCKSTEP_FAULT_POINT("hierarchical: message");
+  ActiveMessageHeader header;
   header.type = type;
   header.source = rank_;
   header.tag = value;
   const std::string head = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
   for (int rank = 0; rank < world_size(); ++rank) {
     // Who is connected sees the connection end, and is to know why.
-    const bool ends = type == WideLetter::Type::kAbort || type == WideLetter::Type::kGoodbye;
-    const bool to = layout_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
+    const bool ends = type == ActiveMessageHeader::Type::kAbort || type == ActiveMessageHeader::Type::kGoodbye;
+    const bool to = topology_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
     if (!to || left_[rank] || transport_->is_lost(rank)) continue;
-    auto& [parcel, kept] = told_.emplace_back(Parcel(), text);
-    transport_->post(rank, head, kept.data(), kept.size(), parcel);
+    auto& [request, kept] = told_.emplace_back(TransportRequest(), text);
+    transport_->post(rank, head, kept.data(), kept.size(), request);
   }
 }
 
 // Of each rank of this machine: its last call and, for who asks because its time is over, its condition.
-void WideGroup::send_news(bool conditions) {
+void HierarchicalGroup::send_news(bool conditions) {
   std::string news;
-  for (const int rank : layout_.ranks(layout_.machine_of(rank_))) {
+  for (const int rank : topology_.ranks(topology_.machine_of(rank_))) {
     const std::uint64_t call = call_of(rank);
     news.append(reinterpret_cast<const char*>(&call), sizeof call);
     if (conditions) news += condition(rank);
     news += '\0';
   }
-  tell_neighbours(WideLetter::Type::kNews, 0, news);
+  tell_neighbours(ActiveMessageHeader::Type::kNews, 0, news);
 }
 
-void WideGroup::take_news(int source, std::string_view news) {
-  for (const int rank : layout_.ranks(layout_.machine_of(source))) {
+void HierarchicalGroup::take_news(int source, std::string_view news) {
+  for (const int rank : topology_.ranks(topology_.machine_of(source))) {
     std::uint64_t call = 0;
     const std::size_t end = news.find('\0', std::min(sizeof call, news.size()));
     if (end == std::string_view::npos) return;
@@ -153,20 +155,20 @@ void WideGroup::take_news(int source, std::string_view news) {
   }
 }
 
-bool WideGroup::has_left(int rank) const {
-  const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
-  return local ? before_->waiting().left(layout_.index_of(rank)) : left_[rank];
+bool HierarchicalGroup::has_left(int rank) const {
+  const bool local = topology_.machine_of(rank) == topology_.machine_of(rank_);
+  return local ? before_->waiting().left(topology_.index_of(rank)) : left_[rank];
 }
 
-bool WideGroup::is_gone(int rank) const {
+bool HierarchicalGroup::is_gone(int rank) const {
   if (rank == rank_) return false;
-  if (layout_.machine_of(rank) != layout_.machine_of(rank_)) return left_[rank] || transport_->is_lost(rank);
+  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return left_[rank] || transport_->is_lost(rank);
   const Waiting& waiting = before_->waiting();
-  return waiting.process_gone(layout_.index_of(rank)) || waiting.left(layout_.index_of(rank));
+  return waiting.process_gone(topology_.index_of(rank)) || waiting.left(topology_.index_of(rank));
 }
 
 // Ranks without which the oldest operation, or this transfer, cannot go on.
-std::vector<int> WideGroup::awaited(const Transfer* transfer) const {
+std::vector<int> HierarchicalGroup::awaited(const Transfer* transfer) const {
   std::vector<int> ranks;
   if (transfer != nullptr) {
     if (transfer->peer != kAnySource) return {transfer->peer};
@@ -179,13 +181,13 @@ std::vector<int> WideGroup::awaited(const Transfer* transfer) const {
   }
   if (active_.empty()) return ranks;
   const Active& front = active_.front();
-  if (front.stage == Stage::kExchange) front.step->flows().awaited(ranks);
+  if (front.stage == Stage::kExchange) front.step->messages().awaited(ranks);
   if (front.local != nullptr && front.local->collective->missing() >= 0)
-    ranks.push_back(layout_.rank_at(layout_.machine_of(rank_), front.local->collective->missing()));
+    ranks.push_back(topology_.rank_at(topology_.machine_of(rank_), front.local->collective->missing()));
   return ranks;
 }
 
-Status WideGroup::check(const Transfer* transfer, bool expired, Clock::time_point progressed) {
+Status HierarchicalGroup::check(const Transfer* transfer, bool expired, Clock::time_point progressed) {
   LOCKSTEP_RETURN_IF_ERROR(check_local_groups());
   const auto now = Clock::now();
   if (now - progressed >= kFirstNews && now - last_news_ >= kNewsEvery) {
@@ -201,33 +203,39 @@ Status WideGroup::check(const Transfer* transfer, bool expired, Clock::time_poin
   return has_asked(late) ? timed_out(transfer) : Status();
 }
 
-bool WideGroup::has_asked(std::uint64_t late) {
+bool HierarchicalGroup::has_asked(std::uint64_t late) {
   const auto now = Clock::now();
   if (asked_about_ != late) {
     asked_about_ = late;
     asked_at_ = now;
     answered_.assign(answered_.size(), false);
     send_news(/*conditions=*/false);
-    tell_neighbours(WideLetter::Type::kAsk, 0, "");
+    tell_neighbours(ActiveMessageHeader::Type::kAsk, 0, "");
   }
   return now - asked_at_ >= kAnswers;
 }
 
-std::string WideGroup::who_stands_still(const std::vector<int>& named) const {
+// Empty: it runs, as far as is known.
+std::string HierarchicalGroup::why_still(int rank) const {
+  const std::string known = condition(rank);
+  const bool silent = topology_.are_neighbours(rank_, rank) && !answered_[rank];
+  return known.empty() && silent ? "did not answer" : known;
+}
+
+std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) const {
   std::string text;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || std::find(named.begin(), named.end(), rank) != named.end()) continue;
-    std::string why = condition(rank);
-    if (why.empty() && layout_.are_neighbours(rank_, rank) && !answered_[rank]) why = "did not answer";
+    const std::string why = why_still(rank);
     if (why.empty()) continue;
     text += fmt::format("{}{} (on {}, {})", text.empty() ? "; rank(s) " : ", ", roster_.number(rank),
-                        layout_.member(rank).host, why);
+                        topology_.member(rank).host, why);
   }
   return text.empty() ? text : fmt::format("{}{} stand still", text, roster_.suffix());
 }
 
 // Another rank of this machine has broken the group.
-Status WideGroup::check_local_groups() {
+Status HierarchicalGroup::check_local_groups() {
   if (!break_status_.ok()) return break_status_;
   for (const auto& local : {before_, after_}) {
     const Status status = local->health();
@@ -236,19 +244,19 @@ Status WideGroup::check_local_groups() {
   return {};
 }
 
-std::string WideGroup::loss_of(int rank, const std::string& during) const {
-  const bool local = layout_.machine_of(rank) == layout_.machine_of(rank_);
+std::string HierarchicalGroup::loss_of(int rank, const std::string& during) const {
+  const bool local = topology_.machine_of(rank) == topology_.machine_of(rank_);
   const char* how = has_left(rank) ? "left the group"
-                    : local        ? before_->memory().peer(layout_.index_of(rank)).how_gone()
+                    : local        ? before_->memory().peer(topology_.index_of(rank)).how_gone()
                                    : "died, or the connection to it broke,";
-  return caused(last_words(rank),
-                fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
-                            layout_.member(rank).pid, layout_.member(rank).host, how, during, last_call(rank), me()));
+  return caused(last_words(rank), fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
+                                              topology_.member(rank).pid, topology_.member(rank).host, how, during,
+                                              last_call(rank), me()));
 }
 
 // Whether an operation among the ranks of this machine has stood still for so long that a dead rank holds a ticket of
 // it. What comes from other machines meanwhile, news for example, is no progress of it.
-bool WideGroup::local_operation_stands() {
+bool HierarchicalGroup::local_operation_stands() {
   if (active_.empty() || active_.front().local == nullptr) return false;
   const Active& front = active_.front();
   const std::array at{static_cast<std::uint64_t>(front.stage), front.local->collective->sequence(),
@@ -261,7 +269,7 @@ bool WideGroup::local_operation_stands() {
   return now - local_since_ >= kDeadTicket;
 }
 
-Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
+Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
   const bool stands = transfer == nullptr && local_operation_stands();
   if ((stuck < kLastWords && !stands) || (transfer == nullptr && active_.empty())) return {};
   std::vector<int> suspects = awaited(transfer);
@@ -278,15 +286,16 @@ Status WideGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) 
                        loss_of(rank, transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation)));
   }
   if (transfer != nullptr) return {};
-  const Flows& flows = active_.front().step->flows();
-  if (flows.status().ok()) return {};
+  const StepMessages& messages = active_.front().step->messages();
+  if (messages.status().ok()) return {};
   const std::string what = describe(*active_.front().operation);
-  if (flows.status().code() == ErrorCode::kPeerFailed)
-    return break_group(ErrorCode::kPeerFailed, loss_of(flows.failed_with(), what));
-  return break_group(flows.status().code(), fmt::format("{} failed on {}: {}", what, me(), flows.status().message()));
+  if (messages.status().code() == ErrorCode::kPeerFailed)
+    return break_group(ErrorCode::kPeerFailed, loss_of(messages.failed_with(), what));
+  return break_group(messages.status().code(),
+                     fmt::format("{} failed on {}: {}", what, me(), messages.status().message()));
 }
 
-std::vector<int> WideGroup::absent(std::uint64_t sequence) const {
+std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank != rank_ && call_of(rank) >> 8 < sequence) ranks.push_back(rank);
@@ -294,23 +303,27 @@ std::vector<int> WideGroup::absent(std::uint64_t sequence) const {
   return ranks;
 }
 
-Status WideGroup::timed_out(const Transfer* transfer) {
+Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   if (transfer != nullptr) {
+    std::string cause;
+    for (int rank = 0; rank < world_size() && cause.empty(); ++rank) {
+      if (rank != rank_ && (transfer->peer == kAnySource || transfer->peer == rank)) cause = last_words(rank);
+    }
     return break_group(ErrorCode::kTimeout,
-                       fmt::format("{} of {} timed out: no matching {} came{}", describe(*transfer), me(),
-                                   transfer->is_send ? "recv" : "send", who_stands_still({})));
+                       caused(cause, fmt::format("{} of {} timed out: no matching {} came{}", describe(*transfer), me(),
+                                                 transfer->is_send ? "recv" : "send", who_stands_still({}))));
   }
   if (active_.empty() && queue_.empty()) return {ErrorCode::kTimeout, "timed out"};
-  const WideOperation& operation = active_.empty() ? *queue_.front() : *active_.front().operation;
+  const HierarchicalOperation& operation = active_.empty() ? *queue_.front() : *active_.front().operation;
   std::vector<int> missing;
   std::vector<std::string> texts;
   std::string cause;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || call_of(rank) >> 8 >= operation.sequence) continue;
     missing.push_back(rank);
-    const std::string stopped = condition(rank);
-    texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), layout_.member(rank).host, last_call(rank),
-                                stopped.empty() ? "" : ", ", stopped));
+    const std::string stopped = why_still(rank);
+    texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), topology_.member(rank).host,
+                                last_call(rank), stopped.empty() ? "" : ", ", stopped));
     if (cause.empty()) cause = last_words(rank);
   }
   std::string why = who_stands_still(missing);
@@ -322,27 +335,27 @@ Status WideGroup::timed_out(const Transfer* transfer) {
     why = "every rank called it" + why;
   } else {
     why = fmt::format("every rank called it, but {} stopped inside it (frozen, or cut off from {})",
-                      silent.empty() ? "somebody" : ranks_with_hosts(layout_, roster_, silent), me());
+                      silent.empty() ? "somebody" : ranks_with_hosts(topology_, roster_, silent), me());
   }
   return break_group(ErrorCode::kTimeout,
                      caused(cause, fmt::format("{} timed out on {}: {}", describe(operation), me(), why)));
 }
 
-Status WideGroup::break_group(ErrorCode code, const std::string& reason) {
+Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason) {
   if (!break_status_.ok()) return break_status_;
   before_->waiting().abort(code, reason);
   after_->waiting().abort(code, reason);
   // If another rank of the machine was first, its reason counts.
   const Status local = before_->health();
   break_status_ = local;
-  tell_neighbours(WideLetter::Type::kAbort, static_cast<std::int64_t>(local.code()),
+  tell_neighbours(ActiveMessageHeader::Type::kAbort, static_cast<std::int64_t>(local.code()),
                   local.message().substr(0, kTextBytes));
   transport_->close(/*gently=*/true, Farewell(kTellFor).left());
   for (Active& active : active_) {
     if (active.local != nullptr)
-      (void)active.local->group->wait(*active.local, Deadline::after(std::chrono::seconds(0)));
+      (void)local_group(active).wait(*active.local, Deadline::after(std::chrono::seconds(0)));
   }
-  std::vector<std::shared_ptr<WideOperation>> operations(queue_.begin(), queue_.end());
+  std::vector<std::shared_ptr<HierarchicalOperation>> operations(queue_.begin(), queue_.end());
   for (const Active& active : active_) operations.push_back(active.operation);
   for (const auto& operation : operations) {
     if (!operation->over.load()) end(*operation, break_status_);

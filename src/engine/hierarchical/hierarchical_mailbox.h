@@ -1,6 +1,6 @@
-// WideMail: point-to-point messages of one rank of a group that spans machines. Messages to ranks of the same machine
-// go through the local group's mailbox, all others are letters. Receives are matched in the order in which they were
-// asked for, wherever their messages come from. Not thread-safe: the group's lock is held around every call.
+// HierarchicalMailbox: point-to-point messages of one rank of a group that spans machines. Messages to ranks of the
+// same machine go through the local group's mailbox, all others are letters. Receives are matched in the order in which
+// they were asked for, wherever their messages come from. Not thread-safe: the group's lock is held around every call.
 #pragma once
 
 #include <deque>
@@ -8,16 +8,16 @@
 #include <memory>
 #include <vector>
 
-#include "engine/core/machines.h"
-#include "engine/local/group.h"
+#include "engine/core/topology.h"
+#include "engine/local/local_group.h"
 #include "engine/local/mailbox.h"
 #include "net/transport.h"
-#include "wide_step.h"
+#include "step.h"
 
 namespace lockstep::comm {
 
 // The header of every letter of a group, behind the group's token.
-struct WideLetter {
+struct ActiveMessageHeader {
   // kLastWords and kGoodbye carry what the sender has seen fail elsewhere (failure.h).
   enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kLastWords, kGoodbye };
   Type type = Type::kMessage;
@@ -25,10 +25,10 @@ struct WideLetter {
   std::int64_t tag = 0;  // of a message; of an abort its code
 };
 
-class WideMail {
+class HierarchicalMailbox {
  public:
-  WideMail(const WideContext& context, Communicator::Impl& local, std::string token)
-      : layout_(context.layout),
+  HierarchicalMailbox(const StepContext& context, LocalGroup& local, std::string token)
+      : topology_(context.topology),
         roster_(context.roster),
         rank_(context.rank),
         transport_(context.transport),
@@ -39,9 +39,9 @@ class WideMail {
   void start(Transfer& transfer);
   // May leave a receive or send under way in the transport: close that first.
   void withdraw(Transfer& transfer);
-  void arrived(const WideLetter& header, const Letter& letter);
+  void arrived(const ActiveMessageHeader& header, const ActiveMessage& message);
   // Moves what can be moved; whether anything did.
-  bool pump();
+  bool progress();
   bool idle() const { return receives_.empty() && under_way_.empty() && local_sends_.empty(); }
 
  private:
@@ -50,28 +50,28 @@ class WideMail {
     std::int64_t tag;
     std::size_t bytes;
     std::string data;
-    void* ticket;  // of a large one
+    void* handle;  // of a large one
   };
   struct UnderWay {
     Transfer* transfer;
-    Parcel parcel;
+    TransportRequest request;
   };
-  bool is_local(int rank) const { return layout_.machine_of(rank) == layout_.machine_of(rank_); }
+  bool is_local(int rank) const { return topology_.machine_of(rank) == topology_.machine_of(rank_); }
   bool try_local(Transfer& transfer);
   void deliver(Transfer& transfer, Arrival& arrival);
 
-  const MachineLayout& layout_;
+  const Topology& topology_;
   const Roster& roster_;
   const int rank_;
   Transport& transport_;
-  Communicator::Impl& local_;
+  LocalGroup& local_;
   const std::string token_;
   std::list<Transfer*> receives_;  // not matched yet
   std::deque<Arrival> unexpected_;
   std::list<UnderWay> under_way_;
   struct LocalSend {
     Transfer* transfer;
-    std::shared_ptr<Operation::State> local;
+    std::shared_ptr<LocalOperation> local;
   };
   std::list<LocalSend> local_sends_;
 };

@@ -6,17 +6,17 @@
 #include <span>
 #include <vector>
 
+#include "call.h"
 #include "engine/core/request.h"
-#include "wide_call.h"
 
 namespace lockstep::comm {
 
-class WideMean {
+class IntegerMean {
  public:
   static bool is_needed(const Request& request);
 
   // Copies the inputs. `sizes` are those of the elements in bytes, and become those of the copies.
-  WideMean(const Request& request, std::span<SizeEntry> sizes);
+  IntegerMean(const Request& request, std::span<SizeEntry> sizes);
 
   // The same operation on the copies.
   const Request& request() const { return wide_; }

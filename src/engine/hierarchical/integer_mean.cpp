@@ -1,4 +1,4 @@
-#include "wide_mean.h"
+#include "integer_mean.h"
 
 #include <cstddef>
 #include <cstring>
@@ -42,7 +42,7 @@ void narrow(DataType type, const std::int64_t* from, const Piece& to) {
 
 }  // namespace
 
-bool WideMean::is_needed(const Request& request) {
+bool IntegerMean::is_needed(const Request& request) {
   const bool reduces =
       request.kind == Kind::kAllReduce || request.kind == Kind::kReduce || request.kind == Kind::kReduceScatter;
   bool narrow_integers = false;
@@ -50,7 +50,7 @@ bool WideMean::is_needed(const Request& request) {
   return reduces && request.op == ReduceOp::kAvg && narrow_integers;
 }
 
-WideMean::WideMean(const Request& request, std::span<SizeEntry> sizes) : wide_(request) {
+IntegerMean::IntegerMean(const Request& request, std::span<SizeEntry> sizes) : wide_(request) {
   const std::size_t element = size_of(request.type);
   const std::size_t growth = sizeof(std::int64_t) / element;
   wide_.type = DataType::kInt64;
@@ -71,7 +71,7 @@ WideMean::WideMean(const Request& request, std::span<SizeEntry> sizes) : wide_(r
   for (SizeEntry& size : sizes) size = {size.sent * growth, size.wanted * growth};
 }
 
-void WideMean::finish(const Request& request) const {
+void IntegerMean::finish(const Request& request) const {
   narrow(request.type, output_.data(), request.output);
 }
 

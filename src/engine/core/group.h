@@ -1,0 +1,111 @@
+// Group: what stands behind a Communicator. Two engines derive from it: engine/local, for the ranks of one machine, and
+// engine/hierarchical, for the ranks of several. Communicator::create picks one, and nothing else asks which it is.
+//
+// There is no progress thread. Operations move while their rank is inside a call of any group (group_registry.h).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "failure.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+#include "lockstep/engine/communicator.h"
+#include "operation.h"
+#include "request.h"
+#include "roster.h"
+
+namespace lockstep::comm {
+
+class Group {
+ public:
+  using KeepAlive = Communicator::KeepAlive;
+
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  const std::string& name() const { return name_; }
+  const Roster& roster() const { return roster_; }
+  SharedArena& arena() const { return *arena_; }
+  std::chrono::nanoseconds timeout() const { return timeout_; }
+  // Collectives started so far.
+  std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+
+  // Requests have been validated.
+  virtual Status run(const RequestView& request, Deadline deadline) = 0;
+  // `admission`: until when the request may wait for its turn while kMaxPending are under way.
+  virtual Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive,
+                                                          Deadline admission) = 0;
+  virtual Status run(Transfer transfer, Deadline deadline) = 0;
+  virtual Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) = 0;
+
+  // Of operations of this group.
+  virtual Status wait(Operation::State& state, Deadline deadline) = 0;
+  // Whether it is over, or the group broken, after some progress.
+  virtual bool test(Operation::State& state) = 0;
+
+  // Moves what is under way and can be moved without waiting.
+  virtual void progress() = 0;
+  // The same, and takes in what others have sent; nothing while another thread is inside the group. Whether anything
+  // moved.
+  virtual bool try_progress() = 0;
+
+  // Breaks the group on every rank; the first reason stays.
+  virtual void abort(const std::string& reason) = 0;
+  // Why it broke; ok while it works.
+  virtual Status health() const = 0;
+  virtual Failure failure() const = 0;
+  // Another group of this process broke. Breaks this one too if one of its members died of it. In any case the other
+  // members learn of it if this rank leaves.
+  virtual void hear(const Failure& failure) = 0;
+  // Ranks that have not called this collective, as far as is known here.
+  virtual std::vector<int> absent(std::uint64_t sequence) const = 0;
+
+  // This rank leaves. Waits a moment for what others still need of it, then tells them.
+  virtual void close() = 0;
+
+  // It has started operations that are not over.
+  bool busy() const { return busy_.load(std::memory_order_relaxed); }
+  // True the first time.
+  bool begin_telling() { return !told_.exchange(true, std::memory_order_relaxed); }
+
+ protected:
+  explicit Group(const CommunicatorOptions& options)
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        name_(options.name),
+        roster_(options.world_ranks),
+        arena_(options.arena),
+        timeout_(options.timeout) {}
+
+  // "rank 2 of the world": how errors name this rank.
+  std::string me() const { return roster_.name(rank_); }
+  Status destroyed() const { return {ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank"}; }
+  // The caller holds the lock that orders this rank's collectives.
+  std::uint64_t next_sequence() {
+    const std::uint64_t next = sequence() + 1;
+    sequence_.store(next, std::memory_order_relaxed);
+    return next;
+  }
+  void set_busy(bool busy) { busy_.store(busy, std::memory_order_relaxed); }
+
+  const int rank_;
+  const int world_size_;
+  const std::string name_;
+  const Roster roster_;
+  const std::shared_ptr<SharedArena> arena_;
+  const std::chrono::nanoseconds timeout_;
+
+ private:
+  std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> told_{false};
+};
+
+}  // namespace lockstep::comm

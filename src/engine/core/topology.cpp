@@ -1,0 +1,42 @@
+#include "topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace lockstep::comm {
+
+Topology::Topology(const std::vector<Member>& members) : members_(members) {
+  std::map<std::string, int> known;
+  for (const Member& member : members) {
+    const auto [entry, is_new] = known.emplace(member.machine, static_cast<int>(ranks_.size()));
+    if (is_new) ranks_.emplace_back();
+    std::vector<int>& ranks = ranks_[entry->second];
+    machine_of_.push_back(entry->second);
+    index_of_.push_back(static_cast<int>(ranks.size()));
+    ranks.push_back(member.rank);
+  }
+  rails_ = size(0);
+  for (int machine = 1; machine < machines(); ++machine) rails_ = std::min(rails_, size(machine));
+}
+
+bool Topology::are_neighbours(int a, int b) const {
+  const int on = machine_of_[a], other = machine_of_[b];
+  if (on == other) return false;
+  const int common = std::min(size(on), size(other));
+  return index_of_[a] % common == index_of_[b] % common;
+}
+
+std::string ranks_with_hosts(const Topology& layout, const Roster& roster, const std::vector<int>& ranks) {
+  std::string text = "rank(s) ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool last_of_machine =
+        i + 1 == ranks.size() || layout.machine_of(ranks[i + 1]) != layout.machine_of(ranks[i]);
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", roster.number(ranks[i]));
+    if (last_of_machine) text += fmt::format(" (on {})", layout.member(ranks[i]).host);
+  }
+  return text + roster.suffix();
+}
+
+}  // namespace lockstep::comm

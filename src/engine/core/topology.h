@@ -1,0 +1,44 @@
+// Topology: which ranks of a group share a machine. It follows from what the members say of themselves, by arithmetic
+// that gives the same on every rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "membership.h"
+#include "roster.h"
+
+namespace lockstep::comm {
+
+class Topology {
+ public:
+  explicit Topology(const std::vector<Member>& members);
+
+  int world() const { return static_cast<int>(machine_of_.size()); }
+  int machines() const { return static_cast<int>(ranks_.size()); }
+  // In the order of their first ranks.
+  int machine_of(int rank) const { return machine_of_[rank]; }
+  int index_of(int rank) const { return index_of_[rank]; }  // among the ranks of its machine
+  const std::vector<int>& ranks(int machine) const { return ranks_[machine]; }
+  int size(int machine) const { return static_cast<int>(ranks_[machine].size()); }
+  int rank_at(int machine, int index) const { return ranks_[machine][index]; }
+  const Member& member(int rank) const { return members_[rank]; }
+
+  // How many ranks of each machine share the traffic of reductions: rail t is the ranks with index t.
+  int rails() const { return rails_; }
+  // Ranks that keep a connection from the start, so that news reach every machine: those of the same rail, and of
+  // larger machines those that fall on it.
+  bool are_neighbours(int a, int b) const;
+
+ private:
+  std::vector<Member> members_;
+  std::vector<std::vector<int>> ranks_;
+  std::vector<int> machine_of_;
+  std::vector<int> index_of_;
+  int rails_ = 1;
+};
+
+// "rank(s) 2, 3 (on node7), 5 (on node8)"
+std::string ranks_with_hosts(const Topology& layout, const Roster& roster, const std::vector<int>& ranks);
+
+}  // namespace lockstep::comm

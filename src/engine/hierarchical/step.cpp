@@ -1,0 +1,116 @@
+#include "step.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::comm {
+namespace {
+
+// Bits of a tag: stage, source, step.
+constexpr int kStepBits = 41;
+constexpr int kSourceBits = 20;
+
+}  // namespace
+
+std::uint64_t StepMessages::tag(int stage, int source) const {
+  return static_cast<std::uint64_t>(stage) << (kStepBits + kSourceBits) |
+         static_cast<std::uint64_t>(source) << kStepBits | step_;
+}
+
+StepMessages::StepMessage& StepMessages::add(int peer, bool is_send, std::size_t bytes) {
+  under_way_.push_back({TransportRequest(), peer, is_send, bytes});
+  return under_way_.back();
+}
+
+void StepMessages::send(int peer, int stage, const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  context_.transport.send(peer, tag(stage, context_.rank), data, bytes, add(peer, true, bytes).request);
+}
+void StepMessages::receive(int peer, int stage, void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  context_.transport.receive(peer, tag(stage, peer), data, bytes, add(peer, false, bytes).request);
+}
+void StepMessages::signal(int peer, int stage) {
+  context_.transport.send(peer, tag(stage, context_.rank), nullptr, 0, add(peer, true, 0).request);
+}
+void StepMessages::await_signal(int peer, int stage) {
+  context_.transport.receive(peer, tag(stage, peer), nullptr, 0, add(peer, false, 0).request);
+}
+
+void StepMessages::look() {
+  for (const StepMessage& message : under_way_) {
+    if (message.request.done && !message.request.status.ok() && status_.ok()) {
+      failed_with_ = message.peer;
+      status_ = message.request.status.with_context((message.is_send ? "sending to " : "receiving from ") +
+                                                    context_.roster.name(message.peer));
+    }
+  }
+  while (!under_way_.empty() && under_way_.front().request.done) under_way_.pop_front();
+}
+
+bool StepMessages::done() {
+  look();
+  return under_way_.empty() && status_.ok();
+}
+
+bool StepMessages::received() {
+  look();
+  return status_.ok() && std::all_of(under_way_.begin(), under_way_.end(), [](const StepMessage& message) {
+           return message.is_send || message.request.done;
+         });
+}
+
+void StepMessages::awaited(std::vector<int>& ranks) const {
+  for (const StepMessage& message : under_way_) {
+    const bool known = std::find(ranks.begin(), ranks.end(), message.peer) != ranks.end();
+    if (!message.request.done && !known) ranks.push_back(message.peer);
+  }
+}
+
+std::byte* MeetingStep::of_machine(int machine) {
+  std::size_t before = 0;
+  for (int other = 0; other < machine; ++other) before += context_.topology.size(other);
+  return gathered_.data() + before * bytes_;
+}
+
+Result<Request> MeetingStep::before() {
+  Gather args;
+  args.input = {mine_, bytes_};
+  if (context_.index() == 0) {
+    for (std::size_t i = 0; i < context_.local_ranks().size(); ++i)
+      args.outputs.push_back({of_machine(context_.machine()) + i * bytes_, bytes_});
+  }
+  return make_request(args, context_.index());
+}
+
+bool MeetingStep::exchange() {
+  if (context_.index() != 0) return true;
+  if (!started_) {
+    started_ = true;
+    const Topology& topology = context_.topology;
+    const int me = context_.machine();
+    for (int other = 0; other < topology.machines(); ++other) {
+      if (other == me) continue;
+      const int peer = topology.rank_at(other, 0);
+      messages_.receive(peer, 0, of_machine(other), topology.size(other) * bytes_);
+      messages_.send(peer, 0, of_machine(me), topology.size(me) * bytes_);
+    }
+  }
+  return messages_.done();
+}
+
+Result<Request> MeetingStep::after() {
+  return make_request(Broadcast{gathered_.data(), gathered_.size(), 0}, context_.index());
+}
+
+void MeetingStep::finish() {
+  const std::byte* from = gathered_.data();
+  for (int machine = 0; machine < context_.topology.machines(); ++machine) {
+    for (const int rank : context_.topology.ranks(machine)) {
+      std::memcpy(all_ + rank * bytes_, from, bytes_);
+      from += bytes_;
+    }
+  }
+}
+
+}  // namespace lockstep::comm
