@@ -7,10 +7,10 @@
 
 #include "launch/cores.h"
 #include "launch/job_services.h"
-#include "launch/keeper/descendants.h"
 #include "launch/log_folder.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
+#include "launch/supervisor/descendants.h"
 #include "launch/worker_group.h"
 #include "lockstep/base/log.h"
 
@@ -63,7 +63,7 @@ Result<GroupEnd> run_generation(const JobOptions& options, JobFacts job, Console
   return WorkerGroup(options, job, consoles, signals).run();
 }
 
-// Should the keeper itself be killed, the kernel ends the workers, and what they had started is left to us.
+// Should the supervisor itself be killed, the kernel ends the workers, and what they had started is left to us.
 class Subreaper {
  public:
   Subreaper() {
@@ -76,7 +76,7 @@ class Subreaper {
 
   // What has not died by then is left; its end is nobody's to wait for.
   void end_all(std::chrono::nanoseconds limit) {
-    keeper::kill_descendants(keeper::monotonic_ns() + limit.count(), [](pid_t, int) {});
+    supervisor::kill_descendants(supervisor::monotonic_ns() + limit.count(), [](pid_t, int) {});
   }
 
  private:

@@ -1,8 +1,8 @@
 // ProcessTree: a group of worker processes and everything they start, ended as one.
 //
-// Between this process and the workers stands the keeper (keeper/main.cpp): it ends all descendants, also those that
-// forked twice or called setsid, when the tree is told to end, when the ProcessTree is destroyed, and when this process
-// dies in whatever way. Each worker leads a session and process group of its own.
+// Between this process and the workers stands the supervisor (supervisor/main.cpp): it ends all descendants, also those
+// that forked twice or called setsid, when the tree is told to end, when the ProcessTree is destroyed, and when this
+// process dies in whatever way. Each worker leads a session and process group of its own.
 //
 // Not thread-safe. A tree belongs to the process that started it.
 #pragma once
@@ -64,29 +64,29 @@ class ProcessTree {
   int running() const { return running_; }
 
   // The next worker that has left, in order of time; none yet: nullopt. Does not block. An error (kInternal) means that
-  // the keeper is gone; the workers are then dead as well.
+  // the supervisor is gone; the workers are then dead as well.
   Result<std::optional<Exit>> next_exit();
 
   // Sends a signal to every running worker's process group.
   Status signal(int number);
 
   // SIGKILL for every descendant; returns when none is left, or kTimeout, with who is: those that we may not signal,
-  // and after `limit` those that have not died. The keeper stays with these. Exits that were not yet fetched are lost.
-  // Idempotent.
+  // and after `limit` those that have not died. The supervisor stays with these. Exits that were not yet fetched are
+  // lost. Idempotent.
   Status end(std::chrono::milliseconds limit = kEndTimeout);
 
   static constexpr std::chrono::seconds kEndTimeout{30};
 
  private:
-  ProcessTree(Fd socket, pid_t keeper, std::size_t count);
+  ProcessTree(Fd socket, pid_t supervisor, std::size_t count);
   Status await_started(std::span<const Command> commands, int interrupt_fd);
   Status await_empty(std::chrono::milliseconds limit);
-  // Waits until the keeper has left, which it has said it does.
-  void reap_keeper();
+  // Waits until the supervisor has left, which it has said it does.
+  void reap_supervisor();
   Status send_order(int kind, int signal_number, std::chrono::milliseconds limit);
 
   Fd socket_;
-  pid_t keeper_ = -1;
+  pid_t supervisor_ = -1;
   std::vector<pid_t> pids_;
   std::vector<std::chrono::steady_clock::time_point> started_;
   int running_ = 0;

@@ -147,7 +147,7 @@ bool WorkerGroup::take_signal(ProcessTree& tree) {
 
 void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
   kill_at_ = Deadline::after(options_.grace);
-  // When the keeper cannot be reached any more, the next round says so.
+  // When the supervisor cannot be reached any more, the next round says so.
   (void)tree.signal(signal_number);
 }
 

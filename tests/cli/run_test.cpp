@@ -303,13 +303,13 @@ TEST(RunFault, KillOfTheLauncherEndsEveryDescendant) {
   expect_all_end_after(SIGKILL, 128 + SIGKILL);
 }
 
-TEST(RunFault, KillOfTheKeeperEndsEveryDescendant) {
+TEST(RunFault, KillOfTheSupervisorEndsEveryDescendant) {
   Process launcher(job(2, kFamily));
   ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
   for (const pid_t child : children_of(launcher.pid())) kill(child, SIGKILL);
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_TRUE(contains(end.err, "lockstep-keeper) was killed")) << end.err;
+  EXPECT_TRUE(contains(end.err, "lockstep-supervisor) was killed")) << end.err;
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
@@ -341,7 +341,7 @@ TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   EXPECT_EQ(end.out, "0\n") << end.err;
 }
 
-// As a user who may have so many threads and processes in all: the launcher itself, its store's thread, the keeper,
+// As a user who may have so many threads and processes in all: the launcher itself, its store's thread, the supervisor,
 // ranks.
 TEST(RunFault, WithoutThreadsOrProcessesIsAnErrorThatLeavesNothing) {
   for (const int most : {1, 2, 3, 4}) {

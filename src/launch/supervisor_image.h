@@ -1,4 +1,4 @@
-// The keeper's program (keeper/main.cpp), carried inside this library as bytes.
+// The supervisor's program (supervisor/main.cpp), carried inside this library as bytes.
 #pragma once
 
 #include "lockstep/base/fd.h"
@@ -7,6 +7,6 @@
 namespace lockstep::launch {
 
 // A fresh memfd that holds the program, executable as /proc/self/fd/N. Closed on exec.
-Result<Fd> keeper_image();
+Result<Fd> supervisor_image();
 
 }  // namespace lockstep::launch

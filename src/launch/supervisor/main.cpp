@@ -1,11 +1,11 @@
-// The keeper: the small process between a launcher and its workers, which makes sure that none of them outlives the
+// The supervisor: the small process between a launcher and its workers, which makes sure that none of them outlives the
 // job.
 //
 // It is the parent of the workers and a "child subreaper": whatever a worker leaves behind (also a grandchild that
-// forked twice or called setsid) becomes the keeper's child, so "kill all my children until I have none" reaches every
-// descendant, whoever died first. It does that when told to, when the launcher dies (SIGKILL included: the launcher's
-// pidfd becomes readable) and when it is asked to end by a signal itself. Should the keeper be killed, the kernel kills
-// the workers (PR_SET_PDEATHSIG).
+// forked twice or called setsid) becomes the supervisor's child, so "kill all my children until I have none" reaches
+// every descendant, whoever died first. It does that when told to, when the launcher dies (SIGKILL included: the
+// launcher's pidfd becomes readable) and when it is asked to end by a signal itself. Should the supervisor be killed,
+// the kernel kills the workers (PR_SET_PDEATHSIG).
 //
 // Linked statically and carried inside liblockstep_launch, so that starting it takes some hundred microseconds and
 // needs no file to be found. One thread, no heap use after start; protocol.h has the messages.
@@ -27,12 +27,12 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "launch/keeper/descendants.h"
-#include "launch/keeper/protocol.h"
+#include "launch/supervisor/descendants.h"
+#include "launch/supervisor/protocol.h"
 
 namespace {
 
-using namespace lockstep::launch::keeper;
+using namespace lockstep::launch::supervisor;
 
 struct Worker {
   const WorkerHeader* header;
@@ -110,10 +110,10 @@ void hide_descriptors() {
 }
 
 // Runs between vfork and execve: system calls only.
-[[noreturn]] void become_worker(const Worker& worker, pid_t keeper, volatile int& error_number) {
+[[noreturn]] void become_worker(const Worker& worker, pid_t supervisor, volatile int& error_number) {
   const WorkerHeader& header = *worker.header;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(127);
+  if (getppid() != supervisor) _exit(127);
   setsid();
   for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
   sigset_t none;
@@ -136,9 +136,9 @@ void hide_descriptors() {
 // Answers execve's errno, 0 when the worker runs.
 __attribute__((noinline)) int start(Worker& worker, int epoll) {
   volatile int error_number = 0;
-  const pid_t keeper = getpid();
+  const pid_t supervisor = getpid();
   const pid_t pid = vfork();
-  if (pid == 0) become_worker(worker, keeper, error_number);
+  if (pid == 0) become_worker(worker, supervisor, error_number);
   if (pid < 0) return errno;
   if (error_number != 0) {
     waitpid(pid, nullptr, 0);
@@ -253,12 +253,12 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    fputs("lockstep-keeper is started by Lockstep's launcher; it is of no use by itself\n", stderr);
+    fputs("lockstep-supervisor is started by Lockstep's launcher; it is of no use by itself\n", stderr);
     return 64;
   }
   launcher_socket = atoi(argv[1]);
   const int plan_fd = atoi(argv[2]);
-  prctl(PR_SET_NAME, "lockstep-keeper");
+  prctl(PR_SET_NAME, "lockstep-supervisor");  // ps shows the first 15 characters
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t launcher = read_plan(plan_fd);
   close(plan_fd);

@@ -1,5 +1,5 @@
-// Ending all descendants of a process that is their subreaper. System calls and the C library only: the keeper has no
-// more.
+// Ending all descendants of a process that is their subreaper. System calls and the C library only: the supervisor has
+// no more.
 #pragma once
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 #include <cstring>
 #include <ctime>
 
-namespace lockstep::launch::keeper {
+namespace lockstep::launch::supervisor {
 
 inline std::int64_t monotonic_ns() {
   timespec now{};
@@ -117,4 +117,4 @@ bool kill_descendants(std::int64_t deadline_ns, Note note) {
   }
 }
 
-}  // namespace lockstep::launch::keeper
+}  // namespace lockstep::launch::supervisor
