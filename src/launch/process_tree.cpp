@@ -31,7 +31,7 @@ using supervisor::EventKind;
 using supervisor::Order;
 using supervisor::OrderKind;
 
-// How much later than agreed the supervisor may answer.
+// How much later than the limit the supervisor may answer.
 constexpr std::chrono::seconds kSupervisorGrace{3};
 
 std::string describe_worker(const Command& command) {
@@ -71,7 +71,7 @@ Result<Fd> write_plan(std::span<const Command> commands) {
   return plan;
 }
 
-// posix_spawn's helper objects, released in every way out.
+// Owns posix_spawn's helper objects.
 struct SpawnSetup {
   SpawnSetup() {
     posix_spawn_file_actions_init(&actions);
@@ -83,7 +83,7 @@ struct SpawnSetup {
   }
   SpawnSetup(const SpawnSetup&) = delete;
   SpawnSetup& operator=(const SpawnSetup&) = delete;
-  // dup2 onto itself is how posix_spawn is told to keep a close-on-exec descriptor open.
+  // With dup2 onto itself, posix_spawn keeps a close-on-exec descriptor open.
   void keep(int fd) { posix_spawn_file_actions_adddup2(&actions, fd, fd); }
 
   posix_spawn_file_actions_t actions;
@@ -99,8 +99,8 @@ Result<pid_t> start_supervisor(std::span<const Command> commands, int socket, in
     }
   }
   for (const int fd : kept) setup.keep(fd);
-  // A session of its own: Ctrl-C and `kill -9 -group` reach the launcher, not the one who cleans up after it. All
-  // signals are blocked until the supervisor has set up its watch.
+  // The supervisor gets its own session: Ctrl-C and `kill -9 -GROUP` reach the launcher, but not the process that
+  // cleans up after it. All signals are blocked until the supervisor watches them.
   sigset_t all;
   sigfillset(&all);
   posix_spawnattr_setsigmask(&setup.attributes, &all);
@@ -150,12 +150,12 @@ std::string describe_processes(const std::vector<pid_t>& pids) {
   return fmt::format("process{} {}", pids.size() == 1 ? "" : "es", fmt::join(texts, ", "));
 }
 
-// `left` is empty when the supervisor did not say.
-Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& left, pid_t supervisor) {
+// `alive` is empty when the supervisor did not answer.
+Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& alive, pid_t supervisor) {
   return {ErrorCode::kTimeout,
           fmt::format("{} did not die within {:.3g} s of SIGKILL (waiting for a disk or a device?); process {} "
                       "(lockstep-supervisor) stays until that is done",
-                      left.empty() ? "some process of the job" : describe_processes(left),
+                      alive.empty() ? "some process of the job" : describe_processes(alive),
                       std::chrono::duration<double>(limit).count(), supervisor)};
 }
 
@@ -240,7 +240,7 @@ Result<std::optional<Exit>> ProcessTree::next_exit() {
 }
 
 Status ProcessTree::send_order(int kind, int signal_number, std::chrono::milliseconds limit) {
-  kill(supervisor_, SIGCONT);  // should somebody have stopped it
+  kill(supervisor_, SIGCONT);  // somebody may have stopped it
   const Order order{static_cast<OrderKind>(kind), signal_number, static_cast<std::int32_t>(limit.count())};
   while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno != EINTR) return Status::from_errno("cannot reach the process that supervises the ranks", errno);
@@ -253,25 +253,25 @@ Status ProcessTree::signal(int number) {
 }
 
 Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
-  // The supervisor tells who is left at the limit, and soon.
+  // The supervisor reports at the limit, or a little later.
   const Deadline deadline = Deadline::after(limit + kSupervisorGrace);
-  std::vector<pid_t> left;
+  std::vector<pid_t> alive;
   for (;;) {
     pollfd waited{socket_.get(), POLLIN, 0};
     const auto time = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
     const int ready = poll(&waited, 1, static_cast<int>(time.count()));
-    if (ready == 0) return stuck(limit, left, supervisor_);
+    if (ready == 0) return stuck(limit, alive, supervisor_);
     Event event{};
     const ssize_t size = ready < 0 ? -1 : recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
-    if (event.kind == EventKind::kLeft) left.push_back(event.detail);
-    if (event.kind == EventKind::kStuck) return stuck(limit, left, supervisor_);
+    if (event.kind == EventKind::kAlive) alive.push_back(event.detail);
+    if (event.kind == EventKind::kStuck) return stuck(limit, alive, supervisor_);
     if (event.kind != EventKind::kEmpty) continue;
     reap_supervisor();
-    if (left.empty()) return {};
+    if (alive.empty()) return {};
     return {ErrorCode::kTimeout,
-            fmt::format("{} could not be ended: not ours to signal (setuid programs?)", describe_processes(left))};
+            fmt::format("{} could not be ended: not ours to signal (setuid programs?)", describe_processes(alive))};
   }
 }
 
@@ -284,8 +284,7 @@ void ProcessTree::reap_supervisor() {
 
 Status ProcessTree::end(std::chrono::milliseconds limit) {
   if (!socket_.valid()) return {};
-  // An order that cannot be sent means that the supervisor has left or is leaving; what it said last is still there to
-  // read.
+  // Sending fails when the supervisor has exited or is about to. Its last messages can still be read.
   (void)send_order(static_cast<int>(OrderKind::kEnd), 0, limit);
   const Status status = await_empty(limit);
   socket_.reset();

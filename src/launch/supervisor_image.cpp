@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstddef>
 
-// Assembled in, so that neither an installed file nor a search path can go missing.
+// The program is assembled in, so it needs no installed file and no search path.
 asm(".section .rodata\n"
     ".balign 16\n"
     "lockstep_supervisor_begin:\n"
@@ -28,7 +28,7 @@ extern const char lockstep_supervisor_end[] __attribute__((visibility("hidden"))
 namespace lockstep::launch {
 
 Result<Fd> supervisor_image() {
-  // Kernels before 6.3 do not know MFD_EXEC and need not: there every memfd may be executed.
+  // Kernels before 6.3 do not know MFD_EXEC. There every memfd may be executed.
   Fd image(memfd_create("lockstep-supervisor", MFD_CLOEXEC | MFD_EXEC));
   if (!image.valid() && errno == EINVAL) image.reset(memfd_create("lockstep-supervisor", MFD_CLOEXEC));
   if (!image.valid()) {

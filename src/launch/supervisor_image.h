@@ -1,4 +1,4 @@
-// The supervisor's program (supervisor/main.cpp), carried inside this library as bytes.
+// The supervisor's program (supervisor/main.cpp), which this library carries as bytes.
 #pragma once
 
 #include "lockstep/base/fd.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep::launch {
 
-// A fresh memfd that holds the program, executable as /proc/self/fd/N. Closed on exec.
+// A new memfd with the program, executable as /proc/self/fd/N. It is closed on exec.
 Result<Fd> supervisor_image();
 
 }  // namespace lockstep::launch

@@ -135,7 +135,7 @@ TEST(RunMulti, SlowReaderLosesNothing) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Process::Settings settings;
   settings.stdout_fd = ends[1];
-  // More than the pipes and the launcher's queue hold, so the workers have to wait for the reader.
+  // More than the pipes and the launcher's queue hold, so the workers must wait for the reader.
   Process launcher(job(2, "head -c 4000000 /dev/zero | tr '\\0' x | fold -w 100; echo; echo done $RANK"), settings);
   close(ends[1]);
   std::string text;
@@ -148,7 +148,7 @@ TEST(RunMulti, SlowReaderLosesNothing) {
   EXPECT_TRUE(contains(text, "[rank 1]: done 1\n"));
 }
 
-TEST(RunFault, ReaderThatLeavesEndsTheWorkersAsWithoutALauncher) {
+TEST(RunFault, AClosedReaderEndsTheWorkersAsWithoutALauncher) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Process::Settings settings;
@@ -191,28 +191,28 @@ Finished run_failing(const std::string& folder, std::vector<std::string> leave_w
   return run_program(words);
 }
 
-TEST(RunFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
+TEST(RunFault, TheRankThatClaimedTheFailureIsNamedThoughAnotherExitedBefore) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string());
   EXPECT_EQ(end.exit_code, 5);
   EXPECT_TRUE(contains(end.err, "rank 0 failed first: exit code 5")) << end.err;
 }
 
-TEST(RunFault, RankWhereTheFailureBeganMayRecoverFromIt) {
+TEST(RunFault, TheRankThatClaimedTheFailureMayRecover) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string(), {"0"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
 }
 
-TEST(RunFault, RankWhereTheFailureBeganIsNotAwaitedForEver) {
+TEST(RunFault, TheRankThatClaimedTheFailureIsNotAwaitedForEver) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string(), {"stay"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
 }
 
-TEST(RunFault, WorkersThatIgnoreBeingAskedAreKilled) {
+TEST(RunFault, WorkersThatIgnoreSigtermAreKilled) {
   const Finished end =
       run_job(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done", {"--grace", "0.1"});
   EXPECT_EQ(end.exit_code, 7);
@@ -278,7 +278,8 @@ TEST(RunFault, PortOfAnotherProgramIsNamed) {
   EXPECT_TRUE(contains(end.err, "127.0.0.1:" + port) && contains(end.err, "another program listens")) << end.err;
 }
 
-// Each worker has a child, and one that left the session and its parent; all ignore SIGTERM, SIGINT and SIGHUP.
+// Each worker has a child, and a grandchild in another session whose parent has exited. All ignore SIGTERM, SIGINT and
+// SIGHUP.
 constexpr const char* kFamily =
     "trap '' TERM INT HUP; sleep 600 & (setsid sh -c 'sleep 600 & sleep 600' &) ; echo ready; wait; sleep 600";
 
@@ -329,7 +330,7 @@ TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
-// The launcher and its job are in a PID namespace of their own, while /proc is still that of the machine.
+// The launcher and its job are in a new PID namespace, but /proc is still that of the machine.
 TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   const ScratchFolder folder;
   const std::string pid = folder.path("pid");

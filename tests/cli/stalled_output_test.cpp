@@ -138,7 +138,7 @@ TEST(OutputFault, ATerminalThatGoesOnShowsEverything) {
   Process launcher(job(2, "seq 1 40000; echo end"), settings);
   std::thread reader([&, fd = output.ours.get()] {
     const std::string text = read_to_the_end(fd);
-    EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 80002);  // more where a line's beginning had waited long
+    EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 80002);  // more if the beginning of a line had to wait
     EXPECT_TRUE(contains(text, "[rank 0]: end") && contains(text, "[rank 1]: end"));
   });
   tcflow(output.launchers.get(), TCOON);

@@ -1,5 +1,5 @@
-"""Each check of tools/docs notices what it is there for, and lets pass what is right."""
-from tools import Project  # first: it finds the modules below
+"""Each check of tools/docs finds its errors, and accepts correct pages."""
+from tools import Project  # first: it makes the modules below importable
 
 import code_blocks
 import commands
@@ -63,7 +63,7 @@ class Environment(Project):
     def test_a_variable_that_nobody_reads_any_more(self):
         self.write("src/a.cpp", 'getenv("RANK");')
         self.assertEqual(self.found_by(environment.check),
-                         ["docs/environment.md:1: no source names LOCKSTEP_A; take it off this page"])
+                         ["docs/environment.md:1: no source uses LOCKSTEP_A; remove it from this page"])
 
 
 class Commands(Project):
@@ -71,7 +71,7 @@ class Commands(Project):
         super().setUp()
         self.write("dev", "cat <<TEXT\n  test    run\n            --label L\n  check\n            --quick\nTEXT\n")
         self.write("src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
-        self.write("src/cli/pictures/verbs.cpp", '"--resize"')
+        self.write("src/cli/pictures/commands.cpp", '"--resize"')
         self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
 
     def test_good_ones(self):
@@ -84,15 +84,15 @@ class Commands(Project):
         self.write("README.md", "./dev tset\n./dev test --lable unit\nlockstep run --nproc 2 --tee 3 ./train\n"
                                 "lockstep data check --all\ncmake -DLOCKSTEP_TEST=OFF\n")
         self.assertEqual(self.found_by(commands.check), [
-            "README.md:1: ./dev has no verb 'tset'",
+            "README.md:1: ./dev has no command 'tset'",
             "README.md:2: ./dev help does not name --lable",
             "README.md:3: lockstep run has no option --nproc",
             "README.md:4: lockstep data check has no option --all",
-            "README.md:5: CMake knows no LOCKSTEP_TEST"])
+            "README.md:5: CMake has no setting LOCKSTEP_TEST"])
 
 
 class CodeBlocks(Project):
-    MISSING = "no file of tests/documented or examples has this code; add it there, so that it is compiled"
+    MISSING = "no file of tests/documented or examples contains this code; add it there, so that it is compiled"
 
     def setUp(self):
         super().setUp()
@@ -113,7 +113,7 @@ class CodeBlocks(Project):
         missing = [f"docs/a.md:3: {self.MISSING}"]
         self.assertEqual(self.page("int z = 1;"), missing)
         self.assertEqual(self.page('call("http://y", x);'), missing)
-        self.assertEqual(self.page("int x = 1;", "int y = 2;"), missing)  # not one piece there
+        self.assertEqual(self.page("int x = 1;", "int y = 2;"), missing)  # not adjacent there
         self.assertEqual(self.page("int y = 2;", "...", "int x = 1;"), missing)
         self.assertEqual(self.page("#include <a/c.h>", "int x = 1;"), missing)
 

@@ -1,4 +1,4 @@
-// Processes that do not die, or that /proc does not show: the launcher's end is bounded, and says what is left.
+// Processes that do not die, or that /proc does not show: the launcher still exits in time, and names what is left.
 #include "launch/process_tree.h"
 
 #include <fcntl.h>
@@ -27,8 +27,8 @@ namespace {
 
 using test::wait_for;
 
-// To its parent, a process looks as one does that waits for a device, and cannot be ended: its tracer has to take note
-// of its death first.
+// Makes a process look to its parent like one that waits for a device: after SIGKILL its parent cannot reap it until
+// its tracer has.
 class Undying {
  public:
   explicit Undying(pid_t pid) : pid_(pid) { EXPECT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0); }
@@ -81,7 +81,7 @@ TEST(ProcessTreeFault, AFrozenSupervisorIsWoken) {
   EXPECT_TRUE(tree->end().ok());
 }
 
-// What run_job answers in a process of its own; `meanwhile` gets its pid.
+// The exit code of run_job in a new process. `meanwhile` gets its pid.
 int run_job_apart(const JobOptions& options, const std::string& error_file,
                   const std::function<void(pid_t)>& meanwhile) {
   const pid_t pid = fork();

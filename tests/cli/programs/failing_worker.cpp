@@ -1,6 +1,6 @@
-// A worker that claims a failure, and one that fails of it and is gone before. failing_worker FOLDER [LEAVE_WITH]
+// A worker that claims a failure, and one that fails because of it and exits first: failing_worker FOLDER [EXIT_CODE]
 //
-// Rank 0 claims, lets the others fail, and leaves with LEAVE_WITH (5) when rank 1 is gone; "stay": never.
+// Rank 0 claims, lets rank 1 fail, and exits with EXIT_CODE (default 5) when rank 1 has exited; "stay": it never exits.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ int open_file(const std::string& path) {
   return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }
 
-// Held until the process is gone.
+// Held until the process has exited.
 void lock(const std::string& path) {
   if (flock(open_file(path), LOCK_EX) != 0) std::abort();
 }
