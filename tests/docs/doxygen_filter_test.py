@@ -1,8 +1,8 @@
-"""What tools/docs/doxygen_filter.py makes of a header."""
+"""The output of tools/docs/doxygen_filter.py for a header."""
 import unittest
 from pathlib import Path
 
-import tools  # noqa: F401, first: it finds the module below
+import tools  # noqa: F401, first: it makes the module below importable
 
 import doxygen_filter
 
