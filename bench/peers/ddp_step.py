@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--output", required=True, help="the rank's number is appended")
-    parser.add_argument("--hold", default="", help="afterwards wait until this file is there")
+    parser.add_argument("--hold", default="", help="wait afterwards until this file exists")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
