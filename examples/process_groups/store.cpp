@@ -1,5 +1,5 @@
-// A store on its own: processes that form no world agree on who leads and what it says. Arguments: a file that all of
-// them reach, and how many they are.
+// A store without a world: processes agree on a leader and read its words. Arguments: a file that all processes can
+// reach, and the number of processes.
 #include <lockstep/store/file_store.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   const auto ticket = store.add("tickets", 1);
   if (!ticket.ok()) return 1;
   if (ticket.value() == 1 && !store.set("words of the first", "hello").ok()) return 1;
-  // The contents live while somebody has the file open: nobody leaves before all have come.
+  // The contents live while a process has the file open, so no process exits before all have come.
   if (ticket.value() == std::atoi(argv[2]) && !store.set("all are here", "").ok()) return 1;
   const std::string keys[] = {"all are here"};
   const auto words = store.get("words of the first", Deadline::after(std::chrono::seconds(60)));

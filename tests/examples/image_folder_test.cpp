@@ -1,4 +1,4 @@
-// The example that trains ResNet-18 on a folder of pictures, on a folder small enough for a test.
+// The example that trains ResNet-18 on a folder of pictures, with a small folder.
 #include <gtest/gtest.h>
 
 #include "support/process.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kProgram = LOCKSTEP_EXAMPLES_FOLDER "/image_folder_train";
 
-// A PPM, the one format that needs no library to write.
+// A PPM, because it is easy to write without a library.
 std::string picture(int level) {
   constexpr int kSide = 40;
   std::string bytes = "P6\n" + std::to_string(kSide) + " " + std::to_string(kSide) + "\n255\n";

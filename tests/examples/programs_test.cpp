@@ -12,7 +12,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// What the ranks printed, sorted; the launcher may put a rank's name in front.
+// The lines that the ranks printed, sorted, without the launcher's prefix.
 Lines run_example(const std::string& program, int ranks, const Lines& arguments = {}) {
   Lines command{LOCKSTEP_PROGRAM,      "run",
                 "--standalone",        "--nproc-per-node",
@@ -53,7 +53,7 @@ TEST(TutorialMulti, GatherOfUnknownShapes) {
             (Lines{"Rank 0 has shapes [1, 2][2, 2]", "Rank 1 has shapes [1, 2][2, 2]"}));
 }
 
-// It checks by itself that the models end alike.
+// The program itself checks that all models are equal at the end.
 TEST(TutorialMulti, AverageGradientsByHand) {
   const Lines lines = run_example("tutorial_average_gradients", 2, {LOCKSTEP_FASHION_MNIST, "3"});
   ASSERT_EQ(lines.size(), 2U);
