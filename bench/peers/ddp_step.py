@@ -1,6 +1,6 @@
 """Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel on Gloo (then by torchrun).
 
-The same models, optimizer, batches, order of measuring and options as ddp_step.cpp beside this folder.
+Same models, optimizer, batches, order of measurements and options as bench/ddp_step.cpp.
 """
 
 import argparse

@@ -63,7 +63,7 @@ int become_pictures_program(char** argv) {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
   const std::filesystem::path program = self.parent_path() / "lockstep-pictures";
   ::execv(program.c_str(), argv);
-  std::fprintf(stderr, "lockstep: cannot start %s, which belongs beside this program: %s\n", program.c_str(),
+  std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
                std::strerror(errno));
   return errno == ENOENT ? 127 : 126;
 }

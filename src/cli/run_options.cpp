@@ -111,7 +111,7 @@ Status apply_endpoint(std::string_view text, launch::JobOptions& job) {
   const std::optional<int> port = parse_int(text.substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--rdzv-endpoint '{}': '{}' is no port, expected a number up to 65535", text,
+                  fmt::format("--rdzv-endpoint '{}': '{}' is not a port, expected a number up to 65535", text,
                               text.substr(colon + 1)));
   }
   job.master_port = *port;
@@ -175,7 +175,7 @@ Status check_nnodes(std::string_view text) {
   if (*most == 1) return {};
   return Status(ErrorCode::kUnsupported,
                 fmt::format("--nnodes {}: `lockstep run` starts the workers of one machine; several machines are not "
-                            "offered yet. Use --nnodes 1",
+                            "supported yet. Use --nnodes 1",
                             text));
 }
 

@@ -154,7 +154,7 @@ std::string describe_processes(const std::vector<pid_t>& pids) {
 Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& alive, pid_t supervisor) {
   return {ErrorCode::kTimeout,
           fmt::format("{} did not die within {:.3g} s of SIGKILL (waiting for a disk or a device?); process {} "
-                      "(lockstep-supervisor) stays until that is done",
+                      "(lockstep-supervisor) stays until it has died",
                       alive.empty() ? "some process of the job" : describe_processes(alive),
                       std::chrono::duration<double>(limit).count(), supervisor)};
 }
@@ -176,7 +176,7 @@ ProcessTree::~ProcessTree() {
 Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
   std::array<int, 2> pair{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Status::from_errno("cannot make a socket pair for the supervising process", errno);
+    return Status::from_errno("cannot make a socket pair for the process that supervises the ranks", errno);
   }
   Fd ours(pair[0]);
   Fd theirs(pair[1]);
@@ -196,7 +196,7 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
   for (std::size_t i = 0; i < commands.size();) {
     std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
     if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) return Status::from_errno("poll", errno);
-    if (waited[1].revents != 0) return {ErrorCode::kAborted, "told to end before all workers were started"};
+    if (waited[1].revents != 0) return {ErrorCode::kAborted, "asked to end before all workers were started"};
     Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -270,8 +270,8 @@ Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
     if (event.kind != EventKind::kEmpty) continue;
     reap_supervisor();
     if (alive.empty()) return {};
-    return {ErrorCode::kTimeout,
-            fmt::format("{} could not be ended: not ours to signal (setuid programs?)", describe_processes(alive))};
+    return {ErrorCode::kTimeout, fmt::format("{} could not be killed: this user may not signal them (setuid programs?)",
+                                             describe_processes(alive))};
   }
 }
 

@@ -94,12 +94,12 @@ Status describe_failure(const Exit& exit, const SpawnReport& report, std::size_t
   if (report.error) return thrown(exit.index, count, *report.error);
   if (!report.started) {
     return Status(ErrorCode::kPeerFailed,
-                  fmt::format("spawn: the process of rank {} of {} left with {} before it arrived at call {} of spawn: "
-                              "main() must come to the same call again in each process",
+                  fmt::format("spawn: the process of rank {} of {} ended with {} before it reached call {} of spawn: "
+                              "main() must reach the same call in each process",
                               exit.index, count, describe_exit(exit), call));
   }
   return Status(ErrorCode::kPeerFailed,
-                fmt::format("spawn: rank {} of {} (process {}) left with {} after {:.2f} s", exit.index, count,
+                fmt::format("spawn: rank {} of {} (process {}) ended with {} after {:.2f} s", exit.index, count,
                             exit.pid, describe_exit(exit), std::chrono::duration<double>(exit.run_time).count()));
 }
 

@@ -41,7 +41,8 @@ Result<Fd> supervisor_image() {
   while (cursor < lockstep_supervisor_end) {
     const ssize_t written = write(image.get(), cursor, static_cast<std::size_t>(lockstep_supervisor_end - cursor));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return Status::from_errno("cannot write the supervising process's program to memory", errno);
+    if (written <= 0)
+      return Status::from_errno("cannot write the program of the process that supervises the ranks to memory", errno);
     cursor += written;
   }
   return image;

@@ -215,10 +215,9 @@ Result<Placement> decide(const WorldArguments& arguments, const Environment& env
   LOCKSTEP_ASSIGN_OR_RETURN(auto placement, from_scheduler(environment));
   LOCKSTEP_RETURN_IF_ERROR(check_size_variable(environment, placement));
   if (!placement && (arguments.rank || arguments.world_size)) {
-    return invalid(fmt::format("the argument {}={} needs {} as well: nothing in the environment says it",
-                               arguments.rank ? "rank" : "world_size",
-                               arguments.rank ? *arguments.rank : *arguments.world_size,
-                               arguments.rank ? "world_size" : "rank"));
+    return invalid(fmt::format(
+        "the argument {}={} needs {} as well: the environment does not set it", arguments.rank ? "rank" : "world_size",
+        arguments.rank ? *arguments.rank : *arguments.world_size, arguments.rank ? "world_size" : "rank"));
   }
   if (!placement) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto local, number(environment, "LOCAL_RANK"));

@@ -10,11 +10,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "cli/jobs.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -23,13 +23,6 @@ namespace lockstep::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> job(int workers, const std::string& script, std::vector<std::string> options = {}) {
-  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
-  words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"sh", "-c", script});
-  return words;
-}
 
 Finished run_job(int workers, const std::string& script, const std::vector<std::string>& options = {}) {
   return run_program(job(workers, script, options));
@@ -41,15 +34,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   std::sort(lines.begin(), lines.end());
   return lines;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 using Lines = std::vector<std::string>;
@@ -183,11 +167,11 @@ TEST(RunFault, ExitCodeIsThatOfTheFirstFailure) {
   EXPECT_TRUE(contains(end.err, "it wrote nothing to stderr")) << end.err;
 }
 
-Finished run_failing(const std::string& folder, std::vector<std::string> leave_with = {}) {
+Finished run_failing(const std::string& folder, std::vector<std::string> exit_code = {}) {
   std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--grace", "20"};
-  if (!leave_with.empty() && leave_with.front() == "stay") words.back() = "0.1";
+  if (!exit_code.empty() && exit_code.front() == "stay") words.back() = "0.1";
   words.insert(words.end(), {LOCKSTEP_FAILING_WORKER, folder});
-  words.insert(words.end(), leave_with.begin(), leave_with.end());
+  words.insert(words.end(), exit_code.begin(), exit_code.end());
   return run_program(words);
 }
 
@@ -342,8 +326,8 @@ TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   EXPECT_EQ(end.out, "0\n") << end.err;
 }
 
-// As a user who may have so many threads and processes in all: the launcher itself, its store's thread, the supervisor,
-// ranks.
+// Runs as a user with a limit on threads and processes. They are needed in this order: the launcher, its store's
+// thread, the supervisor, the workers.
 TEST(RunFault, WithoutThreadsOrProcessesIsAnErrorThatLeavesNothing) {
   for (const int most : {1, 2, 3, 4}) {
     const std::string user = std::to_string(1'000'000'000 + getpid());

@@ -27,14 +27,14 @@ TEST(ImageFolderExampleMulti, TrainsOnTwoRanks) {
   EXPECT_NE(finished.out.find("epoch 0: loss "), std::string::npos) << finished.out;
 }
 
-TEST(ImageFolderExample, NamesTheFolderThatIsNotThere) {
+TEST(ImageFolderExample, NamesAMissingFolder) {
   const Finished finished = run_program({kProgram, "/no/such/folder"});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_NE(finished.err.find("image_folder_train: cannot open the folder /no/such/folder"), std::string::npos)
       << finished.err;
 }
 
-TEST(ImageFolderExample, SaysHowItIsUsed) {
+TEST(ImageFolderExample, PrintsItsUsage) {
   const Finished finished = run_program({kProgram});
   EXPECT_EQ(finished.exit_code, 2);
   EXPECT_NE(finished.err.find("FOLDER has a subfolder of pictures for each class"), std::string::npos) << finished.err;

@@ -44,7 +44,7 @@ TEST(TutorialMulti, GroupOfTwoInAWorldOfFour) {
             (Lines{"Rank 0 has data 2", "Rank 1 has data 2", "Rank 2 has data 1", "Rank 3 has data 1"}));
 }
 
-TEST(TutorialMulti, ReduceLeavesTheOthersAlone) {
+TEST(TutorialMulti, ReduceDoesNotChangeOtherRanks) {
   EXPECT_EQ(run_example("tutorial_reduce", 3), (Lines{"Rank 0 has data 6", "Rank 1 has data 2", "Rank 2 has data 3"}));
 }
 
@@ -66,7 +66,7 @@ TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
                    "Rank 2 has 5 in its row, 2 in its column", "Rank 3 has 5 in its row, 4 in its column"}));
 }
 
-TEST(ProcessGroupExamplesMulti, WorkForWhoeverIsReady) {
+TEST(ProcessGroupExamplesMulti, TasksForAnyReadyRank) {
   EXPECT_EQ(run_example("groups_any_source", 3), (Lines{"Rank 0 has the sum of squares 285"}));
 }
 
@@ -75,7 +75,7 @@ TEST(ProcessGroupExamplesMulti, RingOfBatches) {
             (Lines{"Rank 0 has data 6", "Rank 1 has data 6", "Rank 2 has data 6"}));
 }
 
-TEST(ProcessGroupExamplesMulti, StoreOnItsOwn) {
+TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),
             (Lines{"Rank 0 reads hello", "Rank 1 reads hello", "Rank 2 reads hello"}));

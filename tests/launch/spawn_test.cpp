@@ -134,7 +134,7 @@ TEST(SpawnFault, ProcessThatNeverArrivesIsAnError) {
   options.argv = {"spawn_test", "--gtest_list_tests", "--gtest_filter=-*"};
   const Status status = spawn([](int) {}, options);
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
-  EXPECT_NE(status.message().find("before it arrived at call"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("before it reached call"), std::string::npos) << status.message();
 }
 
 TEST(SpawnFault, TimeoutNamesTheRanksThatStillRan) {

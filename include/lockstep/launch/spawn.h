@@ -1,4 +1,4 @@
-// spawn: runs a function in several fresh processes and joins them, like torch.multiprocessing.spawn.
+// spawn: runs a function in several new processes and joins them, like torch.multiprocessing.spawn.
 //
 // The processes are not forked: LibTorch owns threads, and a forked copy of a program with threads is broken. Each
 // process starts this executable again. It runs main() from the top to the same call of spawn (the first, the second,

@@ -30,7 +30,7 @@ void wait_for(const std::string& path) {
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const std::string folder = argv[1];
-  const std::string leave_with = argc > 2 ? argv[2] : "5";
+  const std::string exit_code = argc > 2 ? argv[2] : "5";
   if (std::string(std::getenv("RANK")) != "0") {
     lock(folder + "/alive");
     open_file(folder + "/locked");
@@ -41,6 +41,6 @@ int main(int argc, char** argv) {
   if (!lockstep::launch::claim_first_failure(0).ok()) return 3;
   open_file(folder + "/claimed");
   lock(folder + "/alive");
-  while (leave_with == "stay") pause();
-  return std::stoi(leave_with);
+  while (exit_code == "stay") pause();
+  return std::stoi(exit_code);
 }
