@@ -14,7 +14,7 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 
 
 def repetitions(size: int) -> int:
-    """In one round; about the same time for every size."""
+    """Repetitions in one round: about the same time for every size."""
     if size < MI:
         return 100
     return {MI: 31, 4 * MI: 21, 25 * MI: 9}.get(size, 5)
@@ -58,7 +58,7 @@ def compare(outcome: Outcome, found: dict[str, Samples], case: str, ranks: int, 
 
 
 def compare_with_limit(outcome: Outcome, found: dict[str, Samples], ranks: int) -> None:
-    """As bandwidth: an in-place all-reduce of n buffers moves 2nS bytes, the limit's additions 3S bytes a process."""
+    """Bandwidths: an in-place all-reduce of n buffers moves 2nS bytes; the limit moves 3S/2 bytes per process."""
     for size in LIMIT_SIZES:
         if size in found.get("core-shared", {}) and size in found.get("limit", {}):
             mine = [2 * ranks * size / seconds / 1e9 for seconds in found["core-shared"][size]]

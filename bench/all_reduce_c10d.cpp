@@ -1,12 +1,12 @@
-// All-reduce through the c10d layer, float32 SUM. --memory allocated: tensors from the backend's own allocator, as
-// DDP's buckets are; foreign: any other tensor. Started by `lockstep run`; peer: peers/all_reduce_gloo.py.
+// All-reduce through the c10d layer, float32 SUM. --memory allocated: tensors from the backend's allocator, like DDP's
+// buckets; foreign: any other tensor. Started by `lockstep run`; peer: peers/all_reduce_gloo.py.
 #include <lockstep/c10d/distributed.h>
 
 #include "measure.h"
 
 namespace {
 
-// A tensor where measure_all_reduce wants an owner of floats.
+// Lets measure_all_reduce use a tensor as an owner of floats.
 struct TensorMemory {
   at::Tensor tensor;
   float* get() const { return tensor.data_ptr<float>(); }

@@ -1,7 +1,8 @@
 """collectives: every collective by size, through torch.distributed against Gloo, and the core against Open MPI.
 
-`case` is the operation's name. Against Gloo, "-allocated" behind it: on tensors that the backend has allocated
-(allocate_tensor), else any tensors. Against Open MPI on memory of the group; "-foreign" behind it: on any other memory.
+`case` is the operation's name. Against Gloo, the suffix "-allocated" means tensors that the backend has allocated
+(allocate_tensor); without it, any tensors. Against Open MPI, the suffix "-foreign" means any memory; without it, memory
+of the group.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 
 
 def repetitions(size: int) -> int:
-    """In one round; about the same time for every size."""
+    """Repetitions in one round: about the same time for every size."""
     return 50 if size < MI else {MI: 21, 4 * MI: 11, 25 * MI: 5}.get(size, 3)
 
 

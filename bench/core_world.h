@@ -1,4 +1,4 @@
-// A rank on the torch-free core.
+// Joins a rank to its world, with the torch-free core.
 #pragma once
 
 #include <lockstep/engine/communicator.h>
@@ -21,7 +21,7 @@ T take(Result<T> result) {
   return std::move(result).value();
 }
 
-// The world that the environment describes: of `lockstep run`, or MASTER_ADDR and the like.
+// The world that the environment describes: that of `lockstep run`, or MASTER_ADDR and related variables.
 struct CoreWorld {
   CoreWorld() {
     comm::RendezvousOptions meeting;
@@ -36,7 +36,7 @@ struct CoreWorld {
   }
   ~CoreWorld() {
     communicator.reset();
-    (void)rendezvous.release();  // others may still be leaving
+    (void)rendezvous.release();  // other ranks may still use it
   }
 
   void barrier() { check(communicator->run(comm::Barrier{}, Deadline::never())); }

@@ -1,6 +1,6 @@
-// Time of a training step for four workloads, one thread a process: alone (several such processes at once, independent
-// of one another, are the machine's limit) or under DistributedDataParallel, then started by `lockstep run`.
-// Peer: peers/ddp_step.py, with the same models, optimizer, batches and options.
+// Time of a training step for four workloads, one thread per process. It runs alone (several independent processes at
+// once are the machine's limit) or under DistributedDataParallel, started by `lockstep run`. Peer: peers/ddp_step.py,
+// with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/models/resnet.h>
@@ -36,8 +36,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--workload", options.workload)->required();
   app.add_option("--steps", options.steps)->required();
   app.add_option("--output", options.output, "the rank's number is appended")->required();
-  app.add_option("--hold", options.hold, "afterwards wait until this file is there");
-  app.add_option("--busy", options.busy, "afterwards go on training until this file is there");
+  app.add_option("--hold", options.hold, "wait afterwards until this file exists");
+  app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -56,7 +56,7 @@ Batch make_batch(std::int64_t size, std::vector<std::int64_t> shape) {
   return {torch::randn(shape), torch::randint(0, 10, {size}, torch::kLong)};
 }
 
-// Appears whole or not at all, for whoever waits for it.
+// Written under another name and renamed: a process that waits for the file must not see a part of it.
 void write_report(const Options& options, int rank, const std::vector<double>& seconds, std::size_t gradient_bytes) {
   const std::string path = options.output + "." + std::to_string(rank);
   std::ofstream(path + ".part") << nlohmann::json{
@@ -64,7 +64,7 @@ void write_report(const Options& options, int rank, const std::vector<double>& s
   std::filesystem::rename(path + ".part", path);
 }
 
-// `model` is the bare module's holder or a DistributedDataParallel around it.
+// `model` is the module's holder or a DistributedDataParallel around it.
 template <typename Model>
 void measure(const Options& options, Model& model, std::vector<torch::Tensor> parameters, const Batch& batch) {
   constexpr int kWarmUp = 3;

@@ -22,7 +22,7 @@ def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Ca
 def compare(outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str) -> None:
     mine, theirs = found.get(ours, {}).get(workload), found.get(peer, {}).get(workload)
     if mine and theirs:
-        # The limit and the bare model are the machine's bound on what DDP may take.
+        # Independent processes and the bare model are the machine's limit for DDP.
         name = "pytorch" if peer == "pytorch" else "limit"
         outcome.rows.append(Row("ddp_step", workload, None, ranks, mine, theirs, name, "ms"))
 

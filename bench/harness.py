@@ -1,4 +1,4 @@
-"""What all benches share: running programs, interleaving ours with the peers, medians, rows."""
+"""Shared by all benches: running programs, interleaving ours with the peers, medians, rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Samples = dict[object, list[float]]  # seconds (or another unit) by size or othe
 
 
 class BenchError(Exception):
-    """A program failed or is not there; the message is for people."""
+    """A program failed or is missing; the message is for the user."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Tools:
 
 @dataclass
 class Row:
-    """One comparison; to_json() is the form of --json."""
+    """One comparison; to_json() gives its format for --json."""
 
     bench: str
     case: str
@@ -88,18 +88,18 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What a bench found, and in plain words what it could not measure."""
+    """A bench's results, and messages about what it could not measure."""
 
     rows: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
-# One thread a process, everywhere. Gloo and the others keep their other defaults.
+# One thread per process, everywhere. All other settings keep their defaults.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def run(command: list[str], environment: Mapping[str, str] | None = None, timeout: float = 600) -> None:
-    """Runs to the end; on failure raises with the program's last words. Its whole process group ends with it."""
+    """Runs a program to its end. A failure raises an error with its last lines. A timeout kills its process group."""
     with subprocess.Popen(
         command,
         env={**os.environ, **ENVIRONMENT, **(environment or {})},
@@ -130,7 +130,7 @@ def read_samples(path: Path) -> Samples:
 def interleave(
     contenders: Mapping[str, Callable[[], Samples]], rounds: int, outcome: Outcome, what: str
 ) -> dict[str, Samples]:
-    """Every contender once a round, so that drift of the machine hits all alike. One that fails is left out, and said."""
+    """Runs every contender once per round, so that drift affects all of them. Drops one that fails and records why."""
     collected: dict[str, Samples] = {name: defaultdict(list) for name in contenders}
     for _ in range(rounds):
         for name in list(collected):

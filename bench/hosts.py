@@ -1,5 +1,5 @@
-"""hosts: all-reduce over two machines (network namespaces) of two ranks, against Gloo and Open MPI over TCP, and on a
-link shaped to 1 Gbit/s against the wire. Needs root."""
+"""hosts: all-reduce over two machines (network namespaces) of two ranks each, against Gloo and Open MPI over TCP; and
+against the time on the wire, on a link of 1 Gbit/s. Needs root."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RANKS = MACHINES * RANKS_PER_MACHINE
 ROUNDS, QUICK_ROUNDS = 5, 2
 LINK_BITS = 1e9
 LINK_SIZE, LINK_REPETITIONS = 25 * MI, 5
-WARM_UP = 3  # of measure.h
+WARM_UP = 3  # calls, see measure.h
 PORT = 29500
 
 
 def network_of(process: object) -> int | None:
-    """The number of a process's network namespace; None once the process has ended."""
+    """The inode number of a process's network namespace; None if the process has exited."""
     try:
         return os.stat(f"/proc/{process}/ns/net").st_ino
     except OSError:
@@ -35,7 +35,7 @@ def network_of(process: object) -> int | None:
 
 
 class Network:
-    """Two namespaces with one cable between them, held by processes that end with this one."""
+    """Two network namespaces with a link between them. Processes that die with this one keep them alive."""
 
     def __init__(self, stack: list[subprocess.Popen]) -> None:
         self.holders = stack
@@ -98,7 +98,7 @@ def plan(sizes: dict[int, int]) -> str:
 
 
 def run_ranks(net: Network, command: list[object], sizes: dict[int, int], tools: Tools, variables: dict) -> Samples:
-    """One process a rank, with the variables that a launcher on each machine would set."""
+    """Starts one process per rank, with the variables that a launcher on each machine would set."""
     output = tools.scratch_file()
     log = tools.scratch_file(".log")
     processes = []
@@ -142,7 +142,7 @@ def gloo(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
 
 
 def openmpi(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
-    """mpirun starts its daemon on the second machine through a script in ssh's place."""
+    """mpirun starts its daemon on the second machine with a script instead of ssh."""
     command, _ = peer_programs.openmpi(tools, 2)
     program = command[-1]
     agent = tools.scratch / "enter"
@@ -172,7 +172,7 @@ def compare(outcome: Outcome, found: dict[str, Samples], peer: str) -> None:
 
 
 def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
-    """Time against what the wire needs for 2S(h-1)/h bytes a machine, and the bytes that the interface counted."""
+    """The time against that of the wire for 2S(h-1)/h bytes per machine, and the bytes that the interface counted."""
     net.shape()
     before = net.sent_bytes(0)
     seconds = ours(net, tools, "shared", {LINK_SIZE: LINK_REPETITIONS})[LINK_SIZE]

@@ -1,4 +1,4 @@
-"""init: 64 ranks of a torch-free program on this machine, from launch to the first all-reduce done, against Open MPI."""
+"""init: 64 ranks of a torch-free program on one machine, from launch to the end of the first all-reduce, against Open MPI."""
 
 from __future__ import annotations
 

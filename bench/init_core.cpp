@@ -1,4 +1,4 @@
-// From nothing to the first all-reduce, on the torch-free core: init_core FILE. Peer: peers/init_mpi.cpp.
+// From the start to the first all-reduce, with the torch-free core: init_core FILE. Peer: peers/init_mpi.cpp.
 #include "core_world.h"
 #include "init_report.h"
 

@@ -1,5 +1,5 @@
-// What the programs of the `init` bench report, ours and the peer's alike: when the first all-reduce was done, and the
-// memory of a rank while all live.
+// The report of the `init` bench's programs, ours and the peer's: when the first all-reduce was done, and the memory of
+// a rank while all ranks live.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ inline double wall_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// PSS of this process, bytes: private pages whole, shared pages divided by those that share them.
+// PSS of this process in bytes: private pages count fully, a shared page is divided by the number of its users.
 inline float proportional_memory() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {

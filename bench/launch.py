@@ -1,4 +1,4 @@
-"""launch: whole time of starting programs that exit at once, `lockstep run` against torchrun."""
+"""launch: time to run programs that exit at once, `lockstep run` against torchrun."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     program = shutil.which("true")
     if program is None:
-        raise BenchError("there is no program `true` on PATH")
+        raise BenchError("there is no program `true` in PATH")
     contenders = {
         "ours": timed(tools.lockstep_run(2, program)),
         "torchrun": timed(tools.torchrun(2, "--no-python", program)),

@@ -1,5 +1,5 @@
-// ImageFolder (or PackedImages) and DataLoader: images a second, for the pipelines of bench/peers/loader.py; how long
-// it takes to index a folder and to get the first batch of it; memory from epoch to epoch.
+// ImageFolder (or PackedImages) and DataLoader, for the pipelines of bench/peers/loader.py: images per second, the time
+// to index a folder and to get its first batch, and memory after each epoch.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -76,7 +76,7 @@ std::vector<double> measure(const Options& options) {
     const DataLoader::Iterator first = loader.begin();
     return {seconds_since(start)};
   }
-  epoch_rate(loader);  // warm-up: files cached
+  epoch_rate(loader);  // warm-up: caches the files
   std::vector<double> values;
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     const double rate = epoch_rate(loader);
@@ -90,14 +90,15 @@ std::vector<double> measure(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Measures the loader");
   Options options;
-  app.add_option("--folder", options.folder, "or a pack")->required();
-  app.add_option("--measure", options.measure, "images a second or MiB after each epoch, or seconds")
+  app.add_option("--folder", options.folder, "a folder or a pack")->required();
+  app.add_option("--measure", options.measure,
+                 "rates: images per second of each epoch; memory: MiB after each epoch; index, first-batch: seconds")
       ->check(CLI::IsMember({"rates", "memory", "index", "first-batch"}));
   app.add_option("--pipeline", options.pipeline)->check(CLI::IsMember({"reference", "crop-flip"}));
   app.add_option("--precision", options.precision)->check(CLI::IsMember({"fast", "exact"}));
   app.add_option("--workers", options.workers);
   app.add_option("--epochs", options.epochs);
-  app.add_option("--output", options.output, "a line of JSON: the values")->required();
+  app.add_option("--output", options.output, "file for a line of JSON with the values")->required();
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);

@@ -1,5 +1,5 @@
-"""loader: images a second from JPEG files to normalised batches, against torchvision and NVIDIA DALI (CPU); indexing, the
-first batch and memory against what they may take."""
+"""loader: images per second from JPEG files to normalised batches, against torchvision and NVIDIA DALI (CPU); and the
+index, the first batch and memory against limits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROUNDS, QUICK_ROUNDS = 5, 1
 EPOCHS, MEMORY_EPOCHS = 4, 20
 PIPELINES = ["reference", "crop-flip"]
 FILES, CLASSES = 100_000, 100
-# What indexing FILES files, the first batch and growth over MEMORY_EPOCHS epochs may take.
+# The limits for indexing FILES files, for the first batch and for growth over MEMORY_EPOCHS epochs.
 INDEX_SECONDS, FIRST_BATCH_SECONDS, GROWTH_MIB = 1.0, 0.3, 8.0
 
 
 def peer_python(tools: Tools) -> Path:
-    """The peers' own environment: DALI, and the photographs."""
+    """The peers' own virtual environment, with DALI and the photographs."""
     python = tools.peers / "bin" / "python"
     if not python.exists():
-        raise BenchError(f"{python} is not there: ./dev bench sets it up")
+        raise BenchError(f"{python} is missing: ./dev bench creates it")
     return python
 
 
@@ -34,7 +34,7 @@ def images(tools: Tools) -> Path:
 
 
 def many_files(tools: Tools) -> Path:
-    """Empty files: an index does not open them."""
+    """Empty files, because an index does not open them."""
     folder = tools.scratch / "many"
     for label in range(CLASSES):
         of_class = folder / f"class{label:03}"
@@ -45,7 +45,7 @@ def many_files(tools: Tools) -> Path:
 
 
 def pack(tools: Tools, folder: Path) -> Path:
-    """The same pictures in one file, the shorter side 256 pixels (375 before), JPEG quality 90. Made once, not timed."""
+    """The same pictures in one file, shorter side 256 pixels (was 375), JPEG quality 90. Made once, not timed."""
     file = tools.scratch / "images.pack"
     if not file.exists():
         run([str(tools.program("lockstep-pictures")), "pack", str(folder), str(file), "--resize", "256", "--quality", "90"])
@@ -66,7 +66,7 @@ class Bench:
         }
 
     def once(self, who: str, **options: object) -> Callable[[], Samples]:
-        """One run of a program with these options, and its values."""
+        """Runs a program with these options once; returns its values."""
 
         def values() -> Samples:
             output = self.tools.scratch_file()
@@ -113,7 +113,7 @@ class Bench:
         }
         found = self.measure(contenders, "threads")
         self.add("one-thread", found.get("none"), found.get("torchvision"), "torchvision")
-        # The most that two threads can reach: twice what one does.
+        # Two threads can reach at most twice the rate of one.
         self.add("two-threads", found.get("two"), [2 * rate for rate in found.get("one", [])], "limit")
 
     def starting(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ class Bench:
             self.add(case, found.get("fast"), found.get("torchvision"), "torchvision", "s")
 
     def memory(self, folder: Path) -> None:
-        """Resident after the last epoch, against what it was after the first (behind a warm-up) and the allowance."""
+        """Resident memory after the last epoch, against that after the first epoch (after a warm-up) plus the limit."""
         contender = self.once("fast", measure="memory", folder=folder, epochs=MEMORY_EPOCHS)
         values = self.measure({"fast": contender}, "memory").get("fast", [])
         allowed = [first + GROWTH_MIB for first in values[::MEMORY_EPOCHS]]

@@ -1,6 +1,6 @@
-// What every all-reduce program of the bench does, ours and the peers' alike, so that they are measured by one rule:
-// each rank rewrites its buffer before each call (gradients are fresh), a barrier, only the call is timed, every
-// element of the result is checked. Standard library only: the peers' programs are built without Lockstep.
+// The measurement of every all-reduce program of the bench, ours and the peers'. Each rank rewrites its buffer before
+// each call (gradients are new), then there is a barrier, only the call is timed, and every element of the result is
+// checked. Standard library only: the peers' programs are built without Lockstep.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ struct Step {
 struct Options {
   std::vector<Step> plan;  // --plan BYTES:REPETITIONS,...
   std::string output;      // --output FILE, written by rank 0: one line of JSON for each step of the plan
-  std::string memory;      // --memory KIND, where the program offers several
+  std::string memory;      // --memory KIND, if the program has several
 };
 
 [[noreturn]] inline void die(std::string_view program, std::string_view problem) {
@@ -64,7 +64,7 @@ inline Options parse_options(int argc, char** argv) {
   return options;
 }
 
-// Seconds of each call, for one size, as a line of JSON. Does nothing on ranks that were given no file.
+// Writes the seconds of each call for one size as a line of JSON. Does nothing on ranks without a file.
 class Report {
  public:
   Report(const std::string& path, int rank) : file_(rank == 0 ? std::fopen(path.c_str(), "w") : nullptr) {
@@ -88,7 +88,7 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Small whole numbers, so that the sum is exact in whatever order it is taken.
+// Small integers, so that the sum is exact in any order.
 inline void fill(std::span<float> data, int repetition, int rank) {
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = float(repetition % 64 + rank + int(i & 7));
 }
@@ -101,7 +101,7 @@ inline bool holds_sum(std::span<const float> data, int repetition, int world) {
   return right;
 }
 
-// `allocate(bytes)` answers an owner with get(); `barrier()` and `all_reduce(data)` end the program when they fail.
+// `allocate(bytes)` returns an owner with get(). `barrier()` and `all_reduce(data)` end the program if they fail.
 template <typename Allocate, typename Barrier, typename AllReduce>
 void measure_all_reduce(const Options& options, int rank, int world, Allocate allocate, Barrier barrier,
                         AllReduce all_reduce) {
@@ -117,7 +117,7 @@ void measure_all_reduce(const Options& options, int rank, int world, Allocate al
       const double start = now();
       all_reduce(data);
       const double end = now();
-      barrier();  // nobody checks on a core that others still need for the call
+      barrier();  // so that checking does not take a core from ranks that are still in the call
       if (repetition >= 0) seconds.push_back(end - start);
       if (!holds_sum(data, repetition + kWarmUp, world)) {
         die("all_reduce", "rank " + std::to_string(rank) + ": wrong sum of " + std::to_string(step.bytes) + " bytes");
@@ -127,7 +127,7 @@ void measure_all_reduce(const Options& options, int rank, int world, Allocate al
   }
 }
 
-// Memory of one process alone, as a program that knows nothing of Lockstep has it.
+// Private memory of one process, as a program without Lockstep has it.
 struct Free {
   void operator()(float* data) const { std::free(data); }
 };

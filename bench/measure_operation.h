@@ -1,12 +1,12 @@
-// What the programs that measure collectives do, ours and MPI's alike: each rank rewrites its input before each call, a
-// barrier, only the call is timed, a barrier, so that nobody checks on a core that others still need for the call, and
-// the result is checked. Standard library only, as measure.h.
+// The measurement of the programs for collectives, ours and MPI's. Each rank rewrites its input before each call, then
+// there is a barrier, only the call is timed, and after a second barrier the result is checked. The second barrier
+// keeps a rank's check from taking a core that others need for the call. Standard library only, like measure.h.
 //
-// What a call took is what the rank took that was longest in it: the root of a broadcast may be gone before anybody has
-// received anything. Of send_recv, half of what rank 0's round trip took.
+// The time of a call is that of the slowest rank: the root of a broadcast may return before the others have received
+// anything. For send_recv it is half of rank 0's round trip.
 //
-// Sizes are those of one rank's larger buffer: of the whole for broadcast, reduce and send_recv, of all inputs of a
-// rank for reduce_scatter, all_to_all and scatter, of the gathered result for all_gather and gather.
+// A size is that of a rank's larger buffer: the whole buffer for broadcast, reduce and send_recv; all inputs of a rank
+// for reduce_scatter, all_to_all and scatter; the gathered result for all_gather and gather.
 #pragma once
 
 #include <algorithm>
@@ -27,15 +27,15 @@ inline Kind parse_kind(const std::string& name) {
   die("--memory", "expected KIND:OPERATION with a known operation, found '" + name + "'");
 }
 
-// Buffers of one size, and what is in them before and after.
+// Buffers of one size, and their contents before and after a call.
 struct Buffers {
   Kind kind;
   int rank;
   int world;
-  std::size_t share;  // floats of one rank's part
+  std::size_t share;  // floats per rank
   std::span<float> whole;
   std::span<float> part;
-  std::span<float> other;  // as large as whole
+  std::span<float> other;  // same size as whole
 
   static bool is_shared_out(Kind kind) {
     return kind != Kind::kBroadcast && kind != Kind::kReduce && kind != Kind::kSendReceive;
@@ -71,8 +71,8 @@ struct Buffers {
   }
 };
 
-// `allocate(bytes)` answers an owner with get(); `barrier()`, `run(buffers)` and `longest(seconds)`, which takes the
-// maximum over the ranks in place, end the program when they fail.
+// `allocate(bytes)` returns an owner with get(). `longest(seconds)` takes the maximum over the ranks in place.
+// `barrier()`, `run(buffers)` and `longest(seconds)` end the program if they fail.
 template <typename Allocate, typename Barrier, typename Longest, typename Run>
 void measure_operation(const Options& options, const std::string& operation, int rank, int world, Allocate allocate,
                        Barrier barrier, Longest longest, Run run) {

@@ -1,5 +1,5 @@
-"""memory: what DDP adds to a rank's memory (gradients are in both), against its allowance of 4 MiB and PyTorch's DDP; and to
-its page tables and page faults, against PyTorch's."""
+"""memory: the memory that DDP adds to a rank (gradients not counted), against its limit of 4 MiB and PyTorch's DDP; and
+the page tables and page faults that it adds, against PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = 4096
 
 
 def added(tools: Tools, command, workload: str, ranks: int) -> workloads.Footprint:
-    """A rank's, with DDP less without. At least a page, and a fault, so that ratios exist."""
+    """A rank's footprint with DDP minus that without it. At least one page and one fault, so that ratios exist."""
     without = workloads.footprint(tools, command, "together", workload, ranks, STEPS)
     with_ddp = workloads.footprint(tools, command, "ddp", workload, ranks, STEPS)
     return workloads.Footprint(

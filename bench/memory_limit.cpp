@@ -1,7 +1,7 @@
-// The machine's bound for an in-place all-reduce of 2 ranks: as many processes, each adding two arrays of its own in
-// place (a += b) with no exchange at all. For a size S each process has two arrays of S/2, so that all arrays together
-// take the memory that the all-reduce's buffers take, and each process does the additions that its rank would do. It
-// reads 2 and writes 1 array: 3 * S/2 bytes a process. Started by `lockstep run`, whose ranks only meet in the barrier.
+// The machine's limit for an in-place all-reduce of 2 ranks: two processes, each of which adds two private arrays in
+// place (a += b), without any exchange. For a size S each process has two arrays of S/2. So all arrays take as much
+// memory as the all-reduce's buffers, and each process does as many additions as a rank. It reads 2 arrays and writes
+// 1: 3 * S/2 bytes per process. Started by `lockstep run`; the ranks only use a barrier.
 #include <lockstep/reduce/reduce.h>
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// With the engine's own kernel: a plain loop may not use the widest vectors, and the bound would come out too low.
+// Uses the engine's kernel: a plain loop may not use the widest vectors, and the limit would be too low.
 void add_in_place(std::span<float> a, std::span<const float> b) {
   const std::array inputs{std::as_bytes(a).data(), std::as_bytes(b).data()};
   const std::array outputs{std::as_writable_bytes(a).data()};

@@ -14,7 +14,7 @@ FLAGS = ["-std=c++20", "-O3", "-march=native", f"-I{HERE}"]
 
 
 def build(tools: Tools, name: str, compiler: list[str], libraries: list[str], source: str) -> Path:
-    """The program, compiled when it is absent or older than its source or a header."""
+    """The program; compiled if it is missing or older than its source or a header."""
     program = tools.build / "peers" / name
     path = HERE / "peers" / source
     newest = max(file.stat().st_mtime for file in (path, *HERE.glob("*.h"), *HERE.glob("peers/*.h")))
@@ -41,7 +41,7 @@ def openmpi(
 
 
 def intel(tools: Tools, ranks: int, program: Path, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of Intel's mpirun, which finds its parts by PATH."""
+    """The command and environment of Intel's mpirun, which finds its helpers by PATH."""
     root = tools.peers.resolve()
     environment = {
         "I_MPI_ROOT": str(root),
@@ -55,7 +55,7 @@ def intel(tools: Tools, ranks: int, program: Path, *arguments: object) -> tuple[
 def intel_compile(tools: Tools, name: str, source: str, libraries: list[str]) -> Path:
     root = tools.peers.resolve()
     if not (root / "include" / "mpi.h").exists():
-        raise BenchError(f"{root} holds no Intel MPI (PyPI packages of bench/requirements.txt)")
+        raise BenchError(f"{root} has no Intel MPI (PyPI packages of bench/requirements.txt)")
     links = [f"-L{root}/lib", *libraries, f"-Wl,-rpath,{root}/lib"]
     return build(tools, name, ["g++", "-DMPICH_SKIP_MPICXX", f"-I{root}/include"], links, source)
 

@@ -1,4 +1,4 @@
-"""./dev bench: measures Lockstep against its peers. A bench is a module beside this file with measure(tools) -> Outcome."""
+"""./dev bench: measures Lockstep against its peers. A bench is a module in this folder with measure(tools) -> Outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spread(values: list[float]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Median and [min .. max] of all samples."""
+    """A table of the rows, with the median and [min .. max] of all samples."""
     lines = [["case", "ranks", "size", "ours", "peer", "", "unit", "ratio"]]
     for row in rows:
         ratio = f"{row.ratio:.2f}x"
@@ -61,8 +61,8 @@ def world_sizes(text: str) -> list[int]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON too")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHES)} (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
     parser.add_argument("--ranks", type=world_sizes, default="2,4", help="world sizes, for example 2 or 2,4")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
@@ -76,10 +76,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as an error: all is put away
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
     load = os.getloadavg()[0]
     if load > 0.5:
-        print(f"note: the machine is doing something else (load {load:.1f}); figures will be worse and noisier")
+        print(f"note: the machine is busy (load {load:.1f}); figures will be worse and noisier")
     everything, missing = [], []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch:
         tools = Tools(

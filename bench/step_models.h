@@ -1,4 +1,4 @@
-// The models of the step bench that the library does not ship; the same as in peers/ddp_step.py.
+// Models of the step bench that the library does not have. They are the same as in peers/ddp_step.py.
 #pragma once
 
 #include <torch/torch.h>

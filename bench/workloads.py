@@ -1,4 +1,4 @@
-"""Running the step programs (ours in C++, PyTorch's in Python): alone, several at once, or under DDP."""
+"""Runs the step programs (ours in C++, PyTorch's in Python): one alone, several at once, or under DDP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def peer_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> lis
 
 @contextmanager
 def started(commands: list[list[str]], log: Path) -> Iterator[list[subprocess.Popen]]:
-    """The processes, each leading a group that ends with the block."""
+    """Starts the processes, each in its own process group, and ends them at the end of the block."""
     processes = []
     try:
         with log.open("w", encoding="utf-8") as sink:
@@ -66,13 +66,13 @@ def started(commands: list[list[str]], log: Path) -> Iterator[list[subprocess.Po
 
 
 def wait_for(files: list[Path], processes: list[subprocess.Popen], log: Path, timeout: float) -> None:
-    """Until every file is there; a process that ends badly ends the waiting."""
+    """Waits until every file exists. A process that fails is an error."""
     end = time.monotonic() + timeout
     while not all(file.exists() for file in files):
         bad = [process for process in processes if process.poll() not in (None, 0)]
         if bad or time.monotonic() > end:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
-            what = f"ended with {bad[0].returncode}" if bad else f"did not get there within {timeout:.0f} s"
+            what = f"ended with {bad[0].returncode}" if bad else f"did not finish within {timeout:.0f} s"
             raise BenchError(f"{' '.join(map(str, processes[0].args))}\n{what}:\n{tail}")
         time.sleep(0.02)
 
@@ -82,7 +82,7 @@ def read(file: Path) -> dict:
 
 
 def step_seconds(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> list[float]:
-    """Rank 0's steps. `together`: `ranks` independent processes; all keep running until all have measured."""
+    """Seconds of rank 0's steps. `together`: `ranks` independent processes, which all run until all have measured."""
     output, log, hold = tools.scratch_file(), tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
@@ -102,7 +102,7 @@ def step_seconds(tools: Tools, command, mode: str, workload: str, ranks: int, st
 
 
 def proportional_memory(pid: int) -> int:
-    """PSS: private pages whole, shared pages divided by those that share them. Bytes."""
+    """PSS in bytes: private pages count fully, a shared page is divided by the number of its users."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -111,7 +111,7 @@ def proportional_memory(pid: int) -> int:
 
 @dataclass
 class Footprint:
-    """Of a rank, after some steps, while all live; means over the ranks."""
+    """A rank's footprint after some steps, while all ranks live. Means over the ranks."""
 
     memory: float  # bytes, see proportional_memory
     page_tables: float  # bytes

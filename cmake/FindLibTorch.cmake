@@ -1,13 +1,13 @@
-# LibTorch from the PyPI wheel `torch`, without the CUDA toolkit that the wheel's own CMake package demands.
+# LibTorch from the PyPI wheel `torch`, without the CUDA toolkit that the wheel's own CMake package requires.
 #
-# Input:  LOCKSTEP_TORCH_DIR  the wheel's folder, .../site-packages/torch (asked from `python3` when not given)
+# Input:  LOCKSTEP_TORCH_DIR  the wheel's folder, .../site-packages/torch (default: that of `python3`)
 # Output: LibTorch::LibTorch  headers, libtorch_cpu and libc10; LibTorch_VERSION
-#         LibTorch::CUDA      libtorch_cuda and libc10_cuda, linked even if no symbol of theirs is used (in CUDA wheels)
+#         LibTorch::CUDA      libtorch_cuda and libc10_cuda, linked even if none of their symbols is used (in CUDA wheels)
 #         LibTorch_PYTHON     the interpreter of the environment that holds the wheel, for parity tests
 if(NOT LOCKSTEP_TORCH_DIR)
   find_package(Python3 QUIET COMPONENTS Interpreter)
   if(Python3_FOUND)
-    # pip's isolated builds hide what is installed from the import system; it is there all the same.
+    # pip's isolated builds hide installed packages from imports, but they are still in platlib.
     execute_process(COMMAND ${Python3_EXECUTABLE} -c
       "import importlib.util as u, sysconfig as c; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else c.get_path('platlib') + '/torch')"
       OUTPUT_VARIABLE LOCKSTEP_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -41,7 +41,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
     INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED"
-    # The wheel's libraries find their own dependencies by RPATH at run time; the linker need not see them.
+    # The wheel's libraries find their dependencies by RPATH at run time. The linker does not need them.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath,${LOCKSTEP_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${LibTorch_CPU_LIBRARY};${LibTorch_C10_LIBRARY}")
 endif()

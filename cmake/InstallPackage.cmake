@@ -1,9 +1,9 @@
-# `cmake --install`: headers, one static library per layer, and a CMake package, so that a project elsewhere says
+# `cmake --install`: headers, one static library per layer, and a CMake package. Another project then says
 #   find_package(lockstep REQUIRED)
 #   target_link_libraries(train PRIVATE lockstep::lockstep)
-# lockstep::lockstep stands for all layers; each is there by name too (lockstep::engine without LibTorch). Backends are
-# components: find_package(lockstep COMPONENTS mpi) fails when this build has no MPI. Programs need not link
-# lockstep::mpi, which is loaded when asked for; those that use GPUs link lockstep::nccl.
+# lockstep::lockstep means all layers; each also has its own target (lockstep::engine works without LibTorch). Backends
+# are components: find_package(lockstep COMPONENTS mpi) fails if this build has no MPI. A program does not link
+# lockstep::mpi, because it is loaded when the program asks for it. A program that uses GPUs links lockstep::nccl.
 include(CMakePackageConfigHelpers)
 get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
 add_library(lockstep_all INTERFACE)

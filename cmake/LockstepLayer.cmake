@@ -1,11 +1,11 @@
 # lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
 #
-# INTERNAL: for our own programs alone, not in the installed package.
+# INTERNAL: for this project's programs only, not in the installed package.
 #
-# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp; its public headers are those in
-# include/lockstep/FOLDER, and HEADERS, which stand elsewhere. A layer may include what it names here and nothing else:
-# tools/check_layers.py, one of the tests, finds every other include, and layers without TORCH have no torch header on
-# their path.
+# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp. Its public headers are those in
+# include/lockstep/FOLDER, and HEADERS, which are in other folders. A layer may include only headers of the layers that
+# it names here: tools/check_layers.py, one of the tests, finds every other include. Layers without TORCH have no torch
+# header on their include path.
 function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
@@ -15,14 +15,14 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
-# torch/torch.h takes some 15 s to parse: every target that uses it shares one precompiled copy.
+# Parsing torch/torch.h takes about 15 s, so all targets that use it share one precompiled copy.
 # lockstep_use_torch(TARGET [PRIVATE])
 function(lockstep_use_torch target)
   if(NOT ARGN)
     set(ARGN PUBLIC)
   endif()
   target_link_libraries(${target} ${ARGN} LibTorch::LibTorch)
-  # The wheel brings headers of a newer fmt than the system's library; they come first on the path, so use them alone.
+  # The wheel's fmt headers come first on the path. They are newer than the system's fmt library, so do not link that.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   if(TARGET lockstep_torch_pch AND NOT target STREQUAL lockstep_torch_pch)
     target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)

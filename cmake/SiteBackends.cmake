@@ -1,7 +1,7 @@
-# The backends that use what a site has: its MPI, LibTorch's NCCL. Each is a shared library of its own, loaded when a
-# program asks for it, so that other programs link and start without them.
+# The backends that use a site's libraries: its MPI, LibTorch's NCCL. Each is a separate shared library that is loaded
+# when a program asks for it. Other programs link and start without them.
 #
-# Input:  LOCKSTEP_MPI, LOCKSTEP_NCCL  AUTO (built when what it needs is found), ON (an error when not) or OFF
+# Input:  LOCKSTEP_MPI, LOCKSTEP_NCCL  AUTO (built if its dependencies are found), ON (an error if not) or OFF
 # Output: LOCKSTEP_HAS_MPI, LOCKSTEP_HAS_NCCL; MPI::MPI_C; LockstepCuda::Headers
 set(LOCKSTEP_MPI AUTO CACHE STRING "Build backend mpi: AUTO, ON or OFF")
 set(LOCKSTEP_NCCL AUTO CACHE STRING "Build backend nccl: AUTO, ON or OFF")
@@ -22,8 +22,8 @@ if(LOCKSTEP_MPI)
   endif()
 endif()
 
-# Headers of CUDA and NCCL: from the packages that the torch wheel brings, which are of the releases that it was built
-# with, else from the toolkit.
+# Headers of CUDA and NCCL come from the packages that the torch wheel depends on, because their releases match the
+# wheel; else from the toolkit.
 if(LOCKSTEP_NCCL)
   file(GLOB wheel_includes ${LOCKSTEP_TORCH_DIR}/../nvidia/*/include)
   foreach(header cuda_runtime_api cusparse nccl)
@@ -42,7 +42,7 @@ if(LOCKSTEP_NCCL)
 endif()
 message(STATUS "Backends: lockstep, mpi: ${LOCKSTEP_HAS_MPI}, nccl: ${LOCKSTEP_HAS_NCCL}")
 
-# lockstep_backend(NAME FOLDER folder LINK library...): liblockstep_NAME.so, of which only the entry is visible.
+# lockstep_backend(NAME FOLDER folder LINK library...): liblockstep_NAME.so, which exports only its entry function.
 function(lockstep_backend name)
   cmake_parse_arguments(ARG "" "FOLDER" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp)

@@ -1,4 +1,5 @@
-// The extension module of the Python package: makes the CPU engine from what torch.distributed hands to a backend.
+// The extension module of the Python package: makes the CPU engine from the arguments that torch.distributed gives a
+// backend.
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -12,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The module links LibTorch's Python half, whose Backend and Store types these are.
+// Backend and Store are the types of LibTorch's Python library, which the module links.
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                std::chrono::milliseconds timeout, const std::string& name,
                                                const std::vector<int>& global_ranks, const std::string& profiled_as) {
@@ -31,7 +32,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
 
 PYBIND11_MODULE(_engine, module) {
   module.doc() = "Lockstep's CPU engine for torch.distributed";
-  // The interpreter's lock is free meanwhile: making a group waits for the other ranks.
+  // Releases the interpreter's lock, because making a group waits for the other ranks.
   module.def("make_backend", &lockstep::make_backend, pybind11::arg("store"), pybind11::arg("rank"),
              pybind11::arg("world_size"), pybind11::arg("timeout"), pybind11::arg("name") = "",
              pybind11::arg("global_ranks") = std::vector<int>(),

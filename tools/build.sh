@@ -1,6 +1,6 @@
 # Building, testing and linting, sourced by ./dev after setup.sh. Uses TORCH, TORCH_DIR, PRESET, JOBS; sets BUILD.
 
-# TSan of gcc 12 cannot place its shadow memory when the kernel randomises addresses with many bits: run without.
+# gcc 12's TSan cannot place its shadow memory if the kernel randomises many address bits, so turn randomisation off.
 as_preset_needs() {
   if [[ $PRESET == tsan ]] && setarch -R true 2>/dev/null; then
     setarch -R "$@"
@@ -9,13 +9,13 @@ as_preset_needs() {
   fi
 }
 
-# LibTorch is not instrumented: what it keeps for the life of the process counts as no leak. Nothing here hides a race.
+# LibTorch is not instrumented: memory that it keeps until the process ends is not a leak. Nothing here hides a race.
 sanitizer_environment() {
   export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:strict_init_order=1
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/lsan.supp:print_suppressions=0
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-  export UCX_MEM_EVENTS=n # UCX would patch the allocator, which the sanitizers have replaced
+  export UCX_MEM_EVENTS=n # else UCX patches the allocator that the sanitizers have replaced
 }
 
 # configure_and_build PRESET [TARGET]
@@ -28,11 +28,11 @@ configure_and_build() {
     cat "$BUILD.configure.log" >&2
     fail "CMake could not configure $BUILD (its reason is above)"
   }
-  # Tests are listed by running the test programs at the end of their build.
+  # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
 }
 
-# run_tests LABEL FILTER: both may be empty. The last line is "N passed, N failed".
+# run_tests LABEL FILTER: both may be empty. The last line of the output is "N passed, N failed".
 run_tests() {
   local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 1) log=$BUILD/test.log status=0
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
@@ -58,21 +58,21 @@ check_format() {
 
 check_pages() {
   say "pages: links, commands, environment variables, code"
-  python3 -B tools/docs/check.py || fail "mend the pages above, or the sources that they tell of"
+  python3 -B tools/docs/check.py || fail "correct the pages above, or the sources that they describe"
 }
 
 make_reference() {
   say "Doxygen: build/docs/html/index.html"
   rm -rf build/docs && mkdir -p build/docs
-  doxygen docs/api/Doxyfile >&2 || fail "Doxygen warns of the comments above"
+  doxygen docs/api/Doxyfile >&2 || fail "Doxygen has warnings (above)"
 }
 
 check_headers() {
   say "public headers, each alone"
-  cmake --build "$BUILD" -j "$JOBS" --target headers_stand_alone >&2 || fail "a public header needs more than it includes (above)"
+  cmake --build "$BUILD" -j "$JOBS" --target headers_stand_alone >&2 || fail "a public header does not include all that it uses (above)"
 }
 
-# check_lint all|changed, with the compile commands of the clang build.
+# check_lint all|changed: uses the compile commands of the clang build.
 check_lint() {
   local files
   if [[ $1 == changed ]]; then
@@ -82,9 +82,9 @@ check_lint() {
   else
     files=$(sources '*.cpp' | grep -v '^tests/package/' || true)
   fi
-  # Only what the clang build compiles: peers and consumers have builds of their own.
+  # Only files of the clang build: peers and consumers have their own builds.
   files=$(while read -r file; do grep -qF "\"$PWD/$file\"" "$BUILD/compile_commands.json" && echo "$file"; done <<<"$files" || true)
-  [[ -n $files ]] || { say "clang-tidy: no file to look at"; return 0; }
+  [[ -n $files ]] || { say "clang-tidy: no file to check"; return 0; }
   say "clang-tidy on $(wc -l <<<"$files") files"
   xargs -P "$JOBS" -n 1 clang-tidy-14 -p "$BUILD" --quiet <<<"$files" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header-filter' >&2 || true) ||
     fail "clang-tidy found something (above)"

@@ -1,8 +1,7 @@
-"""./dev demo: trains examples/fashion_mnist with 1 process, then with 2, and prints the table that people quote for this job.
+"""./dev demo: trains examples/fashion_mnist with 1 process, then with 2, and prints time, speed-up, efficiency and accuracy.
 
-Each process has one thread in every run, so that processes are compared and not threads. The batch of each process stays
-the same, as in the table everyone quotes: with n processes the global batch is n times as large, and an epoch has 1/n of
-the steps.
+Every process has one thread, so the table compares numbers of processes, not of threads. The batch size per process is
+always the same: with n processes the global batch is n times as large, and an epoch has 1/n of the steps.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Result:
 
 
 def train(build: Path, processes: int, epochs: int, folder: Path) -> Result:
-    """One run through `lockstep run`; the trainer writes a line of JSON for each epoch into its report."""
+    """Trains once with `lockstep run`. The trainer writes a line of JSON for each epoch into its report."""
     program, report = build / "bin" / PROGRAM, folder / f"report{processes}.jsonl"
     launcher = [build / "bin" / "lockstep", "run", "--standalone", "--nproc-per-node", processes]
     options = ["--epochs", epochs, "--report", report, "--checkpoint-dir", folder / f"checkpoints{processes}"]
@@ -39,7 +38,7 @@ def train(build: Path, processes: int, epochs: int, folder: Path) -> Result:
         try:
             status = process.wait()
         except BaseException:
-            # The launcher ends its workers itself.
+            # The launcher then ends its workers.
             process.send_signal(signal.SIGTERM)
             process.wait()
             raise
@@ -76,10 +75,10 @@ def main() -> int:
         processes = [int(number) for number in options.procs.split(",")]
     except ValueError:
         parser.error(f"--procs: expected numbers such as 1,2, found '{options.procs}'")
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as an error: all is put away
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
     with tempfile.TemporaryDirectory(prefix="lockstep-demo-") as folder:
         results = [train(options.build, number, options.epochs, Path(folder)) for number in processes]
-    print("\nFashion-MNIST, CNN, SGD; one thread a process, the same batch for each process; median of the epochs\n")
+    print("\nFashion-MNIST, CNN, SGD; one thread per process, same batch size per process; median of the epochs\n")
     print(table(results))
     return 0
 

@@ -1,12 +1,12 @@
-# Set-up from a bare Debian 12, sourced by ./dev. Each step does only what is missing, so that a second call costs nothing.
-# Everything that is not a Debian package lives in .deps/ of the checkout.
+# Set-up from a bare Debian 12, sourced by ./dev. Each step adds only what is missing, so a second call takes no time.
+# Everything except Debian packages is in .deps/ of the checkout.
 
 readonly DEFAULT_TORCH=2.15.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev
   python3-venv dataset-fashion-mnist fonts-dejavu-core iproute2 libcli11-dev libfmt-dev libfontconfig-dev libfreetype-dev
   libgtest-dev libjpeg-dev libopenmpi-dev libpng-dev libspdlog-dev libssl-dev libucx-dev libwebp-dev nlohmann-json3-dev
   openmpi-bin zlib1g-dev)
-# For the tests under Slurm: the libraries that Slurm's programs load.
+# The libraries of Slurm's programs, for the tests under Slurm.
 readonly TEST_PACKAGES=(libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
 readonly FORMAT_PACKAGES=(clang-format-14 git python3)
@@ -17,7 +17,7 @@ readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 say() { printf '%s\n' "== $*" >&2; }
 fail() { printf './dev: %s\n' "$*" >&2; exit 2; }
 
-# need_packages NAME...: installs the Debian packages among these that are missing.
+# need_packages NAME...: installs those of these Debian packages that are missing.
 need_packages() {
   local missing=() name
   for name in "$@"; do
@@ -31,14 +31,15 @@ need_packages() {
   fi
   say "installing Debian packages: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -q -y)
-  # Old or absent package lists are the usual reason for a failed install: bring them up to date first.
-  "${apt[@]}" update >&2 || say "apt-get update failed; trying with the package lists that are here"
+  # Old or missing package lists are the usual reason for a failed install, so update them first.
+  "${apt[@]}" update >&2 || say "apt-get update failed; trying with the present package lists"
   "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
     fail "apt-get could not install: ${missing[*]} (its reason is above)"
 }
 
-# make_venv FOLDER CONTENT COMMAND...: a virtual environment, with CONTENT (a line of text that says what is in it) as its
-# stamp. COMMAND fills it. Without the right stamp an earlier attempt was cut short or is of another version: made anew.
+# make_venv FOLDER CONTENT COMMAND...: makes a virtual environment; COMMAND fills it. CONTENT is a line of text that says
+# what is in it. The file .ready holds that line. If it differs, an earlier attempt was interrupted or made another
+# version: the environment is made again.
 make_venv() {
   local folder=$1 content=$2
   shift 2
@@ -48,7 +49,7 @@ make_venv() {
   if [[ "$(cat "$folder/.ready" 2>/dev/null)" != "$content" ]]; then
     say "setting up $folder: $content"
     rm -rf "$folder"
-    # Debian's python, not whatever is first on PATH: its headers and ABI are what the tests expect.
+    # Debian's python, not the first in PATH: the tests expect its headers and ABI.
     /usr/bin/python3 -m venv "$folder"
     "$@" "$folder" >&2 || fail "could not set up $folder (the reason is above); run the same command again to retry"
     printf '%s\n' "$content" >"$folder/.ready"
@@ -57,19 +58,19 @@ make_venv() {
 }
 
 fill_torch_venv() {
-  # The wheel's own dependencies are taken too: Python's torch is the judge in parity tests and the peer in benches.
+  # With the wheel's dependencies: parity tests and benches compare with Python's torch.
   "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "torch==$1" torchvision numpy
 }
 
-# need_torch VERSION: LibTorch with its Python half; sets TORCH_VENV and TORCH_DIR.
+# need_torch VERSION: installs LibTorch with its Python package; sets TORCH_VENV and TORCH_DIR.
 need_torch() {
   TORCH_VENV=$PWD/.deps/torch-$1
   make_venv ".deps/torch-$1" "torch $1 torchvision numpy" fill_torch_venv "$1"
   TORCH_DIR=$(echo "$TORCH_VENV"/lib/python3*/site-packages/torch)
-  [[ -e $TORCH_DIR/version.py ]] || fail "$TORCH_VENV holds no torch; remove that folder and run the same command again"
+  [[ -e $TORCH_DIR/version.py ]] || fail "$TORCH_VENV has no torch; remove that folder and run the same command again"
 }
 
-# Slurm, for the tests with schedulers: unpacked, not installed, because its packages start services.
+# Slurm for the tests with schedulers. It is unpacked, not installed, because its packages start services.
 need_slurm() {
   [[ -e .deps/slurm/.ready ]] && return
   say "unpacking Slurm into .deps/slurm"
@@ -86,11 +87,11 @@ need_slurm() {
 
 fill_peer_venv() {
   "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt || return
-  # oneCCL's library asks for itself under a name that its wheel lacks.
+  # oneCCL's library loads itself by a name that its wheel does not have.
   [[ -e $1/lib/libccl.so.2 ]] || ln -s libccl.so.1 "$1/lib/libccl.so.2"
 }
 
-# What PyTorch's own tests import beside torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.
+# Installs the packages that PyTorch's own tests import besides torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.
 need_conformance() {
   CONFORMANCE_SITE=$PWD/.deps/conformance/site
   make_venv .deps/conformance "expecttest" fill_conformance
@@ -100,7 +101,7 @@ fill_conformance() {
   "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off --target "$1/site" expecttest
 }
 
-# What the benches compare with, beside PyTorch: Open MPI from Debian, Intel MPI and oneCCL from PyPI.
+# Installs the benches' peers besides PyTorch: Open MPI from Debian, Intel MPI and oneCCL from PyPI.
 need_peers() {
   need_packages "${PEER_PACKAGES[@]}"
   make_venv .deps/peers "$(sha256sum <bench/requirements.txt)" fill_peer_venv

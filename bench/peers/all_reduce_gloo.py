@@ -1,4 +1,4 @@
-"""Peer: PyTorch's Gloo all-reduce, float32 SUM, in place. Started by torchrun; rules and output as in measure.h."""
+"""Peer: PyTorch's Gloo all-reduce, float32 SUM, in place. Started by torchrun. Measures and writes as measure.h does."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def main() -> None:
             start = time.perf_counter()
             dist.all_reduce(data)
             end = time.perf_counter()
-            dist.barrier()  # nobody checks on a core that others still need for the call
+            dist.barrier()  # so that checking does not take a core from ranks that are still in the call
             if repetition >= 0:
                 seconds.append(end - start)
             expected = world * value + world * (world - 1) // 2

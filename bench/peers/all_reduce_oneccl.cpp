@@ -1,4 +1,4 @@
-// Peer: oneCCL's all-reduce on the CPU, float32 SUM, in place; started by Intel MPI, which is also its barrier.
+// Peer: oneCCL's all-reduce on the CPU, float32 SUM, in place; started by Intel MPI, which also provides the barrier.
 #include <mpi.h>
 
 #include <oneapi/ccl.hpp>

@@ -1,10 +1,11 @@
 """One operation of torch.distributed by size, over Gloo or over Lockstep: the same program for both. Started by torchrun.
 
-Every rank rewrites its input before each call; a barrier; only the call is timed; a barrier, so that nobody checks on a
-core that others still need for the call; the result is checked. `bytes` are those of one rank's buffer: the whole tensor
-of broadcast, reduce, gather and send, all inputs of one rank in reduce_scatter and all_to_all, the gathered result in
-all_gather. A call took what it took on the rank where it was longest: the root of a broadcast may be gone before anybody
-has received anything. Point to point: half of the time of a round trip, from rank 0 to 1 and back.
+Every rank rewrites its input before each call, then there is a barrier, only the call is timed, and after a second
+barrier the result is checked. The second barrier keeps a rank's check from taking a core that others need for the call.
+`bytes` is the size of one rank's buffer: the whole tensor for broadcast, reduce, gather and send; all inputs of one rank
+for reduce_scatter and all_to_all; the gathered result for all_gather. The time of a call is that of the slowest rank: the
+root of a broadcast may return before the others have received anything. Point to point: half of a round trip from rank 0
+to rank 1 and back.
 """
 
 import argparse
@@ -26,11 +27,11 @@ def allocate(memory: str, count: int) -> torch.Tensor:
 
 
 class Operation:
-    """Buffers of one size; run() is what is timed, right() checks what came of it."""
+    """Buffers of one size. run() is timed, right() checks the result."""
 
     def __init__(self, name: str, count: int, memory: str) -> None:
         self.name, self.rank, self.world = name, dist.get_rank(), dist.get_world_size()
-        # At least an element for each rank, and as many for each.
+        # The same number of elements for each rank, at least one.
         share = max(1, count // self.world)
         shared_out = name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
         size = share * self.world if shared_out else max(1, count)
@@ -123,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=["gloo", "lockstep"], required=True)
     parser.add_argument("--operation", required=True)
-    parser.add_argument("--memory", choices=["any", "allocated"], default="any", help="allocated: by the backend")
+    parser.add_argument("--memory", choices=["any", "allocated"], default="any", help="allocated: tensors from the backend")
     parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
     parser.add_argument("--output", required=True)
     options = parser.parse_args()

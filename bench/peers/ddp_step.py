@@ -1,6 +1,6 @@
 """Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel on Gloo (then by torchrun).
 
-The same models, optimizer, batches, order of measuring and options as ddp_step.cpp beside this folder.
+Same models, optimizer, batches, order of measurements and options as bench/ddp_step.cpp.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--output", required=True, help="the rank's number is appended")
-    parser.add_argument("--hold", default="", help="afterwards wait until this file is there")
+    parser.add_argument("--hold", default="", help="wait afterwards until this file exists")
     options = parser.parse_args()
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-// Peer: from nothing to the first all-reduce of an MPI: init_mpi FILE.
+// Peer: from the start to the first all-reduce of an MPI: init_mpi FILE.
 #include "init_report.h"
 #include "mpi_world.h"
 

@@ -1,6 +1,6 @@
-"""Peer: images a second of NVIDIA DALI's CPU pipeline (no GPU needed), for the pipelines of bench/loader.cpp.
+"""Peer: images per second of NVIDIA DALI's CPU pipeline (no GPU needed), for the pipelines of bench/loader.cpp.
 
-Its reference pipeline is close to the others', without affine transform and jitter: two flips and two rotations.
+Its reference pipeline has no affine transform and no jitter, only two flips and two rotations.
 """
 
 from nvidia.dali import fn, pipeline_def, types

@@ -1,4 +1,4 @@
-"""What the loader's peers share: the options of bench/loader.cpp, and its measurements."""
+"""Shared by the loader's peers: the options and measurements of bench/loader.cpp."""
 
 import argparse
 import json
@@ -19,8 +19,8 @@ def parse_arguments(description: str, measurements: list[str]) -> argparse.Names
 
 
 def rates(epochs: int, epoch: Callable[[], int]) -> list[float]:
-    """Images a second of each epoch; `epoch` runs one and answers its images."""
-    epoch()  # warm-up: workers started, files cached
+    """Images per second of each epoch; `epoch` runs one and returns its number of images."""
+    epoch()  # warm-up: starts the workers, caches the files
     found = []
     for _ in range(epochs):
         start = time.perf_counter()

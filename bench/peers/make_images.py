@@ -1,4 +1,4 @@
-"""Makes an ImageFolder of 400 JPEGs, 500x375, quality 90, cut from photographs that scikit-image and scikit-learn ship.
+"""Makes an ImageFolder of 400 JPEGs, 500x375, quality 90, cut from photographs of scikit-image and scikit-learn.
 
 python make_images.py FOLDER
 """

@@ -1,11 +1,11 @@
-// MPI's world in the peers' programs. MPI's errors are fatal by default, so no call needs a check.
+// MPI_COMM_WORLD in the peers' programs. MPI's errors are fatal by default, so calls are not checked.
 #pragma once
 
 #include <mpi.h>
 
 namespace lockstep::bench {
 
-// From here to the end of main.
+// Initialises MPI; the destructor finalises it.
 class MpiWorld {
  public:
   MpiWorld(int& argc, char**& argv) {

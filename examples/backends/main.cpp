@@ -1,7 +1,7 @@
-// One program, any backend: each rank's number, summed where the rank computes.
+// The same program on every backend: the sum of the ranks' numbers, computed on each rank's device.
 //
 //   ./any_backend                                              alone
-//   lockstep run --nproc-per-node 4 ./any_backend              on Lockstep's own engine
+//   lockstep run --nproc-per-node 4 ./any_backend              on Lockstep's engine
 //   mpirun -n 4 ./any_backend mpi                              on the site's MPI
 //   lockstep run --nproc-per-node gpu ./any_backend_gpu        on GPUs: the same program, linked with lockstep::nccl
 #include <lockstep/c10d/distributed.h>

@@ -5,17 +5,17 @@
 
 Options parse_options(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains a small CNN on Fashion-MNIST (or MNIST), on as many processes as it is started with");
-  app.add_option("--data", options.data, "folder with the idx files, packed or not")->capture_default_str();
+  CLI::App app("Trains a small CNN on Fashion-MNIST (or MNIST) with all processes of the world");
+  app.add_option("--data", options.data, "folder with the idx files, compressed (.gz) or not")->capture_default_str();
   app.add_option("--epochs", options.epochs)->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--batch-size", options.batch_size, "samples a step on each process")
+  app.add_option("--batch-size", options.batch_size, "samples per step on each process")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--lr", options.lr, "learning rate")->capture_default_str();
   app.add_option("--momentum", options.momentum)->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
   CLI::Option* folder = app.add_option("--checkpoint-dir", options.checkpoint_dir, "save here after each epoch");
-  app.add_flag("--resume", options.resume, "go on from the newest checkpoint there, if any")->needs(folder);
+  app.add_flag("--resume", options.resume, "continue from the newest checkpoint there, if any")->needs(folder);
   app.add_option("--report", options.report, "append a line of JSON per epoch to this file");
   try {
     app.parse(argc, argv);

@@ -16,5 +16,5 @@ struct Options {
   std::string report;
 };
 
-// Leaves the program for --help and wrong arguments.
+// Exits for --help and wrong arguments.
 Options parse_options(int argc, char** argv);

@@ -1,4 +1,4 @@
-// "epoch 3/10 [#########         ] 412/938" on one line of a terminal; nothing anywhere else.
+// "epoch 3/10 [#########         ] 412/938" on one line of a terminal. Prints nothing to other outputs.
 #pragma once
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ class ProgressBar {
 
   void step() {
     ++done_;
-    // Drawing more often than the eye sees would only cost time.
+    // More updates than the eye can see would only cost time.
     const auto now = std::chrono::steady_clock::now();
     if (!shown_ || now - drawn_ < std::chrono::milliseconds(50)) return;
     drawn_ = now;

@@ -1,10 +1,10 @@
-// Trains the well-known small CNN on Fashion-MNIST with every process that it is started with:
+// Trains a well-known small CNN on Fashion-MNIST, with one process or several:
 //
 //   ./fashion_mnist                                    one process
-//   lockstep run --nproc-per-node 2 ./fashion_mnist    two, each with half of the data
+//   lockstep run --nproc-per-node 2 ./fashion_mnist    two processes, each with half of the data
 //
-// The batch size is per process. Each process has its own share of an epoch and its own dropout; gradients are
-// averaged, so all hold the same model. Test accuracy is exact: every test image counts once, on one of the processes.
+// The batch size is per process. Each process has its own share of an epoch and its own dropout. Gradients are
+// averaged, so all have the same model. Test accuracy is exact: every test image counts once, on one of the processes.
 #include <lockstep/checkpoint/checkpoint_manager.h>
 #include <lockstep/data/data_loader.h>
 #include <lockstep/data/mnist.h>
@@ -34,20 +34,20 @@ using lockstep::models::MnistNet;
 using Ddp = lockstep::DistributedDataParallel<MnistNet>;
 
 struct EpochResult {
-  double seconds = 0.0;  // of training
+  double seconds = 0.0;  // of the training
   double train_loss = 0.0;
   double test_loss = 0.0;
   double test_accuracy = 0.0;
 };
 
-// Over all ranks.
+// The evaluation over all ranks.
 Average sum_over_ranks(const Average& mine) {
   const torch::Tensor sums = mine.packed();
   lockstep::all_reduce(sums);
   return Average(sums);
 }
 
-// The mean training loss.
+// Trains one epoch. Returns the mean training loss.
 double train(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader, const std::string& label) {
   ddp.module()->train();
   Average loss_average;
@@ -98,7 +98,7 @@ void report(const Options& options, int epoch, const EpochResult& result) {
 
 void run(const Options& options) {
   lockstep::ProcessGroupGuard group;
-  // What can be wrong with files comes first, so that each process names it before it waits for the others.
+  // Files come first, so that each process reports its errors before it waits for the others.
   DataLoader train_loader(Mnist(options.data, /*train=*/true),
                           {.batch_size = options.batch_size, .shuffle = true, .seed = options.seed});
   DataLoader test_loader(Mnist(options.data, /*train=*/false), {.batch_size = 1000, .exact = true});
@@ -114,7 +114,7 @@ void run(const Options& options) {
   if (saved) saved->restore_optimizer(optimizer);
   int epoch = saved ? static_cast<int>(saved->get_int("epoch")) + 1 : 0;
   for (; epoch < options.epochs; ++epoch) {
-    // Dropout differs by rank and epoch, and a resumed run draws what it would have drawn.
+    // Dropout differs by rank and epoch, and a resumed run draws the same numbers as one that was not stopped.
     torch::manual_seed(options.seed + static_cast<std::uint64_t>(epoch * group.world_size() + group.rank()));
     train_loader.set_epoch(epoch);
     EpochResult result;

@@ -1,4 +1,4 @@
-// ResNet-18 on a folder of pictures, augmented as the field does it.
+// ResNet-18 on a folder of pictures, with the usual augmentation.
 //
 //   lockstep run --nproc-per-node 2 ./image_folder_train FOLDER [EPOCHS]     FOLDER/CLASS/*.jpg
 #include <lockstep/data/data_loader.h>

@@ -1,4 +1,4 @@
-// Rank 0 hands out work and takes results from whoever is ready first. Run with 2 processes or more.
+// Rank 0 sends tasks and takes results from any rank that is ready. Run with 2 processes or more.
 #include <lockstep/c10d/distributed.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int kTasks = 10;
-constexpr int kTask = 1;  // tags: messages of one kind do not meet receives of the other
+constexpr int kTask = 1;  // tags: a receive matches only messages with its tag
 constexpr int kResult = 2;
 
 void lead(int workers) {
@@ -16,7 +16,7 @@ void lead(int workers) {
   std::int64_t sum = 0;
   int sent = 0;
   const auto send_next = [&](int worker) {
-    // -1: there is nothing more to do.
+    // -1: no more tasks.
     lockstep::send(task.fill_(sent < kTasks ? sent : -1), worker, {.tag = kTask});
     ++sent;
   };

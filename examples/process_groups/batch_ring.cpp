@@ -1,5 +1,5 @@
-// An all-reduce by hand: every rank passes on what it got last, around a ring, and adds up what passes. A batch sends
-// and receives at once, so that nobody has to begin. Run with any number of processes.
+// An all-reduce by hand: each rank sends the value that it received last to the next rank of a ring, and adds up all
+// values. A batch sends and receives at the same time, so no rank has to go first. Run with any number of processes.
 #include <lockstep/c10d/distributed.h>
 
 #include <iostream>

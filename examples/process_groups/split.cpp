@@ -1,5 +1,5 @@
-// A grid of ranks, two rows of as many as there are: every rank is in the group of its row and in that of its column.
-// Run with an even number of processes.
+// A grid of ranks with two rows: every rank is in the group of its row and in the group of its column. Run with an even
+// number of processes.
 #include <lockstep/c10d/distributed.h>
 
 #include <iostream>
@@ -7,7 +7,7 @@
 int main() {
   const lockstep::ProcessGroupGuard world;
   const int columns = world.world_size() / 2;
-  // Equal colors form a group; within it the ranks keep their order.
+  // Ranks with the same color form a group and keep their order in it.
   const lockstep::ProcessGroup row = lockstep::split_group(/*color=*/world.rank() / columns);
   const lockstep::ProcessGroup column = lockstep::split_group(/*color=*/world.rank() % columns);
   const torch::Tensor in_row = torch::full({1}, world.rank());

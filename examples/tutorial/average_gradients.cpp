@@ -1,5 +1,5 @@
-// Distributed training by hand: each rank takes its partition of the data, and gradients are averaged after each
-// backward pass. Prints the mean loss of each epoch. Any number of processes:
+// Distributed training by hand: each rank trains on its share of the data, and gradients are averaged after each
+// backward pass. Prints the mean loss of each epoch. Run with any number of processes:
 //   lockstep run --nproc-per-node 2 ./tutorial_average_gradients [FOLDER [BATCHES]]
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/data/data_partitioner.h>
@@ -20,14 +20,14 @@ constexpr int kGlobalBatch = 128;
 int main(int argc, char** argv) {
   const lockstep::ProcessGroupGuard group;
   const int world = group.world_size();
-  torch::manual_seed(1234);  // on every rank the same: the models start equal
+  torch::manual_seed(1234);  // the same on every rank, so that the models start equal
   const lockstep::data::Mnist data(argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist", /*train=*/true);
   const lockstep::data::DataPartitioner partitioner(data.size(), std::vector<double>(world, 1.0 / world));
   const std::span<const std::int64_t> mine = partitioner.use(group.rank());
   const std::size_t batch = kGlobalBatch / world;
   std::size_t batches = (mine.size() + batch - 1) / batch;
   int epochs = kEpochs;
-  if (argc > 2) {  // a short look
+  if (argc > 2) {  // a short run
     batches = std::stoul(argv[2]);
     epochs = 1;
   }
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     std::cout << "Rank " << group.rank() << ", epoch " << epoch << ": " << epoch_loss / static_cast<double>(batches)
               << std::endl;
   }
-  // All models are the same, to the last bit.
+  // All models must be the same to the last bit.
   const torch::Tensor sum = model->parameters().front().sum().to(torch::kDouble).reshape({1});
   const torch::Tensor sums = torch::empty({world}, torch::kDouble);
   lockstep::all_gather_into_tensor(sums, sum);

@@ -1,5 +1,5 @@
-// All-gather of tensors whose shapes nobody else knows: each rank sends its tensor as an object. Any number of
-// processes.
+// All-gather of tensors whose shapes the other ranks do not know: each rank sends its tensor as an object. Run with any
+// number of processes.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/c10d/objects.h>
 

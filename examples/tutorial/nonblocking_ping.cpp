@@ -1,5 +1,5 @@
-// The same without blocking: isend and irecv answer a request at once. Between the call and wait() the tensor must be
-// left alone, by the sender as much as by the receiver. Run with 2 processes.
+// The same without blocking: isend and irecv return a request at once. Neither the sender nor the receiver may touch
+// its tensor before wait() returns. Run with 2 processes.
 #include <lockstep/c10d/distributed.h>
 
 #include <iostream>

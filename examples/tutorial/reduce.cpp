@@ -1,5 +1,5 @@
-// reduce: only rank 0 gets the sum. The other ranks' tensors stay as they were (in other libraries they may hold
-// partial sums afterwards). Any number of processes.
+// reduce: only rank 0 gets the sum. The other ranks' tensors do not change (other libraries may leave partial sums in
+// them). Run with any number of processes.
 #include <lockstep/c10d/distributed.h>
 
 #include <iostream>

@@ -3,8 +3,8 @@
     import lockstep
     torch.distributed.init_process_group("lockstep")
 
-Everything else of torch.distributed stays as it is: DistributedDataParallel, collectives, groups. From torch 2.15 on the
-import is not even needed, since torch finds installed backends by their name.
+All of torch.distributed works as usual: DistributedDataParallel, collectives, groups. From torch 2.15 on, the import is
+not needed: torch finds installed backends by their name.
 """
 
 import torch
@@ -16,14 +16,14 @@ BACKEND = "lockstep"
 
 
 def _load_engine():
-    # The extension is bound to the LibTorch it was built with: another one would crash or misbehave later.
+    # The extension works only with the LibTorch it was built with. Another one would crash or misbehave later.
     from lockstep._build import torch_version
 
     found = torch.__version__.split("+")[0]
     if found != torch_version:
         raise ImportError(
             f"this build of lockstep is for torch {torch_version}, but torch {found} is installed; "
-            "build it anew: pip install --force-reinstall --no-deps lockstep (from its source folder: pip install .)"
+            "rebuild it: pip install --force-reinstall --no-deps lockstep (from its source folder: pip install .)"
         )
     from lockstep import _engine
 
@@ -34,7 +34,7 @@ _engine = _load_engine()
 
 
 def _create(options, backend_options):
-    """What torch.distributed calls for each group. `options`: store, ranks, timeout."""
+    """torch.distributed calls this for each group. `options`: store, ranks, timeout."""
     return _engine.make_backend(
         options.store,
         options.group_rank,
@@ -46,14 +46,14 @@ def _create(options, backend_options):
 
 
 def is_available() -> bool:
-    """Whether this torch can use the engine: it has torch.distributed."""
+    """Whether this torch can use the engine, because it has torch.distributed."""
     return dist.is_available()
 
 
 def register() -> None:
-    """Makes "lockstep" known to torch.distributed. Done by the import; harmless to repeat."""
+    """Registers "lockstep" with torch.distributed. The import does this; a second call has no effect."""
     if BACKEND.upper() not in dist.Backend._plugins:
-        # CUDA tensors travel through pinned host memory. torch makes one engine of a group for both kinds.
+        # CUDA tensors are copied through pinned host memory. torch makes one engine per group for both device types.
         devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices)
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// As a shell answers.
+// The exit codes of a shell.
 int exit_code_for(lockstep::ErrorCode code) {
   switch (code) {
     case lockstep::ErrorCode::kInvalidArgument:
@@ -38,7 +38,7 @@ int fail(const lockstep::Status& status) {
   const std::string text = "lockstep: " + status.message() + "\n";
   const auto writer = lockstep::launch::BackgroundWriter::start(STDERR_FILENO);
   if (writer.ok()) {
-    // A terminal that stands still keeps nobody for long.
+    // A stopped terminal must not block the exit for long.
     writer.value()->add(text);
     static_cast<void>(writer.value()->wait_until_written(lockstep::Deadline::after(std::chrono::seconds(3))));
   } else {
@@ -57,13 +57,13 @@ int run(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
-// The verbs about pictures are a program of its own beside this one: it loads libraries that would only delay `run`.
+// The commands for pictures are in a second program next to this one, because their libraries would delay `run`.
 int become_pictures_program(char** argv) {
   std::error_code ignored;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
   const std::filesystem::path program = self.parent_path() / "lockstep-pictures";
   ::execv(program.c_str(), argv);
-  std::fprintf(stderr, "lockstep: cannot start %s, which belongs beside this program: %s\n", program.c_str(),
+  std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
                std::strerror(errno));
   return errno == ENOENT ? 127 : 126;
 }
@@ -71,17 +71,19 @@ int become_pictures_program(char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb == "pack" || verb == "data") return become_pictures_program(argv);
+  const std::string_view command_name = argc > 1 ? argv[1] : "";
+  if (command_name == "pack" || command_name == "data") return become_pictures_program(argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
-  CLI::App* command = app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
-  lockstep::cli::add_run_options(*command, arguments);
+  CLI::App* run_command =
+      app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
+  lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
-  // CLI11 would hand what follows "--" to options that take several values; here it is the program, or its arguments.
+  // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
+  // arguments.
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto dashes = std::find(words.begin(), words.end(), "--");
   try {
@@ -89,8 +91,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
-  arguments.program = command->remaining();
-  // Behind the program's name it is the program's own.
+  arguments.program = run_command->remaining();
+  // After the program's name, "--" is an argument of the program.
   if (dashes != words.end())
     arguments.program.insert(arguments.program.end(), dashes + (arguments.program.empty() ? 1 : 0), words.end());
   return run(arguments);

@@ -15,16 +15,16 @@ namespace {
 constexpr const char* kRunFooter = R"(
 lockstep run [options] PROGRAM [its arguments]
 
-Everything after PROGRAM is handed to it. A name that ends in .py is run with python3 -u ($PYTHON_EXEC where set), any
-other is executed.
+Everything after PROGRAM is an argument of the program. A name that ends in .py is run with python3 -u (or
+$PYTHON_EXEC -u); any other is executed.
 
 Examples:
   lockstep run --nproc-per-node 2 ./train --epochs 10
   lockstep run --standalone --nproc-per-node auto train.py
   lockstep run --nproc-per-node 4 --max-restarts 3 --log-dir logs --tee 3 ./train
 
-Exit code: 0, or that of the worker that failed first (128 + number for a signal); 2 for wrong usage, 127 when the
-program is not there, 126 when it cannot be executed.)";
+Exit code: 0, or that of the worker that failed first (128 + number for a signal); 2 for wrong usage, 127 if the
+program is not found, 126 if it cannot be executed.)";
 
 std::optional<int> parse_int(std::string_view text) {
   int value = 0;
@@ -46,21 +46,21 @@ void add_group_options(CLI::App& command, RunArguments& arguments) {
     return command.add_option(both_spellings(names), value, help)->group("Workers");
   };
   option("--nproc-per-node", arguments.nproc_per_node,
-         "Workers on this machine: a number, cpu (one per core that this process may use), gpu, or auto (gpu where "
+         "Workers on this machine: a number, cpu (one per core that this process may use), gpu, or auto (gpu if "
          "there is one, else cpu). Default 1");
-  option("--nnodes", arguments.nnodes, "Machines; only 1 is offered now");
+  option("--nnodes", arguments.nnodes, "Machines; only 1 is supported");
   option("--node-rank", arguments.node_rank, "This machine's number; 0 with one machine");
-  option("--max-restarts", arguments.max_restarts, "How often all workers are started again after a failure. Default 0")
+  option("--max-restarts", arguments.max_restarts, "How often all workers are restarted after a failure. Default 0")
       ->check(CLI::NonNegativeNumber);
   option("--monitor-interval", arguments.monitor_interval,
-         "Accepted, without effect: the kernel tells when a worker ends, nothing is polled");
+         "Accepted, without effect: the kernel reports when a worker exits, so nothing is polled");
   option("--grace", arguments.grace_seconds,
          "Seconds between asking workers to end (after a failure or a signal) and killing them. Default 5")
       ->check(CLI::NonNegativeNumber);
   option("--role", arguments.role, "The value of ROLE_NAME");
   command
       .add_flag(both_spellings("--no-pin"), arguments.no_pin,
-                "Do not give each worker cores of its own (never done with more workers than cores)")
+                "Do not pin each worker to its own cores (never done with more workers than cores)")
       ->group("Workers");
 }
 
@@ -70,7 +70,7 @@ void add_rendezvous_options(CLI::App& command, RunArguments& arguments) {
   };
   command
       .add_flag("--standalone", arguments.standalone,
-                "One machine, a free port: the default here; --rdzv-endpoint is then ignored, as torchrun does")
+                "One machine, a free port: the default here. Ignores --rdzv-endpoint, as torchrun does")
       ->group("Rendezvous");
   option("--master-addr", arguments.master_addr, "MASTER_ADDR for the workers. Default 127.0.0.1");
   option("--master-port", arguments.master_port, "MASTER_PORT for the workers; 0, the default: a free one")
@@ -89,7 +89,8 @@ void add_output_options(CLI::App& command, RunArguments& arguments) {
          "Folder for log files, DIR/RUN_ID/attempt_N/RANK/{stdout,stderr}.log. Default: a new one in $TMPDIR");
   option("-r,--redirects", arguments.redirects,
          "Streams that go to log files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:1,1:3");
-  option("-t,--tee", arguments.tee, "Streams that go to log files and here; values as for --redirects");
+  option("-t,--tee", arguments.tee,
+         "Streams that go to log files and to the launcher's output; values as for --redirects");
 }
 
 Status wrong_option(std::string_view option, const Status& reason) {
@@ -110,7 +111,7 @@ Status apply_endpoint(std::string_view text, launch::JobOptions& job) {
   const std::optional<int> port = parse_int(text.substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--rdzv-endpoint '{}': '{}' is no port, expected a number up to 65535", text,
+                  fmt::format("--rdzv-endpoint '{}': '{}' is not a port, expected a number up to 65535", text,
                               text.substr(colon + 1)));
   }
   job.master_port = *port;
@@ -142,7 +143,7 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_flag(both_spellings("--no-python"), arguments.no_python, "Execute PROGRAM even if its name ends in .py")
       ->group("Program");
   command.footer(kRunFooter);
-  // Options after the program's name are the program's.
+  // Options after the program's name belong to the program.
   command.prefix_command();
 }
 
@@ -174,7 +175,7 @@ Status check_nnodes(std::string_view text) {
   if (*most == 1) return {};
   return Status(ErrorCode::kUnsupported,
                 fmt::format("--nnodes {}: `lockstep run` starts the workers of one machine; several machines are not "
-                            "offered yet. Use --nnodes 1",
+                            "supported yet. Use --nnodes 1",
                             text));
 }
 

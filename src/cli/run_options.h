@@ -1,4 +1,4 @@
-// The options of `lockstep run`: torchrun's names, with '-' or '_' between words.
+// The options of `lockstep run`. They have torchrun's names, with '-' or '_' between words.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class App;
 
 namespace lockstep::cli {
 
-// What was typed, not yet understood.
+// The option values as the user typed them.
 struct RunArguments {
   std::string nnodes = "1";
   std::string nproc_per_node = "1";
@@ -35,26 +35,26 @@ struct RunArguments {
   std::string tee = "0";
   bool module = false;
   bool no_python = false;
-  std::vector<std::string> program;  // and its arguments
+  std::vector<std::string> program;  // the program and its arguments
 };
 
-// What this machine has, for --nproc-per-node.
+// The processors of this machine, for --nproc-per-node.
 struct Machine {
   int cores = 1;
   int gpus = 0;
 };
 
-// Adds the options of `run` to a command; after parsing, the rest of the command line is in `arguments.program`.
+// Adds the options of `run` to a command. After parsing, command.remaining() holds the program and its arguments.
 void add_run_options(CLI::App& command, RunArguments& arguments);
 
-// "4", "cpu" (allowed cores), "gpu", "auto" (GPUs where there are any, else cores). kInvalidArgument, or kUnavailable
-// for "gpu" on a machine without.
+// "4", "cpu" (allowed cores), "gpu", or "auto" (GPUs if there are any, else cores). kInvalidArgument, or kUnavailable
+// for "gpu" on a machine without GPUs.
 Result<int> parse_nproc(std::string_view text, const Machine& machine);
 
-// "N" or "MIN:MAX"; more than one node is not offered: kUnsupported says what to use.
+// "N" or "MIN:MAX". More than one node is kUnsupported.
 Status check_nnodes(std::string_view text);
 
-// Everything at once. `python`: the interpreter for scripts, nullptr for python3.
+// Checks all arguments and converts them. `python`: the interpreter for scripts; nullptr: python3.
 Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const Machine& machine, const char* python);
 
 }  // namespace lockstep::cli

@@ -5,12 +5,12 @@
 
 #include <utility>
 
+#include "launch/consoles.h"
 #include "launch/cores.h"
 #include "launch/job_services.h"
-#include "launch/keeper/descendants.h"
 #include "launch/log_folder.h"
-#include "launch/relay.h"
 #include "launch/signal_watch.h"
+#include "launch/supervisor/descendants.h"
 #include "launch/worker_group.h"
 #include "lockstep/base/log.h"
 
@@ -35,9 +35,9 @@ int omp_threads(const std::vector<std::string>& environment, int workers) {
   return threads;
 }
 
-// Names, the key and the folder that stay the same over restarts.
-Result<JobFacts> describe_job(JobOptions& options) {
-  JobFacts job;
+// Names, the key and the folder, which stay the same in all attempts.
+Result<JobSpec> describe_job(JobOptions& options) {
+  JobSpec job;
   job.local_world_size = options.workers;
   job.world_size = options.workers;
   job.role = options.role;
@@ -55,15 +55,15 @@ Result<JobFacts> describe_job(JobOptions& options) {
   return job;
 }
 
-// The next generation gets services of its own, which end with it.
-Result<GroupEnd> run_generation(const JobOptions& options, JobFacts job, Consoles& consoles, SignalWatch& signals) {
+// Each attempt gets its own services, which end with it.
+Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, SignalWatch& signals) {
   job.master_addr = options.master_addr;
   job.master_port = options.master_port;
   LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
   return WorkerGroup(options, job, consoles, signals).run();
 }
 
-// Should the keeper itself be killed, the kernel ends the workers, and what they had started is left to us.
+// If the supervisor is killed, the kernel kills the workers, and the processes that they started become our children.
 class Subreaper {
  public:
   Subreaper() {
@@ -74,26 +74,26 @@ class Subreaper {
   Subreaper(const Subreaper&) = delete;
   Subreaper& operator=(const Subreaper&) = delete;
 
-  // What has not died by then is left; its end is nobody's to wait for.
+  // Gives up on processes that have not died after `limit`.
   void end_all(std::chrono::nanoseconds limit) {
-    keeper::kill_descendants(keeper::monotonic_ns() + limit.count(), [](pid_t, int) {});
+    supervisor::kill_descendants(supervisor::monotonic_ns() + limit.count(), [](pid_t, int) {});
   }
 
  private:
   int before_ = 0;
 };
 
-Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& consoles, SignalWatch& signals) {
+Result<int> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, SignalWatch& signals) {
   for (;; ++job.restart_count) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const GroupEnd end, run_generation(options, job, consoles, signals));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, signals));
     Console& err = consoles.err();
-    // A terminal that the worker wrote to itself may stand in the middle of a line.
-    if (end.failure) err.say((end.failure->stderr_seen ? "" : "\n") + format_failure(*end.failure));
-    if (!end.left_behind.ok()) err.say("lockstep: " + end.left_behind.message());
-    if (end.signal != 0) return 128 + end.signal;
-    if (!end.failure) return 0;
-    // What is left may hold what the next generation needs.
-    if (!end.left_behind.ok() || job.restart_count >= options.max_restarts) return exit_code_of(end.failure->exit);
+    // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
+    if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
+    if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());
+    if (result.signal != 0) return 128 + result.signal;
+    if (!result.failure) return 0;
+    // Leftover processes may hold a port or a device that the next attempt needs.
+    if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) return exit_code_of(result.failure->exit);
     err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
                         job.restart_count + 1, options.max_restarts));
   }
@@ -104,20 +104,20 @@ Result<int> run_generations(const JobOptions& options, JobFacts job, Consoles& c
 Result<int> run_job(const JobOptions& given) {
   LOCKSTEP_RETURN_IF_ERROR(check(given));
   JobOptions options = given;
-  // First of all, so that every thread made later leaves these signals to us.
+  // Must come first: threads inherit the signal mask.
   SignalWatch signals;
   const bool made_log_dir = options.log_dir.empty();
-  LOCKSTEP_ASSIGN_OR_RETURN(const JobFacts job, describe_job(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
   if (made_log_dir && !options.log_dir.empty()) {
     consoles->err().say(fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
   }
   Subreaper subreaper;
-  Result<int> code = run_generations(options, job, *consoles, signals);
+  Result<int> code = run_attempts(options, job, *consoles, signals);
   if (!code.ok()) subreaper.end_all(options.end_timeout);
-  // A reader that has stopped reading must not keep us, least of all once we were told to end.
-  const bool told_to_end = code.ok() && code.value() > 128;
-  consoles->finish(signals, told_to_end ? Deadline::after(options.grace) : Deadline::never(), options.grace);
+  // A reader that has stopped reading must not keep us for long, in particular after a signal.
+  const bool signalled = code.ok() && code.value() > 128;
+  consoles->finish(signals, signalled ? Deadline::after(options.grace) : Deadline::never(), options.grace);
   return code;
 }
 

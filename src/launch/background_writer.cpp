@@ -19,15 +19,16 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr std::size_t kChunk = 4096;  // few: a slow terminal is seen to move, and what a pipe takes is not torn
-// Interrupts a write that blocks. By default it is ignored, and so it is but for the moment in which it is used.
+constexpr std::size_t kChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
+// Interrupts a write that blocks. Its default is to be ignored; only the destructor installs a handler.
 constexpr int kInterrupt = SIGURG;
-// A write that cannot be interrupted (a file server that is away) keeps its thread, but nobody who waits for it.
+// A write that cannot be interrupted (its file server is down) keeps its thread. The destructor waits no longer than
+// this.
 constexpr auto kJoinFor = std::chrono::seconds(1);
 
 extern "C" void take_no_action(int) {}
 
-// The first lines of `text`, some kChunk of them.
+// The size of the first whole lines of `text`, up to kChunk bytes.
 std::size_t whole_lines(std::string_view text) {
   if (text.size() <= kChunk) return text.size();
   const std::size_t end = text.rfind('\n', kChunk - 1);
@@ -37,37 +38,37 @@ std::size_t whole_lines(std::string_view text) {
 }  // namespace
 
 struct BackgroundWriter::State {
-  State(int descriptor, Fd event) : fd(descriptor), news(std::move(event)) {}
+  State(int descriptor, Fd event_fd) : fd(descriptor), event(std::move(event_fd)) {}
 
-  void tell() {
+  void notify() {
     changed.notify_all();
     const std::uint64_t one = 1;
-    while (::write(news.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    while (::write(event.get(), &one, sizeof one) < 0 && errno == EINTR) {
     }
   }
 
   const int fd;
-  const Fd news;
+  const Fd event;
   mutable Mutex mutex;
   CondVar changed;
   std::string queue LOCKSTEP_GUARDED_BY(mutex);
   std::size_t under_way LOCKSTEP_GUARDED_BY(mutex) = 0;  // bytes of `chunk`
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
-  int refusal LOCKSTEP_GUARDED_BY(mutex) = 0;
-  int told_refusal LOCKSTEP_GUARDED_BY(mutex) = 0;
+  int error LOCKSTEP_GUARDED_BY(mutex) = 0;
+  int reported_error LOCKSTEP_GUARDED_BY(mutex) = 0;
   std::atomic<bool> stop{false};
-  // The thread's own.
+  // Used by the thread only.
   LossyFile file;
   std::string chunk;
 };
 
 Result<std::unique_ptr<BackgroundWriter>> BackgroundWriter::start(int fd) {
-  Fd news(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!news.valid()) return Status::from_errno("cannot make an event descriptor for the output", errno);
-  auto state = std::make_shared<State>(fd, std::move(news));
+  Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) return Status::from_errno("cannot make an event descriptor for the output", errno);
+  auto state = std::make_shared<State>(fd, std::move(event));
   auto thread_state = std::make_unique<std::shared_ptr<State>>(state);
-  // The thread takes no other signals: neither those meant for the launcher, nor those that output brings (SIGPIPE,
-  // SIGXFSZ, SIGTTOU of a background job).
+  // The thread blocks all other signals: those for the launcher, and those that a write can cause (SIGPIPE, SIGXFSZ,
+  // SIGTTOU in a background job).
   sigset_t others;
   sigset_t before;
   sigfillset(&others);
@@ -91,7 +92,7 @@ BackgroundWriter::~BackgroundWriter() {
   struct sigaction before {};
   interrupt.sa_handler = take_no_action;
   sigaction(kInterrupt, &interrupt, &before);
-  // Again and again: it may come just before the write.
+  // Repeated, because the signal may arrive just before the write begins.
   const Deadline deadline = Deadline::after(kJoinFor);
   bool joined = false;
   while (!(joined = pthread_tryjoin_np(thread_, nullptr) == 0) && !deadline.expired()) {
@@ -123,9 +124,9 @@ void* BackgroundWriter::run(void* argument) {
       // EIO: the terminal was hung up.
       state.closed = state.closed || error == EPIPE || (error == EIO && isatty(state.fd) == 1);
       if (state.closed) state.queue.clear();
-      if (error != 0 && !state.closed) state.refusal = error;
+      if (error != 0 && !state.closed) state.error = error;
     }
-    state.tell();
+    state.notify();
   }
 }
 
@@ -151,21 +152,21 @@ bool BackgroundWriter::closed() const {
   return state_->closed;
 }
 
-int BackgroundWriter::take_refusal() {
+int BackgroundWriter::take_error() {
   MutexLock lock(state_->mutex);
-  const int refusal = std::exchange(state_->refusal, 0);
-  if (refusal == 0 || refusal == state_->told_refusal) return 0;
-  state_->told_refusal = refusal;
-  return refusal;
+  const int error = std::exchange(state_->error, 0);
+  if (error == 0 || error == state_->reported_error) return 0;
+  state_->reported_error = error;
+  return error;
 }
 
-int BackgroundWriter::news_fd() const {
-  return state_->news.get();
+int BackgroundWriter::event_fd() const {
+  return state_->event.get();
 }
 
-void BackgroundWriter::clear_news() {
+void BackgroundWriter::clear_event() {
   std::uint64_t count = 0;
-  static_cast<void>(!::read(state_->news.get(), &count, sizeof count));
+  static_cast<void>(!::read(state_->event.get(), &count, sizeof count));
 }
 
 bool BackgroundWriter::wait_until_written(Deadline deadline) {

@@ -1,6 +1,6 @@
-// Writes to a descriptor in a thread of its own: a reader that stands still (a terminal after Ctrl-S, a pager) stops
-// that thread and nobody else. Non-blocking descriptors are no way: the flag belongs to the open file, which the
-// launcher shares with the user's shell, and poll() does not tell how much a terminal takes.
+// Writes to a descriptor in its own thread: a reader that stops reading (a terminal after Ctrl-S, a pager) blocks only
+// that thread. A non-blocking descriptor is not possible: the flag belongs to the open file, which the launcher shares
+// with the user's shell, and poll() does not say how much a terminal accepts.
 #pragma once
 
 #include <pthread.h>
@@ -17,25 +17,25 @@ namespace lockstep::launch {
 // Thread-safe.
 class BackgroundWriter {
  public:
-  // `fd` stays the caller's, and open for as long as this object lives.
+  // The caller keeps `fd` open as long as this object lives.
   static Result<std::unique_ptr<BackgroundWriter>> start(int fd);
-  // Ends a write that blocks. What has not been written is dropped.
+  // Interrupts a write that blocks. Unwritten bytes are dropped.
   ~BackgroundWriter();
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
   int fd() const;
   void add(std::string_view bytes);
-  // Bytes that were added and not written.
+  // The number of bytes that were added and are not written yet.
   std::size_t pending() const;
-  // The reader has gone: everything is dropped.
+  // The reader has closed its end: everything is dropped.
   bool closed() const;
-  // Why the file has refused something (errno), once for each reason; 0: it has not.
-  int take_refusal();
+  // The errno of a failed write, once for each errno; 0: no new error.
+  int take_error();
 
-  // Readable when something was written, or could not be, since the last clear_news().
-  int news_fd() const;
-  void clear_news();
+  // Readable after a write succeeded or failed since the last clear_event().
+  int event_fd() const;
+  void clear_event();
   // False when something is still pending at the deadline.
   bool wait_until_written(Deadline deadline);
 

@@ -78,7 +78,7 @@ bool Console::drop(std::size_t lines) {
   }
   if (dropped_lines_ > 0 && !full()) {
     const std::size_t dropped = std::exchange(dropped_lines_, 0);
-    say(fmt::format("lockstep: {} lines were dropped here: nobody took them", dropped));
+    say(fmt::format("lockstep: {} lines were dropped here: the reader was too slow", dropped));
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// What a user reads when a worker has failed.
+// The report that a user reads when a worker has failed.
 #pragma once
 
 #include <string>
@@ -14,16 +14,16 @@ struct Failure {
   int local_rank = 0;
   std::string host;
   std::string command;
-  int attempt = 0;          // restart count
-  int max_restarts = 0;     // of how many
+  int attempt = 0;          // the restart count
+  int max_restarts = 0;     // the limit of `attempt`
   bool stderr_seen = true;  // false: it went straight to the terminal
   std::vector<std::string> stderr_tail;
 };
 
-// Several lines, without a newline at the end.
+// Several lines, with no newline at the end.
 std::string format_failure(const Failure& failure);
 
-// What a shell would answer for such an end.
+// The code that a shell would return: 128 + number for a signal.
 int exit_code_of(const Exit& exit);
 
 }  // namespace lockstep::launch

@@ -1,7 +1,8 @@
-// Where a failure began, when the news of it is faster than the end of the process that it began in.
+// Which rank failed first, when others exit before it does.
 //
-// A rank that leaves by an exception tells the others at once; they fail because of it and may be gone before it has
-// unwound. So before it tells them it claims the failure with the launcher, who then names that rank, not one of them.
+// A rank that throws tells the others at once. They fail because of that and may exit while the first rank still
+// unwinds its stack. So the rank first claims the failure in the launcher's store, and the launcher then names that
+// rank.
 #pragma once
 
 #include <optional>
@@ -12,12 +13,13 @@
 
 namespace lockstep::launch {
 
-// For a worker: `rank` is about to fail, for a reason of its own. The first claim of a generation counts. Does nothing
-// where no `lockstep run` started this process (LOCKSTEP_STORE is not set). Blocks for at most a second; after an error
-// the launcher names the process that left first.
+// For a worker: `rank` is about to fail, and no other rank has caused that. The first claim of an attempt counts. Does
+// nothing if LOCKSTEP_STORE is not set (`lockstep run` or spawn set it). Blocks for at most a second. After an error
+// the launcher names the worker that exited first.
 Status claim_first_failure(int rank, const Environment& environment = Environment::of_process());
 
-// For the launcher: the rank that claimed, none when nobody did. `store` is "host:port". Blocks for at most a second.
+// For the launcher: the rank that claimed; nullopt: none did. `store` is "host:port". Each of its requests blocks for
+// at most a second.
 Result<std::optional<int>> first_failure(const std::string& store, const std::string& job_key);
 
 }  // namespace lockstep::launch

@@ -72,7 +72,7 @@ Result<ReservedPort> reserve_port(const std::string& host, int port) {
   return reserved;
 }
 
-Result<JobServices> JobServices::start(JobFacts& job) {
+Result<JobServices> JobServices::start(JobSpec& job) {
   JobServices services;
   LOCKSTEP_ASSIGN_OR_RETURN(services.master, reserve_port(job.master_addr, job.master_port));
   job.master_port = services.master.port;

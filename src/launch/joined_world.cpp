@@ -9,7 +9,7 @@ struct Joined {
   std::optional<World> world LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// Never destroyed: the world may be left while static objects are.
+// Never destroyed: destructors of static objects may still leave the world.
 Joined& joined() {
   static auto* instance = new Joined;
   return *instance;

@@ -1,4 +1,4 @@
-// Log files of workers: log_dir/run_id/attempt_N/RANK/{stdout,stderr}.log, as torchrun lays them out.
+// Log files of workers: log_dir/run_id/attempt_N/RANK/{stdout,stderr}.log, the same paths as torchrun's.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace lockstep::launch {
 
-// Opens (creates, appends to) a log file; the error names the path and what the system said.
+// Opens a log file to append to it, and creates it if needed. The error names the path and the system's reason.
 Result<Fd> open_log_file(const std::string& path);
 
-// The path of one stream's file, whose folder is created.
+// The path of one stream's file. Creates its folder.
 Result<std::string> make_log_path(const std::string& log_dir, const std::string& run_id, int attempt, int rank,
                                   const char* stream);
 
-// A new folder in $TMPDIR (else /tmp).
+// A new folder in $TMPDIR, or in /tmp if that is not set.
 Result<std::string> make_temporary_log_dir();
 
-// The last `bytes` of a file; empty when it cannot be read.
+// The last `bytes` of a file; empty if it cannot be read.
 std::string read_end_of_file(const std::string& path, std::size_t bytes);
 
 }  // namespace lockstep::launch

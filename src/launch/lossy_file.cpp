@@ -11,7 +11,7 @@
 namespace lockstep::launch {
 namespace {
 
-// What is left of `bytes` afterwards was not taken.
+// Afterwards `bytes` holds the rest that was not written.
 int write_all(int fd, std::string_view& bytes, const std::atomic<bool>* stop) {
   while (!bytes.empty()) {
     if (stop != nullptr && *stop) return EINTR;
@@ -19,7 +19,7 @@ int write_all(int fd, std::string_view& bytes, const std::atomic<bool>* stop) {
     if (size >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(size));
     } else if (errno == EAGAIN) {
-      pollfd waited{fd, POLLOUT, 0};  // another program that shares it has made it non-blocking
+      pollfd waited{fd, POLLOUT, 0};  // another program that shares the file has made it non-blocking
       poll(&waited, 1, -1);
     } else if (errno != EINTR) {
       return errno;

@@ -1,5 +1,5 @@
-// A file that may refuse what is written to it (a full disk, a quota, a limit of size) without that being the end: what
-// it refused is dropped, and once it takes something again, a line says how many lines are missing.
+// A file whose writes may fail (a full disk, a quota, a size limit) while the job goes on. Lost lines are counted, and
+// the next write that succeeds is preceded by a line that says how many are missing.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@ namespace lockstep::launch {
 
 class LossyFile {
  public:
-  // Blocks as write() does, which a signal may interrupt; then `*stop` (null: never) says whether to give up. Answers
-  // 0, or why the file refused the bytes or a part of them (an errno; EINTR: given up).
+  // Blocks like write(). After a signal it stops if `*stop` is set (nullptr: it goes on). Returns 0, or the errno when
+  // some of the bytes were not written (EINTR: stopped).
   int write(int fd, std::string_view bytes, const std::atomic<bool>* stop = nullptr);
 
  private:

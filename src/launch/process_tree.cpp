@@ -19,20 +19,20 @@
 #include <thread>
 #include <utility>
 
-#include "launch/keeper/descendants.h"
-#include "launch/keeper/protocol.h"
-#include "launch/keeper_image.h"
+#include "launch/supervisor/descendants.h"
+#include "launch/supervisor/protocol.h"
+#include "launch/supervisor_image.h"
 
 namespace lockstep::launch {
 namespace {
 
-using keeper::Event;
-using keeper::EventKind;
-using keeper::Order;
-using keeper::OrderKind;
+using supervisor::Event;
+using supervisor::EventKind;
+using supervisor::Order;
+using supervisor::OrderKind;
 
-// How much later than agreed the keeper may answer.
-constexpr std::chrono::seconds kKeeperGrace{3};
+// How much later than the limit the supervisor may answer.
+constexpr std::chrono::seconds kSupervisorGrace{3};
 
 std::string describe_worker(const Command& command) {
   std::string text;
@@ -45,7 +45,7 @@ std::string describe_worker(const Command& command) {
   for (const std::string& variable : command.environment) append(variable);
   text.resize((text.size() + 7) / 8 * 8, '\0');
 
-  keeper::WorkerHeader header{};
+  supervisor::WorkerHeader header{};
   header.standard_fds[0] = command.stdin_fd;
   header.standard_fds[1] = command.stdout_fd;
   header.standard_fds[2] = command.stderr_fd;
@@ -60,7 +60,7 @@ std::string describe_worker(const Command& command) {
 }
 
 Result<Fd> write_plan(std::span<const Command> commands) {
-  const keeper::PlanHeader header{getpid(), static_cast<std::uint32_t>(commands.size())};
+  const supervisor::PlanHeader header{getpid(), static_cast<std::uint32_t>(commands.size())};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   for (const Command& command : commands) bytes += describe_worker(command);
   Fd plan(memfd_create("lockstep-plan", MFD_CLOEXEC));
@@ -71,7 +71,7 @@ Result<Fd> write_plan(std::span<const Command> commands) {
   return plan;
 }
 
-// posix_spawn's helper objects, released in every way out.
+// Owns posix_spawn's helper objects.
 struct SpawnSetup {
   SpawnSetup() {
     posix_spawn_file_actions_init(&actions);
@@ -83,14 +83,14 @@ struct SpawnSetup {
   }
   SpawnSetup(const SpawnSetup&) = delete;
   SpawnSetup& operator=(const SpawnSetup&) = delete;
-  // dup2 onto itself is how posix_spawn is told to keep a close-on-exec descriptor open.
+  // With dup2 onto itself, posix_spawn keeps a close-on-exec descriptor open.
   void keep(int fd) { posix_spawn_file_actions_adddup2(&actions, fd, fd); }
 
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
 };
 
-Result<pid_t> start_keeper(std::span<const Command> commands, int socket, int plan, int image) {
+Result<pid_t> start_supervisor(std::span<const Command> commands, int socket, int plan, int image) {
   SpawnSetup setup;
   std::set<int> kept{socket, plan};
   for (const Command& command : commands) {
@@ -99,14 +99,14 @@ Result<pid_t> start_keeper(std::span<const Command> commands, int socket, int pl
     }
   }
   for (const int fd : kept) setup.keep(fd);
-  // A session of its own: Ctrl-C and `kill -9 -group` reach the launcher, not the one who cleans up after it. All
-  // signals are blocked until the keeper has set up its watch.
+  // The supervisor gets its own session: Ctrl-C and `kill -9 -GROUP` reach the launcher, but not the process that
+  // cleans up after it. All signals are blocked until the supervisor watches them.
   sigset_t all;
   sigfillset(&all);
   posix_spawnattr_setsigmask(&setup.attributes, &all);
   posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
 
-  std::string name = "lockstep-keeper";
+  std::string name = "lockstep-supervisor";
   std::string socket_text = std::to_string(socket);
   std::string plan_text = std::to_string(plan);
   std::array<char*, 4> arguments{name.data(), socket_text.data(), plan_text.data(), nullptr};
@@ -144,30 +144,30 @@ std::string describe_processes(const std::vector<pid_t>& pids) {
   std::vector<std::string> texts;
   for (const pid_t pid : pids) {
     std::string name;
-    if (keeper::proc_is_ours()) std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
+    if (supervisor::proc_is_ours()) std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
     texts.push_back(name.empty() ? std::to_string(pid) : fmt::format("{} ('{}')", pid, name));
   }
   return fmt::format("process{} {}", pids.size() == 1 ? "" : "es", fmt::join(texts, ", "));
 }
 
-// `left` is empty when the keeper did not say.
-Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& left, pid_t keeper) {
+// `alive` is empty when the supervisor did not answer.
+Status stuck(std::chrono::milliseconds limit, const std::vector<pid_t>& alive, pid_t supervisor) {
   return {ErrorCode::kTimeout,
           fmt::format("{} did not die within {:.3g} s of SIGKILL (waiting for a disk or a device?); process {} "
-                      "(lockstep-keeper) stays until that is done",
-                      left.empty() ? "some process of the job" : describe_processes(left),
-                      std::chrono::duration<double>(limit).count(), keeper)};
+                      "(lockstep-supervisor) stays until it has died",
+                      alive.empty() ? "some process of the job" : describe_processes(alive),
+                      std::chrono::duration<double>(limit).count(), supervisor)};
 }
 
-Status keeper_gone() {
+Status supervisor_gone() {
   return Status(ErrorCode::kInternal,
-                "the process that supervises the ranks (lockstep-keeper) was killed; the ranks were ended with it");
+                "the process that supervises the ranks (lockstep-supervisor) was killed; the ranks were ended with it");
 }
 
 }  // namespace
 
-ProcessTree::ProcessTree(Fd socket, pid_t keeper, std::size_t count)
-    : socket_(std::move(socket)), keeper_(keeper), pids_(count, 0), started_(count) {}
+ProcessTree::ProcessTree(Fd socket, pid_t supervisor, std::size_t count)
+    : socket_(std::move(socket)), supervisor_(supervisor), pids_(count, 0), started_(count) {}
 
 ProcessTree::~ProcessTree() {
   if (socket_.valid()) (void)end();
@@ -176,15 +176,15 @@ ProcessTree::~ProcessTree() {
 Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
   std::array<int, 2> pair{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Status::from_errno("cannot make a socket pair for the supervising process", errno);
+    return Status::from_errno("cannot make a socket pair for the process that supervises the ranks", errno);
   }
   Fd ours(pair[0]);
   Fd theirs(pair[1]);
   LOCKSTEP_ASSIGN_OR_RETURN(Fd plan, write_plan(commands));
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd image, keeper_image());
-  LOCKSTEP_ASSIGN_OR_RETURN(pid_t keeper, start_keeper(commands, theirs.get(), plan.get(), image.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd image, supervisor_image());
+  LOCKSTEP_ASSIGN_OR_RETURN(pid_t supervisor, start_supervisor(commands, theirs.get(), plan.get(), image.get()));
   theirs.reset();
-  ProcessTree tree(std::move(ours), keeper, commands.size());
+  ProcessTree tree(std::move(ours), supervisor, commands.size());
   const Status started = tree.await_started(commands, interrupt_fd);
   if (started.ok()) return tree;
   const Status ended = tree.end();
@@ -196,11 +196,11 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
   for (std::size_t i = 0; i < commands.size();) {
     std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
     if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) return Status::from_errno("poll", errno);
-    if (waited[1].revents != 0) return {ErrorCode::kAborted, "told to end before all workers were started"};
+    if (waited[1].revents != 0) return {ErrorCode::kAborted, "asked to end before all workers were started"};
     Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
+    if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
     if (event.kind == EventKind::kStartFailed) {
       return start_failure(event.index, commands[static_cast<std::size_t>(event.index)], event.detail);
     }
@@ -221,7 +221,7 @@ Result<std::optional<Exit>> ProcessTree::next_exit() {
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<Exit>();
   if (size != static_cast<ssize_t>(sizeof event) || event.kind != EventKind::kExited) {
     running_ = 0;
-    return keeper_gone();
+    return supervisor_gone();
   }
   const auto index = static_cast<std::size_t>(event.index);
   Exit exit;
@@ -240,7 +240,7 @@ Result<std::optional<Exit>> ProcessTree::next_exit() {
 }
 
 Status ProcessTree::send_order(int kind, int signal_number, std::chrono::milliseconds limit) {
-  kill(keeper_, SIGCONT);  // should somebody have stopped it
+  kill(supervisor_, SIGCONT);  // somebody may have stopped it
   const Order order{static_cast<OrderKind>(kind), signal_number, static_cast<std::int32_t>(limit.count())};
   while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno != EINTR) return Status::from_errno("cannot reach the process that supervises the ranks", errno);
@@ -253,44 +253,43 @@ Status ProcessTree::signal(int number) {
 }
 
 Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
-  // The keeper tells who is left at the limit, and soon.
-  const Deadline deadline = Deadline::after(limit + kKeeperGrace);
-  std::vector<pid_t> left;
+  // The supervisor reports at the limit, or a little later.
+  const Deadline deadline = Deadline::after(limit + kSupervisorGrace);
+  std::vector<pid_t> alive;
   for (;;) {
     pollfd waited{socket_.get(), POLLIN, 0};
     const auto time = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
     const int ready = poll(&waited, 1, static_cast<int>(time.count()));
-    if (ready == 0) return stuck(limit, left, keeper_);
+    if (ready == 0) return stuck(limit, alive, supervisor_);
     Event event{};
     const ssize_t size = ready < 0 ? -1 : recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (size != static_cast<ssize_t>(sizeof event)) return keeper_gone();
-    if (event.kind == EventKind::kLeft) left.push_back(event.detail);
-    if (event.kind == EventKind::kStuck) return stuck(limit, left, keeper_);
+    if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
+    if (event.kind == EventKind::kAlive) alive.push_back(event.detail);
+    if (event.kind == EventKind::kStuck) return stuck(limit, alive, supervisor_);
     if (event.kind != EventKind::kEmpty) continue;
-    reap_keeper();
-    if (left.empty()) return {};
-    return {ErrorCode::kTimeout,
-            fmt::format("{} could not be ended: not ours to signal (setuid programs?)", describe_processes(left))};
+    reap_supervisor();
+    if (alive.empty()) return {};
+    return {ErrorCode::kTimeout, fmt::format("{} could not be killed: this user may not signal them (setuid programs?)",
+                                             describe_processes(alive))};
   }
 }
 
-void ProcessTree::reap_keeper() {
-  const Deadline deadline = Deadline::after(kKeeperGrace);
-  while (waitpid(keeper_, nullptr, WNOHANG) == 0 && !deadline.expired()) {
+void ProcessTree::reap_supervisor() {
+  const Deadline deadline = Deadline::after(kSupervisorGrace);
+  while (waitpid(supervisor_, nullptr, WNOHANG) == 0 && !deadline.expired()) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
 Status ProcessTree::end(std::chrono::milliseconds limit) {
   if (!socket_.valid()) return {};
-  // An order that cannot be sent means that the keeper has left or is leaving; what it said last is still there to
-  // read.
+  // Sending fails when the supervisor has exited or is about to. Its last messages can still be read.
   (void)send_order(static_cast<int>(OrderKind::kEnd), 0, limit);
   const Status status = await_empty(limit);
   socket_.reset();
   running_ = 0;
-  if (status.code() == ErrorCode::kInternal) reap_keeper();
+  if (status.code() == ErrorCode::kInternal) reap_supervisor();
   return status;
 }
 

@@ -1,8 +1,8 @@
-// ProcessTree: a group of worker processes and everything they start, ended as one.
+// ProcessTree: a group of worker processes and everything they start. They end together.
 //
-// Between this process and the workers stands the keeper (keeper/main.cpp): it ends all descendants, also those that
-// forked twice or called setsid, when the tree is told to end, when the ProcessTree is destroyed, and when this process
-// dies in whatever way. Each worker leads a session and process group of its own.
+// The supervisor (supervisor/main.cpp) is the workers' parent. It kills all descendants, also those that forked twice
+// or called setsid: at end(), when the ProcessTree is destroyed, and when this process dies, also by SIGKILL. Each
+// worker leads its own session and process group.
 //
 // Not thread-safe. A tree belongs to the process that started it.
 #pragma once
@@ -21,24 +21,24 @@
 
 namespace lockstep::launch {
 
-// One program to start. The descriptors stay the caller's, who may close them once start() has returned.
+// One program to start. The caller keeps the descriptors and may close them after start() has returned.
 struct Command {
-  std::string executable;                // a path; no search is done
-  std::vector<std::string> arguments;    // with the program's name in front
+  std::string executable;                // a path; PATH is not searched
+  std::vector<std::string> arguments;    // the first is the program's name
   std::vector<std::string> environment;  // "NAME=value", the whole environment
   int stdin_fd = 0;
   int stdout_fd = 1;
   int stderr_fd = 2;
-  int report_fd = -1;     // one more descriptor, open in the worker under the same number
+  int report_fd = -1;     // a descriptor that stays open in the worker under the same number; -1: none
   std::vector<int> cpus;  // the cores it may run on; empty: those of this process
 };
 
-// How a worker left.
+// How a worker exited.
 struct Exit {
-  int index = 0;  // place in the list of commands
+  int index = 0;  // in the list of commands
   pid_t pid = 0;
-  int code = 0;    // exit code, when signal is 0
-  int signal = 0;  // the signal that ended it, or 0
+  int code = 0;    // exit code, if signal is 0
+  int signal = 0;  // the signal that killed it, or 0
   bool core_dumped = false;
   std::chrono::nanoseconds run_time{0};
   std::chrono::steady_clock::time_point when;
@@ -48,45 +48,45 @@ struct Exit {
 
 class ProcessTree {
  public:
-  // Starts all commands, in order; blocks until each runs its program (under a millisecond each, unless its file system
-  // stands still). When one cannot be started, the others are ended again and the error (kNotFound, kPermission or kIo)
-  // names the command's index and executable. kAborted when `interrupt_fd` became readable meanwhile.
+  // Starts all commands in order. Blocks until each runs its program (under a millisecond each, unless its file system
+  // hangs). If one cannot be started, the others are killed and the error (kNotFound, kPermission or kIo) names its
+  // index and executable. kAborted: `interrupt_fd` became readable meanwhile.
   static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1);
 
   ProcessTree(ProcessTree&&) noexcept = default;
   ProcessTree& operator=(ProcessTree&&) = delete;
-  // Ends what still runs; blocks until it is gone (at most kEndTimeout).
+  // Calls end().
   ~ProcessTree();
 
-  // Readable (POLLIN) when next_exit has something to tell.
+  // Readable (POLLIN) when next_exit has an exit or an error to return.
   int fd() const { return socket_.get(); }
   const std::vector<pid_t>& pids() const { return pids_; }
   int running() const { return running_; }
 
-  // The next worker that has left, in order of time; none yet: nullopt. Does not block. An error (kInternal) means that
-  // the keeper is gone; the workers are then dead as well.
+  // The next worker that has exited, in order of time; nullopt: none yet. Does not block. An error (kInternal) means
+  // that the supervisor is dead. The workers are then dead too.
   Result<std::optional<Exit>> next_exit();
 
   // Sends a signal to every running worker's process group.
   Status signal(int number);
 
-  // SIGKILL for every descendant; returns when none is left, or kTimeout, with who is: those that we may not signal,
-  // and after `limit` those that have not died. The keeper stays with these. Exits that were not yet fetched are lost.
+  // Sends SIGKILL to every descendant. Returns when none is left. kTimeout names those that we may not signal, or those
+  // that have not died after `limit`; the supervisor stays until these die. Exits that were not yet fetched are lost.
   // Idempotent.
   Status end(std::chrono::milliseconds limit = kEndTimeout);
 
   static constexpr std::chrono::seconds kEndTimeout{30};
 
  private:
-  ProcessTree(Fd socket, pid_t keeper, std::size_t count);
+  ProcessTree(Fd socket, pid_t supervisor, std::size_t count);
   Status await_started(std::span<const Command> commands, int interrupt_fd);
   Status await_empty(std::chrono::milliseconds limit);
-  // Waits until the keeper has left, which it has said it does.
-  void reap_keeper();
+  // Waits for the supervisor's exit, which its last message has announced.
+  void reap_supervisor();
   Status send_order(int kind, int signal_number, std::chrono::milliseconds limit);
 
   Fd socket_;
-  pid_t keeper_ = -1;
+  pid_t supervisor_ = -1;
   std::vector<pid_t> pids_;
   std::vector<std::chrono::steady_clock::time_point> started_;
   int running_ = 0;

@@ -1,4 +1,4 @@
-// From what the user typed to a command line that can be executed.
+// Turns the user's arguments into a command line that can be executed.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 namespace lockstep::launch {
 
 enum class ProgramKind {
-  kByName,        // a name that ends in .py: python3 -u; any other: executed
-  kExecutable,    // executed, whatever its name (--no-python)
+  kByName,        // python3 -u for a name that ends in .py; any other is executed
+  kExecutable,    // executed, with any name (--no-python)
   kPythonModule,  // python3 -u -m NAME
 };
 
-// The command line, not yet searched for in PATH. Python is $PYTHON_EXEC where set, else python3.
+// The command line before the search in PATH. `python` is the interpreter; nullptr: python3.
 std::vector<std::string> command_line(ProgramKind kind, const std::string& program,
                                       const std::vector<std::string>& arguments, const char* python);
 
-// The file that `name` stands for: itself when it has a '/', else the first executable in `search_path` (as PATH).
-// kNotFound and kPermission say what was looked for and what to do.
+// The file that `name` means: `name` itself if it has a '/', else the first executable in `search_path` (like PATH).
+// kNotFound and kPermission say what was searched and what to do.
 Result<std::string> find_executable(const std::string& name, std::string_view search_path);
 
 }  // namespace lockstep::launch

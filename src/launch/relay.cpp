@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,91 +10,13 @@
 #include <climits>
 
 #include "launch/log_folder.h"
-#include "lockstep/base/log.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr int kMostReads = 1024;  // of 64 KiB; a pipe holds 1 MiB at most, unless root has made it larger
 
-bool same_file(int first, int second) {
-  struct stat a {};
-  struct stat b {};
-  return fstat(first, &a) == 0 && fstat(second, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-// As much as anybody may have. A pipe that holds everything lets us leave while its reader (a pager) takes its time.
-void make_room_in_pipe(int fd) {
-  struct stat info {};
-  if (fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode)) fcntl(fd, F_SETPIPE_SZ, 1 << 20);
-}
-
 }  // namespace
-
-Result<std::unique_ptr<Consoles>> Consoles::open() {
-  const bool same = same_file(STDOUT_FILENO, STDERR_FILENO);
-  std::array<std::unique_ptr<Console>, 2> consoles;
-  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-    if (fd == STDERR_FILENO && same) break;
-    LOCKSTEP_ASSIGN_OR_RETURN(auto writer, BackgroundWriter::start(fd));
-    consoles[fd - STDOUT_FILENO] = std::make_unique<Console>(std::move(writer), isatty(fd) == 1);
-  }
-  std::unique_ptr<Consoles> result(new Consoles(std::move(consoles[0]), std::move(consoles[1])));
-  log::set_output([&writer = result->err().writer()](std::string_view line) { writer.add(line); });
-  return result;
-}
-
-Consoles::~Consoles() {
-  log::set_output({});
-}
-
-void Consoles::flush() {
-  out().flush();
-  err().flush();
-}
-
-void Consoles::add_to(std::vector<pollfd>& polled) {
-  polled.push_back({out().writer().news_fd(), POLLIN, 0});
-  if (!same()) polled.push_back({err().writer().news_fd(), POLLIN, 0});
-}
-
-void Consoles::serve() {
-  out().writer().clear_news();
-  err().writer().clear_news();
-  const int refusal = out().writer().take_refusal();
-  if (refusal == 0 || same()) return;
-  const Status why = Status::from_errno("cannot write to standard output; lines are dropped, the job goes on", refusal);
-  err().say("lockstep: " + why.message());
-}
-
-std::size_t Consoles::pending() {
-  return out().writer().pending() + (same() ? 0 : err().writer().pending());
-}
-
-void Consoles::finish(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience) {
-  flush();
-  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) make_room_in_pipe(fd);
-  if (!wait_for_readers(signals, deadline, patience)) return;
-  serve();  // which may have a last word to say
-  static_cast<void>(wait_for_readers(signals, deadline, patience));
-}
-
-bool Consoles::wait_for_readers(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds patience) {
-  std::size_t before = pending();
-  Deadline moved = Deadline::after(patience);
-  while (before > 0 && !deadline.expired() && !moved.expired()) {
-    std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
-    add_to(polled);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(earlier(deadline, moved).remaining());
-    poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
-    if (polled.front().revents != 0) return false;
-    serve();
-    const std::size_t now = pending();
-    if (now < before) moved = Deadline::after(patience);
-    before = now;
-  }
-  return before == 0;
-}
 
 Status Relay::add_pipe(Fd log_file, WorkerStream::Settings settings, int& fd) {
   std::array<int, 2> ends{-1, -1};
@@ -106,14 +27,14 @@ Status Relay::add_pipe(Fd log_file, WorkerStream::Settings settings, int& fd) {
   return {};
 }
 
-Status Relay::connect_stream(const JobOptions& options, const JobFacts& job, int local_rank, Streams stream, int& fd) {
+Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd) {
   const bool is_err = stream == Streams::kErr;
   const bool tee = includes(options.tee.of(local_rank), stream);
   const bool to_file = tee || includes(options.redirects.of(local_rank), stream);
   Console& console = is_err ? consoles_.err() : consoles_.out();
   const bool alone = options.workers == 1;
-  // A single worker has our own stream; its stderr is read on the way, for the report, unless someone watches it live
-  // or its order relative to stdout can be seen.
+  // A single worker inherits our streams. Its stderr is still relayed for the failure report, except on a terminal or
+  // when stdout and stderr are the same file, where the order of both matters.
   if (!to_file && alone && (!is_err || console.terminal() || consoles_.same())) return {};
 
   Fd log_file;
@@ -148,7 +69,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobFacts& job, int
   return add_pipe(std::move(log_file), std::move(settings), fd);
 }
 
-Status Relay::connect(const JobOptions& options, const JobFacts& job, int local_rank, Command& command) {
+Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
   stderr_.emplace_back();
   LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command.stdout_fd));
   return connect_stream(options, job, local_rank, Streams::kErr, command.stderr_fd);
@@ -180,7 +101,7 @@ int Relay::timeout_ms() const {
 
 void Relay::drain() {
   for (const auto& stream : streams_) {
-    // A process that could not be ended may go on writing.
+    // A process that could not be killed may go on writing.
     for (int i = 0; i < kMostReads && stream->open() && stream->read_some(); ++i) {
     }
     if (stream->open()) stream->finish();

@@ -10,7 +10,7 @@ SignalWatch::SignalWatch() {
   sigset_t watched;
   sigemptyset(&watched);
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
-    // What was ignored when we started (nohup) stays ignored.
+    // A signal that was ignored at our start (nohup) stays ignored.
     struct sigaction action {};
     sigaction(number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&watched, number);

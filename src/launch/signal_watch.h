@@ -1,5 +1,5 @@
-// Takes the signals that ask a launcher to end, while it lives: SIGTERM, SIGINT, SIGHUP arrive at fd(). SIGPIPE and
-// SIGXFSZ are ignored: output that nobody takes is no reason to die.
+// While it lives, the signals that ask a launcher to end (SIGTERM, SIGINT, SIGHUP) arrive at fd(). SIGPIPE and SIGXFSZ
+// are ignored: output that cannot be written must not kill the launcher.
 #pragma once
 
 #include <csignal>
@@ -16,7 +16,7 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // Readable when a signal has come.
+  // Readable when a signal has arrived.
   int fd() const { return fd_.get(); }
   // The next signal, or 0. Does not block.
   int take();

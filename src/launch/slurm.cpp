@@ -6,7 +6,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
-constexpr int kMostNodes = 1 << 20;  // against nonsense such as 1(x2000000000)
+constexpr int kMostNodes = 1 << 20;  // refuses values such as 1(x2000000000)
 
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;

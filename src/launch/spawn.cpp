@@ -55,7 +55,7 @@ Result<std::vector<ReportPipe>> make_pipes(int count) {
     }
     pipe.reader.reset(ends[0]);
     pipe.writer.reset(ends[1]);
-    // A process that a rank left behind may hold the pipe open; what the rank itself wrote is there when it has left.
+    // A rank's child may still hold the pipe open, so never wait for its end. The rank's report is there when it exits.
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   return pipes;
@@ -66,7 +66,7 @@ unsigned long long inode_of(int fd) {
   return fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
-Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call, const JobFacts& job,
+Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call, const JobSpec& job,
                                            const std::vector<ReportPipe>& pipes, int null_fd) {
   Command common;
   LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_executable());
@@ -89,21 +89,21 @@ Status thrown(int rank, std::size_t count, const std::string& error) {
   return Status(ErrorCode::kPeerFailed, fmt::format("spawn: rank {} of {} threw: {}", rank, count, error));
 }
 
-// What this process did, by its report and its exit.
+// The failure of this process, from its report and its exit.
 Status describe_failure(const Exit& exit, const SpawnReport& report, std::size_t count, int call) {
   if (report.error) return thrown(exit.index, count, *report.error);
   if (!report.started) {
     return Status(ErrorCode::kPeerFailed,
-                  fmt::format("spawn: the process of rank {} of {} left with {} before it arrived at call {} of spawn: "
-                              "main() must come to the same call again in each process",
+                  fmt::format("spawn: the process of rank {} of {} ended with {} before it reached call {} of spawn: "
+                              "main() must reach the same call in each process",
                               exit.index, count, describe_exit(exit), call));
   }
   return Status(ErrorCode::kPeerFailed,
-                fmt::format("spawn: rank {} of {} (process {}) left with {} after {:.2f} s", exit.index, count,
+                fmt::format("spawn: rank {} of {} (process {}) ended with {} after {:.2f} s", exit.index, count,
                             exit.pid, describe_exit(exit), std::chrono::duration<double>(exit.run_time).count()));
 }
 
-// The failure to report once some process has failed: the earliest exception, or this exit when it came before all.
+// The failure to report after the first failed exit: the earliest exception, or this exit if it came before them.
 Status earliest_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, int call) {
   int rank = exit.index;
   std::int64_t when = exit.when.time_since_epoch().count();
@@ -121,7 +121,7 @@ Status earliest_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, 
   return error ? thrown(rank, pipes.size(), *error) : describe_failure(exit, own, pipes.size(), call);
 }
 
-// False when the deadline passed first.
+// False: the deadline passed first.
 bool wait_readable(int fd, Deadline deadline) {
   for (;;) {
     pollfd waited{fd, POLLIN, 0};
@@ -135,8 +135,8 @@ bool wait_readable(int fd, Deadline deadline) {
 
 class Join {
  public:
-  Join(ProcessTree& tree, const JobFacts& job, const std::vector<ReportPipe>& pipes, int call)
-      : tree_(tree), job_(job), pipes_(pipes), call_(call), left_(pipes.size(), false) {}
+  Join(ProcessTree& tree, const JobSpec& job, const std::vector<ReportPipe>& pipes, int call)
+      : tree_(tree), job_(job), pipes_(pipes), call_(call), exited_(pipes.size(), false) {}
 
   Status run(const SpawnOptions& options) {
     const Deadline deadline = Deadline::after(options.timeout);
@@ -159,15 +159,15 @@ class Join {
   Status take_exit() {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, next_exit());
     if (!exit) return {};
-    if (exit->failed()) return failure_behind(*exit);
+    if (exit->failed()) return root_cause_of(*exit);
     const SpawnReport report = report_of(exit->index);
-    // Leaving with 0 out of fn, by exit(), is the program's own decision.
+    // A call of exit(0) inside fn is not a failure.
     return report.started ? Status() : describe_failure(*exit, report, pipes_.size(), call_);
   }
 
   Result<std::optional<Exit>> next_exit() {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_.next_exit());
-    if (exit) left_[static_cast<std::size_t>(exit->index)] = true;
+    if (exit) exited_[static_cast<std::size_t>(exit->index)] = true;
     return exit;
   }
 
@@ -175,8 +175,8 @@ class Join {
     return read_spawn_report(pipes_[static_cast<std::size_t>(rank)].reader.get());
   }
 
-  // That of the rank in which the failure began, which may leave after one that failed of it.
-  Status failure_behind(const Exit& exit) {
+  // The failure of the rank that failed first. It may exit after a rank that failed because of it.
+  Status root_cause_of(const Exit& exit) {
     const Result<std::optional<int>> claimed = first_failure(job_.store, job_.job_key);
     const int rank = claimed.ok() ? claimed.value().value_or(-1) : -1;
     if (rank >= 0 && rank < job_.world_size) {
@@ -187,7 +187,7 @@ class Join {
   }
 
   std::optional<Exit> await_exit(int rank, Deadline deadline) {
-    while (!left_[static_cast<std::size_t>(rank)] && wait_readable(tree_.fd(), deadline)) {
+    while (!exited_[static_cast<std::size_t>(rank)] && wait_readable(tree_.fd(), deadline)) {
       const Result<std::optional<Exit>> exit = next_exit();
       if (!exit.ok()) break;
       if (exit.value() && exit.value()->index == rank) return exit.value();
@@ -197,12 +197,12 @@ class Join {
 
   Status timed_out(std::chrono::nanoseconds timeout) const {
     std::vector<std::size_t> running;
-    for (std::size_t rank = 0; rank < left_.size(); ++rank) {
-      if (!left_[rank]) running.push_back(rank);
+    for (std::size_t rank = 0; rank < exited_.size(); ++rank) {
+      if (!exited_[rank]) running.push_back(rank);
     }
-    return Status(ErrorCode::kTimeout,
-                  fmt::format("spawn: after {:.3g} s rank {} of {} had not finished; stopped",
-                              std::chrono::duration<double>(timeout).count(), fmt::join(running, ", "), left_.size()));
+    return Status(ErrorCode::kTimeout, fmt::format("spawn: after {:.3g} s rank {} of {} had not finished; stopped",
+                                                   std::chrono::duration<double>(timeout).count(),
+                                                   fmt::join(running, ", "), exited_.size()));
   }
 
   void stop_others(std::chrono::milliseconds grace) {
@@ -214,15 +214,15 @@ class Join {
   }
 
   ProcessTree& tree_;
-  const JobFacts& job_;
+  const JobSpec& job_;
   const std::vector<ReportPipe>& pipes_;
   int call_;
   std::chrono::milliseconds grace_{0};
-  std::vector<bool> left_;
+  std::vector<bool> exited_;
 };
 
 Status run_parent(const SpawnOptions& options, int call) {
-  JobFacts job;
+  JobSpec job;
   job.local_world_size = options.nprocs;
   job.world_size = options.nprocs;
   LOCKSTEP_ASSIGN_OR_RETURN(job.job_key, make_job_key());

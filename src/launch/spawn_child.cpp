@@ -35,12 +35,12 @@ std::unique_ptr<SpawnChild> find_role() {
   auto role = std::make_unique<SpawnChild>();
   role->call = call;
   role->report = Fd(fd);
-  role->report.keep_from_forks();  // what becomes of a fork is not what became of the rank
+  role->report.keep_from_forks();  // a fork of the rank must not report
   return role;
 }
 
 void report(const SpawnChild& child, const std::string& bytes) {
-  // Smaller than the pipe, so written whole; a parent that is gone takes this process with it.
+  // Fits into the pipe, so it is written whole. If the parent is dead, this process is killed too.
   while (write(child.report.get(), bytes.data(), bytes.size()) < 0 && errno == EINTR) {
   }
 }

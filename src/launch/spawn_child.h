@@ -1,4 +1,4 @@
-// The child's half of spawn(): knowing that it is one, and reporting what became of fn.
+// The child's part of spawn(): it finds out that it is a child, and reports the outcome of fn.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace lockstep::launch {
 
-// "CALL:FD:INODE" in the environment: which call to run, and the pipe for the report. The pipe's inode number tells a
-// child from a process that merely inherited the variable.
+// "CALL:FD:INODE" in the environment: the call to run, and the pipe for the report. A process that only inherited the
+// variable has no pipe with that inode number.
 inline constexpr const char* kSpawnVariable = "LOCKSTEP_SPAWN_CHILD";
 
-// The longest exception text that is handed on; a pipe holds it whole, so reporting never blocks.
+// The longest exception text that is reported. It fits into a pipe, so the report never blocks.
 inline constexpr std::size_t kMaxReportText = 32 * 1024;
 
 struct SpawnChild {
@@ -23,19 +23,19 @@ struct SpawnChild {
   bool running = false;  // inside fn
 };
 
-// This process's role, found at the first call and kept; nullptr in a process that is no child of spawn. Takes the
-// variable out of the environment.
+// This process's role; nullptr: not a child of spawn. The first call finds it and removes the variable from the
+// environment.
 SpawnChild* spawn_child();
 
-// Runs fn and leaves the process.
+// Runs fn and exits.
 [[noreturn]] void run_spawn_child(SpawnChild& child, const std::function<void(int rank)>& fn);
 
-// What a child wrote, as its parent reads it after the child has left.
+// A child's report, which its parent reads after the child has exited.
 struct SpawnReport {
-  bool started = false;              // it arrived at the call
+  bool started = false;              // it reached the call
   bool finished = false;             // fn returned
   std::optional<std::string> error;  // fn threw
-  std::int64_t error_ns = 0;         // when, by CLOCK_MONOTONIC
+  std::int64_t error_ns = 0;         // when fn threw, by CLOCK_MONOTONIC
 };
 SpawnReport read_spawn_report(int pipe);
 

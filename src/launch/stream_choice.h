@@ -1,4 +1,4 @@
-// Which of the workers' output streams an option means, in torchrun's notation for --redirects and --tee.
+// Which output streams of which workers an option selects, in torchrun's notation for --redirects and --tee.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@ struct StreamChoice {
   bool any() const;
 };
 
-// "0" none, "1" stdout, "2" stderr, "3" both, for all workers; or "0:1,1:3" for the local ranks named, the others none.
+// "0" none, "1" stdout, "2" stderr, "3" both, for all workers; or "0:1,1:3" for single local ranks (the others: none).
 Result<StreamChoice> parse_stream_choice(std::string_view text);
 
 }  // namespace lockstep::launch

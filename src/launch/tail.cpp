@@ -7,7 +7,7 @@ namespace lockstep::launch {
 void Tail::append(std::string_view bytes) {
   if (bytes.size() > kMaxBytes) bytes.remove_prefix(bytes.size() - kMaxBytes);
   bytes_ += bytes;
-  // Trimmed at twice the bound, so that each byte is moved about once.
+  // Trimming at twice the limit moves each byte about once.
   if (bytes_.size() > 2 * kMaxBytes) bytes_.erase(0, bytes_.size() - kMaxBytes);
 }
 

@@ -7,7 +7,7 @@
 
 namespace lockstep::launch {
 
-Variables worker_variables(const JobFacts& job, int local_rank) {
+Variables worker_variables(const JobSpec& job, int local_rank) {
   const std::string rank = std::to_string(job.first_rank + local_rank);
   const std::string world_size = std::to_string(job.world_size);
   const std::string restart_count = std::to_string(job.restart_count);
@@ -17,7 +17,7 @@ Variables worker_variables(const JobFacts& job, int local_rank) {
       {"WORLD_SIZE", world_size},
       {"LOCAL_WORLD_SIZE", std::to_string(job.local_world_size)},
       {"GROUP_RANK", std::to_string(job.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(job.nodes)},
+      {"GROUP_WORLD_SIZE", std::to_string(job.num_nodes)},
       {"ROLE_RANK", rank},
       {"ROLE_NAME", job.role},
       {"ROLE_WORLD_SIZE", world_size},

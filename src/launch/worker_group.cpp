@@ -26,7 +26,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown)";
 }
 
-// The sooner of two poll timeouts, of which -1 is never.
+// The sooner of two poll timeouts; -1 means never.
 int sooner(int first, int second) {
   if (first < 0 || second < 0) return std::max(first, second);
   return std::min(first, second);
@@ -61,31 +61,31 @@ Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
   return commands;
 }
 
-Result<GroupEnd> WorkerGroup::run() {
+Result<RunResult> WorkerGroup::run() {
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(null_fd.get()));
   auto started = ProcessTree::start(commands, signals_.fd());
   if (started.status().code() == ErrorCode::kAborted) {
-    end_.signal = signals_.take();
-    end_.left_behind = started.status();
-    return std::move(end_);
+    result_.signal = signals_.take();
+    result_.leftovers = started.status();
+    return std::move(result_);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
-  left_.assign(commands.size(), false);
+  exited_.assign(commands.size(), false);
   relay_.started();
   for (bool going_on = true; going_on && tree.running() > 0;) {
     LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
   }
-  end_.left_behind = tree.end(options_.end_timeout);
-  if (end_.left_behind.code() == ErrorCode::kInternal) return end_.left_behind;
+  result_.leftovers = tree.end(options_.end_timeout);
+  if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
   relay_.drain();
-  if (end_.failure) {
-    const auto tail = relay_.stderr_tail(end_.failure->local_rank);
-    end_.failure->stderr_seen = tail.has_value();
-    end_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  if (result_.failure) {
+    const auto tail = relay_.stderr_tail(result_.failure->local_rank);
+    result_.failure->stderr_seen = tail.has_value();
+    result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
   }
-  return std::move(end_);
+  return std::move(result_);
 }
 
 Result<bool> WorkerGroup::step(ProcessTree& tree) {
@@ -106,14 +106,15 @@ Status WorkerGroup::take_exits(ProcessTree& tree) {
   while (tree.running() > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
     if (!exit) return {};
-    left_[static_cast<std::size_t>(exit->index)] = true;
-    // Those that we stop are not failures.
+    exited_[static_cast<std::size_t>(exit->index)] = true;
+    // A worker that exits because we stop it has not failed.
     if (!kill_at_) take_exit(tree, *exit);
   }
   return {};
 }
 
-// A failure that began in another worker is reported as that one's, so it gets the time to leave with its own error.
+// Another running worker may have claimed the failure as its own. Then that worker gets time to exit with its own
+// error, which is the one to report.
 void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
   if (awaited_) {
     if (exit.index != *awaited_) return;
@@ -132,14 +133,14 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
   if (!rank.ok() || !rank.value()) return {};
   const int local_rank = *rank.value() - job_.first_rank;
   const bool here = local_rank >= 0 && local_rank < options_.workers;
-  return here && !left_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
+  return here && !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
 }
 
 bool WorkerGroup::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
   if (number == 0) return true;
   const bool again = kill_at_.has_value();
-  if (end_.signal == 0) end_.signal = number;
+  if (result_.signal == 0) result_.signal = number;
   if (again) return false;
   begin_stop(tree, number);
   return true;
@@ -147,12 +148,12 @@ bool WorkerGroup::take_signal(ProcessTree& tree) {
 
 void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
   kill_at_ = Deadline::after(options_.grace);
-  // When the keeper cannot be reached any more, the next round says so.
+  // If this fails because the supervisor is dead, the next step reports that.
   (void)tree.signal(signal_number);
 }
 
 void WorkerGroup::note_failure(const Exit& exit) {
-  Failure& failure = end_.failure.emplace();
+  Failure& failure = result_.failure.emplace();
   failure.exit = exit;
   failure.local_rank = exit.index;
   failure.rank = job_.first_rank + exit.index;

@@ -65,7 +65,7 @@ void WorkerStream::take_lines(std::string_view bytes) {
   partial_ += bytes;
   if (bytes.find('\r') != std::string_view::npos) {
     has_progress_ = true;
-    // Only the last state counts, and only it is kept. A '\r' at the end may yet be followed by its '\n'.
+    // Only the visible text is kept. A '\r' at the end is kept too, as its '\n' may still come.
     const bool returned = partial_.back() == '\r';
     partial_ = std::string(visible_part(partial_)) + (returned ? "\r" : "");
   }
@@ -100,7 +100,7 @@ void WorkerStream::finish() {
 
 void WorkerStream::log(std::string_view bytes) {
   const int error = log_.write(log_file_.get(), bytes);
-  if (error == 0 || std::exchange(refused_, true)) return;
+  if (error == 0 || std::exchange(log_failed_, true)) return;
   const Status why = Status::from_errno(fmt::format("cannot write log file {}", settings_.log_path), error);
   log::warning(why.message() + "; lines will be missing in it, the job goes on");
 }

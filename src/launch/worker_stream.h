@@ -1,4 +1,4 @@
-// One output stream of one worker: read from a pipe, handed on to the console line by line and to a log file.
+// One output stream of one worker. It is read from a pipe and goes line by line to the console and to a log file.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@ class WorkerStream {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A partial line is shown after this time, or when it is this long.
+  // A partial line is shown after this time, or when it reaches this length.
   static constexpr std::chrono::milliseconds kPartialDelay{200};
   static constexpr std::size_t kPartialBytes = std::size_t{64} << 10;
 
   enum class Style {
-    kRaw,       // bytes as they come: the only worker
-    kLines,     // whole lines with a prefix; of a line with '\r' the final state
-    kProgress,  // the same, and lines ended by '\r' are shown as they change
+    kRaw,       // bytes unchanged: for a single worker
+    kLines,     // whole lines with a prefix; for a line with '\r' its final text
+    kProgress,  // like kLines, but lines that end with '\r' are shown as they change
   };
 
   struct Settings {
@@ -33,22 +33,22 @@ class WorkerStream {
     Console* console = nullptr;  // not owned; nullptr: log file only
     Tail* tail = nullptr;        // not owned; may be nullptr
     bool close_with_console = false;
-    std::string log_path;  // of the log file, for messages
+    std::string log_path;  // for messages
   };
 
   WorkerStream(Fd pipe, Fd log_file, Settings settings);
 
   int fd() const { return pipe_.get(); }
   bool open() const { return pipe_.valid(); }
-  // Whether to read now: there is something to read from, and room for it. A worker whose reader has gone is told so
-  // the way the system does: its pipe is closed and its next write gets SIGPIPE.
+  // Whether to read now: the pipe is open and the console has room. If the console's reader has closed its end, this
+  // closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher.
   bool wants_read();
-  // Reads what is there, at most one buffer. Answers whether it got anything.
+  // Reads at most one buffer. Returns whether it read anything.
   bool read_some();
-  // When a partial line is due; nothing: none is waiting.
+  // When the partial line must be shown; nullopt: none is waiting.
   std::optional<Clock::time_point> partial_due() const;
   void show_partial_if_due(Clock::time_point now);
-  // Shows what is left of a line and closes the pipe.
+  // Shows an incomplete last line and closes the pipe.
   void finish();
 
  private:
@@ -59,7 +59,7 @@ class WorkerStream {
   Fd pipe_;
   Fd log_file_;
   LossyFile log_;
-  bool refused_ = false;  // by the log file
+  bool log_failed_ = false;  // a warning was given
   Settings settings_;
   std::string partial_;
   bool has_progress_ = false;  // partial_ holds a '\r'

@@ -19,15 +19,15 @@ Status invalid(std::string message) {
 constexpr std::string_view kRemedy =
     "Start the program with `lockstep run`, srun or mpirun, or set all of its variables";
 
-// What one source says; nothing where it is silent.
-struct Claim {
+// What one source (the launcher, Slurm, mpirun) says of this process; nullopt where it says nothing.
+struct Placement {
   std::string source;
   std::string rank_name = {}, size_name = {};  // the variables, for messages
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank = {}, local_world_size = {}, node_rank = {}, num_nodes = {};
-  std::string first_host = {};  // where rank 0 runs, if known
-  std::string job_id = {};      // for the port; empty when the source is no scheduler
+  std::string first_host = {};  // the machine of rank 0, if known
+  std::string job_id = {};      // for the port; empty if the source is not a scheduler
 };
 
 Result<std::optional<int>> number(const Environment& environment, std::string_view name) {
@@ -46,7 +46,7 @@ Result<int> required(const Environment& environment, std::string_view name, std:
                              environment.get(because).value_or(""), kRemedy));
 }
 
-// Both variables or neither.
+// Reads two variables of which both or neither must be set.
 Status pair(const Environment& environment, const std::string& first_name, const std::string& second_name,
             std::optional<int>& first, std::optional<int>& second) {
   LOCKSTEP_ASSIGN_OR_RETURN(first, number(environment, first_name));
@@ -56,20 +56,20 @@ Status pair(const Environment& environment, const std::string& first_name, const
   return required(environment, first ? second_name : first_name, there).status();
 }
 
-Result<std::optional<Claim>> from_launcher(const Environment& environment) {
-  Claim claim{.source = "launcher variables", .rank_name = "RANK", .size_name = "WORLD_SIZE"};
+Result<std::optional<Placement>> from_launcher(const Environment& environment) {
+  Placement placement{.source = "launcher variables", .rank_name = "RANK", .size_name = "WORLD_SIZE"};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto rank, number(environment, "RANK"));
-  if (!rank) return std::optional<Claim>();
-  claim.rank = *rank;
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.world_size, required(environment, "WORLD_SIZE", "RANK"));
+  if (!rank) return std::optional<Placement>();
+  placement.rank = *rank;
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.world_size, required(environment, "WORLD_SIZE", "RANK"));
   LOCKSTEP_RETURN_IF_ERROR(
-      pair(environment, "LOCAL_RANK", "LOCAL_WORLD_SIZE", claim.local_rank, claim.local_world_size));
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.node_rank, number(environment, "GROUP_RANK"));
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.num_nodes, number(environment, "GROUP_WORLD_SIZE"));
-  return std::optional<Claim>(std::move(claim));
+      pair(environment, "LOCAL_RANK", "LOCAL_WORLD_SIZE", placement.local_rank, placement.local_world_size));
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.node_rank, number(environment, "GROUP_RANK"));
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.num_nodes, number(environment, "GROUP_WORLD_SIZE"));
+  return std::optional<Placement>(std::move(placement));
 }
 
-// A batch script, an interactive shell and Slurm's own helpers have step ids from 0xfffffff0 on.
+// Batch scripts, interactive shells and Slurm's own processes have step ids from 0xfffffff0 on.
 bool inside_slurm_step(const Environment& environment) {
   auto step = environment.get("SLURM_STEP_ID");
   if (!step) step = environment.get("SLURM_STEPID");
@@ -79,95 +79,95 @@ bool inside_slurm_step(const Environment& environment) {
   return error == std::errc() && end == step->data() + step->size() && id < 0xfffffff0;
 }
 
-// The step's own variable, else the job's.
+// The step's variable if it is set, else the job's.
 std::string step_or_job(const Environment& environment, const std::string& step, const std::string& job) {
   return environment.has(step) ? step : job;
 }
 
-// Nodes of different sizes: this node's share from SLURM_STEP_TASKS_PER_NODE.
-Status read_slurm_nodes(const Environment& environment, Claim& claim) {
+// Nodes may have different numbers of tasks: this node's number is in SLURM_STEP_TASKS_PER_NODE.
+Status read_slurm_nodes(const Environment& environment, Placement& placement) {
   const auto name = step_or_job(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const auto text = environment.get(name);
   if (!text) return {};
   const auto tasks = tasks_per_node(*text);
   if (!tasks) return invalid(fmt::format("{}: expected a list such as 2(x3),1, found '{}'", name, *text));
   const int total = std::accumulate(tasks->begin(), tasks->end(), 0);
-  const int node = claim.node_rank.value_or(0);
-  if (total != claim.world_size || node >= static_cast<int>(tasks->size())) {
+  const int node = placement.node_rank.value_or(0);
+  if (total != placement.world_size || node >= static_cast<int>(tasks->size())) {
     return invalid(fmt::format("{}='{}' contradicts {}={} and SLURM_NODEID={}: it has {} tasks on {} nodes", name,
-                               *text, claim.size_name, claim.world_size, node, total, tasks->size()));
+                               *text, placement.size_name, placement.world_size, node, total, tasks->size()));
   }
-  claim.local_world_size = (*tasks)[static_cast<std::size_t>(node)];
-  claim.num_nodes = static_cast<int>(tasks->size());
+  placement.local_world_size = (*tasks)[static_cast<std::size_t>(node)];
+  placement.num_nodes = static_cast<int>(tasks->size());
   return {};
 }
 
-Result<std::optional<Claim>> from_slurm(const Environment& environment) {
-  if (!inside_slurm_step(environment)) return std::optional<Claim>();
-  Claim claim{.source = "Slurm", .rank_name = "SLURM_PROCID"};
-  claim.size_name = step_or_job(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.rank, required(environment, "SLURM_PROCID", "SLURM_STEP_ID"));
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.world_size, required(environment, claim.size_name, "SLURM_PROCID"));
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.local_rank, required(environment, "SLURM_LOCALID", "SLURM_PROCID"));
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.node_rank, required(environment, "SLURM_NODEID", "SLURM_PROCID"));
+Result<std::optional<Placement>> from_slurm(const Environment& environment) {
+  if (!inside_slurm_step(environment)) return std::optional<Placement>();
+  Placement placement{.source = "Slurm", .rank_name = "SLURM_PROCID"};
+  placement.size_name = step_or_job(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.rank, required(environment, "SLURM_PROCID", "SLURM_STEP_ID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.world_size, required(environment, placement.size_name, "SLURM_PROCID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.local_rank, required(environment, "SLURM_LOCALID", "SLURM_PROCID"));
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.node_rank, required(environment, "SLURM_NODEID", "SLURM_PROCID"));
   const auto nodes_name = step_or_job(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES");
-  LOCKSTEP_ASSIGN_OR_RETURN(claim.num_nodes, number(environment, nodes_name));
-  LOCKSTEP_RETURN_IF_ERROR(read_slurm_nodes(environment, claim));
-  if (!claim.local_world_size && claim.num_nodes == 1) claim.local_world_size = claim.world_size;
-  if (!claim.local_world_size) {
+  LOCKSTEP_ASSIGN_OR_RETURN(placement.num_nodes, number(environment, nodes_name));
+  LOCKSTEP_RETURN_IF_ERROR(read_slurm_nodes(environment, placement));
+  if (!placement.local_world_size && placement.num_nodes == 1) placement.local_world_size = placement.world_size;
+  if (!placement.local_world_size) {
     LOCKSTEP_RETURN_IF_ERROR(required(environment, "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID").status());
   }
   const auto list_name = step_or_job(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
   if (const auto list = environment.get(list_name)) {
     const auto host = first_host(*list);
     if (!host) return invalid(fmt::format("{}: expected a list such as node[01-04], found '{}'", list_name, *list));
-    claim.first_host = *host;
+    placement.first_host = *host;
   }
-  claim.job_id = fmt::format("{}.{}", environment.get("SLURM_JOB_ID").value_or("0"),
-                             environment.get("SLURM_STEP_ID").value_or("0"));
-  return std::optional<Claim>(std::move(claim));
+  placement.job_id = fmt::format("{}.{}", environment.get("SLURM_JOB_ID").value_or("0"),
+                                 environment.get("SLURM_STEP_ID").value_or("0"));
+  return std::optional<Placement>(std::move(placement));
 }
 
 struct MpiNames {
   std::string source, rank, size, local_rank, local_size, job;
 };
 
-Result<std::optional<Claim>> from_mpi(const Environment& environment) {
+Result<std::optional<Placement>> from_mpi(const Environment& environment) {
   const std::vector<MpiNames> kinds{
       {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
        "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
       {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
   };
   for (const auto& names : kinds) {
-    Claim claim{.source = names.source, .rank_name = names.rank, .size_name = names.size};
+    Placement placement{.source = names.source, .rank_name = names.rank, .size_name = names.size};
     std::optional<int> rank, size;
     LOCKSTEP_RETURN_IF_ERROR(pair(environment, names.rank, names.size, rank, size));
     if (!rank) continue;
-    claim.rank = *rank;
-    claim.world_size = *size;
+    placement.rank = *rank;
+    placement.world_size = *size;
     LOCKSTEP_RETURN_IF_ERROR(
-        pair(environment, names.local_rank, names.local_size, claim.local_rank, claim.local_world_size));
+        pair(environment, names.local_rank, names.local_size, placement.local_rank, placement.local_world_size));
     const auto name_space = environment.get("PMIX_NAMESPACE").value_or("mpirun");
-    claim.job_id = environment.get(names.job).value_or(name_space);
-    return std::optional<Claim>(std::move(claim));
+    placement.job_id = environment.get(names.job).value_or(name_space);
+    return std::optional<Placement>(std::move(placement));
   }
-  return std::optional<Claim>();
+  return std::optional<Placement>();
 }
 
-Result<std::optional<Claim>> from_scheduler(const Environment& environment) {
+Result<std::optional<Placement>> from_scheduler(const Environment& environment) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto slurm, from_slurm(environment));
   LOCKSTEP_ASSIGN_OR_RETURN(auto mpi, from_mpi(environment));
   if (slurm && mpi && (slurm->rank != mpi->rank || slurm->world_size != mpi->world_size)) return mpi;
   return slurm ? slurm : mpi;
 }
 
-Status check_size_variable(const Environment& environment, const std::optional<Claim>& claim) {
+Status check_size_variable(const Environment& environment, const std::optional<Placement>& placement) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto size, number(environment, "WORLD_SIZE"));
   if (!size) return {};
-  if (!claim) return required(environment, "RANK", "WORLD_SIZE").status();
-  if (*size == claim->world_size) return {};
+  if (!placement) return required(environment, "RANK", "WORLD_SIZE").status();
+  if (*size == placement->world_size) return {};
   return invalid(fmt::format("WORLD_SIZE={} contradicts {}={}. Unset WORLD_SIZE, or start that many processes", *size,
-                             claim->size_name, claim->world_size));
+                             placement->size_name, placement->world_size));
 }
 
 Status against_launcher(const std::optional<int>& argument, std::string_view what, int variable,
@@ -179,25 +179,25 @@ Status against_launcher(const std::optional<int>& argument, std::string_view wha
                   what, *argument, name, variable));
 }
 
-// Ranks and sizes from elsewhere say nothing of machines; a scheduler that counts alike does.
-void adopt_places(const Environment& environment, Claim& claim) {
-  if (claim.local_rank) return;
+// Adds local values that the source lacks, from a scheduler that gives this process the same rank and world size.
+void add_local_values(const Environment& environment, Placement& placement) {
+  if (placement.local_rank) return;
   for (const auto from : {from_slurm, from_mpi}) {
-    // One that cannot be read has no say; it was not asked for.
-    const Result<std::optional<Claim>> read = from(environment);
+    // Errors of a scheduler that did not decide the rank are ignored.
+    const Result<std::optional<Placement>> read = from(environment);
     if (!read.ok() || !read.value()) continue;
-    const Claim& other = *read.value();
-    if (other.rank != claim.rank || other.world_size != claim.world_size || !other.local_rank) continue;
-    claim.local_rank = other.local_rank;
-    claim.local_world_size = other.local_world_size;
-    if (!claim.node_rank) claim.node_rank = other.node_rank;
-    if (!claim.num_nodes) claim.num_nodes = other.num_nodes;
+    const Placement& other = *read.value();
+    if (other.rank != placement.rank || other.world_size != placement.world_size || !other.local_rank) continue;
+    placement.local_rank = other.local_rank;
+    placement.local_world_size = other.local_world_size;
+    if (!placement.node_rank) placement.node_rank = other.node_rank;
+    if (!placement.num_nodes) placement.num_nodes = other.num_nodes;
     return;
   }
 }
 
-// The claim that decides, with the explicit rank and size in it.
-Result<Claim> decide(const WorldArguments& arguments, const Environment& environment) {
+// The placement of the first source that gives a rank, with the explicit rank and size in it.
+Result<Placement> decide(const WorldArguments& arguments, const Environment& environment) {
   const bool both = arguments.rank && arguments.world_size;
   LOCKSTEP_ASSIGN_OR_RETURN(const auto launcher, from_launcher(environment));
   if (launcher) {
@@ -206,42 +206,41 @@ Result<Claim> decide(const WorldArguments& arguments, const Environment& environ
     return *launcher;
   }
   if (both) {
-    return Claim{.source = "arguments",
-                 .rank_name = "argument rank",
-                 .size_name = "argument world_size",
-                 .rank = *arguments.rank,
-                 .world_size = *arguments.world_size};
+    return Placement{.source = "arguments",
+                     .rank_name = "argument rank",
+                     .size_name = "argument world_size",
+                     .rank = *arguments.rank,
+                     .world_size = *arguments.world_size};
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(auto claim, from_scheduler(environment));
-  LOCKSTEP_RETURN_IF_ERROR(check_size_variable(environment, claim));
-  if (!claim && (arguments.rank || arguments.world_size)) {
-    return invalid(fmt::format("the argument {}={} needs {} as well: nothing in the environment says it",
-                               arguments.rank ? "rank" : "world_size",
-                               arguments.rank ? *arguments.rank : *arguments.world_size,
-                               arguments.rank ? "world_size" : "rank"));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto placement, from_scheduler(environment));
+  LOCKSTEP_RETURN_IF_ERROR(check_size_variable(environment, placement));
+  if (!placement && (arguments.rank || arguments.world_size)) {
+    return invalid(fmt::format(
+        "the argument {}={} needs {} as well: the environment does not set it", arguments.rank ? "rank" : "world_size",
+        arguments.rank ? *arguments.rank : *arguments.world_size, arguments.rank ? "world_size" : "rank"));
   }
-  if (!claim) {
+  if (!placement) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto local, number(environment, "LOCAL_RANK"));
     if (local) LOCKSTEP_RETURN_IF_ERROR(required(environment, "RANK", "LOCAL_RANK").status());
-    return Claim{.source = "not distributed", .rank_name = "rank", .size_name = "world size"};
+    return Placement{.source = "not distributed", .rank_name = "rank", .size_name = "world size"};
   }
-  claim->rank = arguments.rank.value_or(claim->rank);
-  claim->world_size = arguments.world_size.value_or(claim->world_size);
-  return *std::move(claim);
+  placement->rank = arguments.rank.value_or(placement->rank);
+  placement->world_size = arguments.world_size.value_or(placement->world_size);
+  return *std::move(placement);
 }
 
 bool is_loopback(std::string_view host) {
   return host.starts_with("127.") || host == "localhost" || host == "::1" || host == "[::1]";
 }
 
-// The same on every rank and machine, whatever the standard library: FNV-1a.
+// FNV-1a, because the port must be the same on every rank and machine, with any standard library.
 int port_for_job(std::string_view job_id) {
   std::uint32_t hash = 2166136261U;
   for (const char letter : job_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
   return 10000 + static_cast<int>(hash % 20000);
 }
 
-Status resolve_master(const WorldArguments& arguments, const Environment& environment, const Claim& claim,
+Status resolve_master(const WorldArguments& arguments, const Environment& environment, const Placement& placement,
                       World& world) {
   world.master_addr = arguments.master_addr.value_or(environment.get("MASTER_ADDR").value_or(""));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto port, number(environment, "MASTER_PORT"));
@@ -249,33 +248,34 @@ Status resolve_master(const WorldArguments& arguments, const Environment& enviro
   if (world.master_port < 0 || world.master_port > 65535) {
     return invalid(fmt::format("MASTER_PORT: expected a port from 1 to 65535, found '{}'", world.master_port));
   }
-  if (claim.job_id.empty()) return {};
-  if (world.master_addr.empty()) world.master_addr = world.num_nodes == 1 ? "127.0.0.1" : claim.first_host;
-  if (world.master_port == 0) world.master_port = port_for_job(claim.job_id);
+  if (placement.job_id.empty()) return {};
+  if (world.master_addr.empty()) world.master_addr = world.num_nodes == 1 ? "127.0.0.1" : placement.first_host;
+  if (world.master_port == 0) world.master_port = port_for_job(placement.job_id);
   return {};
 }
 
-// mpirun gives all ranks of a job one random text, in their environment alone. It is this world's where mpirun counts
-// alike.
+// mpirun puts the same random text into the environment of all ranks of a job, and only there. It is this world's
+// secret if mpirun gives this process the same rank and world size.
 std::string secret_of_mpirun(const Environment& environment, const World& world) {
-  const Result<std::optional<Claim>> mpi = from_mpi(environment);
+  const Result<std::optional<Placement>> mpi = from_mpi(environment);
   if (!mpi.ok() || !mpi.value() || mpi.value()->rank != world.rank || mpi.value()->world_size != world.world_size)
     return {};
   return environment.get("OMPI_MCA_orte_precondition_transports").value_or("");
 }
 
-void resolve_places(const WorldArguments& arguments, const Claim& claim, std::string_view master_addr, World& world) {
-  const bool on_one_node = claim.num_nodes == 1 || arguments.num_nodes == 1 || is_loopback(master_addr);
-  const auto local_size = arguments.local_world_size ? arguments.local_world_size : claim.local_world_size;
+void resolve_local_values(const WorldArguments& arguments, const Placement& placement, std::string_view master_addr,
+                          World& world) {
+  const bool on_one_node = placement.num_nodes == 1 || arguments.num_nodes == 1 || is_loopback(master_addr);
+  const auto local_size = arguments.local_world_size ? arguments.local_world_size : placement.local_world_size;
   world.local_world_size = local_size.value_or(on_one_node ? world.world_size : 1);
   const bool fills_node = world.local_world_size >= world.world_size;
   const int divisor = std::max(world.local_world_size, 1);
-  const auto local_rank = arguments.local_rank ? arguments.local_rank : claim.local_rank;
+  const auto local_rank = arguments.local_rank ? arguments.local_rank : placement.local_rank;
   world.local_rank = local_rank.value_or(fills_node ? world.rank : world.rank % divisor);
   world.local_rank_known = local_rank.has_value() || world.world_size == 1;
-  const auto node_rank = arguments.node_rank ? arguments.node_rank : claim.node_rank;
+  const auto node_rank = arguments.node_rank ? arguments.node_rank : placement.node_rank;
   world.node_rank = node_rank.value_or(fills_node ? 0 : world.rank / divisor);
-  const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : claim.num_nodes;
+  const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : placement.num_nodes;
   const int estimate = (world.world_size + divisor - 1) / divisor;
   world.num_nodes = num_nodes.value_or(std::max(estimate, world.node_rank + 1));
 }
@@ -286,13 +286,13 @@ Status check_below(int value, std::string_view what, int limit, std::string_view
       fmt::format("{}={} contradicts {}={}: expected a value from 0 to {}", what, value, limit_what, limit, limit - 1));
 }
 
-Status check(const World& world, const Claim& claim) {
+Status check(const World& world, const Placement& placement) {
   if (world.world_size < 1)
-    return invalid(fmt::format("{}={}: expected at least 1", claim.size_name, world.world_size));
-  LOCKSTEP_RETURN_IF_ERROR(check_below(world.rank, claim.rank_name, world.world_size, claim.size_name));
+    return invalid(fmt::format("{}={}: expected at least 1", placement.size_name, world.world_size));
+  LOCKSTEP_RETURN_IF_ERROR(check_below(world.rank, placement.rank_name, world.world_size, placement.size_name));
   if (world.local_world_size < 1 || world.local_world_size > world.world_size) {
-    return invalid(fmt::format("{} processes on this node ({}) contradict {}={}", world.local_world_size, claim.source,
-                               claim.size_name, world.world_size));
+    return invalid(fmt::format("{} processes on this node ({}) contradict {}={}", world.local_world_size,
+                               placement.source, placement.size_name, world.world_size));
   }
   LOCKSTEP_RETURN_IF_ERROR(check_below(world.local_rank, "local rank", world.local_world_size, "local world size"));
   return check_below(world.node_rank, "node rank", world.num_nodes, "number of nodes");
@@ -301,16 +301,16 @@ Status check(const World& world, const Claim& claim) {
 }  // namespace
 
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Claim claim, decide(arguments, environment));
-  adopt_places(environment, claim);
+  LOCKSTEP_ASSIGN_OR_RETURN(Placement placement, decide(arguments, environment));
+  add_local_values(environment, placement);
   World world;
-  world.source = claim.source;
-  world.rank = claim.rank;
-  world.world_size = claim.world_size;
+  world.source = placement.source;
+  world.rank = placement.rank;
+  world.world_size = placement.world_size;
   const auto known_master = arguments.master_addr.value_or(environment.get("MASTER_ADDR").value_or(""));
-  resolve_places(arguments, claim, known_master, world);
-  LOCKSTEP_RETURN_IF_ERROR(check(world, claim));
-  LOCKSTEP_RETURN_IF_ERROR(resolve_master(arguments, environment, claim, world));
+  resolve_local_values(arguments, placement, known_master, world);
+  LOCKSTEP_RETURN_IF_ERROR(check(world, placement));
+  LOCKSTEP_RETURN_IF_ERROR(resolve_master(arguments, environment, placement, world));
   world.job_key = environment.get("LOCKSTEP_JOB_KEY").value_or(secret_of_mpirun(environment, world));
   return world;
 }

@@ -10,11 +10,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "cli/jobs.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -23,13 +23,6 @@ namespace lockstep::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> job(int workers, const std::string& script, std::vector<std::string> options = {}) {
-  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
-  words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"sh", "-c", script});
-  return words;
-}
 
 Finished run_job(int workers, const std::string& script, const std::vector<std::string>& options = {}) {
   return run_program(job(workers, script, options));
@@ -41,15 +34,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   std::sort(lines.begin(), lines.end());
   return lines;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 using Lines = std::vector<std::string>;
@@ -135,7 +119,7 @@ TEST(RunMulti, SlowReaderLosesNothing) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Process::Settings settings;
   settings.stdout_fd = ends[1];
-  // More than the pipes and the launcher's queue hold, so the workers have to wait for the reader.
+  // More than the pipes and the launcher's queue hold, so the workers must wait for the reader.
   Process launcher(job(2, "head -c 4000000 /dev/zero | tr '\\0' x | fold -w 100; echo; echo done $RANK"), settings);
   close(ends[1]);
   std::string text;
@@ -148,7 +132,7 @@ TEST(RunMulti, SlowReaderLosesNothing) {
   EXPECT_TRUE(contains(text, "[rank 1]: done 1\n"));
 }
 
-TEST(RunFault, ReaderThatLeavesEndsTheWorkersAsWithoutALauncher) {
+TEST(RunFault, AClosedReaderEndsTheWorkersAsWithoutALauncher) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Process::Settings settings;
@@ -183,36 +167,36 @@ TEST(RunFault, ExitCodeIsThatOfTheFirstFailure) {
   EXPECT_TRUE(contains(end.err, "it wrote nothing to stderr")) << end.err;
 }
 
-Finished run_failing(const std::string& folder, std::vector<std::string> leave_with = {}) {
+Finished run_failing(const std::string& folder, std::vector<std::string> exit_code = {}) {
   std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--grace", "20"};
-  if (!leave_with.empty() && leave_with.front() == "stay") words.back() = "0.1";
+  if (!exit_code.empty() && exit_code.front() == "stay") words.back() = "0.1";
   words.insert(words.end(), {LOCKSTEP_FAILING_WORKER, folder});
-  words.insert(words.end(), leave_with.begin(), leave_with.end());
+  words.insert(words.end(), exit_code.begin(), exit_code.end());
   return run_program(words);
 }
 
-TEST(RunFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
+TEST(RunFault, TheRankThatClaimedTheFailureIsNamedThoughAnotherExitedBefore) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string());
   EXPECT_EQ(end.exit_code, 5);
   EXPECT_TRUE(contains(end.err, "rank 0 failed first: exit code 5")) << end.err;
 }
 
-TEST(RunFault, RankWhereTheFailureBeganMayRecoverFromIt) {
+TEST(RunFault, TheRankThatClaimedTheFailureMayRecover) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string(), {"0"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
 }
 
-TEST(RunFault, RankWhereTheFailureBeganIsNotAwaitedForEver) {
+TEST(RunFault, TheRankThatClaimedTheFailureIsNotAwaitedForEver) {
   const ScratchFolder folder;
   const Finished end = run_failing(folder.path().string(), {"stay"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
 }
 
-TEST(RunFault, WorkersThatIgnoreBeingAskedAreKilled) {
+TEST(RunFault, WorkersThatIgnoreSigtermAreKilled) {
   const Finished end =
       run_job(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done", {"--grace", "0.1"});
   EXPECT_EQ(end.exit_code, 7);
@@ -278,7 +262,8 @@ TEST(RunFault, PortOfAnotherProgramIsNamed) {
   EXPECT_TRUE(contains(end.err, "127.0.0.1:" + port) && contains(end.err, "another program listens")) << end.err;
 }
 
-// Each worker has a child, and one that left the session and its parent; all ignore SIGTERM, SIGINT and SIGHUP.
+// Each worker has a child, and a grandchild in another session whose parent has exited. All ignore SIGTERM, SIGINT and
+// SIGHUP.
 constexpr const char* kFamily =
     "trap '' TERM INT HUP; sleep 600 & (setsid sh -c 'sleep 600 & sleep 600' &) ; echo ready; wait; sleep 600";
 
@@ -303,13 +288,13 @@ TEST(RunFault, KillOfTheLauncherEndsEveryDescendant) {
   expect_all_end_after(SIGKILL, 128 + SIGKILL);
 }
 
-TEST(RunFault, KillOfTheKeeperEndsEveryDescendant) {
+TEST(RunFault, KillOfTheSupervisorEndsEveryDescendant) {
   Process launcher(job(2, kFamily));
   ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
   for (const pid_t child : children_of(launcher.pid())) kill(child, SIGKILL);
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_TRUE(contains(end.err, "lockstep-keeper) was killed")) << end.err;
+  EXPECT_TRUE(contains(end.err, "lockstep-supervisor) was killed")) << end.err;
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
@@ -329,7 +314,7 @@ TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
-// The launcher and its job are in a PID namespace of their own, while /proc is still that of the machine.
+// The launcher and its job are in a new PID namespace, but /proc is still that of the machine.
 TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   const ScratchFolder folder;
   const std::string pid = folder.path("pid");
@@ -341,8 +326,8 @@ TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
   EXPECT_EQ(end.out, "0\n") << end.err;
 }
 
-// As a user who may have so many threads and processes in all: the launcher itself, its store's thread, the keeper,
-// ranks.
+// Runs as a user with a limit on threads and processes. They are needed in this order: the launcher, its store's
+// thread, the supervisor, the workers.
 TEST(RunFault, WithoutThreadsOrProcessesIsAnErrorThatLeavesNothing) {
   for (const int most : {1, 2, 3, 4}) {
     const std::string user = std::to_string(1'000'000'000 + getpid());

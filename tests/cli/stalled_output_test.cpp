@@ -1,4 +1,4 @@
-// Whatever becomes of the launcher's output, it goes on: signals, failures, restarts and the end are handled.
+// The launcher works on when its output stalls or fails: it handles signals, failures, restarts and the end of the job.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -12,12 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cli/jobs.h"
 #include "lockstep/base/fd.h"
 #include "support/full_disk.h"
 #include "support/process.h"
@@ -26,22 +26,6 @@
 namespace lockstep::test {
 namespace {
 
-std::vector<std::string> job(int workers, const std::string& script, std::vector<std::string> options = {}) {
-  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
-  words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"sh", "-c", script});
-  return words;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 std::string read_to_the_end(int fd) {
   std::string text;
   char buffer[65536];
@@ -49,7 +33,7 @@ std::string read_to_the_end(int fd) {
   return text;
 }
 
-// An output that nobody reads.
+// An output whose reader does not read.
 struct Stalled {
   Fd ours;
   Fd launchers;
@@ -65,13 +49,13 @@ Stalled stalled_output(Kind kind) {
     EXPECT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
     for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
-  if (kind == Kind::kStoppedTerminal) EXPECT_EQ(tcflow(ends[1], TCOOFF), 0);  // as Ctrl-S
+  if (kind == Kind::kStoppedTerminal) EXPECT_EQ(tcflow(ends[1], TCOOFF), 0);  // like Ctrl-S
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
 class StalledOutputFault : public testing::TestWithParam<Kind> {
  protected:
-  // A launcher whose stdout and stderr are both stalled.
+  // Starts a launcher whose stdout and stderr are both stalled.
   std::unique_ptr<Process> start(const std::vector<std::string>& command) {
     output_ = stalled_output(GetParam());
     Process::Settings settings;
@@ -86,8 +70,8 @@ class StalledOutputFault : public testing::TestWithParam<Kind> {
   const ScratchFolder folder_;
 };
 
-// Writes without end until the pipe to the launcher is full for good; the others go on when that is so.
-const std::string kFlood = "yes 'a line of output that nobody takes' & ";
+// Writes without end. The pipe to the launcher fills and stays full while kStalled waits.
+const std::string kFlood = "yes 'a line of output that is not read' & ";
 const std::string kStalled = "sleep 1; ";
 
 TEST_P(StalledOutputFault, SignalsAreHandled) {
@@ -138,7 +122,7 @@ TEST(OutputFault, ATerminalThatGoesOnShowsEverything) {
   Process launcher(job(2, "seq 1 40000; echo end"), settings);
   std::thread reader([&, fd = output.ours.get()] {
     const std::string text = read_to_the_end(fd);
-    EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 80002);  // more where a line's beginning had waited long
+    EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 80002);  // more if the beginning of a line had to wait
     EXPECT_TRUE(contains(text, "[rank 0]: end") && contains(text, "[rank 1]: end"));
   });
   tcflow(output.launchers.get(), TCOON);
@@ -182,7 +166,7 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
 
 TEST(OutputFault, ALimitOnFilesSizesDoesNotEndTheLauncher) {
   const ScratchFolder folder;
-  const FileSizeLimit limit(2 << 20);  // the launcher keeps its keeper in a file in memory
+  const FileSizeLimit limit(2 << 20);  // the launcher keeps its supervisor in a file in memory
   Process launcher({"sh", "-c",
                     std::string("exec ") + LOCKSTEP_PROGRAM + " run --nproc-per-node 2 --log-dir " +
                         folder.path("logs") + " --rdzv-id j --tee 1 sh -c 'seq 1 400000' > /dev/null"});

@@ -1,5 +1,5 @@
-"""Each check of tools/docs notices what it is there for, and lets pass what is right."""
-from tools import Project  # first: it finds the modules below
+"""Each check of tools/docs finds its errors, and accepts correct pages."""
+from tools import Project  # first: it makes the modules below importable
 
 import code_blocks
 import commands
@@ -28,7 +28,7 @@ class Links(Project):
             "docs/a.md:1: the link to b.md leads nowhere",
             "docs/a.md:3: README.md has no heading #nowhere"])
 
-    def test_an_index_that_lacks_something(self):
+    def test_an_incomplete_index(self):
         self.write("docs/new.md", "")
         self.write("examples/second/main.cpp", "")
         self.assertEqual(self.found_by(links.check), [
@@ -52,7 +52,7 @@ class Environment(Project):
     def test_agreement(self):
         self.assertEqual(self.found_by(environment.check), [])
 
-    def test_a_variable_that_the_page_lacks(self):
+    def test_a_variable_that_is_not_on_the_page(self):
         self.write("include/c.h", '\nconstexpr auto kName = "LOCKSTEP_NEW";\nnumber(environment, "SIZE");')
         self.write("src/b.cpp", 'all{\n  {"TLS", "tcp"},\n  {"LOG_LEVEL", "error"}};\nstd::string("UCX_") + name;')
         self.assertEqual(self.found_by(environment.check), [
@@ -60,10 +60,10 @@ class Environment(Project):
             "include/c.h:2: the environment variable LOCKSTEP_NEW is not in docs/environment.md",
             "include/c.h:3: the environment variable SIZE is not in docs/environment.md"])
 
-    def test_a_variable_that_nobody_reads_any_more(self):
+    def test_a_variable_that_no_source_uses(self):
         self.write("src/a.cpp", 'getenv("RANK");')
         self.assertEqual(self.found_by(environment.check),
-                         ["docs/environment.md:1: no source names LOCKSTEP_A; take it off this page"])
+                         ["docs/environment.md:1: no source uses LOCKSTEP_A; remove it from this page"])
 
 
 class Commands(Project):
@@ -71,7 +71,7 @@ class Commands(Project):
         super().setUp()
         self.write("dev", "cat <<TEXT\n  test    run\n            --label L\n  check\n            --quick\nTEXT\n")
         self.write("src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
-        self.write("src/cli/pictures/verbs.cpp", '"--resize"')
+        self.write("src/cli/pictures/commands.cpp", '"--resize"')
         self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
 
     def test_good_ones(self):
@@ -84,15 +84,15 @@ class Commands(Project):
         self.write("README.md", "./dev tset\n./dev test --lable unit\nlockstep run --nproc 2 --tee 3 ./train\n"
                                 "lockstep data check --all\ncmake -DLOCKSTEP_TEST=OFF\n")
         self.assertEqual(self.found_by(commands.check), [
-            "README.md:1: ./dev has no verb 'tset'",
+            "README.md:1: ./dev has no command 'tset'",
             "README.md:2: ./dev help does not name --lable",
             "README.md:3: lockstep run has no option --nproc",
             "README.md:4: lockstep data check has no option --all",
-            "README.md:5: CMake knows no LOCKSTEP_TEST"])
+            "README.md:5: CMake has no setting LOCKSTEP_TEST"])
 
 
 class CodeBlocks(Project):
-    MISSING = "no file of tests/documented or examples has this code; add it there, so that it is compiled"
+    MISSING = "no file of tests/documented or examples contains this code; add it there, so that it is compiled"
 
     def setUp(self):
         super().setUp()
@@ -104,20 +104,20 @@ class CodeBlocks(Project):
         self.write("docs/a.md", "\n".join(["text", "```cpp", *lines, "```", ""]))
         return self.found_by(code_blocks.check)
 
-    def test_what_is_compiled(self):
+    def test_compiled_blocks(self):
         self.assertEqual(self.page("#include <a/b.h>", "", "int x = 1;   // another comment", 'call("http://x", x);'), [])
         self.assertEqual(self.page("int x = 1;", "...", "for (;;) { ... }"), [])
         self.assertEqual(self.page("int main() {", "  return 0;", "}"), [])
 
-    def test_what_is_not(self):
+    def test_other_blocks(self):
         missing = [f"docs/a.md:3: {self.MISSING}"]
         self.assertEqual(self.page("int z = 1;"), missing)
         self.assertEqual(self.page('call("http://y", x);'), missing)
-        self.assertEqual(self.page("int x = 1;", "int y = 2;"), missing)  # not one piece there
+        self.assertEqual(self.page("int x = 1;", "int y = 2;"), missing)  # not adjacent there
         self.assertEqual(self.page("int y = 2;", "...", "int x = 1;"), missing)
         self.assertEqual(self.page("#include <a/c.h>", "int x = 1;"), missing)
 
-    def test_a_block_that_does_not_say_what_it_is(self):
+    def test_a_block_without_a_language(self):
         self.write("docs/a.md", "```\nstd::vector<int> x;\n```\n")
         self.assertEqual(self.found_by(code_blocks.check),
                          ["docs/a.md:1: line 2: this block looks like C++; begin it with ```cpp"])

@@ -1,8 +1,8 @@
-"""What tools/docs/doxygen_filter.py makes of a header."""
+"""The output of tools/docs/doxygen_filter.py for a header."""
 import unittest
 from pathlib import Path
 
-import tools  # noqa: F401, first: it finds the module below
+import tools  # noqa: F401, first: it makes the module below importable
 
 import doxygen_filter
 
@@ -22,16 +22,16 @@ class Filter(unittest.TestCase):
                     "#pragma once\n\nnamespace a {\n/// A thing.\nstruct S {\n  int x;  ///< its size,\n          ///< in bytes\n"
                     "  /// Another.\n  int y{-1};\n};\n}  // namespace a\n")
 
-    def test_what_stays_as_it_is(self):
+    def test_unchanged_lines(self):
         same = ("#pragma once\n// A headline\n\nclass S {\n  // Before a label.\n public:\n  int f() {\n    // Why.\n    return 1;  // one\n"
                 "  }\n  S(int x) {}  // NOLINT(google-explicit-constructor)\n  // The end.\n};\n#include <a>  // IWYU pragma: export\n")
         self.expect(same, same)
 
-    def test_text_that_doxygen_would_take_for_its_own(self):
+    def test_text_that_looks_like_markup(self):
         self.expect("int f();\n// A std::vector<int> or `vector<int>`, a@b, #41, *_async, a\\b.\nint g();\n",
                     "int f();\n/// A std::vector\\<int\\> or `vector<int>`, a\\@b, \\#41, \\*_async, a\\\\b.\nint g();\n")
 
-    def test_the_class_after_which_the_file_is_named(self):
+    def test_the_class_that_the_file_is_named_after(self):
         copied = "/// @copydoc lockstep/nn/my_thing.h\n"
         self.expect("class Other;\nclass MyThing;\nclass MyThing {\n};\n", f"class Other;\nclass MyThing;\n{copied}class MyThing {{\n}};\n",
                     "my_thing.h")

@@ -1,4 +1,4 @@
-"""What the tests of tools/docs share."""
+"""Helpers for the tests of tools/docs."""
 import sys
 import tempfile
 import unittest

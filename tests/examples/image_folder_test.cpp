@@ -1,4 +1,4 @@
-// The example that trains ResNet-18 on a folder of pictures, on a folder small enough for a test.
+// The example that trains ResNet-18 on a folder of pictures, with a small folder.
 #include <gtest/gtest.h>
 
 #include "support/process.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kProgram = LOCKSTEP_EXAMPLES_FOLDER "/image_folder_train";
 
-// A PPM, the one format that needs no library to write.
+// A PPM, because it is easy to write without a library.
 std::string picture(int level) {
   constexpr int kSide = 40;
   std::string bytes = "P6\n" + std::to_string(kSide) + " " + std::to_string(kSide) + "\n255\n";
@@ -27,14 +27,14 @@ TEST(ImageFolderExampleMulti, TrainsOnTwoRanks) {
   EXPECT_NE(finished.out.find("epoch 0: loss "), std::string::npos) << finished.out;
 }
 
-TEST(ImageFolderExample, NamesTheFolderThatIsNotThere) {
+TEST(ImageFolderExample, NamesAMissingFolder) {
   const Finished finished = run_program({kProgram, "/no/such/folder"});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_NE(finished.err.find("image_folder_train: cannot open the folder /no/such/folder"), std::string::npos)
       << finished.err;
 }
 
-TEST(ImageFolderExample, SaysHowItIsUsed) {
+TEST(ImageFolderExample, PrintsItsUsage) {
   const Finished finished = run_program({kProgram});
   EXPECT_EQ(finished.exit_code, 2);
   EXPECT_NE(finished.err.find("FOLDER has a subfolder of pictures for each class"), std::string::npos) << finished.err;

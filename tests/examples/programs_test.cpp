@@ -12,7 +12,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// What the ranks printed, sorted; the launcher may put a rank's name in front.
+// The lines that the ranks printed, sorted, without the launcher's prefix.
 Lines run_example(const std::string& program, int ranks, const Lines& arguments = {}) {
   Lines command{LOCKSTEP_PROGRAM,      "run",
                 "--standalone",        "--nproc-per-node",
@@ -44,7 +44,7 @@ TEST(TutorialMulti, GroupOfTwoInAWorldOfFour) {
             (Lines{"Rank 0 has data 2", "Rank 1 has data 2", "Rank 2 has data 1", "Rank 3 has data 1"}));
 }
 
-TEST(TutorialMulti, ReduceLeavesTheOthersAlone) {
+TEST(TutorialMulti, ReduceDoesNotChangeOtherRanks) {
   EXPECT_EQ(run_example("tutorial_reduce", 3), (Lines{"Rank 0 has data 6", "Rank 1 has data 2", "Rank 2 has data 3"}));
 }
 
@@ -53,7 +53,7 @@ TEST(TutorialMulti, GatherOfUnknownShapes) {
             (Lines{"Rank 0 has shapes [1, 2][2, 2]", "Rank 1 has shapes [1, 2][2, 2]"}));
 }
 
-// It checks by itself that the models end alike.
+// The program itself checks that all models are equal at the end.
 TEST(TutorialMulti, AverageGradientsByHand) {
   const Lines lines = run_example("tutorial_average_gradients", 2, {LOCKSTEP_FASHION_MNIST, "3"});
   ASSERT_EQ(lines.size(), 2U);
@@ -66,7 +66,7 @@ TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
                    "Rank 2 has 5 in its row, 2 in its column", "Rank 3 has 5 in its row, 4 in its column"}));
 }
 
-TEST(ProcessGroupExamplesMulti, WorkForWhoeverIsReady) {
+TEST(ProcessGroupExamplesMulti, TasksForAnyReadyRank) {
   EXPECT_EQ(run_example("groups_any_source", 3), (Lines{"Rank 0 has the sum of squares 285"}));
 }
 
@@ -75,7 +75,7 @@ TEST(ProcessGroupExamplesMulti, RingOfBatches) {
             (Lines{"Rank 0 has data 6", "Rank 1 has data 6", "Rank 2 has data 6"}));
 }
 
-TEST(ProcessGroupExamplesMulti, StoreOnItsOwn) {
+TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),
             (Lines{"Rank 0 reads hello", "Rank 1 reads hello", "Rank 2 reads hello"}));

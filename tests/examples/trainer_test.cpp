@@ -1,4 +1,4 @@
-// The Fashion-MNIST trainer, started as its users start it, on a few made-up images.
+// The Fashion-MNIST trainer, started as users start it, on a few generated images.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ void expect_in(const std::string& text, const Words& parts) {
 class Trainer : public testing::Test {
  protected:
   Trainer() {
-    constexpr std::uint32_t kTrain = 203;  // no multiple of batch size and ranks
+    constexpr std::uint32_t kTrain = 203;  // not a multiple of batch size and ranks
     constexpr std::uint32_t kTest = 41;
     folder_.write("data/train-images-idx3-ubyte", images(kTrain));
     folder_.write("data/train-labels-idx1-ubyte", labels(kTrain));
@@ -74,7 +74,7 @@ class Trainer : public testing::Test {
     return words;
   }
 
-  // Under `lockstep run`, whose SIGTERM after the first failure the ranks ignore, so that each says its own error.
+  // Under `lockstep run`. The ranks ignore its SIGTERM after the first failure, so that each prints its own error.
   Finished train(int ranks, const Words& options) const {
     Words words{LOCKSTEP_PROGRAM,
                 "run",
@@ -96,7 +96,7 @@ class Trainer : public testing::Test {
     EXPECT_EQ(end.exit_code, 1) << end.err;
     for (const char* rank : {"[rank 0]: ", "[rank 1]: "}) {
       const std::size_t start = end.err.find(std::string(rank) + "fashion_mnist: ");
-      ASSERT_NE(start, std::string::npos) << rank << "said nothing in: " << end.err;
+      ASSERT_NE(start, std::string::npos) << rank << "printed nothing in: " << end.err;
       expect_in(end.err.substr(start, end.err.find('\n', start) - start), parts);
     }
     expect_in(end.err, {"failed first: exit code 1"});
@@ -113,7 +113,7 @@ TEST_P(TrainerMulti, ResumedRunHasTheSameBitsAsAnUninterruptedOne) {
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   EXPECT_EQ(count_of(whole.out, " s, train loss "), 3U) << whole.out;
   expect_in(whole.out, {"epoch 1/3: ", "epoch 3/3: ", ", test accuracy "});
-  EXPECT_EQ(count_of(whole.out, "\r"), 0U) << "a progress bar, where there is no terminal";
+  EXPECT_EQ(count_of(whole.out, "\r"), 0U) << "a progress bar without a terminal";
 
   const Finished first = train(GetParam(), {"--epochs", "1", "--checkpoint-dir", path("parts")});
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -136,7 +136,7 @@ TEST_F(Trainer, ShowsAProgressBarOnATerminal) {
   settings.stdout_fd = other_end.get();
   const Finished end = Process(alone({"--epochs", "1"}), settings).finish(std::chrono::seconds(60));
   ASSERT_EQ(end.exit_code, 0) << end.err;
-  other_end.reset();  // so that reading ends after the last byte
+  other_end.reset();  // else reading does not end after the last byte
   std::string shown;
   char buffer[4096];
   for (ssize_t size = 0; (size = read(terminal.get(), buffer, sizeof buffer)) > 0;) shown.append(buffer, size);
@@ -180,7 +180,7 @@ TEST_F(TrainerFault, DamagedCheckpointsAreNamedOnEveryRank) {
   expect_error_on_both_ranks({"--checkpoint-dir", path("saved"), "--resume"}, {path("saved")});
 }
 
-// Rank 0 alone writes; its failure reaches the other.
+// Only rank 0 writes. Its failure reaches the other rank.
 TEST_F(TrainerFault, FailureOfOneRankReachesTheOther) {
   const Finished end = train(2, {"--epochs", "3", "--report", path("nowhere/report")});
   EXPECT_EQ(end.exit_code, 1);

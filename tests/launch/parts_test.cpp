@@ -1,4 +1,4 @@
-// The launcher's parts that are plain functions.
+// The parts of the launcher that need no processes.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -47,12 +47,12 @@ TEST(WorkerEnvironment, OursWinOverInherited) {
 }
 
 TEST(WorkerEnvironment, RanksFollowFromTheNodesFirst) {
-  JobFacts job;
+  JobSpec job;
   job.local_world_size = 2;
   job.world_size = 6;
   job.first_rank = 4;
   job.node_rank = 2;
-  job.nodes = 3;
+  job.num_nodes = 3;
   const auto entries = merge_environment({}, worker_variables(job, 1));
   EXPECT_STREQ(find_variable(entries, "RANK"), "5");
   EXPECT_STREQ(find_variable(entries, "LOCAL_RANK"), "1");
@@ -101,7 +101,7 @@ TEST(Tail, ShowsWhatATerminalWould) {
   EXPECT_EQ(visible_part(""), "");
 }
 
-// What a console wrote into a pipe.
+// The bytes that a console writes into a pipe.
 std::string written(bool terminal, const std::function<void(Console&)>& fill) {
   std::array<int, 2> ends{};
   EXPECT_EQ(pipe(ends.data()), 0);
@@ -174,7 +174,7 @@ TEST(JobServices, KeysAreFresh) {
 TEST(JobServices, ReservedPortIsForThoseWhoNameIt) {
   const ReservedPort reserved = reserve_port("127.0.0.1", 0).value();
   ASSERT_GT(reserved.port, 0);
-  // The one it is kept for: SO_REUSEADDR and the number, here on all interfaces like rank 0 of env://.
+  // A listener as intended: SO_REUSEADDR and the port's number, on all interfaces like rank 0 of env://.
   const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -183,12 +183,12 @@ TEST(JobServices, ReservedPortIsForThoseWhoNameIt) {
   address.sin_port = htons(static_cast<std::uint16_t>(reserved.port));
   ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << strerror(errno);
   ASSERT_EQ(listen(listener.get(), 1), 0) << strerror(errno);
-  // And while someone listens there, it cannot be reserved.
+  // While it listens there, the port cannot be reserved.
   EXPECT_EQ(reserve_port("127.0.0.1", reserved.port).status().code(), ErrorCode::kUnavailable);
 }
 
 TEST(JobServices, StoreListensForThisJob) {
-  JobFacts job;
+  JobSpec job;
   job.job_key = make_job_key().value();
   const JobServices services = JobServices::start(job).value();
   EXPECT_EQ(job.store, "127.0.0.1:" + std::to_string(services.store->port()));

@@ -1,4 +1,4 @@
-// Processes that do not die, or that /proc does not show: the launcher's end is bounded, and says what is left.
+// Processes that do not die, or that /proc does not show: the launcher still exits in time, and names what is left.
 #include "launch/process_tree.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <string>
 
 #include "launch/agent.h"
-#include "launch/keeper/descendants.h"
+#include "launch/supervisor/descendants.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -27,8 +27,8 @@ namespace {
 
 using test::wait_for;
 
-// To its parent, a process looks as one does that waits for a device, and cannot be ended: its tracer has to take note
-// of its death first.
+// Makes a process look to its parent like one that waits for a device: after SIGKILL its parent cannot reap it until
+// its tracer has.
 class Undying {
  public:
   explicit Undying(pid_t pid) : pid_(pid) { EXPECT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0); }
@@ -50,38 +50,38 @@ std::string read_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-TEST(ProcessTreeFault, AProcessThatDoesNotDieIsNamedAndLeftToTheKeeper) {
+TEST(ProcessTreeFault, AProcessThatDoesNotDieIsNamedAndLeftToTheSupervisor) {
   Command command;
   command.executable = "/bin/sleep";
   command.arguments = {"sleep", "600"};
   auto tree = ProcessTree::start(std::vector<Command>{command, command});
   ASSERT_TRUE(tree.ok()) << tree.status().message();
   const pid_t pid = tree->pids()[1];
-  const std::set<pid_t> keeper = test::children_of(getpid());
+  const std::set<pid_t> supervisor = test::children_of(getpid());
   Undying undying(pid);
   const Status ended = tree->end(std::chrono::milliseconds(200));
   EXPECT_EQ(ended.code(), ErrorCode::kTimeout);
   EXPECT_NE(ended.message().find("process " + std::to_string(pid) + " ('sleep') did not die"), std::string::npos)
       << ended.message();
-  ASSERT_EQ(keeper.size(), 1U);
-  EXPECT_EQ(waitpid(*keeper.begin(), nullptr, WNOHANG), 0) << "the keeper has left before its child";
+  ASSERT_EQ(supervisor.size(), 1U);
+  EXPECT_EQ(waitpid(*supervisor.begin(), nullptr, WNOHANG), 0) << "the supervisor has left before its child";
   undying.let_go();
-  EXPECT_EQ(waitpid(*keeper.begin(), nullptr, 0), *keeper.begin());
+  EXPECT_EQ(waitpid(*supervisor.begin(), nullptr, 0), *supervisor.begin());
 }
 
-TEST(ProcessTreeFault, AFrozenKeeperIsWoken) {
+TEST(ProcessTreeFault, AFrozenSupervisorIsWoken) {
   Command command;
   command.executable = "/bin/sleep";
   command.arguments = {"sleep", "600"};
   auto tree = ProcessTree::start(std::vector<Command>{command});
   ASSERT_TRUE(tree.ok()) << tree.status().message();
-  const std::set<pid_t> keeper = test::children_of(getpid());
-  ASSERT_EQ(keeper.size(), 1U);
-  kill(*keeper.begin(), SIGSTOP);
+  const std::set<pid_t> supervisor = test::children_of(getpid());
+  ASSERT_EQ(supervisor.size(), 1U);
+  kill(*supervisor.begin(), SIGSTOP);
   EXPECT_TRUE(tree->end().ok());
 }
 
-// What run_job answers in a process of its own; `meanwhile` gets its pid.
+// The exit code of run_job in a new process. `meanwhile` gets its pid.
 int run_job_apart(const JobOptions& options, const std::string& error_file,
                   const std::function<void(pid_t)>& meanwhile) {
   const pid_t pid = fork();
@@ -130,13 +130,13 @@ TEST(Descendants, AreFoundWithAndWithoutProc) {
     while (true) pause();
   }
   std::set<pid_t> shown;
-  EXPECT_EQ(keeper::for_each_child_in_proc([&](pid_t pid) { shown.insert(pid); }), 1);
+  EXPECT_EQ(supervisor::for_each_child_in_proc([&](pid_t pid) { shown.insert(pid); }), 1);
   EXPECT_EQ(shown, std::set<pid_t>{child});
-  EXPECT_TRUE(keeper::is_child(child));
-  EXPECT_FALSE(keeper::is_child(getpid()));
-  EXPECT_FALSE(keeper::is_child(1));
-  EXPECT_TRUE(keeper::kill_descendants(-1, [](pid_t, int) {}));
-  EXPECT_FALSE(keeper::is_child(child));
+  EXPECT_TRUE(supervisor::is_child(child));
+  EXPECT_FALSE(supervisor::is_child(getpid()));
+  EXPECT_FALSE(supervisor::is_child(1));
+  EXPECT_TRUE(supervisor::kill_descendants(-1, [](pid_t, int) {}));
+  EXPECT_FALSE(supervisor::is_child(child));
 }
 
 }  // namespace

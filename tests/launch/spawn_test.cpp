@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As run_processes sets it up, for tests that look at the Status.
+// Calls spawn as run_processes does, for tests that check the Status.
 Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::nanoseconds timeout = 30s,
                   std::chrono::milliseconds grace = 200ms) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
@@ -97,8 +97,8 @@ TEST(SpawnFault, SignalIsNamed) {
   EXPECT_NE(status.message().find("signal SIGKILL (9)"), std::string::npos) << status.message();
 }
 
-// Rank 0 has told the others and unwinds, until rank 1 has failed of it and is gone.
-TEST(SpawnFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
+// Rank 0 has told the others and unwinds until rank 1 has failed because of it and has exited.
+TEST(SpawnFault, TheRankThatClaimedTheFailureIsNamedThoughAnotherExitedBefore) {
   const test::SharedScratchFolder folder;
   const auto fail = [&](int rank) {
     const Fd alive(open(folder.path("alive").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -110,7 +110,7 @@ TEST(SpawnFault, RankWhereTheFailureBeganIsNamedThoughAnotherIsGoneBefore) {
       flock(alive.get(), LOCK_EX);
       tell("locked");
       wait_for("claimed");
-      // No destructor of `alive`: it is held until the process is gone.
+      // No destructor of `alive`: the lock is held until the process has exited.
       _exit(7);
     }
     wait_for("locked");
@@ -134,7 +134,7 @@ TEST(SpawnFault, ProcessThatNeverArrivesIsAnError) {
   options.argv = {"spawn_test", "--gtest_list_tests", "--gtest_filter=-*"};
   const Status status = spawn([](int) {}, options);
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
-  EXPECT_NE(status.message().find("before it arrived at call"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("before it reached call"), std::string::npos) << status.message();
 }
 
 TEST(SpawnFault, TimeoutNamesTheRanksThatStillRan) {
@@ -160,7 +160,7 @@ TEST(SpawnFault, GrandchildrenThatHideAreEnded) {
   const test::Leftovers before = test::Leftovers::now();
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
-  // The write end is inherited by all descendants, so end of file means that none of them lives.
+  // All descendants inherit the write end, so end of file means that none of them lives.
   const Status status = spawn_here(1, 1, [](int) {
     if (fork() == 0) {
       setsid();
@@ -178,7 +178,7 @@ TEST(SpawnFault, GrandchildrenThatHideAreEnded) {
   test::expect_nothing_left(before);
 }
 
-// The test starts itself as the parent, which its environment tells.
+// The test starts itself again as the parent of spawn; a variable in the environment says so.
 TEST(SpawnFault, KillOfTheParentEndsEveryDescendant) {
   constexpr const char* kRole = "LOCKSTEP_TEST_SPAWN_PARENT";
   if (std::getenv(kRole) != nullptr) {
@@ -208,7 +208,7 @@ TEST(SpawnFault, KillOfTheParentEndsEveryDescendant) {
   EXPECT_TRUE(parent.wait_until_no_descendant());
 }
 
-// run_processes must see what goes wrong in a rank.
+// run_processes must report errors of a rank.
 TEST(SpawnMulti, FailuresInARankFailTheTest) {
   testing::TestPartResultArray results;
   {

@@ -53,7 +53,7 @@ const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
                          {"PMIX_NAMESPACE", "1234@1"}};
 const Variables kPmi{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
 
-constexpr int kAnyPort = -1;  // worked out from a job id: see WorldPort
+constexpr int kAnyPort = -1;  // derived from a job id, see WorldPort
 
 std::vector<Case> cases() {
   return {
@@ -162,7 +162,7 @@ TEST_P(WorldTable, Resolves) {
 
 INSTANTIATE_TEST_SUITE_P(All, WorldTable, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
 
-TEST(World, KnowsWhetherSomebodySaidTheLocalRank) {
+TEST(World, KnowsWhetherTheLocalRankWasGiven) {
   const auto known = [](const Variables& variables, const WorldArguments& arguments) {
     const auto world = resolve_world(arguments, Environment(variables));
     return world.ok() && world.value().local_rank_known;
@@ -293,7 +293,7 @@ TEST(SlurmLists, TasksPerNode) {
   for (const auto& [text, expected] : table) EXPECT_EQ(tasks_per_node(text), expected) << text;
 }
 
-// Only a secret of exactly this world's ranks will do.
+// The job key is a secret of exactly this world's ranks, or empty.
 TEST(WorldJobKey, IsThatOfTheEnvironmentOrOfMpirun) {
   const auto key_of = [](const Variables& variables) {
     return resolve_world({}, Environment(variables)).value().job_key;
@@ -303,7 +303,7 @@ TEST(WorldJobKey, IsThatOfTheEnvironmentOrOfMpirun) {
   EXPECT_EQ(key_of(kOpenMpi), "");
   EXPECT_EQ(key_of(secret), "650f7d0afedf44d0-8985a3ad15de0891");
   EXPECT_EQ(key_of(with(secret, {{"LOCKSTEP_JOB_KEY", "mine"}})), "mine");
-  // Launcher variables that count as mpirun does, and a world that is put together of several mpiruns.
+  // Launcher variables with mpirun's rank and size, and a world made of several mpiruns.
   EXPECT_NE(key_of(with(secret, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})), "");
   EXPECT_EQ(key_of(with(secret, {{"RANK", "1"}, {"WORLD_SIZE", "4"}})), "");
 }

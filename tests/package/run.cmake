@@ -1,10 +1,10 @@
-# Run by ctest; see CMakeLists.txt. The scratch folder goes away afterwards, also when a step fails.
+# Run by ctest, see CMakeLists.txt. Removes the scratch folder at the end, also if a step fails.
 function(fail text)
   file(REMOVE_RECURSE ${SCRATCH})
   message(FATAL_ERROR "${text}")
 endfunction()
 
-# OUTPUT of the command, which must succeed, or with FAILS as the first argument must not.
+# Sets OUTPUT to the command's output. The command must succeed; with FAILS as the first argument it must fail.
 function(step name)
   list(POP_FRONT ARGN first)
   set(fails OFF)
@@ -23,7 +23,7 @@ function(step name)
 endfunction()
 
 function(expect_output pattern)
-  # CMake wraps its messages.
+  # CMake breaks the lines of its messages.
   string(REGEX REPLACE "[ \n]+" " " text "${OUTPUT}")
   if(NOT text MATCHES "${pattern}")
     fail("expected '${pattern}' in:\n${OUTPUT}")
@@ -32,7 +32,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${SCRATCH})
 step("install" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${SCRATCH}/built-for)
-# A package that is moved, an image that is copied: nothing may point to where it was installed.
+# The package may be moved or copied into an image, so no file may contain the path of the installation.
 file(RENAME ${SCRATCH}/built-for ${SCRATCH}/moved)
 
 set(configure ${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${SCRATCH}/moved
@@ -53,7 +53,7 @@ if(TORCH)
   step("run on two processes" ${launcher} run --nproc-per-node 2 ${SCRATCH}/build/consumer)
   expect_output("rank 0 of 2: slope 2.00")
   expect_output("rank 1 of 2: slope 2.00")
-  # A backend's library is found where the package lies now.
+  # A backend's library is found in the moved package.
   if(MPI)
     step("run over MPI" mpirun --allow-run-as-root --oversubscribe --mca oob_tcp_if_include lo --mca btl self,vader -n 2
       ${SCRATCH}/build/consumer mpi)

@@ -1,4 +1,4 @@
-// What the tests with other launchers share.
+// Shared by the tests with other launchers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace lockstep::test {
 
 using Words = std::vector<std::string>;
 
-// What join_world prints, in the order of the ranks, when all are on this machine.
+// The output of join_world, in the order of the ranks, if all ranks are on this machine.
 inline std::string world_lines(int ranks, const std::string& source) {
   std::ostringstream lines;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -31,7 +31,7 @@ Finished torchrun(const Words& options) {
   Words words{LOCKSTEP_PYTHON, "-m", "torch.distributed.run"};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"--no-python", LOCKSTEP_JOIN_WORLD});
-  const ScratchFolder scratch;  // for its logs, which it leaves
+  const ScratchFolder scratch;  // for its logs, which it does not delete
   Process::Settings settings;
   settings.environment = {"TMPDIR=" + scratch.path().native()};
   return Process(words, settings).finish(std::chrono::seconds(90));

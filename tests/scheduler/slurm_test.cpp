@@ -1,4 +1,5 @@
-// Programs under a Slurm of the test's own: a controller and one node, as child processes, on the loopback interface.
+// Programs under a Slurm that the test starts: a controller and one node, as child processes, on the loopback
+// interface.
 #include <signal.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ class SlurmScheduler : public testing::Test {
     const std::string host = host_name();
     folder_.write("state/.keep", "");
     folder_.write("spool/.keep", "");
-    // Without authentication, and therefore on the loopback interface alone. Four processors, whatever there are.
+    // Without authentication, so only on the loopback interface. Always four processors, whatever the machine has.
     folder_.write(
         "slurm.conf",
         "ClusterName=test\nSlurmctldHost=" + host +
@@ -84,10 +85,10 @@ TEST_F(SlurmScheduler, ProgramsFindTheirWorld) {
   for (const int ranks : {1, 2, 4}) {
     expect_world(run("srun", {"-n", std::to_string(ranks), LOCKSTEP_JOIN_WORLD}), ranks, "Slurm");
   }
-  // A batch job's step of fewer tasks than the job has; and two such jobs, one after the other.
+  // A step with fewer tasks than its batch job; and two such jobs, one after the other.
   const Finished step = run("salloc", {"-Q", "-n", "3", kRoot + "/usr/bin/srun", "-n", "2", LOCKSTEP_JOIN_WORLD});
   expect_world(step, 2, "Slurm");
-  // The allocation's own shell is no task: a program started there is alone.
+  // The allocation's shell is not a task: a program that it starts is alone.
   expect_world(run("salloc", {"-Q", "-n", "3", LOCKSTEP_JOIN_WORLD}), 1, "not distributed");
 }
 

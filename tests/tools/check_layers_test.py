@@ -50,7 +50,7 @@ class CheckLayers(unittest.TestCase):
         self.expect("src/store/tcp/b.cpp", "lockstep/base/status.h")
         self.expect("src/engine/b.cpp", "store/tcp/wire.h")
 
-    def test_what_a_named_layer_names_public_is_seen(self):
+    def test_public_layers_of_a_named_layer_are_seen(self):
         self.expect("src/engine/b.cpp", "lockstep/base/status.h")
 
     def test_higher_layers_are_not_seen(self):
@@ -60,16 +60,16 @@ class CheckLayers(unittest.TestCase):
         self.expect("src/store/tcp/b.cpp", "net/link.h", why="none that it names is 'net'")
         self.expect("src/engine/b.cpp", "lockstep/net/net.h", why="none that it names is 'net'")
 
-    def test_a_header_outside_of_its_layers_folder_counts_as_that_layers(self):
+    def test_a_header_outside_its_layers_folder_belongs_to_that_layer(self):
         self.expect("src/store/tcp/b.cpp", "lockstep/shared.h", why="none that it names is 'net'")
         self.expect("src/net/b.cpp", "lockstep/shared.h")
 
-    def test_public_headers_see_what_is_named_public_only(self):
+    def test_public_headers_see_only_layers_named_public(self):
         self.expect("include/lockstep/net/b.h", "lockstep/base/status.h")
         self.expect("include/lockstep/net/b.h", "lockstep/store/store.h", why="none that it names PUBLIC is 'store'")
         self.expect("include/lockstep/net/b.h", "net/link.h", why="a public header includes a private one")
 
-    def test_examples_see_public_headers_only(self):
+    def test_examples_see_only_public_headers(self):
         self.expect("examples/b.cpp", "lockstep/net/net.h")
         self.expect("examples/b.cpp", "store/tcp/wire.h", why="examples include public headers only")
 

@@ -1,8 +1,8 @@
-"""./dev conformance: PyTorch's own distributed tests with Lockstep in Gloo's place, test by test beside real Gloo.
+"""./dev conformance: PyTorch's own distributed tests on Lockstep and on Gloo, compared test by test.
 
-Results are kept in BUILD/../conformance, a line of JSON per test. Gloo's are taken once per torch release and world size;
-ours anew in each call, unless --resume goes on where an earlier call stopped. Exit code 0: whatever passes with Gloo
-passes with Lockstep, and nothing is skipped that Gloo runs (but for what ABOUT_GLOO names).
+Results are in BUILD/../conformance, a line of JSON per test. Gloo's tests run once per torch release and world size. Ours
+run in each call; --resume continues an earlier call that was stopped. Exit code 0: every test that passes with Gloo passes
+with Lockstep, and Lockstep skips no test that Gloo runs (except those of ABOUT_GLOO).
 """
 import argparse
 import collections
@@ -15,8 +15,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 
-# Tests that look into Gloo itself. DDP's logger takes any backend that is registered as GLOO for a ProcessGroupGloo
-# (static_cast) and reads its number of threads; the test expects Gloo's default, 2. No other backend can pass it.
+# Tests of Gloo itself. DDP's logger casts any backend that is registered as GLOO to ProcessGroupGloo (static_cast) and
+# reads its number of threads. The test expects Gloo's default, 2. No other backend can pass it.
 ABOUT_GLOO = {"test_ddp_logging_data_cpu"}
 
 
@@ -28,8 +28,8 @@ def parse():
     parser.add_argument("--world", type=int, action="append", help="ranks; may be given several times (default: 2)")
     parser.add_argument("--filter", default="", help="regular expression for names of tests")
     parser.add_argument("--jobs", type=int, default=2, help="tests at once (default: 2)")
-    parser.add_argument("--resume", action="store_true", help="run only tests that have no result of ours yet")
-    parser.add_argument("--quiet", action="store_true", help="print only what differs")
+    parser.add_argument("--resume", action="store_true", help="run only tests that have no Lockstep result yet")
+    parser.add_argument("--quiet", action="store_true", help="print only tests with different results")
     return parser.parse_args()
 
 
@@ -41,7 +41,7 @@ def load(path):
 
 
 def forget(path, pattern):
-    """Drops the results of tests that are to run again."""
+    """Drops the results of tests that will run again."""
     kept = [entry for name, entry in load(path).items() if not re.search(pattern, name)]
     temporary = path.with_suffix(".new")
     temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))

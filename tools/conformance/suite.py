@@ -1,11 +1,11 @@
 """PyTorch's own DistributedTest with one backend at one world size; one line of JSON per test.
 
-Run by run.py. The tests are those of the installed torch, unedited. Real Gloo serves them, or Lockstep's engine in its
-place: then `ProcessGroupGloo` in torch.distributed.distributed_c10d is replaced by a factory of ours, so the tests see
-a backend named gloo and skip nothing that they would run with Gloo.
+run.py runs it. The tests are those of the installed torch, unchanged. They use Gloo or Lockstep's engine. For Lockstep,
+`ProcessGroupGloo` in torch.distributed.distributed_c10d is replaced by a factory, so the tests see a backend named gloo
+and skip no test that they would run with Gloo.
 
-Everything is imported once. Each test, and each of its ranks, is a fork of this process, which runs nothing itself: a
-test takes milliseconds instead of the seconds that it takes to import torch anew in every rank.
+torch is imported once. Each test, and each of its ranks, is a fork of this process, which runs no test itself. So a test
+takes milliseconds, not the seconds that each rank needs to import torch.
 """
 import argparse
 import contextlib
@@ -26,7 +26,7 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", choices=["gloo", "lockstep"], required=True)
     parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--results", required=True, help="file to which a line per test is added; those in it are not run")
+    parser.add_argument("--results", required=True, help="file that gets a line per test; tests already in it do not run")
     parser.add_argument("--filter", default="", help="regular expression for names of tests")
     parser.add_argument("--jobs", type=int, default=1, help="tests at once")
     parser.add_argument("--limit", type=float, default=120, help="seconds that one test may take")
@@ -52,7 +52,7 @@ def put_lockstep_in_gloos_place():
 
 def load_tests(engine, world):
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(world), TEMP_DIR=tempfile.gettempdir(), OMP_NUM_THREADS="1")
-    # Names of ranks are looked up for the loopback interface alone.
+    # Gloo resolves the ranks' addresses on the loopback interface only.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.pop("INIT_METHOD", None)
     import torch.multiprocessing
@@ -66,13 +66,13 @@ def load_tests(engine, world):
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
-    # Where a rank would import it from, had it to.
+    # The name by which a rank could import it.
     TestDistributed.__qualname__ = "TestDistributed"
     return TestDistributed
 
 
 def run_one(test_class, name):
-    """In a process of its own: what came of the test, and why."""
+    """Runs one test in the current process; returns its outcome and the reason."""
     result = unittest.TestResult()
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -84,7 +84,7 @@ def run_one(test_class, name):
 
 
 def start(test_class, name):
-    """Answers the pid of the test's process and the end of a pipe that will carry its result."""
+    """Forks a process for the test; returns its pid and the read end of a pipe for the result."""
     read, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -130,7 +130,7 @@ class Runner:
     def finish(self, read):
         name, pid, started, data = self.running.pop(read)
         os.close(read)
-        # The whole session: also ranks that hang.
+        # Kills the whole session, also ranks that hang.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

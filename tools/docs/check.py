@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the pages against the sources; `./dev check` and the tests run it. Needs nothing but Python.
+"""Checks the pages against the sources. `./dev check` and the tests run it. Needs only Python.
 
-    tools/docs/check.py [CHECK...]     of links, commands, environment, code_blocks; default: all of them
+    tools/docs/check.py [CHECK...]     links, commands, environment or code_blocks; default: all
 
-Prints a line for each thing that is wrong, as PATH:LINE: TEXT; the exit code is 1 when there is any.
+Prints a line PATH:LINE: TEXT for each error. The exit code is 1 if there is any.
 """
 import importlib
 import sys

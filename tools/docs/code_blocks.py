@@ -1,7 +1,8 @@
-"""Code that pages and public headers show is code that compiles: each block stands in a file that the tests build.
+"""The code in pages and public headers compiles: a file that the tests build contains each block.
 
-A block is covered when tests/documented or an example has its text, without white space and comments. "..." stands for
-anything. What is shown as one piece must be one piece there, so that nothing that the compiler has not seen slips in.
+A block is covered if a file of tests/documented or an example contains its text; white space and comments are ignored.
+"..." in a block matches any text. The text between must be contiguous in the file too, so that the compiler sees all of
+it.
 """
 import re
 from pathlib import Path
@@ -12,20 +13,20 @@ import markdown
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 COMMENT = re.compile(r"^ *//(.*)$")
 LIST_ITEM = re.compile(r" *(-|\*|\d+\.) ")
-CODE_INDENT = "   "  # behind the slashes
+CODE_INDENT = "   "  # after the slashes
 INCLUDE = re.compile(r'^#include [<"](.+?)[>"].*$', re.MULTILINE)
 LOOKS_LIKE_CPP = re.compile(r"#include|\bstd::|\blockstep::|\btorch::")
 
 
 def squeezed(code: str) -> str:
-    """Without white space and comments; includes alike, whichever way they are written."""
+    """Removes white space and comments, and writes all includes with <>."""
     code = INCLUDE.sub(r"#include <\1>", code)
     code = TOKEN.sub(lambda token: "" if token[0].startswith("/") else token[0], code)
     return re.sub(r"\s+", "", code)
 
 
 def covers(source: str, block: str) -> bool:
-    """Whether `source` (squeezed) has the block's pieces, one after another."""
+    """Whether `source` (squeezed) contains the pieces of the block between "...", in this order."""
     if not all(f"#include<{path}>" in source for path in INCLUDE.findall(block)):
         return False
     at = 0
@@ -38,7 +39,7 @@ def covers(source: str, block: str) -> bool:
 
 
 def blocks_of_page(text: str):
-    """(line, code) of each C++ block; a block without a language that looks like C++ is an error."""
+    """(line, code) of each C++ block. A block that looks like C++ but names no language is an error."""
     for block in markdown.split(text)[0]:
         if block.language == "cpp":
             yield block.line, block.text
@@ -47,7 +48,7 @@ def blocks_of_page(text: str):
 
 
 def blocks_of_header(text: str):
-    """(line, code) of each block in a comment: what is indented by three and belongs to no list."""
+    """(line, code) of each block in a comment: lines that are indented by three and not part of a list."""
     begin, code, list_indent = 0, [], None
     for number, line in enumerate([*text.splitlines(), ""], 1):
         comment = COMMENT.match(line)
@@ -79,6 +80,6 @@ def check(root: Path):
         try:
             for line, code in blocks_of(path.read_text()):
                 if not any(covers(source, code) for source in compiled):
-                    yield path, line, "no file of tests/documented or examples has this code; add it there, so that it is compiled"
+                    yield path, line, "no file of tests/documented or examples contains this code; add it there, so that it is compiled"
         except ValueError as error:
             yield path, 1, str(error)

@@ -1,13 +1,13 @@
-"""Commands on the pages exist: ./dev's verbs and options, lockstep's options, CMake's LOCKSTEP_* settings."""
+"""Commands on the pages exist: ./dev's commands and options, lockstep's options, CMake's LOCKSTEP_* settings."""
 import re
 from pathlib import Path
 
 import markdown
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-# As far as a comment, the end of inline code, or what is piped on.
+# Up to a comment, the end of inline code, or a pipe.
 DEV = re.compile(r"\./dev(?: ([a-z_-]+))?((?: [^`|#;)]*)?)")
-# Options stand before the program's name, which has a path or an ending.
+# Options come before the program's name, which has a path or an extension.
 RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?:--?[\w-]+|[\w:,]+))*)")
 PICTURES = re.compile(r"(?<![\w/])lockstep (pack|data \w+)([^`|#;)]*)")
 SETTING = re.compile(r"-D(LOCKSTEP_\w+)")
@@ -18,13 +18,13 @@ def all_text(root: Path, pattern: str) -> str:
 
 
 class Known:
-    """What there is, read where it is defined."""
+    """The commands, options and settings, read where they are defined."""
 
     def __init__(self, root: Path):
         dev = (root / "dev").read_text()
         self.help = dev[dev.index("<<TEXT"):dev.index("\nTEXT")]
-        self.verbs = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
-        self.verbs |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
+        self.commands = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
+        self.commands |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
         self.dev = set(OPTION.findall(self.help))
         self.run = set(OPTION.findall((root / "src/cli/run_options.cpp").read_text())) | {"--help"}
         self.pictures = set(OPTION.findall(all_text(root, "src/cli/pictures/*.cpp"))) | {"--help"}
@@ -33,23 +33,23 @@ class Known:
 
 
 def wrong_in(line: str, known: Known):
-    for verb, rest in DEV.findall(line):
-        if verb and verb not in known.verbs:
-            yield f"./dev has no verb '{verb}'"
+    for command, rest in DEV.findall(line):
+        if command and command not in known.commands:
+            yield f"./dev has no command '{command}'"
         for option in OPTION.findall(rest):
-            if verb and option not in known.dev:
+            if command and option not in known.dev:
                 yield f"./dev help does not name {option}"
     for rest in RUN.findall(line):
         for option in OPTION.findall(rest):
             if option not in known.run:
                 yield f"lockstep run has no option {option}"
-    for verb, rest in PICTURES.findall(line):
+    for command, rest in PICTURES.findall(line):
         for option in OPTION.findall(rest):
             if option not in known.pictures:
-                yield f"lockstep {verb} has no option {option}"
+                yield f"lockstep {command} has no option {option}"
     for setting in SETTING.findall(line):
         if setting not in known.settings:
-            yield f"CMake knows no {setting}"
+            yield f"CMake has no setting {setting}"
 
 
 def check(root: Path):

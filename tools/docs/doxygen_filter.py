@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Doxygen's INPUT_FILTER: turns a header's plain comments into documentation.
 
-    doxygen_filter.py HEADER     prints it
+    doxygen_filter.py HEADER     prints the result
 
-A comment in front of a declaration becomes `///`, one behind a member `///<`, the file's first one its description. What is
-indented by three becomes a block of code. Comments inside of functions stay as they are. A class without a comment, after which the
-file is named, gets the file's.
+A comment before a declaration becomes `///`, one after a member `///<`, and the first one the file's description. Lines
+indented by three become a block of code. Comments inside functions do not change. If the class that the file is named
+after has no comment, it gets the file's.
 """
 import re
 import sys
@@ -15,25 +15,25 @@ import code_blocks
 
 COMMENT_LINE = re.compile(r"^( *)//(?!/)(.*)$")
 TRAILING = re.compile(r"^(?P<code> *[^ /].*?)  //(?P<text> .*)$")
-# Notes for other tools, and marks of where something ends.
+# Notes for other tools, and comments that mark the end of a namespace.
 NO_TEXT = re.compile(r" (NOLINT|IWYU|namespace )")
-# What no comment describes: nothing, the end of a scope, an access label, a directive other than a macro.
+# Lines that a comment does not describe: empty, the end of a scope, an access label, a directive other than a macro.
 NO_DECLARATION = re.compile(r"^\s*($|\}|(public|private|protected):|#(?!define))")
 SCOPE = re.compile(r"^(template\s*<.*>\s*)?(requires\b.*>\s*)?(inline\s+)?(namespace|class|struct|union|enum)\b")
 CLASS = re.compile(r"^class (?:LOCKSTEP_\w+ |\[\[\w+\]\] )?(\w+)[^;]*$")
 LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//.*')
 INLINE_CODE = re.compile(r"(`[^`]*`)")
-# What Doxygen would take for markup of its own.
+# Characters that Doxygen would read as markup.
 SPECIAL = re.compile(r"[\\@<>]|#(?=\w)|(?<!\w)\*(?=\w)")
 
 
 class Scopes:
-    """Whether a line stands among declarations or inside of a function."""
+    """Tracks whether a line is among declarations or inside a function."""
 
     def __init__(self):
-        self.declares = []  # of each open brace
+        self.declares = []  # for each open brace: whether it holds declarations
         self.statement = ""
-        self.directive = False  # of the preprocessor, which may go on behind a backslash
+        self.directive = False  # of the preprocessor, which a backslash continues
 
     def among_declarations(self):
         return all(self.declares)
@@ -54,13 +54,13 @@ class Scopes:
 
 
 def plain(text):
-    """For Doxygen, without what it would take for commands or HTML."""
+    """Escapes what Doxygen would read as commands or HTML."""
     parts = INLINE_CODE.split(text)
     return "".join(part if part.startswith("`") else SPECIAL.sub(r"\\\g<0>", part) for part in parts)
 
 
 def documented(block, code_lines, mark):
-    """A block of comment lines, (number, indent, text) each, as documentation."""
+    """Turns a block of comment lines, each (number, indent, text), into documentation."""
     result, in_code = [], False
     for number, indent, text in block:
         if (number in code_lines) != in_code:
@@ -80,7 +80,7 @@ def code_lines_of(text):
 
 
 def is_named(path, lines):
-    """Whether these lines begin the class after which the file is named."""
+    """Whether these lines begin the class that the file is named after."""
     at = 1 if lines[0].startswith("template") else 0
     name = CLASS.match(lines[at]) if at < len(lines) else None
     return name is not None and re.sub(r"(?<!^)(?=[A-Z])", "_", name[1]).lower() == path.stem
@@ -89,7 +89,7 @@ def is_named(path, lines):
 def filtered(text, path):
     lines, code_lines = text.splitlines(), code_lines_of(text)
     scopes, result, at = Scopes(), [], 0
-    trailing_column = None  # of the comment behind the line before: those below it belong to it
+    trailing_column = None  # of the comment on the line before; comments in this column continue it
     while at < len(lines):
         block = []
         while at < len(lines) and (match := COMMENT_LINE.match(lines[at])) and (not block or match[1] == block[0][1]):

@@ -1,20 +1,20 @@
-"""docs/environment.md names every environment variable that the sources know, and no other."""
+"""docs/environment.md names every environment variable that the sources use, and no other."""
 import re
 from pathlib import Path
 
 PAGE = "docs/environment.md"
 FOLDERS = ("src", "include", "python")
 NAME = r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_?"
-# Asked for by name: getenv("TMPDIR"), environment.get("RANK"), number(environment, "RANK"), os.environ["RANK"].
+# Read by name: getenv("TMPDIR"), environment.get("RANK"), number(environment, "RANK"), os.environ["RANK"].
 ASKED = re.compile(rf'(?:getenv|get|has|number|required|find_variable|environ)\s*[(\[]\s*(?:\w+,\s*)?"({NAME})"')
-# Any other text of that form: tables of names, names handed on, what workers are given.
+# Any other string of that form: tables of names, arguments, variables that workers get.
 LITERAL = re.compile(rf'"({NAME})"')
-# A file that says so puts this in front of the names in its table.
+# A file with such an expression adds this prefix to the names in its table.
 PREFIX = re.compile(r'"([A-Z]+_)"\) \+')
 IN_TABLE = re.compile(rf'\{{"({NAME})",')
 ON_PAGE = re.compile(rf"`({NAME})`")
 
-# Text of the same form that is no variable.
+# Strings of the same form that are not variables.
 OTHER_TEXT = re.compile(r"F8_\w+|MPI_THREAD_\w+")
 
 
@@ -33,7 +33,7 @@ def names_in_source(text: str):
 
 
 def names_on_page(text: str):
-    """Those in the first column of its tables."""
+    """The names in the first column of the page's tables."""
     names = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("|"):
@@ -42,8 +42,8 @@ def names_on_page(text: str):
     return names
 
 
-# Sections for what this project only hands on, or what its tools and tests read: not looked for in the sources.
 def without_others(text: str) -> str:
+    """Drops the sections on variables that only other programs, tools and tests read: no source need name them."""
     return text.split("\n## Read by others")[0]
 
 
@@ -62,4 +62,4 @@ def check(root: Path):
                 known.add(name)
     for name, line in names_on_page(without_others(text)).items():
         if name not in known:
-            yield page, line, f"no source names {name}; take it off this page"
+            yield page, line, f"no source uses {name}; remove it from this page"

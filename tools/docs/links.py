@@ -1,9 +1,9 @@
-"""Relative links lead somewhere, and the indices name everything."""
+"""Relative links have a target, and the indices name everything."""
 from pathlib import Path
 
 import markdown
 
-# An index names every page of its folder, or every folder of programs.
+# An index must name every page of its folder, or every folder of programs.
 INDICES = {"docs/README.md": "*.md", "examples/README.md": "*/"}
 
 

@@ -1,4 +1,4 @@
-"""What the checks read in Markdown pages: fenced blocks, links, headings."""
+"""Reads Markdown pages for the checks: fenced blocks, links, headings."""
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ INLINE_CODE = re.compile(r"`[^`]*`")
 
 @dataclass
 class Block:
-    line: int  # of its first line of text, counted from 1
+    line: int  # the number of its first line of text, from 1
     language: str
     text: str
 
 
 def pages(root: Path):
-    """The project's own pages, without those of builds and of what was set up."""
+    """The project's own pages, without those in builds and dependencies."""
     found = sorted(root.glob("*.md"))
     for folder in ("bench", "docs", "examples", "include", "python", "src", "tests", "tools"):
         found += sorted((root / folder).rglob("*.md"))
@@ -51,7 +51,7 @@ def links(prose):
 
 
 def anchors(prose):
-    """The names by which headings can be linked to, as GitHub makes them."""
+    """The link names of headings, as GitHub makes them."""
     names = set()
     for _, line in prose:
         heading = HEADING.match(line)

@@ -1,11 +1,11 @@
-// `lockstep pack` and `lockstep data`: a program of its own, which `lockstep` becomes for these verbs, so that the
-// launcher need not load what reads pictures.
+// The program behind `lockstep pack` and `lockstep data`. `lockstep` executes it for these commands, so the launcher
+// does not load the image libraries.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 
-#include "cli/pictures/verbs.h"
+#include "cli/pictures/commands.h"
 
 namespace {
 
@@ -20,22 +20,22 @@ int main(int argc, char** argv) {
   PackArguments pack;
   PreviewArguments preview;
   CheckArguments check;
-  CLI::App* pack_verb = app.add_subcommand("pack", "Put a folder of class folders into one file, for PackedImages");
-  add_pack_options(*pack_verb, pack);
+  CLI::App* pack_command = app.add_subcommand("pack", "Put a folder of class folders into one file, for PackedImages");
+  add_pack_options(*pack_command, pack);
   CLI::App* data = app.add_subcommand("data", "Look at a folder of class folders");
   data->require_subcommand(1);
-  CLI::App* preview_verb = data->add_subcommand("preview", "Write a contact sheet of augmented samples (PNG)");
-  add_preview_options(*preview_verb, preview);
-  CLI::App* check_verb = data->add_subcommand("check", "Find corrupt, tiny and duplicate pictures");
-  add_check_options(*check_verb, check);
+  CLI::App* preview_command = data->add_subcommand("preview", "Write a contact sheet of augmented samples (PNG)");
+  add_preview_options(*preview_command, preview);
+  CLI::App* check_command = data->add_subcommand("check", "Find corrupt, tiny and duplicate pictures");
+  add_check_options(*check_command, check);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
   try {
-    if (pack_verb->parsed()) return run_pack(pack);
-    return preview_verb->parsed() ? run_preview(preview) : run_check(check);
+    if (pack_command->parsed()) return run_pack(pack);
+    return preview_command->parsed() ? run_preview(preview) : run_check(check);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "lockstep: %s\n", error.what());
     return EXIT_FAILURE;

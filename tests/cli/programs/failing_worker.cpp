@@ -1,6 +1,6 @@
-// A worker that claims a failure, and one that fails of it and is gone before. failing_worker FOLDER [LEAVE_WITH]
+// A worker that claims a failure, and one that fails because of it and exits first: failing_worker FOLDER [EXIT_CODE]
 //
-// Rank 0 claims, lets the others fail, and leaves with LEAVE_WITH (5) when rank 1 is gone; "stay": never.
+// Rank 0 claims, lets rank 1 fail, and exits with EXIT_CODE (default 5) when rank 1 has exited; "stay": it never exits.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ int open_file(const std::string& path) {
   return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }
 
-// Held until the process is gone.
+// Held until the process has exited.
 void lock(const std::string& path) {
   if (flock(open_file(path), LOCK_EX) != 0) std::abort();
 }
@@ -30,7 +30,7 @@ void wait_for(const std::string& path) {
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const std::string folder = argv[1];
-  const std::string leave_with = argc > 2 ? argv[2] : "5";
+  const std::string exit_code = argc > 2 ? argv[2] : "5";
   if (std::string(std::getenv("RANK")) != "0") {
     lock(folder + "/alive");
     open_file(folder + "/locked");
@@ -41,6 +41,6 @@ int main(int argc, char** argv) {
   if (!lockstep::launch::claim_first_failure(0).ok()) return 3;
   open_file(folder + "/claimed");
   lock(folder + "/alive");
-  while (leave_with == "stay") pause();
-  return std::stoi(leave_with);
+  while (exit_code == "stay") pause();
+  return std::stoi(exit_code);
 }

@@ -1,4 +1,4 @@
-// The shortest complete program, with a dataset of its own.
+// The shortest complete program, with its own dataset.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>

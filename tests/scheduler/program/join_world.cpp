@@ -1,4 +1,4 @@
-// What a job's program does first: joins the world that it was started in, and says what that is.
+// A job's program: joins the world that it was started in, and prints it.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/launch/world.h>
 

@@ -1,5 +1,4 @@
-// The verbs about pictures: their options, and what they do. Exit codes: 0; 1 for findings or a failure; 2 for wrong
-// usage.
+// The commands for pictures and their options. Exit codes: 0; 1 for findings or a failure; 2 for wrong usage.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +37,9 @@ struct CheckArguments {
   int threads = 0;
 };
 
-void add_pack_options(CLI::App& verb, PackArguments& arguments);
-void add_preview_options(CLI::App& verb, PreviewArguments& arguments);
-void add_check_options(CLI::App& verb, CheckArguments& arguments);
+void add_pack_options(CLI::App& command, PackArguments& arguments);
+void add_preview_options(CLI::App& command, PreviewArguments& arguments);
+void add_check_options(CLI::App& command, CheckArguments& arguments);
 
 int run_pack(const PackArguments& arguments);
 int run_preview(const PreviewArguments& arguments);

@@ -1,14 +1,13 @@
-// The keeper: the small process between a launcher and its workers, which makes sure that none of them outlives the
-// job.
+// The supervisor: a small process between a launcher and its workers. It makes sure that no worker outlives the job.
 //
-// It is the parent of the workers and a "child subreaper": whatever a worker leaves behind (also a grandchild that
-// forked twice or called setsid) becomes the keeper's child, so "kill all my children until I have none" reaches every
-// descendant, whoever died first. It does that when told to, when the launcher dies (SIGKILL included: the launcher's
-// pidfd becomes readable) and when it is asked to end by a signal itself. Should the keeper be killed, the kernel kills
-// the workers (PR_SET_PDEATHSIG).
+// It is the workers' parent and a "child subreaper": a process whose parent dies becomes the supervisor's child, also
+// if it forked twice or called setsid. So "kill all my children until I have none" reaches every descendant. The
+// supervisor does that when the launcher orders it, when the launcher dies (SIGKILL included: its pidfd becomes
+// readable) and when a signal asks the supervisor itself to exit. If the supervisor is killed, the kernel kills the
+// workers (PR_SET_PDEATHSIG).
 //
-// Linked statically and carried inside liblockstep_launch, so that starting it takes some hundred microseconds and
-// needs no file to be found. One thread, no heap use after start; protocol.h has the messages.
+// It is linked statically and carried inside liblockstep_launch: it starts in some hundred microseconds and needs no
+// installed file. One thread, no heap use after start. protocol.h has the messages.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -27,12 +26,12 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "launch/keeper/descendants.h"
-#include "launch/keeper/protocol.h"
+#include "launch/supervisor/descendants.h"
+#include "launch/supervisor/protocol.h"
 
 namespace {
 
-using namespace lockstep::launch::keeper;
+using namespace lockstep::launch::supervisor;
 
 struct Worker {
   const WorkerHeader* header;
@@ -49,7 +48,7 @@ std::uint32_t worker_count = 0;
 
 void send_event(EventKind kind, std::uint32_t index, int code, int detail) {
   const Event event{kind, static_cast<std::int32_t>(index), code, detail, monotonic_ns()};
-  // A launcher that is gone cannot be told; its pidfd ends us.
+  // The send fails when the launcher is dead. Its pidfd then makes us exit.
   while (send(launcher_socket, &event, sizeof event, MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }
 }
@@ -98,7 +97,7 @@ pid_t read_plan(int fd) {
   return header->launcher_pid;
 }
 
-// None of the launcher's descriptors may reach a worker that it is not meant for.
+// Each of the launcher's descriptors may only reach the worker that it is meant for.
 void hide_descriptors() {
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     const WorkerHeader& header = *workers[i].header;
@@ -109,19 +108,19 @@ void hide_descriptors() {
   }
 }
 
-// Runs between vfork and execve: system calls only.
-[[noreturn]] void become_worker(const Worker& worker, pid_t keeper, volatile int& error_number) {
+// Runs between vfork and execve, where only system calls are safe.
+[[noreturn]] void become_worker(const Worker& worker, pid_t supervisor, volatile int& error_number) {
   const WorkerHeader& header = *worker.header;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(127);
+  if (getppid() != supervisor) _exit(127);
   setsid();
   for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  // A mask that the system no longer allows (a core went away) is no reason not to start.
+  // The worker starts even if the system no longer allows this mask (a core went offline).
   if (header.pinned != 0) sched_setaffinity(0, sizeof header.cpus, &header.cpus);
-  // Sources may themselves be 0, 1 or 2 (inherited), so they are first moved out of one another's way.
+  // A source may itself be 0, 1 or 2 (inherited), so all sources are first copied to higher numbers.
   int moved[3];
   for (int i = 0; i < 3; ++i) moved[i] = fcntl(header.standard_fds[i], F_DUPFD_CLOEXEC, 3);
   for (int i = 0; i < 3; ++i) {
@@ -133,12 +132,12 @@ void hide_descriptors() {
   _exit(127);
 }
 
-// Answers execve's errno, 0 when the worker runs.
+// Returns execve's errno; 0 when the worker runs.
 __attribute__((noinline)) int start(Worker& worker, int epoll) {
   volatile int error_number = 0;
-  const pid_t keeper = getpid();
+  const pid_t supervisor = getpid();
   const pid_t pid = vfork();
-  if (pid == 0) become_worker(worker, keeper, error_number);
+  if (pid == 0) become_worker(worker, supervisor, error_number);
   if (pid < 0) return errno;
   if (error_number != 0) {
     waitpid(pid, nullptr, 0);
@@ -164,20 +163,20 @@ void note_exit(std::uint32_t index, int status) {
   }
 }
 
-// A worker's end is told to the launcher; an orphan is only reaped.
+// Reports a worker's exit to the launcher. An orphan is only reaped.
 void note_child(pid_t pid, int status) {
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     if (workers[i].pid == pid) return note_exit(i, status);
   }
 }
 
-// A launcher that is told of what is stuck need not wait for it. This process stays until it has died.
+// After `limit_ms` the launcher is told which processes are stuck and stops waiting. This process stays until they die.
 [[noreturn]] void end_everything(int limit_ms) {
   std::int64_t deadline_ns = limit_ms < 0 ? -1 : monotonic_ns() + limit_ms * 1'000'000LL;
-  const auto tell_who_is_left = [] { for_each_child([](pid_t pid) { send_event(EventKind::kLeft, 0, 0, pid); }); };
+  const auto report_survivors = [] { for_each_child([](pid_t pid) { send_event(EventKind::kAlive, 0, 0, pid); }); };
   while (!kill_descendants(deadline_ns, note_child)) {
-    tell_who_is_left();
-    if (deadline_ns < 0 || monotonic_ns() < deadline_ns) break;  // they will never obey
+    report_survivors();
+    if (deadline_ns < 0 || monotonic_ns() < deadline_ns) break;  // we may not signal them
     send_event(EventKind::kStuck, 0, 0, 0);
     deadline_ns = -1;
   }
@@ -196,7 +195,7 @@ void take_order() {
   if (order.kind == OrderKind::kEnd) end_everything(order.limit_ms);
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     if (workers[i].pid == 0) continue;
-    // Each worker leads its own process group; a stopped one must run to hear of it.
+    // Each worker leads its own process group. A stopped worker must run to receive the signal.
     kill(-workers[i].pid, order.signal);
     kill(-workers[i].pid, SIGCONT);
   }
@@ -213,12 +212,12 @@ void watch(int epoll, int fd, std::uint64_t tag) {
   if (fd < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) give_up(errno);
 }
 
-// epoll hands out events in the order in which they happened, so the first exit reported is the first that occurred.
-// Answers whether SIGCHLD was among them.
+// epoll returns events in the order in which they happened, so the first exit reported is the first that happened.
+// Returns whether SIGCHLD was among them.
 bool handle_events(int epoll, int signal_fd, int timeout_ms) {
   epoll_event events[64];
   const int count = epoll_wait(epoll, events, 64, timeout_ms);
-  bool child_ended = false;
+  bool child_exited = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
     if (tag == kLauncherTag) end_everything();
@@ -228,19 +227,19 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
       signalfd_siginfo info{};
       if (read(signal_fd, &info, sizeof info) != sizeof info) continue;
       if (info.ssi_signo != SIGCHLD) end_everything();
-      child_ended = true;
+      child_exited = true;
     } else if (workers[tag].pid != 0) {
       int status = 0;
       if (waitpid(workers[tag].pid, &status, WNOHANG) > 0) note_exit(static_cast<std::uint32_t>(tag), status);
     }
   }
-  return child_ended;
+  return child_exited;
 }
 
 [[noreturn]] void serve(int epoll, int signal_fd) {
   for (;;) {
     if (!handle_events(epoll, signal_fd, -1)) continue;
-    // Workers first, in their order; what else has ended is an orphan that was left to us.
+    // Workers come first, in the order of their exits. Other children that exited are orphans.
     while (handle_events(epoll, signal_fd, 0)) {
     }
     int status = 0;
@@ -253,12 +252,12 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    fputs("lockstep-keeper is started by Lockstep's launcher; it is of no use by itself\n", stderr);
+    fputs("lockstep-supervisor is started by Lockstep's launcher, not by hand\n", stderr);
     return 64;
   }
   launcher_socket = atoi(argv[1]);
   const int plan_fd = atoi(argv[2]);
-  prctl(PR_SET_NAME, "lockstep-keeper");
+  prctl(PR_SET_NAME, "lockstep-supervisor");  // ps shows the first 15 characters
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t launcher = read_plan(plan_fd);
   close(plan_fd);
@@ -273,7 +272,7 @@ int main(int argc, char** argv) {
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   const int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   const int launcher_fd = open_pidfd(launcher);
-  if (getppid() != launcher) return 0;  // it died before we could watch it
+  if (getppid() != launcher) return 0;  // the launcher died before we could watch it
   watch(epoll, launcher_socket, kSocketTag);
   watch(epoll, signal_fd, kSignalTag);
   watch(epoll, launcher_fd, kLauncherTag);
@@ -286,7 +285,7 @@ int main(int argc, char** argv) {
     }
     send_event(EventKind::kStarted, i, 0, workers[i].pid);
   }
-  // The workers have their own copies; ours would keep their pipes open after they are gone.
+  // The workers have their own copies. Ours would keep their pipes open after they exit.
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     for (const int fd : workers[i].header->standard_fds) {
       if (fd > 2) close(fd);

@@ -1,5 +1,5 @@
-// Ending all descendants of a process that is their subreaper. System calls and the C library only: the keeper has no
-// more.
+// Kills all descendants of a process that is their subreaper. Uses system calls and the C library only, because the
+// supervisor has nothing else.
 #pragma once
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 #include <cstring>
 #include <ctime>
 
-namespace lockstep::launch::keeper {
+namespace lockstep::launch::supervisor {
 
 inline std::int64_t monotonic_ns() {
   timespec now{};
@@ -34,12 +34,12 @@ inline pid_t parent_of(const char* pid_text) {
   close(fd);
   if (size <= 0) return -1;
   text[size] = '\0';
-  // "pid (any name) state ppid": the name may hold spaces and brackets, so count from the last bracket.
+  // The text is "pid (any name) state ppid". The name may hold spaces and brackets, so search for the last bracket.
   const char* after_name = strrchr(text, ')');
   return after_name == nullptr || strlen(after_name) < 5 ? -1 : static_cast<pid_t>(atoi(after_name + 4));
 }
 
-// Whether /proc counts processes as this one does: it may be that of another PID namespace, or not be there.
+// Whether /proc shows this process's own PID namespace. It may be another's, or /proc may be missing.
 inline bool proc_is_ours() {
   char text[32];
   const ssize_t size = readlink("/proc/self", text, sizeof text - 1);
@@ -48,7 +48,7 @@ inline bool proc_is_ours() {
   return atoi(text) == getpid();
 }
 
-// found(pid) for each child that /proc shows; how many they are.
+// Calls found(pid) for each child that /proc shows. Returns their number.
 template <typename Found>
 int for_each_child_in_proc(Found found) {
   DIR* proc = proc_is_ours() ? opendir("/proc") : nullptr;
@@ -69,8 +69,8 @@ inline bool is_child(pid_t pid) {
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-// found(pid) for each child, dead ones that were not reaped among them. Only when /proc shows none (it may also hide
-// processes) is the kernel asked about every number there is, which takes up to a second.
+// Calls found(pid) for each child, also for dead ones that were not reaped. When /proc shows none (it may hide
+// processes), this asks the kernel about every possible number, which takes up to a second.
 template <typename Found>
 void for_each_child(Found found) {
   if (for_each_child_in_proc(found) > 0) return;
@@ -80,14 +80,14 @@ void for_each_child(Found found) {
   }
 }
 
-// SIGKILL to every direct child; answers how many could be reached.
+// Sends SIGKILL to every direct child. Returns the number of children that it could signal.
 inline int kill_children() {
-  int reached = 0;
-  for_each_child([&](pid_t pid) { reached += kill(pid, SIGKILL) == 0 ? 1 : 0; });
-  return reached;
+  int signalled = 0;
+  for_each_child([&](pid_t pid) { signalled += kill(pid, SIGKILL) == 0 ? 1 : 0; });
+  return signalled;
 }
 
-// The next child that has ended, as waitpid() tells it; 0: none until `deadline_ns` (negative: never).
+// The next child that has exited, as waitpid() returns it; 0: none did by `deadline_ns` (negative: no deadline).
 inline pid_t wait_for_child(int& status, std::int64_t deadline_ns) {
   if (deadline_ns < 0) return waitpid(-1, &status, 0);
   for (timespec pause{0, 50'000};; pause.tv_nsec = pause.tv_nsec < 10'000'000 ? 2 * pause.tv_nsec : pause.tv_nsec) {
@@ -97,9 +97,10 @@ inline pid_t wait_for_child(int& status, std::int64_t deadline_ns) {
   }
 }
 
-// SIGKILL for all children until there are none; `note(pid, status)` is told of each that is reaped. The children of a
-// process that dies become ours before we can reap it, so true says that no descendant is left. False: those that are,
-// we may not signal (a setuid program), or they have not died by the deadline (they wait for a disk or a device).
+// Sends SIGKILL to all children until there are none. Calls `note(pid, status)` for each that is reaped. The children
+// of a process that dies become ours before we can reap it, so true means that no descendant is left. False: we may not
+// signal those that are left (a setuid program), or they have not died by the deadline (waiting for a disk or a
+// device).
 template <typename Note>
 bool kill_descendants(std::int64_t deadline_ns, Note note) {
   int status = 0;
@@ -117,4 +118,4 @@ bool kill_descendants(std::int64_t deadline_ns, Note note) {
   }
 }
 
-}  // namespace lockstep::launch::keeper
+}  // namespace lockstep::launch::supervisor

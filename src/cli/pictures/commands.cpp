@@ -1,4 +1,4 @@
-#include "cli/pictures/verbs.h"
+#include "cli/pictures/commands.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -58,40 +58,46 @@ int check_pack(const std::string& path) {
 
 }  // namespace
 
-void add_pack_options(CLI::App& verb, PackArguments& arguments) {
-  verb.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  verb.add_option("FILE", arguments.file, "The pack to write; replaced when it is complete")->required();
-  verb.add_option(
+void add_pack_options(CLI::App& command, PackArguments& arguments) {
+  command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
+  command.add_option("FILE", arguments.file, "The pack to write; replaced when it is complete")->required();
+  command
+      .add_option(
           "--resize", arguments.resize,
           "Make pictures smaller whose shorter side is longer than this, as JPEG. Default: the files' own bytes")
       ->check(CLI::PositiveNumber);
-  verb.add_option("--quality", arguments.quality, "Of these JPEGs, 1 to 100. Default 90")->check(CLI::Range(1, 100));
-  verb.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
-  verb.add_flag("--skip-corrupt", arguments.skip_corrupt, "Leave out pictures that cannot be decoded, and say which");
+  command.add_option("--quality", arguments.quality, "Quality of these JPEGs, 1 to 100. Default 90")
+      ->check(CLI::Range(1, 100));
+  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
+  command.add_flag("--skip-corrupt", arguments.skip_corrupt,
+                   "Leave out pictures that cannot be decoded, and say which");
 }
 
-void add_preview_options(CLI::App& verb, PreviewArguments& arguments) {
-  verb.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  verb.add_option("--out", arguments.out, "The picture to write. Default preview.png");
-  verb.add_option("--transforms", arguments.transforms,
+void add_preview_options(CLI::App& command, PreviewArguments& arguments) {
+  command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
+  command.add_option("--out", arguments.out, "The picture to write. Default preview.png");
+  command
+      .add_option("--transforms", arguments.transforms,
                   "reference (crop, flips, rotation, affine, colours), crop-flip or none. Default reference")
       ->check(CLI::IsMember({"reference", "crop-flip", "none"}));
-  verb.add_option("--size", arguments.size, "Side of a sample, pixels. Default 224")->check(CLI::Range(1, 4096));
-  verb.add_option("--samples", arguments.samples, "Default 32, of all classes in turn")->check(CLI::Range(1, 10000));
-  verb.add_option("--columns", arguments.columns, "Default 8")->check(CLI::Range(1, 1000));
-  verb.add_option("--cell", arguments.cell, "Side of each picture on the sheet, pixels. Default 160")
+  command.add_option("--size", arguments.size, "Side of a sample, pixels. Default 224")->check(CLI::Range(1, 4096));
+  command.add_option("--samples", arguments.samples, "Default 32, of all classes in turn")->check(CLI::Range(1, 10000));
+  command.add_option("--columns", arguments.columns, "Default 8")->check(CLI::Range(1, 1000));
+  command.add_option("--cell", arguments.cell, "Side of each picture on the sheet, pixels. Default 160")
       ->check(CLI::Range(8, 2000));
-  verb.add_option("--epochs", arguments.epochs, "Show each sample as it is in so many epochs. Default 1")
+  command.add_option("--epochs", arguments.epochs, "Show each sample as in this many epochs. Default 1")
       ->check(CLI::Range(1, 1000));
-  verb.add_option("--seed", arguments.seed, "As the loader's seed. Default 0");
+  command.add_option("--seed", arguments.seed, "The loader's seed. Default 0");
 }
 
-void add_check_options(CLI::App& verb, CheckArguments& arguments) {
-  verb.add_option("PATH", arguments.path, "Folder with a subfolder of pictures for each class, or a pack")->required();
-  verb.add_option("--least-side", arguments.least_side,
+void add_check_options(CLI::App& command, CheckArguments& arguments) {
+  command.add_option("PATH", arguments.path, "Folder with a subfolder of pictures for each class, or a pack")
+      ->required();
+  command
+      .add_option("--least-side", arguments.least_side,
                   "Pictures with a shorter side than so many pixels are tiny. Default 32")
       ->check(CLI::NonNegativeNumber);
-  verb.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
+  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
 }
 
 int run_pack(const PackArguments& arguments) {

@@ -1,0 +1,30 @@
+// Shared by the tests that start `lockstep run`.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace lockstep::test {
+
+// The command line that runs a shell script as several workers.
+inline std::vector<std::string> job(int workers, const std::string& script,
+                                    const std::vector<std::string>& options = {}) {
+  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", std::to_string(workers)};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"sh", "-c", script});
+  return words;
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace lockstep::test
