@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/host.h"
 #include "lockstep/base/fork.h"
 
 namespace lockstep::log {
@@ -22,10 +21,8 @@ namespace {
 constinit std::atomic<int> current_rank{-1};
 
 std::string pattern_for(int rank) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const std::string rank_text = rank < 0 ? "" : fmt::format("rank {} ", rank);
-  return fmt::format("[lockstep {}{}] %l: %v", rank_text, host.data());
+  return fmt::format("[lockstep {}{}] %l: %v", rank_text, host_name());
 }
 
 // `known` is false for a word that is no level; the default then holds.

@@ -5,7 +5,7 @@
 #include "engine/core/machines.h"
 #include "engine/hierarchical/wide_group.h"
 #include "engine/local/group.h"
-#include "store/membership/met.h"
+#include "store/membership/delete_by_last_rank.h"
 
 namespace lockstep::comm {
 namespace {
@@ -68,7 +68,7 @@ Answer tell_others(Drivable& group, Answer answer) {
 // This rank has joined. Only a group that has failed to form leaves something in the store.
 void clear_up(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : roll_keys(options.name)) keys.push_back(std::move(key));
-  delete_once_met(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
+  delete_by_last_rank(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 
+#include "base/poll.h"
 #include "launch/log_folder.h"
 #include "lockstep/base/log.h"
 
@@ -86,8 +86,7 @@ bool Consoles::wait_for_readers(SignalWatch& signals, Deadline deadline, std::ch
   while (before > 0 && !deadline.expired() && !moved.expired()) {
     std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
     add_to(polled);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(earlier(deadline, moved).remaining());
-    poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
+    static_cast<void>(poll_until(polled, earlier(deadline, moved)));
     if (polled.front().revents != 0) return false;
     serve();
     const std::size_t now = pending();
@@ -170,12 +169,10 @@ void Relay::serve() {
   consoles_.flush();
 }
 
-int Relay::timeout_ms() const {
+Deadline Relay::next_due() const {
   auto due = WorkerStream::Clock::time_point::max();
   for (const auto& stream : streams_) due = std::min(due, stream->partial_due().value_or(due));
-  if (due == WorkerStream::Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - WorkerStream::Clock::now());
-  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+  return Deadline::at(due);
 }
 
 void Relay::drain() {

@@ -61,8 +61,8 @@ class Relay {
   void add_to(std::vector<pollfd>& polled);
   // Moves what is there; shows partial lines that are due.
   void serve();
-  // The time until a partial line is due, in milliseconds; -1: none.
-  int timeout_ms() const;
+  // When the next partial line is due; never: there is none.
+  Deadline next_due() const;
   // Once no worker lives: relays what is left in the pipes.
   void drain();
 

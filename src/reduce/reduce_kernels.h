@@ -5,8 +5,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/reduce/types.h"
+
+namespace lockstep {
+enum class InstructionSet : std::uint8_t;  // base/instruction_set.h
+}
 
 namespace lockstep::comm {
 
@@ -28,18 +33,7 @@ void reduce_portable(const ReduceRequest& request);
 void reduce_avx2(const ReduceRequest& request);
 void reduce_avx512(const ReduceRequest& request);
 
-struct ReduceIsa {
-  const char* name;
-  ReduceKernel kernel;
-};
-// What this machine can run, narrowest first; `portable` is always there.
-struct ReduceIsaList {
-  ReduceIsa isas[3];
-  int size;
-};
-ReduceIsaList supported_reduce_isas();
-
-// The widest of `list`, or the one that `requested` names if it is there; null or an unknown name ask for the widest.
-ReduceIsa choose_reduce_isa(const ReduceIsaList& list, const char* requested);
+// The one for an instruction set, which this machine has to have.
+ReduceKernel reduce_kernel(InstructionSet set);
 
 }  // namespace lockstep::comm

@@ -4,8 +4,8 @@
 // store. Every other rank connects. Both check that the other runs as the same user and knows its token; then the rank
 // sends the descriptors of its arena and of itself (a pidfd, so that its death can be noticed), and rank 0 answers with
 // those of all ranks and of the control memory. Each rank reports whether it could take and map them all, and rank 0's
-// verdict is everyone's: a group is there on every rank, or on none, with one reason (hand_over_words.h). The sockets
-// are closed again; nothing stays behind whoever dies.
+// verdict is everyone's: a group is there on every rank, or on none, with one reason (hand_over_protocol.h). The
+// sockets are closed again; nothing stays behind whoever dies.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "lockstep/store/hash_store.h"
-#include "shm/hand_over_words.h"
+#include "shm/hand_over_protocol.h"
 #include "shm/memory_file.h"
 #include "store/tcp/unix_socket.h"
 

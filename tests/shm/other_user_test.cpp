@@ -14,7 +14,7 @@
 
 #include "lockstep/store/hash_store.h"
 #include "shm/hand_over.h"
-#include "shm/hand_over_words.h"
+#include "shm/hand_over_protocol.h"
 #include "shm/memory_file.h"
 #include "store/tcp/unix_socket.h"
 #include "support/process.h"
@@ -67,14 +67,14 @@ bool wait_for_socket(const std::string& name) {
 std::string play_rank_zero(const std::string& socket, const Token& greeting) {
   const Fd listener = listen_unix(socket, 8).value();
   const std::vector<Fd> none;
-  if (!wait_readable(none, listener.get(), 10s).value()) return "nobody came";
+  if (!wait_readable(none, listener.get(), Deadline::after(10s)).value()) return "nobody came";
   const Fd guest = accept_unix(listener.get()).value();
-  Word word;
-  word.kind = Word::Kind::kGreeting;
-  word.token = greeting;
-  (void)say(guest.get(), word, Deadline::after(10s));
+  HandOverMessage message;
+  message.kind = HandOverMessage::Kind::kGreeting;
+  message.token = greeting;
+  (void)send_message(guest.get(), message, Deadline::after(10s));
   std::vector<Fd> gifts;
-  (void)hear(guest.get(), Word::Kind::kIntroduction, word, &gifts, Deadline::after(10s));
+  (void)receive_message(guest.get(), HandOverMessage::Kind::kIntroduction, message, &gifts, Deadline::after(10s));
   return std::to_string(gifts.size()) + " descriptors";
 }
 
@@ -120,19 +120,20 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const Address address = published(store);
   const auto act = [&] {
     const Fd memory = make_memory_file("theirs", kReserve).value();
-    Word word;
-    word.kind = Word::Kind::kIntroduction;
-    word.token = address.token;
-    word.introduction = {1, 3, getpid(), kReserve};
+    HandOverMessage message;
+    message.kind = HandOverMessage::Kind::kIntroduction;
+    message.token = address.token;
+    message.introduction = {1, 3, getpid(), kReserve};
     std::vector<Fd> open;
     for (std::size_t gifts = 0, came = 0;; ++came) {
       auto fd = connect_unix(address.socket.data(), Deadline::after(1s));
       if (!fd.ok()) return std::to_string(gifts) + " descriptors, " + (came > 0 ? "after a while" : "at once");
       const std::array<int, 2> own{memory.get(), memory.get()};
-      (void)say(fd.value().get(), word, Deadline::after(1s), own);
+      (void)send_message(fd.value().get(), message, Deadline::after(1s), own);
       std::vector<Fd> got;
-      Word answer;
-      if (came < 3) (void)hear(fd.value().get(), Word::Kind::kControl, answer, &got, Deadline::after(1s));
+      HandOverMessage answer;
+      if (came < 3)
+        (void)receive_message(fd.value().get(), HandOverMessage::Kind::kControl, answer, &got, Deadline::after(1s));
       gifts += got.size();
       open.push_back(std::move(fd).value());
       if (open.size() > 500) open.clear();
@@ -179,12 +180,12 @@ TEST(MemoryFile, EverythingElseIsRefusedByName) {
     auto zero = std::async(std::launch::async, [&] { return hand_over_as(0, 2, store).status(); });
     const Address address = published(store);
     const Fd socket = connect_unix(address.socket.data(), Deadline::after(20s)).value();
-    Word word;
-    word.kind = Word::Kind::kIntroduction;
-    word.token = address.token;
-    word.introduction = {1, 2, getpid(), kReserve};
+    HandOverMessage message;
+    message.kind = HandOverMessage::Kind::kIntroduction;
+    message.token = address.token;
+    message.introduction = {1, 2, getpid(), kReserve};
     const std::array<int, 2> gifts{memory, device.get()};
-    ASSERT_TRUE(say(socket.get(), word, Deadline::after(20s), gifts).ok());
+    ASSERT_TRUE(send_message(socket.get(), message, Deadline::after(20s), gifts).ok());
     const Status status = zero.get();
     EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
     expect_mentions(status.message(), {"rank 1"});

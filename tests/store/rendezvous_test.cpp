@@ -205,7 +205,7 @@ TEST(RendezvousFault, ARankTwiceIsNamedOnEveryRank) {
   };
   // Rank 2 is missing, so nobody gets through before the second rank 1 comes.
   expect_all(meet({with_rank("0"), with_rank("1"), with_rank("1")}), ErrorCode::kMismatch,
-             {"rank 1 is there twice", "host ", pid()});
+             {"rank 1 joined twice", "on host ", pid()});
 }
 
 TEST(RendezvousFault, ASecondHostIsARankTwice) {
@@ -217,7 +217,7 @@ TEST(RendezvousFault, ASecondHostIsARankTwice) {
   const test::HeldPort held;
   const std::string port = text(held);
   for (auto& rank : ranks) rank.init_method += port;
-  expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 0 is there twice", pid()});
+  expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 0 joined twice", pid()});
 }
 
 TEST(RendezvousFault, ALatecomerWithATakenRankHurtsNobody) {
@@ -228,7 +228,7 @@ TEST(RendezvousFault, ALatecomerWithATakenRankHurtsNobody) {
   auto theirs = other.get();
   const auto late = rendezvous(numbered(base_options(), 1, 2), store);
   EXPECT_EQ(late.status().code(), ErrorCode::kMismatch);
-  EXPECT_NE(late.status().message().find("rank 1 is there twice"), std::string::npos) << late.status().message();
+  EXPECT_NE(late.status().message().find("rank 1 joined twice"), std::string::npos) << late.status().message();
   EXPECT_TRUE(mine.store->set("key", "1").ok());
   EXPECT_TRUE(mine.release().ok());
   EXPECT_TRUE(theirs.release().ok());

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/wire.h"
 #include "support/held_port.h"
@@ -69,7 +69,7 @@ Fd proven_stranger(const TcpStoreServer& server, const std::string& key = "") {
   const std::string nonce(handshake::kNonceBytes, 'n');
   const auto greeting = handshake::read_server_hello(hello, "test");
   EXPECT_TRUE(greeting.ok());
-  const std::string known = key.empty() ? fetch_key(greeting.value().booth, soon()).value() : key;
+  const std::string known = key.empty() ? fetch_key(greeting.value().key_socket, soon()).value() : key;
   EXPECT_TRUE(send_all(fd.get(), handshake::client_hello(known, greeting.value().nonce, nonce), soon()).ok());
   std::string verdict(handshake::kVerdictBytes, '\0');
   EXPECT_TRUE(receive_all(fd.get(), verdict, soon()).ok());

@@ -16,6 +16,7 @@ class Deadline {
     if (timeout < std::chrono::nanoseconds::zero() || timeout > std::chrono::hours(24 * 365)) return never();
     return Deadline(Clock::now() + timeout);
   }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }  // the latest time_point: never
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
   bool is_never() const { return when_ == Clock::time_point::max(); }
@@ -27,6 +28,8 @@ class Deadline {
     if (is_never()) return std::chrono::hours(24 * 365);
     return std::max(std::chrono::nanoseconds::zero(), std::chrono::nanoseconds(when_ - Clock::now()));
   }
+  // The same, rounded up: not zero before the deadline has passed.
+  std::chrono::milliseconds remaining_ms() const { return std::chrono::ceil<std::chrono::milliseconds>(remaining()); }
 
  private:
   explicit Deadline(Clock::time_point when) : when_(when) {}

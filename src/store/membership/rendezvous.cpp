@@ -10,8 +10,8 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
-#include "store/membership/check_in.h"
 #include "store/membership/init_method.h"
+#include "store/membership/join_group.h"
 
 namespace lockstep::comm {
 
@@ -30,13 +30,13 @@ class RendezvousSession {
   }
 
   Status release(std::chrono::milliseconds wait) {
-    Status signed_off;
+    Status left;
     const std::string round = std::exchange(prefix_, {});
-    if (!round.empty()) signed_off = sign_off(*store_, round, rank_, Deadline::after(kSignOffTime));
+    if (!round.empty()) left = leave_group(*store_, round, rank_, Deadline::after(kLeaveTime));
     const auto server = std::exchange(server_, nullptr);
     const bool deserted = server == nullptr || wait_for_others(*server, round, Deadline::after(wait));
     if (client_ != nullptr) client_->close();
-    if (deserted) return signed_off;
+    if (deserted) return left;
     return {ErrorCode::kTimeout, fmt::format("other ranks were still connected to the store at {} after {} ms; they "
                                              "lose it now",
                                              server->endpoint().text(), wait.count())};
@@ -49,7 +49,7 @@ class RendezvousSession {
     for (;; std::this_thread::sleep_for(kLookEvery)) {
       if (server.num_clients() <= 1) return true;  // this rank's own
       if (!round.empty()) {
-        const auto all = have_signed_off(*store_, round, world_size_);
+        const auto all = have_all_left(*store_, round, world_size_);
         if (all.ok() && all.value()) return true;
       }
       if (deadline.expired()) return false;
@@ -58,7 +58,7 @@ class RendezvousSession {
 
   static constexpr auto kLookEvery = std::chrono::milliseconds(1);
   // A store that stands still keeps nobody; should it only be slow, it reads the last word of those who have left, too.
-  static constexpr auto kSignOffTime = std::chrono::milliseconds(300);
+  static constexpr auto kLeaveTime = std::chrono::milliseconds(300);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
@@ -126,9 +126,9 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
   return std::make_shared<RendezvousSession>(std::move(client));
 }
 
-Result<Rendezvous> check_in_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
+Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   const Participant me = make_participant(plan.rank, plan.world_size);
-  const auto prefix = check_in(*session->store(), plan.base, me, deadline);
+  const auto prefix = join_group(*session->store(), plan.base, me, deadline);
   if (!prefix.ok()) {
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
     return prefix.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
@@ -146,11 +146,11 @@ bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan
 }
 
 // On the next world's store instead, if that one closes before all ranks have met.
-Result<Rendezvous> check_in_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
+Result<Rendezvous> join_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
   if (first.ok() || first.status().code() != ErrorCode::kUnavailable) return first;
   auto session = open_session(plan, at_most(deadline, kAddressPatience));
   if (!session.ok()) return first;
-  return check_in_on(std::move(session).value(), plan, deadline);
+  return join_on(std::move(session).value(), plan, deadline);
 }
 
 }  // namespace
@@ -173,15 +173,15 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
     return session.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
   const bool closing = may_be_closing(*session.value(), plan);
-  auto met = check_in_on(std::move(session).value(), plan, deadline);
-  return closing ? check_in_anew(plan, std::move(met), deadline) : met;
+  auto met = join_on(std::move(session).value(), plan, deadline);
+  return closing ? join_anew(plan, std::move(met), deadline) : met;
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (store == nullptr) return Status(ErrorCode::kInvalidArgument, "rendezvous: expected a store, found none");
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan_for_store(options));
-  return check_in_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
+  return join_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
 }
 
 }  // namespace lockstep::comm

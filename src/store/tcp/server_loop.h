@@ -13,7 +13,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/store/tcp_store.h"
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/store_service.h"
 
 namespace lockstep::comm {
@@ -48,16 +48,16 @@ class TcpStoreServer::Loop {
   struct Key {
     std::string bytes;
     handshake::KeySource source = handshake::KeySource::kJob;
-    std::optional<KeyBooth> booth = {};  // with KeySource::kStore
+    std::optional<KeyServer> server = {};  // with KeySource::kStore
   };
   static Result<Key> choose_key(const TcpStoreServerOptions& options, const Endpoint& endpoint);
 
   Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop);
 
   void run();
-  int next_timeout_ms() const;
+  Deadline next_due() const;
   void accept_all();
-  void serve_booth();
+  void serve_keys();
   void pause_accepting();
   void set_accepting(std::uint32_t events);
   void admit(Fd fd);

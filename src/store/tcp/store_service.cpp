@@ -148,9 +148,8 @@ void StoreService::expire(Deadline::Clock::time_point now) {
   }
 }
 
-std::optional<Deadline::Clock::time_point> StoreService::next_expiry() const {
-  if (expiries_.empty()) return std::nullopt;
-  return expiries_.begin()->first;
+Deadline StoreService::next_expiry() const {
+  return expiries_.empty() ? Deadline::never() : Deadline::at(expiries_.begin()->first);
 }
 
 }  // namespace lockstep::comm

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,8 +30,8 @@ class StoreService {
   void drop(ClientId client);
   // Answers kTimeout to those whose time has come.
   void expire(Deadline::Clock::time_point now);
-  // When expire has to be called next; nothing when nobody waits with a deadline.
-  std::optional<Deadline::Clock::time_point> next_expiry() const;
+  // When expire has to be called next; never when nobody waits with a deadline.
+  Deadline next_expiry() const;
 
  private:
   struct Parked {

@@ -14,7 +14,7 @@
 #include "lockstep/base/mutex.h"
 #include "store/keys/key_value_table.h"
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
 #include "store/tcp/wire.h"
@@ -43,7 +43,7 @@ Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Se
   if (!options.job_key.empty()) return options.job_key;
   if (server.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
   if (server.source != handshake::KeySource::kStore) return std::string();
-  auto key = fetch_key(server.booth, deadline);
+  auto key = fetch_key(server.key_socket, deadline);
   if (key.ok()) return key;
   if (key.status().code() == ErrorCode::kPermission) {
     return key.status().with_context(
@@ -248,8 +248,8 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
 }
 
 Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::string> keys, Deadline deadline) {
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-  Message request{static_cast<std::uint8_t>(op), deadline.is_never() ? wire::kWaitForever : milliseconds,
+  Message request{static_cast<std::uint8_t>(op),
+                  deadline.is_never() ? wire::kWaitForever : deadline.remaining_ms().count(),
                   std::vector<std::string>(keys.begin(), keys.end())};
   return call(request, later(deadline, kAnswerGrace));
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +14,8 @@
 #include <fstream>
 #include <limits>
 #include <thread>
+
+#include "base/poll.h"
 
 namespace lockstep::comm {
 namespace {
@@ -32,14 +33,9 @@ Status closed() {
 }
 
 Status wait_ready(int socket, short events, Deadline deadline, const char* what) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
-    pollfd entry{socket, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::min<long long>(left.count() + 1, 60'000)));
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return Status::from_errno(what, errno);
-    if (deadline.expired()) return {ErrorCode::kTimeout, fmt::format("{}: no answer before the deadline", what)};
-  }
+  const auto ready = poll_until(socket, events, deadline);
+  if (!ready.ok()) return ready.status().with_context(what);
+  return ready.value() ? Status() : Status(ErrorCode::kTimeout, fmt::format("{}: no answer before the deadline", what));
 }
 
 // Numbers that stand for every user whom this process's user namespace does not know.
@@ -116,13 +112,12 @@ Result<Fd> accept_unix(int listener) {
   return Status::from_errno("accept", errno);
 }
 
-Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chrono::nanoseconds at_most) {
+Result<bool> wait_readable(std::span<const Fd> sockets, int listener, Deadline deadline) {
   std::vector<pollfd> entries{{listener, POLLIN, 0}};
   for (const Fd& socket : sockets) entries.push_back({socket.get(), POLLIN, 0});
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(at_most);
-  const int ready = poll(entries.data(), entries.size(), static_cast<int>(milliseconds.count()));
-  if (ready >= 0 || errno == EINTR) return ready > 0;
-  return Status::from_errno("waiting for ranks of this machine to connect", errno);
+  auto ready = poll_until(entries, deadline);
+  if (!ready.ok()) return ready.status().with_context("waiting for ranks of this machine to connect");
+  return ready;
 }
 
 Status check_same_user(int socket) {

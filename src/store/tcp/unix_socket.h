@@ -2,7 +2,6 @@
 // bounded by a deadline.
 #pragma once
 
-#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,8 +21,8 @@ Result<Fd> listen_unix(const std::string& name, int backlog);
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);
 // Does not wait: an invalid Fd when nobody has connected.
 Result<Fd> accept_unix(int listener);
-// Waits until the listener or one of the sockets has something to read; false after `at_most`.
-Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chrono::nanoseconds at_most);
+// Waits until the listener or one of the sockets has something to read; false at the deadline.
+Result<bool> wait_readable(std::span<const Fd> sockets, int listener, Deadline deadline);
 
 // Whether the process at the other end (on a socket that connected: the one that listens) belongs to the user that this
 // one runs as; kPermission names both. In a user namespace that does not know every user, those it does not know look

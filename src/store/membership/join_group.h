@@ -24,15 +24,15 @@ struct Participant {
 Participant make_participant(int rank, int world_size);
 
 // Blocks until all have checked in; answers the round's prefix. On error the member has signed off already.
-Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline);
+Result<std::string> join_group(Store& store, const std::string& base, const Participant& me, Deadline deadline);
 
-Status sign_off(Store& store, const std::string& prefix, int rank, Deadline deadline);
+Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline);
 // Whether all ranks of a round have.
-Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size);
+Result<bool> have_all_left(Store& store, const std::string& prefix, int world_size);
 
 // Once all have checked in and called this, nothing of theirs is left in the store, and nobody can be told apart from
 // them any more: for a base that is used once. `prefix` is what check_in answered. Best effort.
-void forget(Store& store, const std::string& base, const std::string& prefix, int world_size);
+void forget_group(Store& store, const std::string& base, const std::string& prefix, int world_size);
 
 // Whether some process has claimed `rank` under `base`.
 Result<bool> has_joined(Store& store, const std::string& base, int rank);

@@ -1,8 +1,8 @@
-#include "store/membership/met.h"
+#include "store/membership/delete_by_last_rank.h"
 
 namespace lockstep::comm {
 
-void delete_once_met(Store& store, const std::string& counter, int world, std::span<const std::string> keys) {
+void delete_by_last_rank(Store& store, const std::string& counter, int world, std::span<const std::string> keys) {
   const auto met = store.add(counter, 1);
   if (!met.ok() || met.value() < world) return;
   for (const std::string& key : keys) static_cast<void>(store.delete_key(key));

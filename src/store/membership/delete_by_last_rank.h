@@ -10,6 +10,6 @@ namespace lockstep::comm {
 
 // Each of `world` ranks says that it needs `keys` no more; the last one deletes them. `counter` is a key for that
 // alone, which goes too. Best effort: when the store fails, or a rank never gets here, they stay.
-void delete_once_met(Store& store, const std::string& counter, int world, std::span<const std::string> keys);
+void delete_by_last_rank(Store& store, const std::string& counter, int world, std::span<const std::string> keys);
 
 }  // namespace lockstep::comm

@@ -23,7 +23,7 @@ struct Introduction {
   std::uint64_t first_bytes = 0;  // of its arena's first segment
 };
 
-// Everything that is said, in both directions, so that any word may be a refusal instead.
+// Everything that is said, in both directions, so that any message may be a refusal instead.
 //
 //   rank 0 -> rank   kGreeting       with rank 0's token
 //   rank -> rank 0   kIntroduction   with the group's token; arena, pidfd
@@ -31,7 +31,7 @@ struct Introduction {
 //   rank 0 -> rank   kPeer           arena, pidfd
 //   rank -> rank 0   kReport         all is here and mapped, or not
 //   rank 0 -> rank   kVerdict        every rank has all, or why there will be no group; a refusal may come earlier
-struct Word {
+struct HandOverMessage {
   static constexpr std::uint64_t kMagic = 0x4c4b5354'41524e42;  // "LKSTARNB"
   enum class Kind : std::int32_t { kNone, kGreeting, kIntroduction, kControl, kPeer, kReport, kVerdict };
   std::uint64_t magic = kMagic;
@@ -54,18 +54,20 @@ struct Address {
   std::array<char, 500> text{};
 };
 
-void put(const Status& status, Word& word);
+void put(const Status& status, HandOverMessage& message);
 void put(const Status& status, Address& address);
 Status status_in(const Address& address);
 
-Status say(int socket, const Word& word, Deadline deadline, std::span<const int> descriptors = {});
-// A word of this kind. Otherwise the refusal that came instead, or kMismatch for a word of another kind; kIo with a
-// complete word: this process has no descriptors left for what came with it. Without `descriptors`, those are dropped.
-Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptors, Deadline deadline);
+Status send_message(int socket, const HandOverMessage& message, Deadline deadline,
+                    std::span<const int> descriptors = {});
+// A message of this kind. Otherwise the refusal that came instead, or kMismatch for a message of another kind; kIo with
+// a complete message: this process has no descriptors left for what came with it. Without `descriptors`, those are
+// dropped.
+Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& message, std::vector<Fd>* descriptors,
+                       Deadline deadline);
 
 // Rank 0's own address, without a socket yet: fresh tokens, this machine.
 Result<Address> make_address();
 Result<Address> read_address(const std::string& published);
-std::string host_name();
 
 }  // namespace lockstep::comm

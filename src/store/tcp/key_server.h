@@ -10,9 +10,9 @@
 
 namespace lockstep::comm {
 
-class KeyBooth {
+class KeyServer {
  public:
-  static Result<KeyBooth> open();
+  static Result<KeyServer> open();
 
   // The abstract name of its socket, which is random, so that nobody can have taken it.
   const std::string& name() const { return name_; }
@@ -23,7 +23,7 @@ class KeyBooth {
   Status serve() const;
 
  private:
-  KeyBooth(std::string name, std::string key, Fd listener)
+  KeyServer(std::string name, std::string key, Fd listener)
       : name_(std::move(name)), key_(std::move(key)), listener_(std::move(listener)) {}
   std::string name_;
   std::string key_;
