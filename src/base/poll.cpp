@@ -17,7 +17,7 @@ Result<bool> poll_until(std::span<pollfd> entries, Deadline deadline) {
     const int ready = poll(entries.data(), entries.size(), timeout);
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return Status::from_errno("poll", errno);
-    // Not "if expired": after a signal that comes at the end, the descriptors have not been looked at.
+    // Only after a poll that returned 0: a poll that a signal ended has not looked at the descriptors.
     if (ready == 0 && (timeout == 0 || deadline.expired())) return false;
   }
 }

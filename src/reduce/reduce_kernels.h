@@ -1,7 +1,7 @@
 // The reduction kernels behind reduce.h: the same code (reduce_kernels.inl) compiled once for each instruction set.
 //
-// Only declarations and plain data here: whatever inline function these translation units emitted could be the copy
-// that the linker keeps for the whole program, and it would hold instructions that other machines lack.
+// Only declarations and plain data here. The linker might keep, for the whole program, the copy of an inline function
+// that one of these translation units emits, and it would contain instructions that other machines lack.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,13 @@ struct ReduceRequest {
   std::size_t bytes;  // of one buffer
 };
 
-// The result is bitwise the same whichever of them runs, but for the payload and sign of a NaN that arithmetic makes.
+// All give bitwise the same result, except for the payload and sign of a NaN that arithmetic produces.
 using ReduceKernel = void (*)(const ReduceRequest& request);
 void reduce_portable(const ReduceRequest& request);
 void reduce_avx2(const ReduceRequest& request);
 void reduce_avx512(const ReduceRequest& request);
 
-// The one for an instruction set, which this machine has to have.
+// The kernel for an instruction set, which this machine must support.
 ReduceKernel reduce_kernel(InstructionSet set);
 
 }  // namespace lockstep::comm

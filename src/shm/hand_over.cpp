@@ -28,7 +28,7 @@ namespace {
 constexpr auto kLookEvery = std::chrono::milliseconds(200);
 constexpr auto kAnswerGrace = std::chrono::seconds(1);
 constexpr std::size_t kMaxUnidentified = 64;
-constexpr int kMaxAccepted = 256;  // at a time: whoever connects faster does not keep us from those who are there
+constexpr int kMaxAccepted = 256;  // in one go: a flood of connections must not delay the ranks that have connected
 constexpr auto kLastMoments = std::chrono::milliseconds(200);  // of a process that is ending
 
 constexpr const char* kAddress = "address";
@@ -49,7 +49,7 @@ Result<Fd> open_own_process() {
   return process;
 }
 
-// Whether a descriptor that was handed over stands for a process: one that does not is a bad one to wait for.
+// Whether a descriptor that was handed over is a pidfd; waiting for another kind would be wrong.
 bool is_process(int fd) {
   constexpr auto kPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older C libraries lack
   siginfo_t ignored{};
@@ -78,18 +78,19 @@ class Exchange {
   std::string key(const char* what) const { return key_of(options_.name, what); }
   std::string name(int rank) const { return fmt::format("rank {}", options_.number(rank)); }
   Status own_error(const Status& status) const { return status.with_context(name(options_.rank)); }
-  // Where this rank hears rank 0 alone: that is whose silence or end it was. Anything else is this rank's own trouble.
+  // Where this rank talks to rank 0 alone: a timeout or a closed connection is rank 0's, any other error this rank's
+  // own.
   Status with_culprit(const Status& status) const {
     const bool silent = status.code() == ErrorCode::kPeerFailed || status.code() == ErrorCode::kTimeout;
     return status.with_context(name(silent ? 0 : options_.rank));
   }
 
-  // Rank 0: gathers everyone's descriptors, hands all of them to all, and says when all have them.
+  // Rank 0: receives the descriptors of all ranks, sends all of them to all, and tells all whether everybody has them.
   Result<HandOver> run_rank_zero() {
     sockets_.resize(options_.world_size);
     auto parts = gather_and_share();
     if (options_.world_size == 1) return parts;
-    // Whoever comes later learns it from the store.
+    // Ranks that come later read it in the store.
     if (!parts.ok()) publish_failure(parts.status());
     HandOverMessage verdict;
     verdict.kind = HandOverMessage::Kind::kVerdict;
@@ -97,7 +98,7 @@ class Exchange {
     const Deadline by = parts.ok() ? deadline_ : Deadline::after(std::chrono::nanoseconds(0));
     for (const auto* list : {&sockets_, &refused_}) {
       for (const Fd& socket : *list) {
-        // One that has gone by now is noticed by all, as a death in the group.
+        // All ranks notice by themselves when one has died by now.
         if (socket.valid()) (void)send_message(socket.get(), verdict, by);
       }
     }
@@ -117,7 +118,7 @@ class Exchange {
     return parts;
   }
 
-  // What rank 0 puts in itself.
+  // Rank 0's own descriptors, and the control memory.
   Result<Fd> prepare() {
     LOCKSTEP_ASSIGN_OR_RETURN(Fd control, make_memory_file("lockstep-control", options_.control_bytes));
     introductions_.resize(options_.world_size);
@@ -139,7 +140,7 @@ class Exchange {
     (void)store_.set(key(kAddress), {reinterpret_cast<const char*>(&nowhere), sizeof(nowhere)});
   }
 
-  // A failure shows in the rank's report, which may say why it has gone.
+  // A failure shows when the rank's report is received; the report may say why the rank has left.
   void send_parts(int rank, int control) {
     LOCKSTEP_FAULT_POINT("hand over: answer");
     HandOverMessage message;
@@ -153,7 +154,7 @@ class Exchange {
     }
   }
 
-  // Each rank says whether it has got hold of everything. The first that has not decides for all.
+  // Each rank reports whether it has mapped everything. The first failure decides for all.
   Status receive_reports() {
     for (int rank = 1; rank < options_.world_size; ++rank) {
       HandOverMessage report;
@@ -164,7 +165,7 @@ class Exchange {
     return {};
   }
 
-  // Opens the way to this rank and says in the store where it is.
+  // Opens rank 0's socket and publishes its address in the store.
   Status open_listener() {
     LOCKSTEP_ASSIGN_OR_RETURN(address_, make_address());
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(address_.socket.data(), options_.world_size + 8));
@@ -202,7 +203,7 @@ class Exchange {
       LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, accept_unix(listener_.get()));
       if (!socket.valid()) return {};
       if (!check_same_user(socket.get()).ok() || !send_message(socket.get(), greeting, at_once).ok()) continue;
-      // Ranks speak at once: who is still silent when so many others have come is none.
+      // Ranks send at once: a connection that is silent while so many others come is not a rank.
       if (unidentified_.size() >= static_cast<std::size_t>(options_.world_size) + kMaxUnidentified)
         unidentified_.erase(unidentified_.begin());
       unidentified_.push_back(std::move(socket));
@@ -210,7 +211,7 @@ class Exchange {
     return {};
   }
 
-  // Reads what a connection says, if anything: true when it was a rank. Whoever is none of us is let go.
+  // Reads what a connection has sent, if anything. True: it is a rank. Closes a connection that is not one of ours.
   Result<bool> read_introduction(Fd& connection) {
     HandOverMessage message;
     std::vector<Fd> descriptors;
@@ -231,7 +232,7 @@ class Exchange {
     return true;
   }
 
-  // Whether a rank has said that it cannot come, or the time is over.
+  // An error when a rank has published that it cannot join, or at the deadline.
   Status check_waiting() {
     const std::array<std::string, 1> refused{key("refused")};
     if (auto there = store_.check(refused); there.ok() && there.value()) {
@@ -291,7 +292,7 @@ class Exchange {
     return address;
   }
 
-  // Both ends belong to one user and know the group's message before anything is handed over.
+  // Both ends must belong to one user and know the group's tokens before anything is handed over.
   Result<Fd> introduce_self(const Address& address) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
     if (machine != address.machine.data()) {
@@ -328,10 +329,10 @@ class Exchange {
     return socket;
   }
 
-  // A little longer than rank 0 waits: it knows who is missing.
+  // A little longer than rank 0 waits, because rank 0 knows who is missing.
   Deadline answer_by() const { return Deadline::after(deadline_.remaining() + kAnswerGrace); }
 
-  // What rank 0 says next, or that there will be no group.
+  // Receives the next message of rank 0, or its verdict that there will be no group.
   Status receive_part(int socket, HandOverMessage::Kind kind, HandOverMessage& message, std::vector<Fd>& descriptors,
                       Deadline deadline) {
     const Status received = receive_message(socket, kind, message, &descriptors, deadline);
@@ -356,7 +357,7 @@ class Exchange {
     return build(control[0]);
   }
 
-  // Past what this rank could not take.
+  // Skips messages that this rank has no use for any more.
   Status receive_verdict(int socket) {
     for (;;) {
       HandOverMessage message;
@@ -366,7 +367,7 @@ class Exchange {
     }
   }
 
-  // Says in the store that this rank cannot come, as rank 0 has not received of it. Best effort.
+  // Publishes in the store that this rank cannot join, because rank 0 does not know of it. Best effort.
   Status refuse(const Status& why) {
     const Status mine = own_error(why);
     if (why.code() != ErrorCode::kPeerFailed && why.code() != ErrorCode::kTimeout)
@@ -374,7 +375,7 @@ class Exchange {
     return mine;
   }
 
-  // Rank 0 may have given up, and said why.
+  // Rank 0 may have given up and published the reason.
   Status why_no_connection(const Status& failure) {
     const std::array<std::string, 1> refused{key("refused")};
     if (auto there = store_.check(refused); there.ok() && there.value()) {
@@ -403,13 +404,13 @@ class Exchange {
   const HandOverOptions& options_;
   Deadline deadline_;
   Introduction self_;
-  bool has_verdict_ = false;  // not rank 0: it has been said what becomes of the group
-  Address address_;           // rank 0: where the others find it
-  // Of rank 0. All stay open until the store says why there is no group: who loses its connection looks there.
+  bool has_verdict_ = false;  // not rank 0: the outcome for the group has arrived
+  Address address_;           // rank 0: where the others connect
+  // Rank 0's. All stay open until the store says why there is no group: a rank that loses its connection looks there.
   Fd listener_;
-  std::vector<Fd> unidentified_;  // connected, and have said nothing yet
+  std::vector<Fd> unidentified_;  // connected, have sent nothing yet
   std::vector<Fd> sockets_;       // to the others; by rank
-  std::vector<Fd> refused_;       // who came as a rank but cannot be one
+  std::vector<Fd> refused_;       // claimed to be a rank but cannot be one
   std::vector<Introduction> introductions_;
   std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
 };
@@ -421,7 +422,7 @@ bool Peer::is_gone() const {
          !arena->owner_runs();
 }
 
-// Descriptors close before a process counts as ended.
+// A dying process closes its descriptors before its pidfd shows the end, so wait a moment.
 const char* Peer::how_gone() const {
   const bool ended = process->valid() && has_ended(process->get(), Deadline::after(kLastMoments));
   return ended ? "died" : "ended or replaced its program (exec)";

@@ -21,7 +21,7 @@ TEST(InstructionSets, ChoosesTheWidestOrTheOneThatIsNamed) {
   EXPECT_EQ(choose_instruction_set(std::span(kAll).first(1), "avx512"), InstructionSet::kPortable);
 }
 
-// What the kernel says of the processor is the judge.
+// The flags that the kernel shows are the judge.
 TEST(InstructionSets, SupportedAreThoseOfTheProcessor) {
   std::string flags;
   std::ifstream cpuinfo("/proc/cpuinfo");

@@ -108,7 +108,7 @@ void check_all_isas(const Reduction& reduction, std::size_t count, std::size_t n
 
 class ReduceEveryType : public testing::TestWithParam<int> {};
 
-// The same bits from every instruction set: those of the reference.
+// Every instruction set gives the bits of the reference.
 TEST_P(ReduceEveryType, MatchesTheReference) {
   const auto type = static_cast<DataType>(GetParam());
   std::mt19937 random(1234);

@@ -1,4 +1,4 @@
-// What another user of the machine, or another job of the same user, gets of a hand-over: nothing.
+// Another user of the machine, or another job of the same user, gets nothing from a hand-over.
 #include "support/other_user.h"
 
 #include <fcntl.h>
@@ -63,7 +63,7 @@ bool wait_for_socket(const std::string& name) {
   });
 }
 
-// Greets whoever comes at a socket as rank 0 would, with this token, and tells what it gets.
+// Acts as rank 0 at a socket, with this token, and says what it receives.
 std::string play_rank_zero(const std::string& socket, const Token& greeting) {
   const Fd listener = listen_unix(socket, 8).value();
   const std::vector<Fd> none;
@@ -78,8 +78,8 @@ std::string play_rank_zero(const std::string& socket, const Token& greeting) {
   return std::to_string(gifts.size()) + " descriptors";
 }
 
-// Through a store that anybody can write (Python's own, say) a rank is led to the socket of another user, who knows all
-// that is in the store.
+// A store that anybody can write to (Python's, for example) leads a rank to the socket of another user, who knows
+// everything in the store.
 TEST(HandOverToAnotherUser, GivesNothing) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
@@ -111,7 +111,7 @@ TEST(HandOverToAnotherUser, AnotherJobOfTheSameUserGetsNothingEither) {
   EXPECT_EQ(other.get(), "0 descriptors");
 }
 
-// With the token and all, and as fast as it can; the ranks do not notice.
+// It has the token and is as fast as it can be; the ranks are not disturbed.
 TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
@@ -142,7 +142,7 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   {
     OtherUser first(act);
     OtherUser second(act);
-    std::this_thread::sleep_for(100ms);  // what they do by then is up to the machine; nothing depends on it
+    std::this_thread::sleep_for(100ms);  // lets the other user begin; nothing depends on how far it gets
     for (int rank = 1; rank < 3; ++rank)
       ranks.push_back(std::async(std::launch::async, [&store, rank] { return hand_over_as(rank, 3, store); }));
     for (auto& rank : ranks) {
@@ -166,7 +166,7 @@ TEST(MemoryFile, CannotBeMadeSmallerButGrowsAndGivesPagesBack) {
   EXPECT_EQ(check_memory_file(file.get(), 16385).status().code(), ErrorCode::kCorrupt);
 }
 
-// A rank that hands over something else is named to all.
+// All ranks learn which rank has handed over something else.
 TEST(MemoryFile, EverythingElseIsRefusedByName) {
   const Fd unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), kReserve), 0);
@@ -174,7 +174,7 @@ TEST(MemoryFile, EverythingElseIsRefusedByName) {
   const Fd good = make_memory_file("good", kReserve).value();
   const Fd read_only(open(("/proc/self/fd/" + std::to_string(good.get())).c_str(), O_RDONLY | O_CLOEXEC));
   const Fd device(open("/dev/zero", O_RDWR | O_CLOEXEC));
-  // The last one's memory is good, and what should be its process is not.
+  // The last one's memory is valid, but its pidfd is not.
   for (const int memory : {unsealed.get(), sealed.get(), read_only.get(), device.get(), good.get()}) {
     HashStore store;
     auto zero = std::async(std::launch::async, [&] { return hand_over_as(0, 2, store).status(); });

@@ -1,4 +1,4 @@
-// What ranks leave in a store in order to meet is of no use once they have met, and would stay as long as the store.
+// Removes keys from a store that ranks needed only to form a group; otherwise they would stay as long as the store.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace lockstep::comm {
 
-// Each of `world` ranks says that it needs `keys` no more; the last one deletes them. `counter` is a key for that
-// alone, which goes too. Best effort: when the store fails, or a rank never gets here, they stay.
-void delete_by_last_rank(Store& store, const std::string& counter, int world, std::span<const std::string> keys);
+// Each of `world_size` ranks calls this when it needs `keys` no more; the last one deletes them. `counter` is a key for
+// this purpose alone, deleted too. Best effort: the keys stay when the store fails or a rank never calls.
+void delete_by_last_rank(Store& store, const std::string& counter, int world_size, std::span<const std::string> keys);
 
 }  // namespace lockstep::comm

@@ -65,12 +65,12 @@ class Round {
       : store_(store), prefix_(prefix), me_(me), deadline_(deadline), start_(Deadline::Clock::now()) {}
 
   Status run();
-  // Makes `outcome` everybody's, unless there is one already; answers the one that counts.
+  // Publishes `outcome` unless one is published already; returns the published one.
   Status post(const Status& outcome);
 
  private:
   Status judge(const Participant& first);
-  // Fills `outcome` with the timeout to post; its own status says whether the store could still be asked.
+  // Fills `outcome` with the timeout to post; returns an error when the store does not answer any more.
   Status missing_ranks(Status& outcome);
 
   Store& store_;
@@ -85,7 +85,7 @@ Status Round::post(const Status& outcome) {
   return status_from(verdict);
 }
 
-// What is wrong with this member, seen beside the first that spoke.
+// What is wrong with this member, compared with the first that wrote its record.
 Status Round::judge(const Participant& first) {
   if (first.world_size != me_.world_size) {
     return {ErrorCode::kMismatch,
@@ -106,7 +106,7 @@ Status Round::run() {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto first, decode_participant(first_text));
   if (const Status wrong = judge(first); !wrong.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(post(wrong));
-    return wrong;  // the others had formed their group already
+    return wrong;  // also when the others have formed their group already
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const auto count, store_.add(prefix_ + "/count", 1));
   if (count == me_.world_size) LOCKSTEP_RETURN_IF_ERROR(post(Status()));
@@ -146,7 +146,7 @@ Status Round::missing_ranks(Status& outcome) {
   return {};
 }
 
-// This process claims a rank that another one has. `prefix` is that one's round.
+// This process claims a rank that another process has. `prefix` is the other's round.
 Status refuse_twin(Store& store, const std::string& base, const std::string& prefix, const Participant& me) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto undone, store.add(joins_key(base, me.rank), -1));
   static_cast<void>(undone);

@@ -15,7 +15,7 @@
 
 namespace lockstep::comm {
 
-// The way to the store, and on the hosting rank the store itself.
+// The connection to the store, and on the hosting rank the store itself.
 class RendezvousSession {
  public:
   explicit RendezvousSession(std::shared_ptr<Store> given) : store_(std::move(given)) {}
@@ -43,8 +43,8 @@ class RendezvousSession {
   }
 
  private:
-  // Until they have left or died. Who has signed off may be back already, on its way to the next world at this
-  // address: it looks for that one's store when it loses this one.
+  // Until they have left or died. A rank that has left may already be connected again, to join the next world at this
+  // address. It looks for the next world's store when it loses this one.
   bool wait_for_others(const TcpStoreServer& server, const std::string& round, Deadline deadline) const {
     for (;; std::this_thread::sleep_for(kLookEvery)) {
       if (server.num_clients() <= 1) return true;  // this rank's own
@@ -57,7 +57,7 @@ class RendezvousSession {
   }
 
   static constexpr auto kLookEvery = std::chrono::milliseconds(1);
-  // A store that stands still keeps nobody; should it only be slow, it reads the last word of those who have left, too.
+  // A store that hangs must not delay anybody who leaves. A store that is only slow still gets the message.
   static constexpr auto kLeaveTime = std::chrono::milliseconds(300);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
@@ -72,7 +72,7 @@ namespace {
 using Meeting = RendezvousPlan::Meeting;
 using SessionPtr = std::shared_ptr<RendezvousSession>;
 
-// How long an address that is in use may take to become free, or to turn out to be this very group's.
+// How long an address that is in use may take to become free, or to turn out to be this group's own store.
 constexpr auto kAddressPatience = std::chrono::seconds(15);
 constexpr auto kErrorPatience = std::chrono::seconds(5);
 constexpr auto kProbeTimeout = std::chrono::seconds(3);
@@ -85,8 +85,8 @@ TcpStoreOptions client_options(const RendezvousPlan& plan, Endpoint server) {
   return {.server = std::move(server), .job_key = plan.job_key};
 }
 
-// Rank 0 could not listen at its address. When another rank 0 of this group is there, the roll call names both, so go
-// on as its client. The store of an earlier generation that is just closing gets time to go.
+// Rank 0 could not listen at its address. When another rank 0 of this group serves there, go on as its client:
+// join_group then reports both. A store of an earlier generation that is about to close gets time to do so.
 Result<SessionPtr> join_namesake(const RendezvousPlan& plan, const Status& listen_error, Deadline& patience) {
   auto client = TcpStore::connect(client_options(plan, plan.endpoint), at_most(patience, kProbeTimeout));
   if (!client.ok()) return listen_error;
@@ -138,14 +138,14 @@ Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadl
   return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(session)};
 }
 
-// Whether the store may be that of the world that this rank has left, about to close: it has joined there before.
+// Whether this may be the store of the world that this rank has left, about to close: the rank has joined there before.
 bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan) {
   if (plan.hosts || plan.meeting != Meeting::kTcp) return false;
   const auto joined = has_joined(*session.store(), plan.base, plan.rank);
   return joined.ok() ? joined.value() : joined.status().code() == ErrorCode::kUnavailable;
 }
 
-// On the next world's store instead, if that one closes before all ranks have met.
+// Joins on the next world's store instead, if the first one closes before all ranks have joined.
 Result<Rendezvous> join_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
   if (first.ok() || first.status().code() != ErrorCode::kUnavailable) return first;
   auto session = open_session(plan, at_most(deadline, kAddressPatience));
@@ -162,7 +162,7 @@ Status Rendezvous::release(std::chrono::milliseconds wait) {
 Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan(options));
-  // A rank that cannot belong to the world still tells the others, but does not wait long for them.
+  // A rank outside the world still tells the others, but does not wait long for them.
   const bool outside = plan.rank >= plan.world_size;
   const Status impossible(ErrorCode::kMismatch, fmt::format("rank {} is outside the world of {}: ranks go from 0 to {}",
                                                             plan.rank, plan.world_size, plan.world_size - 1));
@@ -173,8 +173,8 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
     return session.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
   const bool closing = may_be_closing(*session.value(), plan);
-  auto met = join_on(std::move(session).value(), plan, deadline);
-  return closing ? join_anew(plan, std::move(met), deadline) : met;
+  auto joined = join_on(std::move(session).value(), plan, deadline);
+  return closing ? join_anew(plan, std::move(joined), deadline) : joined;
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store) {

@@ -92,7 +92,7 @@ Result<ServerHello> read_server_hello(std::string_view hello, std::string_view w
 
 Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where) {
-  // Nothing is proven by knowing an empty key: a stranger's server may ask for one that this process does not have.
+  // An empty key proves nothing: a stranger's server may ask for a key that this process does not have.
   const bool welcome =
       !key.empty() && verdict.size() == kVerdictBytes && verdict[0] == static_cast<char>(Verdict::kWelcome);
   if (welcome && same_bytes(verdict.substr(1), proof(key, "server", server.nonce, client_nonce))) return {};

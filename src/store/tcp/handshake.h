@@ -4,12 +4,12 @@
 //   client -> server   mark, 32 random bytes C, HMAC-SHA256(key, "client" S C)
 //   server -> client   u8 verdict, HMAC-SHA256(key, "server" S C)      (zeros when the verdict is "wrong key")
 //
-// Each side contributes fresh random bytes, so a recorded exchange cannot be replayed, and the labels differ, so one
-// side's proof cannot be sent back to it. What follows is neither encrypted nor signed: the key keeps strangers and
-// other jobs out, not somebody who can alter packets between the machines.
+// Each side contributes fresh random bytes, so a recorded exchange cannot be replayed. The labels differ, so one side's
+// proof cannot be sent back to it. Later messages are neither encrypted nor signed: the key keeps strangers and other
+// jobs out, but not an attacker who can alter packets between the machines.
 //
-// A store without a job key has one of its own, which it gives to processes of its user on its machine (key_server.h),
-// or the user's (user_key.h); it says so, for clients that have none either.
+// A store without a job key uses one of its own, which it gives to processes of its user on its machine (key_server.h),
+// or the user's key (user_key.h). It says which, for clients that have no job key either.
 #pragma once
 
 #include <array>
@@ -46,11 +46,11 @@ struct Judgement {
   Verdict verdict;
   std::string answer;  // what to send; empty for kNotOurs
 };
-// What the server makes of a client's hello.
+// How the server judges a client's hello.
 Judgement judge(std::string_view key, std::string_view server_nonce, std::string_view hello);
 
-// What the client makes of the server's hello and verdict. `where` is the server's address, for messages; `own_key`:
-// the client has a job key of its own.
+// How the client reads the server's hello and verdict. `where` is the server's address, for messages; `own_key`: the
+// client has a job key of its own.
 Result<ServerHello> read_server_hello(std::string_view hello, std::string_view where);
 Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where);

@@ -24,10 +24,10 @@ Result<KeyServer> KeyServer::open() {
 
 Status KeyServer::serve() const {
   for (int served = 0; served < kServedAtOnce; ++served) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Fd visitor, accept_unix(listener_.get()));
-    if (!visitor.valid()) return {};
-    if (!check_same_user(visitor.get()).ok()) continue;
-    (void)send_message(visitor.get(), std::as_bytes(std::span(key_)), {}, Deadline::after(std::chrono::seconds(0)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd client, accept_unix(listener_.get()));
+    if (!client.valid()) return {};
+    if (!check_same_user(client.get()).ok()) continue;
+    (void)send_message(client.get(), std::as_bytes(std::span(key_)), {}, Deadline::after(std::chrono::seconds(0)));
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// A store that nobody has given a job key makes one of its own. Processes of the same user on the same machine get it
-// at the store's booth: a Unix socket whose both ends the kernel knows the users of. Nobody else does.
+// A store without a job key makes a key of its own. It gives the key to processes of the same user on the same machine,
+// through a Unix socket: the kernel tells each end the user of the other.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ class KeyServer {
  public:
   static Result<KeyServer> open();
 
-  // The abstract name of its socket, which is random, so that nobody can have taken it.
+  // The abstract name of its socket: random, so that no other program can have taken it.
   const std::string& name() const { return name_; }
   const std::string& key() const { return key_; }
-  // Readable when somebody has come.
+  // Readable when a process has connected.
   int fd() const { return listener_.get(); }
-  // Gives the key to those who have come, without waiting. An error: no descriptors left.
+  // Gives the key to the processes that have connected, without waiting. Fails when no descriptors are left.
   Status serve() const;
 
  private:
@@ -30,7 +30,7 @@ class KeyServer {
   Fd listener_;
 };
 
-// kPermission: another user's process is there, or this one's user is not the store's.
+// kPermission: the process at the other end runs as another user.
 Result<std::string> fetch_key(const std::string& name, Deadline deadline);
 
 }  // namespace lockstep::comm

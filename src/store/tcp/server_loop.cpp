@@ -22,7 +22,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Ids that epoll reports for what is no client.
+// Ids that epoll reports for descriptors other than clients'.
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kStopId = 1;
 constexpr std::uint64_t kKeyServerId = 2;
@@ -30,7 +30,7 @@ constexpr std::uint64_t kFirstClientId = 3;
 
 constexpr std::size_t kReadChunk = std::size_t{64} << 10;
 constexpr auto kWarnEvery = std::chrono::minutes(1);
-constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then the others get their turn
+constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then other clients get their turn
 
 }  // namespace
 
@@ -131,7 +131,7 @@ void TcpStoreServer::Loop::run() {
 }
 
 void TcpStoreServer::Loop::accept_all() {
-  // Bounded, so that a flood of connections leaves time for the clients that are there.
+  // Bounded, so that a flood of connections leaves time for the clients that are connected.
   for (int i = 0; i < 64; ++i) {
     Fd fd(::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     fd.keep_from_forks();
@@ -149,7 +149,7 @@ void TcpStoreServer::Loop::serve_keys() {
   if (!key_.server->serve().ok()) pause_accepting();
 }
 
-// Strangers first, then wait: connections stay in the kernel's queues.
+// Closes an unproven connection, then waits: new connections stay in the kernel's queue.
 void TcpStoreServer::Loop::pause_accepting() {
   if (warn_again_.expired()) {
     warn_again_ = Deadline::after(kWarnEvery);
@@ -203,7 +203,7 @@ bool TcpStoreServer::Loop::read_some(Connection& connection) {
   std::size_t budget = kReadPerEvent;
   while (budget > 0) {
     std::size_t wanted = std::min(chunk.size(), budget);
-    // A stranger gets to store the length of a hello in our memory, and one byte more that convicts it.
+    // Keeps no more of an unproven client than a hello and one byte, which shows that it sends too much.
     if (!connection.proven) wanted = std::min(wanted, handshake::kClientHelloBytes + 1 - connection.in.size());
     if (wanted == 0) return false;
     const ssize_t count = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
@@ -232,7 +232,7 @@ bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
   if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
   queue(id, std::move(judgement.answer));
   if (judgement.verdict == handshake::Verdict::kWrongKey) {
-    connection.closing = true;  // stays unproven: closed when the answer is out, or at the handshake's deadline
+    connection.closing = true;  // stays unproven: closed when the answer is sent, or at the handshake's deadline
     return true;
   }
   connection.proven = true;

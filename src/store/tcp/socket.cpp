@@ -68,7 +68,7 @@ Status wait_ready(int fd, short events, Deadline deadline) {
   return ready ? Status() : Status(ErrorCode::kTimeout, "no answer in time");
 }
 
-// A connect to a free port of this machine's own dynamic range can meet itself; that is no server.
+// A connect to a free port of this machine's dynamic range can connect to itself; that is not a server.
 bool connected_to_itself(int fd) {
   sockaddr_storage mine{};
   sockaddr_storage theirs{};
@@ -147,7 +147,8 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
 
 Result<Endpoint> local_endpoint(int fd) {
   auto endpoint = endpoint_of(fd, ::getsockname);
-  if (endpoint.ok()) endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // its own interface is clear
+  if (endpoint.ok())
+    endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // this machine needs no interface
   return endpoint;
 }
 

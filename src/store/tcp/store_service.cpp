@@ -8,7 +8,7 @@ namespace {
 using wire::Message;
 using wire::Op;
 
-// How many parts a request of this kind has; false for a request that no client of ours sends.
+// Whether the request is one that our clients send: a known kind with the right number of parts.
 bool well_formed(const Message& request) {
   const std::size_t count = request.parts.size();
   switch (static_cast<Op>(request.kind)) {
