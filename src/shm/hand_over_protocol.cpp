@@ -67,7 +67,7 @@ Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& 
     return {ErrorCode::kCorrupt, "another program is at the other end of a rank's socket"};
   LOCKSTEP_RETURN_IF_ERROR(status_of(message));
   if (message.kind != kind)
-    return {ErrorCode::kMismatch, "a rank said something out of turn; are all of the same build?"};
+    return {ErrorCode::kMismatch, "a rank sent an unexpected message; are all of the same build?"};
   return received;
 }
 
