@@ -37,13 +37,13 @@ Status in_the_way(const std::filesystem::path& path, mode_t mode) {
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   struct stat info {};
-  // A rename would replace a device, and the bytes would never come to who reads a FIFO.
+  // A rename would replace a device, and the reader of a FIFO would never get the bytes.
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return in_the_way(path, info.st_mode);
   AtomicFile file;
   file.path_ = path;
   std::filesystem::path temporary = path;
   temporary += kTemporarySuffix;
-  // O_NONBLOCK: a FIFO under this name would be waited for.
+  // O_NONBLOCK: the open of a FIFO would wait for its reader.
   file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode));
   if (!file.fd_.valid()) {
     const int error = errno;
@@ -91,7 +91,7 @@ Status AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0) return failure("cannot flush to the disk", errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("cannot rename into place", errno);
   temporary_.clear();
-  // Without this the new name may be lost in a power failure, though not the old file.
+  // Without this a power failure may lose the new name. The old file would still be there.
   const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
   const Fd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_fd.valid() || ::fsync(folder_fd.get()) != 0) return failure("cannot flush its folder to the disk", errno);

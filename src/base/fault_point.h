@@ -1,6 +1,5 @@
-// Places at which a test kills or freezes its own process, to see what that leaves to the others. Nothing in the
-// product: only the tests of it (tests/sweep) build the engine with LOCKSTEP_FAULT_POINTS, and define what
-// happens.
+// Places where a test kills or freezes its own process, to see how the other ranks fare. They are empty in the product:
+// only tests/sweep builds the engine with LOCKSTEP_FAULT_POINTS and defines what happens.
 #pragma once
 
 #if defined(LOCKSTEP_FAULT_POINTS)

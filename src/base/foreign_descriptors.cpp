@@ -18,7 +18,7 @@
 namespace lockstep::comm {
 namespace {
 
-// A socket of UCX, which may have closed it since: then the number is another's, with another inode.
+// A socket of UCX. UCX may have closed it since: then the number belongs to another file, with another inode.
 struct Taken {
   int fd;
   ino_t inode;
@@ -61,7 +61,7 @@ class Sockets {
 
 using AddressOf = int (*)(int, sockaddr*, socklen_t*);
 
-// At this or the other end, in network order; 0: no TCP socket, or no such end.
+// The port of this or the other end, in network order; 0: not a TCP socket, or no such end.
 in_port_t port_of(int fd, AddressOf address_of) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -80,7 +80,7 @@ bool waits_for_events(int fd) {
   return link.starts_with("anon_inode:");
 }
 
-// Those that a started program would get: few, as all of ours have O_CLOEXEC.
+// Those that a started program would get. They are few, because all of ours have O_CLOEXEC.
 std::set<int> inheritable_descriptors() {
   std::set<int> descriptors = own_descriptors();
   std::erase_if(descriptors, [](int fd) {

@@ -1,6 +1,6 @@
-// Descriptors that UCX opens. It opens them without O_CLOEXEC: a program that a rank starts would hold the rank's
-// connections, and so would a rank that replaces its program, and no other machine would notice its end. So they are
-// found, closed to programs, and TCP sockets among them kept from forks of this process as well.
+// Descriptors that UCX opens. It opens them without O_CLOEXEC, so a program that a rank starts, or that replaces the
+// rank (exec), would hold the rank's connections, and no other machine would notice the rank's end. Therefore this code
+// finds them and sets O_CLOEXEC. It also closes TCP sockets among them in forks of this process.
 #pragma once
 
 #include <set>
@@ -9,16 +9,17 @@
 
 namespace lockstep::comm {
 
+// All descriptors of this process.
 std::set<int> own_descriptors();
 
-// Takes for UCX's what has come since it was made. Another thread may have opened something meanwhile, so this is for
-// single calls; what spans more looks closer.
+// Remembers the descriptors that exist when it is made; those of UCX are among later ones.
 class ForeignDescriptors {
  public:
   ForeignDescriptors();
+  // Takes all new ones. Another thread may have opened some of them, so use it around a single call only.
   void take_new() const;
-  // What UCX waits for events with, and its connections: those at the port of one of its `listeners`, and those to a
-  // port that occurs, as two bytes in network order, in one of the `addresses` that it has for peers.
+  // Takes the new ones that UCX waits for events with, and its connections: those at the port of one of its
+  // `listeners`, and those to a port that occurs, as two bytes in network order, in one of its `addresses` of peers.
   void take_connected(std::span<const int> listeners, std::span<const std::string> addresses) const;
 
  private:

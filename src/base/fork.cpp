@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// Held while a process forks, so that a child finds the lists whole. Plain and constant-initialised: used before and
-// after all other static objects.
+// Held while a process forks, so that the child's lists are consistent. Plain and constant-initialised, because they
+// are used before and after all other static objects.
 std::mutex lists_mutex;
 ForkHandler* first_handler = nullptr;
 std::set<int>* guarded_descriptors = nullptr;
@@ -31,11 +31,11 @@ struct Remembered {
 };
 std::atomic<Remembered*> remembered{nullptr};
 
-// The numbers stay taken, as objects that own them will close them; what was behind them is let go.
+// The numbers stay in use, because the objects that own them will close them; the files behind them are released.
 void replace_descriptors() {
   if (guarded_descriptors == nullptr || guarded_descriptors->empty()) return;
   int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (nothing < 0) {  // no number is free: take the first one's
+  if (nothing < 0) {  // no number is free: use the first one's
     close(*guarded_descriptors->begin());
     nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   }
@@ -77,14 +77,14 @@ void run_fork_handlers() {
 namespace {
 
 void after_fork_in_child() {
-  // The kernel has done it where it can.
+  // Where it can (MADV_WIPEONFORK), the kernel has already done this.
   fork_detail::generation.load(std::memory_order_relaxed)->store(0, std::memory_order_relaxed);
   run_fork_handlers();
   replace_descriptors();
   after_fork();
 }
 
-// Once in the life of a process and its forks.
+// Called once by a process; its forks inherit the result.
 void prepare_for_forks() {
   void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   static std::atomic<std::uint32_t> without_page{0};
@@ -160,7 +160,7 @@ void Fd::unguard() {
   guarded_ = false;
 }
 
-// No fork comes in between, and no other thread gets the number while it is in the list.
+// Under the lock no fork comes in between, and no other thread gets the number while it is in the list.
 void Fd::close_guarded() {
   const std::lock_guard lock(lists_mutex);
   guarded_descriptors->erase(fd_);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/host.h"
 #include "lockstep/base/fork.h"
 
 namespace lockstep::log {
@@ -22,13 +21,11 @@ namespace {
 constinit std::atomic<int> current_rank{-1};
 
 std::string pattern_for(int rank) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const std::string rank_text = rank < 0 ? "" : fmt::format("rank {} ", rank);
-  return fmt::format("[lockstep {}{}] %l: %v", rank_text, host.data());
+  return fmt::format("[lockstep {}{}] %l: %v", rank_text, host_name());
 }
 
-// `known` is false for a word that is no level; the default then holds.
+// `known` is false for a word that is not a level; the result is then the default.
 spdlog::level::level_enum level_from(std::string_view name, bool& known) {
   known = true;
   if (name == "debug") return spdlog::level::debug;
@@ -39,7 +36,7 @@ spdlog::level::level_enum level_from(std::string_view name, bool& known) {
   return spdlog::level::warn;
 }
 
-// Hands whole lines to what set_output was given, else to stderr.
+// Writes whole lines to the output that set_output was given, or to stderr.
 class Sink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void set_output(Output output) {
@@ -74,13 +71,13 @@ std::shared_ptr<spdlog::logger> make_logger(const std::shared_ptr<Sink>& sink) {
   return logger;
 }
 
-// Our own logger, outside spdlog's registry, so that a program's use of spdlog and ours do not disturb one another.
+// A logger outside spdlog's registry, so that a program that uses spdlog itself is not affected.
 struct Logger {
   const std::shared_ptr<Sink> sink = std::make_shared<Sink>();
   const std::shared_ptr<spdlog::logger> logger = make_logger(sink);
 };
 
-// A fork needs its own: another thread of the parent may have been writing.
+// A fork needs a new one: another thread of the parent may have held its lock.
 Logger& of_process() {
   static constinit OfProcess<Logger> logger;
   return logger.get();

@@ -28,12 +28,12 @@ std::string_view kind_of_file(unsigned mode) {
 }
 
 Result<RegularFile> RegularFile::open(const std::filesystem::path& path) {
-  // O_NOCTTY: a terminal in a file's place must not become this process's own.
+  // O_NOCTTY: a terminal under this name must not become the controlling terminal of this process.
   RegularFile file(Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)), path);
   const int error = errno;
   struct stat info {};
   if (!file.fd_.valid()) {
-    // Sockets cannot be opened at all.
+    // open() refuses sockets.
     if (error == ENXIO && ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
       return not_regular(path, info.st_mode);
     }

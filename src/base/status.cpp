@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// What to do about it, for errors whose text alone sends people looking in the wrong place.
+// What to do, for errors whose text alone is misleading.
 std::string remedy(int error_number) {
   rlimit limit{};
   if (error_number != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};

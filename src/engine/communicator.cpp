@@ -6,7 +6,7 @@
 #include "engine/core/topology.h"
 #include "engine/hierarchical/hierarchical_group.h"
 #include "engine/local/local_group.h"
-#include "store/membership/met.h"
+#include "store/membership/delete_by_last_rank.h"
 
 namespace lockstep::comm {
 namespace {
@@ -71,7 +71,7 @@ Answer tell_others(Group& group, Answer answer) {
 // Whatever a group that has formed leaves in the store goes; one that has failed to form leaves it there.
 void clear_store(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : membership_keys(options.name)) keys.push_back(std::move(key));
-  delete_once_met(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
+  delete_by_last_rank(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
 }
 
 Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdint>
 #include <utility>
 
+#include "base/poll.h"
 #include "launch/background_writer.h"
 #include "lockstep/base/log.h"
 
@@ -85,8 +85,7 @@ bool Consoles::wait_for_readers(SignalWatch& signals, Deadline deadline, std::ch
   while (before > 0 && !deadline.expired() && !moved.expired()) {
     std::vector<pollfd> polled{{signals.fd(), POLLIN, 0}};
     add_to(polled);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(earlier(deadline, moved).remaining());
-    poll(polled.data(), polled.size(), static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX)));
+    static_cast<void>(poll_until(polled, earlier(deadline, moved)));
     if (polled.front().revents != 0) return false;
     serve();
     const std::size_t now = pending();

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/poll.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/supervisor/protocol.h"
 #include "launch/supervisor_image.h"
@@ -195,7 +195,7 @@ Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int in
 Status ProcessTree::await_started(std::span<const Command> commands, int interrupt_fd) {
   for (std::size_t i = 0; i < commands.size();) {
     std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
-    if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) return Status::from_errno("poll", errno);
+    LOCKSTEP_RETURN_IF_ERROR(poll_until(waited, Deadline::never()).status());
     if (waited[1].revents != 0) return {ErrorCode::kAborted, "asked to end before all workers were started"};
     Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
@@ -257,12 +257,10 @@ Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit + kSupervisorGrace);
   std::vector<pid_t> alive;
   for (;;) {
-    pollfd waited{socket_.get(), POLLIN, 0};
-    const auto time = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const int ready = poll(&waited, 1, static_cast<int>(time.count()));
-    if (ready == 0) return stuck(limit, alive, supervisor_);
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, poll_until(socket_.get(), POLLIN, deadline));
+    if (!ready) return stuck(limit, alive, supervisor_);
     Event event{};
-    const ssize_t size = ready < 0 ? -1 : recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
+    const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
     if (event.kind == EventKind::kAlive) alive.push_back(event.detail);

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 
+#include "base/poll.h"
 #include "launch/log_folder.h"
 
 namespace lockstep::launch {
@@ -91,12 +91,10 @@ void Relay::serve() {
   consoles_.flush();
 }
 
-int Relay::timeout_ms() const {
+Deadline Relay::next_due() const {
   auto due = WorkerStream::Clock::time_point::max();
   for (const auto& stream : streams_) due = std::min(due, stream->partial_due().value_or(due));
-  if (due == WorkerStream::Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - WorkerStream::Clock::now());
-  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+  return Deadline::at(due);
 }
 
 void Relay::drain() {

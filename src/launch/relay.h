@@ -28,8 +28,8 @@ class Relay {
   void add_to(std::vector<pollfd>& polled);
   // Reads all pipes and shows partial lines that are due.
   void serve();
-  // The time until a partial line is due, in milliseconds; -1: none.
-  int timeout_ms() const;
+  // When the next partial line is due; never: there is none.
+  Deadline next_due() const;
   // To call when no worker lives: relays the rest in the pipes.
   void drain();
 

@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/poll.h"
 #include "launch/first_failure.h"
 #include "launch/job_services.h"
 #include "launch/process_tree.h"
@@ -123,14 +124,8 @@ Status earliest_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, 
 
 // False: the deadline passed first.
 bool wait_readable(int fd, Deadline deadline) {
-  for (;;) {
-    pollfd waited{fd, POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const int timeout = deadline.is_never() ? -1 : static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
-    const int ready = poll(&waited, 1, timeout);
-    if (ready > 0) return true;
-    if (deadline.expired()) return false;
-  }
+  const auto ready = poll_until(fd, POLLIN, deadline);
+  return ready.ok() && ready.value();
 }
 
 class Join {

@@ -14,32 +14,13 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/host.h"
+#include "base/poll.h"
 #include "launch/cores.h"
 #include "launch/first_failure.h"
 #include "launch/program.h"
 
 namespace lockstep::launch {
-namespace {
-
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown)";
-}
-
-// The sooner of two poll timeouts; -1 means never.
-int sooner(int first, int second) {
-  if (first < 0 || second < 0) return std::max(first, second);
-  return std::min(first, second);
-}
-
-int poll_timeout(const std::optional<Deadline>& deadline) {
-  if (!deadline || deadline->is_never()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining());
-  return static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
-}
-
-}  // namespace
-
 Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
   const char* path = std::getenv("PATH");
   Command common;
@@ -92,9 +73,9 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
   relay_.add_to(polled);
   consoles_.add_to(polled);
-  const int timeout = poll_timeout(kill_at_ ? kill_at_ : stop_at_);
-  const int ready = poll(polled.data(), polled.size(), sooner(relay_.timeout_ms(), timeout));
-  if (ready < 0 && errno != EINTR) return Status::from_errno("cannot wait for the workers", errno);
+  const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
+  const auto waited = poll_until(polled, earlier(relay_.next_due(), end));
+  LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   if (polled[0].revents != 0 && !take_signal(tree)) return false;

@@ -9,7 +9,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/store/prefix_store.h"
 #include "mpi/mpi_runtime.h"
-#include "store/membership/check_in.h"
+#include "store/membership/join_group.h"
 
 namespace lockstep {
 namespace {
@@ -47,10 +47,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
   // Making a communicator has no deadline: first find out, with one, that everyone is here.
   const std::string members = "members";
-  auto met = comm::check_in(*request.store, members, comm::make_participant(request.rank, request.world_size()),
-                            Deadline::after(request.timeout));
+  auto met = comm::join_group(*request.store, members, comm::make_participant(request.rank, request.world_size()),
+                              Deadline::after(request.timeout));
   if (!met.ok()) throw_status(met.status(), who + ", joining the group");
-  comm::forget(*request.store, members, met.value(), request.world_size());
+  comm::forget_group(*request.store, members, met.value(), request.world_size());
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.world_size()), LeakInForks());

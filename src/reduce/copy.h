@@ -11,9 +11,9 @@
 
 namespace lockstep::comm {
 
-// memcpy for blocks that shall stay in cache. The C library's moves more than 2 KiB with `rep movsb`, which on Zen 3
-// and 4 is some 50 times slower than vector moves when source and destination lie at nearly the same offset in their
-// pages, as ours often do; and above some MiB it bypasses the cache from which the next rank is about to read.
+// memcpy for blocks that shall stay in cache. The C library copies more than 2 KiB with `rep movsb`. On Zen 3 and 4
+// that is some 50 times slower than vector moves when source and destination lie at nearly the same offset in their
+// pages, as ours often do. Above some MiB it also bypasses the cache, from which the next rank is about to read.
 inline void copy_cached(void* to, const void* from, std::size_t bytes) {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
@@ -34,15 +34,15 @@ inline void copy_cached(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(out, in, bytes);
 }
 
-// For memory that this rank writes and others read, again and again: past the cache. A line that another core has read
-// since can be written only after that core has given it up, some 27 ns a line on Zen 4, one after the other; streaming
-// stores do without, and the readers find the line just as quickly.
+// memcpy past the cache, for memory that this rank writes and others read, again and again. A plain store to a line
+// that another core has read must wait until that core gives the line up: some 27 ns a line on Zen 4, one after the
+// other. Streaming stores do not wait, and the readers get the line just as quickly.
 inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
 #if defined(__SSE2__)
   if (bytes >= 256) {
-    // Whole lines, or each costs a write of its own to memory.
+    // Whole lines only: a part of a line costs a write to memory of its own.
     const std::size_t head = -reinterpret_cast<std::uintptr_t>(out) % 64;
     std::memcpy(out, in, head);
     bytes -= head, in += head, out += head;
@@ -56,14 +56,15 @@ inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(out) + 2, c);
       _mm_stream_si128(reinterpret_cast<__m128i*>(out) + 3, d);
     }
-    _mm_sfence();  // before the flag that tells the readers
+    _mm_sfence();  // before the caller sets the flag for the readers
   }
 #endif
   if (bytes > 0) std::memcpy(out, in, bytes);
 }
 
-// For results that take together, on all ranks, as much as a third-level cache holds: saves reading each line before it
-// is overwritten. Smaller ones stay in cache, in half the time, and whoever uses them next finds them there.
+// memcpy for results that together, on all ranks, take as much as a third-level cache holds: it saves reading each line
+// before it is overwritten. Smaller results are copied into the cache, in half the time, where their next reader finds
+// them.
 inline constexpr std::size_t kLargeResults = std::size_t{32} << 20;
 inline void copy_past_caches(void* to, const void* from, std::size_t bytes) {
   copy_to_readers(to, from, bytes);

@@ -1,13 +1,13 @@
-// Which of two ways of copying for other ranks is the faster one here and now, found out by trying.
+// Finds out by trying which of two ways of copying for other ranks is faster at the moment.
 //
 // Plain stores leave lines in the cache of the writer's core; streaming stores go past it. Between cores that share a
-// third-level cache plain stores are about twice as fast; between others (another socket, another part of a large
+// third-level cache plain stores are about twice as fast. Between others (another socket, another part of a large
 // processor) each line that the other core has read costs its writer hundreds of nanoseconds, and streaming stores are
-// five times as fast. No call tells which it is, and a virtual machine's cores wander. So the work is watched in rounds
-// of a few pieces, each judged by its fastest piece, and now and then a round goes the other way: at once when a round
-// was much slower than the one before, else at growing intervals while the choice proves right.
+// five times as fast. No call tells which case it is, and the cores of a virtual machine move. So the copies are timed
+// in rounds of a few chunks; the fastest chunk stands for its round. Now and then a round tries the other way: at once
+// when a round was much slower than the one before, otherwise at growing intervals while the choice proves right.
 //
-// Pure arithmetic on what it is told; used by one rank for all.
+// Only arithmetic on the times that it gets; one rank decides for all.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,20 @@ enum class CopyWay : std::uint32_t { kPlain, kStreaming };
 
 class CopyChoice {
  public:
-  static constexpr int kPiecesARound = 3;
+  static constexpr int kChunksPerRound = 3;
   static constexpr int kFirstInterval = 2;  // rounds until the other way is tried
   static constexpr int kLastInterval = 128;
-  static constexpr double kJump = 1.5;    // slower than the round before by this: something has changed
-  static constexpr double kBetter = 0.9;  // the other way must be faster by this
+  static constexpr double kJump = 1.5;    // a round is slower than the one before by this factor: something has changed
+  static constexpr double kBetter = 0.9;  // the other way must take at most this part of the time
 
-  // For the next piece.
+  // The way for the next chunk.
   CopyWay way() const { return trying_ ? other() : chosen_; }
 
-  // What a piece cost that went way(), in time per byte.
+  // The cost of a chunk that was copied by way(), in time per byte.
   void record(double cost) {
-    round_cost_ = pieces_ == 0 ? cost : std::min(round_cost_, cost);
-    if (++pieces_ < kPiecesARound) return;
-    pieces_ = 0;
+    round_cost_ = chunks_ == 0 ? cost : std::min(round_cost_, cost);
+    if (++chunks_ < kChunksPerRound) return;
+    chunks_ = 0;
     trying_ ? end_trial() : end_round();
   }
 
@@ -60,7 +60,7 @@ class CopyChoice {
 
   CopyWay chosen_ = CopyWay::kPlain;
   bool trying_ = false;
-  int pieces_ = 0;  // of the round at hand
+  int chunks_ = 0;  // of the current round
   int rounds_ = 0;  // since the last trial
   int interval_ = kFirstInterval;
   double round_cost_ = 0;

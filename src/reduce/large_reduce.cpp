@@ -8,7 +8,8 @@
 
 namespace lockstep::comm {
 
-// In blocks that are in the first-level cache when they are copied. What was an input has been read anyway.
+// In blocks, which are in the first-level cache when they are copied. An output that is also an input is in the cache
+// already, so it takes the ordinary way.
 void reduce_past_caches(const Reduction& reduction, std::vector<const std::byte*>& inputs, std::byte* output,
                         std::size_t count, std::byte* cached) {
   if (std::find(inputs.begin(), inputs.end(), output) != inputs.end()) {

@@ -7,7 +7,8 @@
 
 namespace lockstep::comm {
 
-// As reduce() into one output, and into `cached`, if given, in the ordinary way. Moves `inputs` on.
+// Like reduce() into one output. With `cached`, which needs an output that is not an input, the result goes there too,
+// in the ordinary way. May advance `inputs`.
 void reduce_past_caches(const Reduction& reduction, std::vector<const std::byte*>& inputs, std::byte* output,
                         std::size_t count, std::byte* cached = nullptr);
 

@@ -1,4 +1,4 @@
-// From the type and operation of a request to the code for it. Part of reduce_kernels.inl.
+// Selects the code for the type and operation of a request. Part of reduce_kernels.inl.
 
 template <class Format, class Scalar>
 void sum_of_floats(const ReduceRequest& r) {
@@ -48,7 +48,7 @@ void multiply_integers(const ReduceRequest& r) {
   combine<Plain<Unsigned>>(r, Product{});
 }
 
-// Sums are taken in 64 bits, so those of narrower types do not wrap. One element at a time, as no vector divides them.
+// Adds in 64 bits, so that sums of narrower types do not wrap. One element at a time: there is no vector division.
 template <class Scalar, class Wide>
 void average_integers(const ReduceRequest& r) {
   const auto divisor = static_cast<Wide>(r.divisor);

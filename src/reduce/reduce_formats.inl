@@ -1,7 +1,7 @@
-// How the bytes of a buffer become vectors to calculate with, and back. Part of reduce_kernels.inl.
+// Turns the bytes of a buffer into vectors for arithmetic, and back. Part of reduce_kernels.inl.
 //
-// A Format has: Raw, a vector of the bytes as they lie in memory; Vector, what operations work on; decode and encode
-// between them. load/store and their partial forms move Raw, so that a partial one never touches a byte outside the
+// A Format has: Raw, a vector of the bytes as in memory; Vector, the type that operations work on; decode and encode
+// between them. load, store and their partial forms move Raw, so that a partial one never touches a byte outside the
 // buffer.
 
 constexpr int kVectorBytes = LOCKSTEP_VECTOR_BYTES;
@@ -23,7 +23,7 @@ LOCKSTEP_INLINE To bit_cast_vector(From from) {
   return to;
 }
 
-// A vector anywhere in memory. (gcc 12 copies one with memcpy by way of the stack where it has SSE2 only.)
+// A vector at any address. (With SSE2 only, gcc 12 compiles a memcpy of one into a copy through the stack.)
 template <class Raw>
 struct Unaligned {
   typedef Raw Type __attribute__((aligned(1), may_alias));
@@ -39,8 +39,8 @@ LOCKSTEP_INLINE void store(std::byte* to, Raw raw) {
   *reinterpret_cast<typename Unaligned<Raw>::Type*>(to) = raw;
 }
 
-// The first `bytes` of a vector, 0 < bytes < sizeof(Raw); the others read as zero. Going through the same vector code
-// as whole blocks, the last elements of a buffer get the same bits as they would in its middle.
+// The first `bytes` of a vector, 0 < bytes < sizeof(Raw); the others read as zero. The last elements of a buffer go
+// through the same vector code as whole blocks, so they get the same bits as they would in its middle.
 #if LOCKSTEP_VECTOR_BYTES == 64
 template <class Raw>
 LOCKSTEP_INLINE Raw load_part(const std::byte* from, std::size_t bytes) {
@@ -91,8 +91,8 @@ struct Bool {
   static LOCKSTEP_INLINE Raw encode(Vector vector) { return vector; }
 };
 
-// 16-bit numbers are taken apart into those at even and those at odd places, each in the upper half of 32 bits: no lane
-// has to move, neither here nor on the way back.
+// 16-bit numbers are split into those at even and those at odd places, each in the upper half of 32 bits: no number has
+// to move to another lane of the vector, neither here nor on the way back.
 using Bits = Full<std::uint32_t>;
 struct FloatPair {
   Full<float> even, odd;
@@ -104,8 +104,8 @@ LOCKSTEP_INLINE Bits upper_half_of_odd(Bits raw) {
   return raw & 0xFFFF0000u;
 }
 
-// Rounds to nearest even; every NaN becomes 0x7FC0, as in LibTorch. Denormals are kept, so AVX512_BF16 is of no use
-// here.
+// Rounds to nearest even; every NaN becomes 0x7FC0, as in LibTorch. AVX512_BF16 is not used, because it flushes
+// denormals.
 struct BFloat16 {
   using Raw = Bits;
   using Vector = FloatPair;
@@ -124,7 +124,7 @@ struct BFloat16 {
   }
 };
 
-// Rounds to nearest even; a NaN keeps its sign and the upper bits of its payload and becomes quiet, as F16C does it.
+// Rounds to nearest even. A NaN keeps its sign and the upper bits of its payload and becomes quiet, as with F16C.
 #if LOCKSTEP_VECTOR_BYTES == 64
 struct Float16 {
   using Raw = Half<std::uint16_t>;
@@ -157,8 +157,8 @@ struct Float16 {
   }
   static LOCKSTEP_INLINE Raw encode(Vector vector) { return narrow(vector.even) | (narrow(vector.odd) << 16); }
 
-  // Exponent and mantissa move to float32's places with the exponent's bias put right by a multiplication, which also
-  // makes infinity and quiet NaN; denormals come from a subtraction of 0.5 with the mantissa in its lowest bits.
+  // Moves exponent and mantissa to float32's places. A multiplication corrects the exponent's bias and also makes
+  // infinity and quiet NaN. Denormals: the mantissa goes into the lowest bits of 0.5, and 0.5 is subtracted.
   static LOCKSTEP_INLINE Full<float> widen(Bits word) {
     using Floats = Full<float>;
     const Bits sign = word & 0x80000000u;
@@ -168,8 +168,8 @@ struct Float16 {
     const Bits magnitude = twice < (1u << 27) ? bit_cast_vector<Bits>(denormal) : bit_cast_vector<Bits>(normal);
     return bit_cast_vector<Floats>(sign | magnitude);
   }
-  // The processor rounds: adding a number 2^13 times larger pushes the bits that float16 lacks out of the mantissa. The
-  // result is in the lower half.
+  // Lets the processor round: adding a number 2^13 times larger pushes the bits that float16 lacks out of the mantissa.
+  // The result is in the lower half.
   static LOCKSTEP_INLINE Bits narrow(Full<float> number) {
     using Floats = Full<float>;
     const Bits word = bit_cast_vector<Bits>(number);

@@ -1,12 +1,17 @@
 // The reduction kernels behind reduce.h: the same code (reduce_kernels.inl) compiled once for each instruction set.
 //
-// Only declarations and plain data here: whatever inline function these translation units emitted could be the copy
-// that the linker keeps for the whole program, and it would hold instructions that other machines lack.
+// Only declarations and plain data here. The linker might keep, for the whole program, the copy of an inline function
+// that one of these translation units emits, and it would contain instructions that other machines lack.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/reduce/types.h"
+
+namespace lockstep {
+enum class InstructionSet : std::uint8_t;  // base/instruction_set.h
+}
 
 namespace lockstep::comm {
 
@@ -22,24 +27,13 @@ struct ReduceRequest {
   std::size_t bytes;  // of one buffer
 };
 
-// The result is bitwise the same whichever of them runs, but for the payload and sign of a NaN that arithmetic makes.
+// All give bitwise the same result, except for the payload and sign of a NaN that arithmetic produces.
 using ReduceKernel = void (*)(const ReduceRequest& request);
 void reduce_portable(const ReduceRequest& request);
 void reduce_avx2(const ReduceRequest& request);
 void reduce_avx512(const ReduceRequest& request);
 
-struct ReduceIsa {
-  const char* name;
-  ReduceKernel kernel;
-};
-// What this machine can run, narrowest first; `portable` is always there.
-struct ReduceIsaList {
-  ReduceIsa isas[3];
-  int size;
-};
-ReduceIsaList supported_reduce_isas();
-
-// The widest of `list`, or the one that `requested` names if it is there; null or an unknown name ask for the widest.
-ReduceIsa choose_reduce_isa(const ReduceIsaList& list, const char* requested);
+// The kernel for an instruction set, which this machine must support.
+ReduceKernel reduce_kernel(InstructionSet set);
 
 }  // namespace lockstep::comm

@@ -4,11 +4,11 @@
 //   LOCKSTEP_VECTOR_BYTES   width of a vector
 //
 // Everything in here has internal linkage, and no inline function of a header is called (other than compiler
-// intrinsics): an inline function with external linkage is emitted by every file that uses it, the linker keeps any one
-// of the copies, and if that one came from the AVX-512 file, machines without AVX-512 would crash anywhere in the
-// program. So no standard containers, spans or algorithms; from <utility> only types.
+// intrinsics). Every file that uses an inline function with external linkage emits it, and the linker keeps any one of
+// the copies. If that copy came from the AVX-512 file, machines without AVX-512 would crash anywhere in the program. So
+// no standard containers, spans or algorithms; from <utility> only types.
 //
-// Vectors are the compilers' vector extension: the same source for every width, and operators mean what they mean for
+// Vectors use the compilers' vector extension: the same source serves every width, and operators mean the same as for
 // scalars. The files are compiled without contraction of a * b + c, so that the bits of a result do not depend on the
 // machine.
 #include <cstddef>
@@ -29,7 +29,7 @@ namespace {
 #include "reduce/reduce_formats.inl"
 #include "reduce/reduce_ops.inl"
 
-// Buffers whose number is known when this is compiled: their addresses stay in registers.
+// A number of buffers that is known at compile time, so that their addresses stay in registers.
 template <class Pointer, int N>
 struct FixedBuffers {
   Pointer buffers[N];
@@ -123,7 +123,7 @@ __attribute__((noinline)) void combine_to_all(const ReduceRequest& r, Op op) {
       .all(r.bytes);
 }
 
-// The sums that training is made of: as many outputs as inputs, few of them.
+// For the usual sums of training: few inputs, and as many outputs.
 template <class Format, class Op>
 LOCKSTEP_INLINE void combine_often(const ReduceRequest& r, Op op) {
   if (r.num_inputs == r.num_outputs) {

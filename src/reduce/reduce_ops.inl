@@ -1,4 +1,4 @@
-// What is done to vectors. Part of reduce_kernels.inl.
+// The operations on vectors. Part of reduce_kernels.inl.
 //
 // An operation has: prepare, applied to every input; combine, applied to the result so far and the next input; finish,
 // applied to the result once.
@@ -14,7 +14,7 @@ struct Identity {
   }
 };
 
-// Integers come here as unsigned types: they wrap, and signed numbers have the same bits.
+// Integers are of unsigned types here: they wrap, and the bits are the same as for signed ones.
 struct Sum : Identity {
   template <class V>
   LOCKSTEP_INLINE V combine(V a, V b) const {
@@ -29,7 +29,7 @@ struct Product : Identity {
   }
 };
 
-// An ordered comparison is false for NaN, so the second term lets a NaN in and nothing replaces it but another.
+// An ordered comparison is false for NaN. So the second term accepts a NaN, and only another NaN replaces it.
 struct Min : Identity {
   template <class V>
   LOCKSTEP_INLINE V combine(V a, V b) const {
@@ -74,7 +74,7 @@ struct ScaledSum : Sum {
   }
 };
 
-// Averages are sum / n, rounded as a division. For n = 2^k a multiplication gives the same bits and costs nothing.
+// Averages are sum / n, rounded like a division. For n = 2^k a multiplication gives the same bits and is much cheaper.
 template <class Scalar>
 struct MeanByFactor : Sum {
   Scalar factor;
@@ -111,7 +111,7 @@ struct ComplexProduct : Identity {
   }
 };
 
-// Operations on what formats decode to.
+// The operations on the vectors of each format.
 template <class Op, class V>
 LOCKSTEP_INLINE V apply_prepare(const Op& op, V v) {
   return op.prepare(v);

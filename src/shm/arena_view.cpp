@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Of the file itself, not of the process: it belongs to one opening of the file and goes with it.
-struct flock life_lock() {
+// An open-file-description lock: it belongs to one opening of the file, not to the process, and ends with it.
+struct flock owner_lock() {
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
@@ -29,12 +29,12 @@ std::size_t size_of_file(int fd) {
 
 }  // namespace
 
-Result<Fd> show_life(int arena) {
+Result<Fd> hold_owner_lock(int arena) {
   const std::string path = fmt::format("/proc/self/fd/{}", arena);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) return Status::from_errno(fmt::format("cannot open shared memory again, as {}", path), errno);
   fd.keep_from_forks();
-  struct flock lock = life_lock();
+  struct flock lock = owner_lock();
   if (fcntl(fd.get(), F_OFD_SETLK, &lock) != 0) return Status::from_errno("cannot lock shared memory", errno);
   return fd;
 }
@@ -77,7 +77,7 @@ Status ArenaView::map_segment(std::size_t offset) {
 }
 
 bool ArenaView::owner_runs() const {
-  struct flock lock = life_lock();
+  struct flock lock = owner_lock();
   return fcntl(fd_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

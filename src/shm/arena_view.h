@@ -1,8 +1,8 @@
-// ArenaView: another rank's arena, as this process sees it, and whether that rank's program still runs.
+// ArenaView: another rank's arena, mapped into this process, and whether that rank's program still runs.
 //
-// Two things tell of a rank's end. Its pidfd, once the process is gone. And a lock on its arena's file, which is held
-// through a descriptor that no other process keeps: a program that replaces itself (exec) closes it, which no pidfd
-// tells. The lock costs the others no descriptor, as they have the arena's already.
+// Two signs show that a rank has ended. Its pidfd shows that the process is gone. A lock on its arena's file shows that
+// the program is gone: the owner holds it through a descriptor that no other process has, and a program that replaces
+// itself (exec) closes it, which a pidfd does not show. The lock costs the other ranks no further descriptor.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@
 
 namespace lockstep::comm {
 
-// For the owner of an arena: a descriptor that holds the lock as long as it is open.
-Result<Fd> show_life(int arena);
+// For the owner of an arena: a descriptor that holds the lock while it is open.
+Result<Fd> hold_owner_lock(int arena);
 
 class ArenaView {
  public:
-  // `first_bytes`: of the arena's first segment.
+  // `first_bytes`: the size of the arena's first segment.
   static Result<std::shared_ptr<ArenaView>> map(Fd arena, std::size_t first_bytes);
   ~ArenaView();
   ArenaView(const ArenaView&) = delete;
@@ -32,10 +32,10 @@ class ArenaView {
 
   // Maps the segment with this offset, unless it is mapped. Thread-safe.
   Status reach(std::size_t offset) LOCKSTEP_EXCLUDES(mutex_);
-  // Where that is; null unless it was reached.
+  // Its address in this process; null unless reach() has mapped it.
   std::byte* at(std::size_t offset) const;
 
-  // Whether the program that made the arena still runs, and has it.
+  // Whether the program that made the arena still runs and still has it.
   bool owner_runs() const;
 
  private:
@@ -48,7 +48,7 @@ class ArenaView {
   const std::size_t first_bytes_;
   const std::shared_ptr<Mapping> first_;
   Mutex mutex_;
-  Segments further_;  // in the order in which they were met
+  Segments further_;  // in the order in which they were mapped
 };
 
 }  // namespace lockstep::comm

@@ -1,11 +1,11 @@
-// Hand-over: how the ranks of one machine get hold of one another's memory without any name in a file system.
+// Hand-over: the ranks of one machine give one another access to their memory, without any name in a file system.
 //
 // Rank 0 opens a Unix socket with a random abstract name and publishes the name with two random tokens in the group's
-// store. Every other rank connects. Both check that the other runs as the same user and knows its token; then the rank
-// sends the descriptors of its arena and of itself (a pidfd, so that its death can be noticed), and rank 0 answers with
-// those of all ranks and of the control memory. Each rank reports whether it could take and map them all, and rank 0's
-// verdict is everyone's: a group is there on every rank, or on none, with one reason (hand_over_words.h). The sockets
-// are closed again; nothing stays behind whoever dies.
+// store. Every other rank connects. Both sides check that the other runs as the same user and knows its token. Then the
+// rank sends the descriptors of its arena and of its process (a pidfd, which shows its death). Rank 0 answers with
+// those of all ranks and of the control memory. Each rank reports whether it could map all of them, and rank 0 sends
+// its verdict to all: the group exists on every rank, or on none, with one reason (hand_over_protocol.h). Then the
+// sockets are closed. Nothing is left behind, whichever rank dies.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@
 
 namespace lockstep::comm {
 
-// One rank of the group as this process sees it.
+// One rank of the group, seen from this process.
 struct Peer {
   std::shared_ptr<ArenaView> arena;
   std::shared_ptr<Fd> process;  // pidfd: readable once the process is gone
@@ -30,13 +30,13 @@ struct Peer {
 
   // Its process has ended, or has become another program (exec).
   bool is_gone() const;
-  // Of one that is gone, for messages: "died", or what else may have been. May take a moment.
+  // How a rank that is gone ended, for messages: "died", or what else is possible. May take 0.2 s.
   const char* how_gone() const;
 };
 
 struct HandOver {
   std::vector<Peer> peers;           // by rank
-  std::shared_ptr<Mapping> control;  // zero-filled when it arrives first
+  std::shared_ptr<Mapping> control;  // zero-filled at first
 };
 
 struct HandOverOptions {
@@ -44,7 +44,7 @@ struct HandOverOptions {
   int world_size = 1;
   std::string name;
   std::size_t control_bytes = 0;
-  std::vector<int> world_ranks = {};  // what errors call the ranks, by rank; empty: the same
+  std::vector<int> world_ranks = {};  // the numbers of the ranks in errors; empty: as they are
 
   int number(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
 };
@@ -52,7 +52,7 @@ struct HandOverOptions {
 // Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.
 Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline);
 
-// What that leaves in the store when all goes well.
+// The key that hand_over leaves in the store when it succeeds.
 std::string hand_over_key(const std::string& group);
 
 }  // namespace lockstep::comm

@@ -1,6 +1,6 @@
-// The memory of other ranks that this process has mapped: the same reaches it once per group, or per rank that is a
-// thread. It is mapped once, and one descriptor is kept of each owner. Keyed by the file's inode, which names it
-// machine-wide.
+// The memory of other ranks that this process has mapped. The same memory arrives once for each group, or for each rank
+// that is a thread of this process. It is mapped once, and one pidfd of each owner is kept. The key is the file's
+// inode, which is unique on the machine.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace lockstep::comm {
 
 struct KnownArena {
   std::shared_ptr<ArenaView> view;
-  std::shared_ptr<Fd> process;  // of its owner: one of those that were given
+  std::shared_ptr<Fd> process;  // the owner's pidfd: one of those that were passed in
 };
 
 Result<KnownArena> share_arena(Fd arena, std::size_t first_bytes, Fd process);

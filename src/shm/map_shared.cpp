@@ -11,16 +11,16 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPeriod = std::size_t{256} << 20;
-constexpr std::size_t kStep = std::size_t{34} << 20;  // 128 steps until a distance comes again
+constexpr std::size_t kStep = std::size_t{34} << 20;  // 128 steps until an address modulo kPeriod comes again
 
 std::size_t next_place() {
   static std::atomic<std::size_t> mappings = 0;
   return mappings.fetch_add(1, std::memory_order_relaxed) * kStep % kPeriod;
 }
 
-// Address space at the next place; null where there is not enough of it.
+// Address space at the next place; null when there is not enough.
 std::byte* reserve_place(std::size_t bytes) {
-  // For every place; what is not needed is given back.
+  // Enough for any place; the rest is given back.
   void* space = mmap(nullptr, bytes + kPeriod, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) return nullptr;
   const auto begin = reinterpret_cast<std::uintptr_t>(space);
@@ -45,7 +45,7 @@ Result<std::byte*> map_shared(int fd, std::size_t offset, std::size_t bytes) {
     return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), error);
   }
   madvise(base, bytes, MADV_DONTFORK);
-  // Only a wish: it matters where the administrator allows huge pages for shared memory ("advise").
+  // Has an effect only where the administrator allows huge pages for shared memory ("advise").
   madvise(base, bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(base);
 }

@@ -1,4 +1,4 @@
-// Mapping the memory of a file descriptor, at addresses that suit the first-level cache.
+// Maps the memory of a file descriptor at addresses that suit the first-level cache.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace lockstep::comm {
 
-// `bytes` from `offset` on, readable, writable, shared; the caller munmaps it. Forks of the process have nothing there.
-// Successive mappings of a process lie at different distances modulo
-// 256 MiB. Buffers that take part in one operation tend to lie at equal offsets of their arenas; AMD's first-level
-// cache guesses the way of a line from a hash of 28 address bits (Zen 2 to 4), takes such lines for one another, and
-// copies and sums run at a third of their speed. Multiples of 2 MiB, so that huge pages stay possible where they are
-// allowed.
+// Maps `bytes` from `offset` on, readable, writable and shared; the caller munmaps them. Forks of the process have
+// nothing there.
+//
+// Successive mappings get different addresses modulo 256 MiB. Buffers of one operation tend to lie at equal offsets in
+// their arenas. AMD's first-level cache (Zen 2 to 4) predicts the way of a line from a hash of 28 address bits and
+// would confuse such lines; copies and sums then run at a third of their speed. The addresses are multiples of 2 MiB,
+// so that huge pages are possible where the system allows them.
 Result<std::byte*> map_shared(int fd, std::size_t offset, std::size_t bytes);
 
-// Makes all pages of `memory` present in one call, instead of by a fault for each later. Failure costs those faults.
+// Makes all pages of `memory` present in one call, instead of by one page fault each. If it fails, the faults happen.
 void populate(std::span<std::byte> memory);
 
 }  // namespace lockstep::comm

@@ -11,7 +11,7 @@ Result<std::shared_ptr<Mapping>> Mapping::map(int fd, std::size_t bytes) {
   return std::shared_ptr<Mapping>(new Mapping(base, bytes));
 }
 
-// In a fork something else may be at this address by now.
+// In a fork something else may be mapped at this address.
 Mapping::~Mapping() {
   if (origin_.is_this_process()) munmap(base_, bytes_);
 }

@@ -1,4 +1,4 @@
-// Memory of a file descriptor, mapped shared as long as the object lives; in a fork of the process it is not there.
+// Memory of a file descriptor, mapped shared while the object lives. Forks of the process do not have it.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ Result<Fd> make_memory_file(const char* name, std::size_t bytes) {
     return Status::from_errno(
         fmt::format("cannot reserve {} bytes of shared memory; is a file size limit set (ulimit -f)?", bytes), errno);
   }
-  // And no further seals: one against writing would do as much harm.
+  // F_SEAL_SEAL: no further seals, because one against writing would do as much harm.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
     return Status::from_errno("cannot seal shared memory", errno);
   return fd;

@@ -1,4 +1,4 @@
-// Memory without a name, to be handed to other processes.
+// Memory without a name, for other processes to map.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,11 +10,11 @@
 
 namespace lockstep::comm {
 
-// Sealed against shrinking, so that nobody who holds it can take pages away that others have mapped (they would die of
-// SIGBUS). It may grow, and holes may be punched. `name` shows in /proc/PID/maps.
+// Sealed against shrinking: otherwise a process that has it could remove pages that others have mapped, and they would
+// die of SIGBUS. It may grow, and holes may be punched. /proc/PID/maps shows `name`.
 Result<Fd> make_memory_file(const char* name, std::size_t bytes);
 
-// Whether a descriptor from another process is such memory, of at least `bytes`: kCorrupt when not.
+// kCorrupt unless a descriptor from another process is such memory, of at least `bytes`.
 Result<struct stat> check_memory_file(int fd, std::size_t bytes);
 
 }  // namespace lockstep::comm

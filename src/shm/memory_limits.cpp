@@ -9,14 +9,14 @@
 namespace lockstep::comm {
 namespace {
 
-// A file that holds a number; anything else ("max") is no limit.
+// The number in a file; anything else ("max") means no limit.
 std::size_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::size_t number = kNoLimit;
   return file >> number ? number : kNoLimit;
 }
 
-// Of a group and all above it. A container may see its own group as the root, under another name.
+// The smallest limit of a group and all its parents. A container may see its own group as the root, under another name.
 std::size_t smallest_above(const std::string& mount, std::string group, const std::string& file) {
   std::size_t limit = number_in(mount + "/" + file);
   while (group.size() > 1) {
@@ -41,7 +41,7 @@ std::size_t page_size() {
 std::size_t cgroup_memory_limit(const std::string& memberships, const std::string& mount) {
   std::size_t limit = kNoLimit;
   std::ifstream file(memberships);
-  // "hierarchy:controllers:/group"; version 2 has no controllers there.
+  // "hierarchy:controllers:/group"; in version 2 the controllers are empty.
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);

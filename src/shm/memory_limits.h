@@ -1,4 +1,4 @@
-// How much memory this process may use, as far as anybody has said: the machine, its container, its user.
+// How much memory this process may use, by the limits of the machine, the container and the user.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ inline constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 std::size_t cgroup_memory_limit(const std::string& memberships = "/proc/self/cgroup",
                                 const std::string& mount = "/sys/fs/cgroup");
 
-// Physical memory, or what the control groups leave of it.
+// Physical memory, or less if the control groups say so.
 std::size_t usable_memory();
 
-// What is left of an address space limit (ulimit -v).
+// The rest of an address space limit (ulimit -v).
 std::size_t address_space_left();
 
-// The largest file that this process may make (ulimit -f). To go beyond ends a process by SIGXFSZ.
+// The largest file that this process may make (ulimit -f). SIGXFSZ kills a process that exceeds it.
 std::size_t largest_file();
 
 }  // namespace lockstep::comm

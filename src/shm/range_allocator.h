@@ -1,5 +1,5 @@
-// Hands out ranges of [0, capacity) and of what is added to it: best fit, neighbours merged when freed. Pure
-// bookkeeping; not thread-safe.
+// Allocates ranges of [0, capacity) and of the ranges that add() adds: best fit; free neighbours are merged. It only
+// keeps the books and touches no memory. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ class RangeAllocator {
  public:
   explicit RangeAllocator(std::size_t capacity);
 
-  // [begin, begin + bytes) is there too. No range reaches from what was there into it where they do not touch.
+  // Adds [begin, begin + bytes). An allocation can span it and earlier ranges only where they touch.
   void add(std::size_t begin, std::size_t bytes);
-  // Offset of a range of at least `bytes`, a multiple of `alignment` (a power of two); nothing when it does not fit.
+  // Offset of a range of at least `bytes`, a multiple of `alignment` (a power of two); nothing when none fits.
   std::optional<std::size_t> allocate(std::size_t bytes, std::size_t alignment);
-  // Size of the range that is handed out at `offset`; 0 when none is.
+  // Size of the allocation at `offset`; 0 when there is none.
   std::size_t size_at(std::size_t offset) const;
-  // Size that had been handed out at `offset`; 0 when nothing had.
+  // Frees the allocation at `offset` and returns its size; 0 when there is none.
   std::size_t deallocate(std::size_t offset);
 
   std::size_t allocated() const { return allocated_; }
@@ -32,7 +32,7 @@ class RangeAllocator {
   std::map<std::size_t, std::size_t> free_by_offset_;
   std::set<std::pair<std::size_t, std::size_t>> free_by_size_;  // (bytes, offset)
   std::map<std::size_t, std::size_t> used_;
-  std::size_t largest_;  // of the pieces that were added
+  std::size_t largest_;  // of the ranges that were added
   std::size_t allocated_ = 0;
 };
 

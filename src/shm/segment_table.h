@@ -1,10 +1,9 @@
-// SegmentTable: where an arena's owner tells the other processes which segments it has added.
+// SegmentTable: tells other processes which segments an arena's owner has added.
 //
-// It lies in the arena's file itself, in the page behind the first segment, and exists once something is written there.
-// The owner makes the file longer, then fills the entry, then raises `count`, and only then hands out memory of the new
-// segment. Another rank learns an offset in it by a post or a message that the owner writes after that (release) and
-// the rank reads (acquire), so the entry is there for it. Entries never change and nothing is ever taken away, so no
-// reader can be overtaken.
+// It lies in the arena's file, in the page behind the first segment. The owner makes the file longer, then fills the
+// entry, then raises `count`, and only then allocates in the new segment. Another rank learns an offset in that segment
+// from a post or a message that the owner writes later (release) and the rank reads (acquire), so it sees the entry.
+// Entries never change and are never removed, so a reader always sees valid ones.
 #pragma once
 
 #include <atomic>
@@ -20,14 +19,14 @@ struct SegmentTable {
     std::uint64_t begin;
     std::uint64_t end;
   };
-  std::atomic<std::uint64_t> count;  // without the first
+  std::atomic<std::uint64_t> count;  // not counting the first segment
   Entry entries[Segments::kMost];
 };
 
 inline constexpr std::size_t kPage = 4096;
 static_assert(sizeof(SegmentTable) <= kPage);
 
-// What is mapped of the first segment, which has `bytes`, and the table.
+// The bytes to map for a first segment of `bytes` and the table.
 constexpr std::size_t with_table(std::size_t bytes) {
   return bytes + kPage;
 }

@@ -22,12 +22,12 @@
 namespace lockstep::comm {
 namespace {
 
-// From here on an allocation is touched at once, in one call, instead of by a page fault per 4 KiB later.
+// From this size on the pages of an allocation are made in one call instead of by a page fault for each 4 KiB.
 constexpr std::size_t kPopulateFrom = std::size_t{64} << 10;
 
 // The first segments of 1024 ranks take 2^45 of the 2^47 bytes that a process has.
 constexpr std::size_t kLargestFirst = std::size_t{32} << 30;
-// Of a limited address space, where each rank maps the arenas of all.
+// A limited address space is shared by the arenas of all ranks, because each rank maps all of them.
 constexpr std::size_t kShareOfLimited = 256;
 constexpr std::size_t kSmallestChosen = std::size_t{1} << 20;
 
@@ -68,11 +68,11 @@ Result<std::shared_ptr<SharedArena>> SharedArena::create(const SharedArenaOption
   std::size_t first = whole_pages(chosen ? choose_first_segment(own.limit) : std::min(own.first_segment, own.limit));
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, make_memory_file("lockstep-arena", 0));
   fd.keep_from_forks();
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd life, show_life(fd.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd life, hold_owner_lock(fd.get()));
   for (;; first = whole_pages(first / 2)) {
     auto base = map_shared(fd.get(), 0, with_table(first));
     if (base.ok()) {
-      // Only now: the file cannot become smaller again.
+      // Only after mapping: the file cannot become smaller again.
       if (Status sized = set_size(fd.get(), with_table(first)); !sized.ok()) {
         munmap(base.value(), with_table(first));
         return sized;
@@ -104,7 +104,7 @@ SharedArena::~SharedArena() {
     delete std::exchange(its, its->before);
 }
 
-// The child may read its tensors, and write to them: into pages of its own. It has those already of what was withdrawn.
+// The child may read its tensors and write to them, in pages of its own. Withdrawn ranges are such pages already.
 void SharedArena::make_all_private(void* arena) {
   const auto& self = *static_cast<const SharedArena*>(arena);
   for (std::size_t i = 0; i < self.segments_.count(); ++i) {
@@ -147,7 +147,7 @@ Status SharedArena::exhausted(std::size_t bytes) const {
                                                ranges_->allocated(), limit_)};
 }
 
-// By a quarter at least, so that there are few segments; by what is wanted where there is no room for more.
+// By at least a quarter, so that there are few segments; only by `bytes` where there is no room for more.
 Status SharedArena::grow(std::size_t bytes) {
   std::size_t total = 0;
   for (std::size_t i = 0; i < segments_.count(); ++i) total += segments_[i].end - segments_[i].begin;
@@ -157,8 +157,8 @@ Status SharedArena::grow(std::size_t bytes) {
   return add_segment(bytes);
 }
 
-// Between two segments lies a page that nobody gets, so that freed neighbours never grow together across it; behind the
-// first that is the table. See segment_table.h for the order of steps.
+// Between two segments lies a page that is never allocated, so that free ranges are not merged across it; behind the
+// first segment it is the table. segment_table.h explains the order of steps.
 Status SharedArena::add_segment(std::size_t bytes) {
   if (segments_.count() == Segments::kMost) {
     return {ErrorCode::kUnavailable, fmt::format("shared memory has grown {} times and cannot again", Segments::kMost)};
@@ -192,7 +192,7 @@ void SharedArena::deallocate(std::byte* pointer) {
   const std::size_t offset = offset_of(pointer);
   MutexLock lock(mutex_);
   if (const std::size_t bytes = ranges_->size_at(offset); first_withdrawn(offset, offset + bytes) != nullptr) {
-    // Others may still write there: it stays in use for ever, but takes no memory.
+    // Others may still write there: the range is never reused, but takes no memory.
     madvise(pointer, bytes, MADV_DONTNEED);
     return release_pages(offset, bytes);
   }
@@ -208,7 +208,7 @@ void SharedArena::release_pages(std::size_t offset, std::size_t bytes) {
   const std::size_t begin = whole_pages(offset);
   const std::size_t end = (offset + bytes) / kPage * kPage;
   if (end <= begin) return;
-  // Failure only means that the pages stay with us.
+  // If it fails, the pages stay allocated.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                   static_cast<off_t>(end - begin));
 }
@@ -230,15 +230,15 @@ void SharedArena::withdraw(const void* pointer, std::size_t bytes) {
   }
 }
 
-// A private view of the same file takes the place of the shared one: what this process has written, and threads of it
-// write meanwhile, is there at every moment, and a write to each page then makes it this process's own.
+// Replaces the shared mapping by a private one of the same file. All that this process has written stays visible at
+// every moment, also what its threads write meanwhile. A write to each page then makes the page this process's own.
 Status SharedArena::make_private(std::size_t begin, std::size_t end) const {
   std::byte* const place = at(begin);
   if (!map_private(begin, end)) {
     return Status::from_errno("memory that a frozen rank may still write to cannot be made private", errno);
   }
   for (std::size_t page = 0; page < end - begin; page += kPage) {
-    // A write that changes nothing, whoever writes there at the same time; compilers leave it alone.
+    // A write that changes nothing, even if another thread writes there at the same time. Compilers do not remove it.
     std::atomic_ref byte(reinterpret_cast<unsigned char&>(place[page]));
     unsigned char value = byte.load(std::memory_order_relaxed);
     while (!byte.compare_exchange_weak(value, value, std::memory_order_relaxed)) {
@@ -247,7 +247,7 @@ Status SharedArena::make_private(std::size_t begin, std::size_t end) const {
   return {};
 }
 
-// In place of what is there; of one segment.
+// Replaces the mapping of this range, which lies in one segment.
 bool SharedArena::map_private(std::size_t begin, std::size_t end) const {
   return mmap(at(begin), end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_.get(),
               static_cast<off_t>(begin)) != MAP_FAILED;

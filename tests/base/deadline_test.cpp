@@ -24,6 +24,20 @@ TEST(Deadline, ZeroHasExpiredWithNothingLeft) {
   EXPECT_EQ(deadline.remaining(), nanoseconds(0));
 }
 
+TEST(Deadline, AtAPointInTime) {
+  const auto now = Deadline::Clock::now();
+  EXPECT_EQ(Deadline::at(now).when(), now);
+  EXPECT_TRUE(Deadline::at(now).expired());
+  EXPECT_TRUE(Deadline::at(Deadline::Clock::time_point::max()).is_never());
+}
+
+TEST(Deadline, MillisecondsLeftAreRoundedUp) {
+  EXPECT_EQ(Deadline::after(nanoseconds(0)).remaining_ms().count(), 0);
+  EXPECT_EQ(Deadline::never().remaining_ms(), hours(24 * 365));
+  const Deadline soon = Deadline::after(std::chrono::minutes(1));
+  EXPECT_GE(soon.remaining_ms(), soon.remaining());
+}
+
 TEST(Deadline, CountsDown) {
   const Deadline deadline = Deadline::after(hours(1));
   EXPECT_FALSE(deadline.expired());

@@ -26,7 +26,7 @@ TEST(Fork, ObjectsKnowTheirProcess) {
   EXPECT_TRUE(origin.is_this_process());
 }
 
-// A child that no handler has seen.
+// A child of clone(), for which no fork handler runs.
 TEST(Fork, ABareCloneKnowsItselfToo) {
   const Origin origin;
   const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
@@ -78,7 +78,7 @@ TEST(Fork, HandlersRunInTheForkAndNotInItsOwn) {
   EXPECT_EQ(test::in_fork([&] { return calls; }), 0);
 }
 
-// Whoever reads learns of the end of the parent while its child lives.
+// A reader notices the end of the parent while the child lives.
 TEST(Fork, DescriptorsAreKeptFromForks) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);

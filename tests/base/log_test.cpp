@@ -1,21 +1,15 @@
 #include "lockstep/base/log.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/host.h"
+
 namespace lockstep {
 namespace {
-
-std::string host() {
-  std::array<char, 256> name{};
-  EXPECT_EQ(::gethostname(name.data(), name.size() - 1), 0);
-  return name.data();
-}
 
 // The level comes from the environment of the test program, where it is not set: warning.
 TEST(Log, ShowsRankHostAndLevel) {
@@ -27,9 +21,9 @@ TEST(Log, ShowsRankHostAndLevel) {
   log::debug("below the level");
   log::set_rank(-1);
   log::warning("alone again");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[lockstep " + host() + "] warning: no {} expansion\n" +
-                                                        "[lockstep rank 3 " + host() + "] error: gone\n" +
-                                                        "[lockstep " + host() + "] warning: alone again\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[lockstep " + host_name() + "] warning: no {} expansion\n" +
+                                                        "[lockstep rank 3 " + host_name() + "] error: gone\n" +
+                                                        "[lockstep " + host_name() + "] warning: alone again\n");
 }
 
 TEST(Log, WritesWholeLinesFromManyThreads) {
@@ -43,7 +37,7 @@ TEST(Log, WritesWholeLinesFromManyThreads) {
   }
   for (auto& thread : threads) thread.join();
   const std::string written = testing::internal::GetCapturedStderr();
-  const std::string line = "[lockstep " + host() + "] warning: " + text + "\n";
+  const std::string line = "[lockstep " + host_name() + "] warning: " + text + "\n";
   ASSERT_EQ(written.size(), 200 * line.size());
   for (std::size_t at = 0; at < written.size(); at += line.size()) ASSERT_EQ(written.substr(at, line.size()), line);
 }

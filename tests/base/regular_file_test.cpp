@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One of each kind of name that is not a file's, with the word for it.
+// One path of each kind that is not a regular file, with the word for it.
 std::vector<std::pair<fs::path, std::string>> others(const test::ScratchFolder& folder) {
   fs::create_directory(folder.path("folder"));
   EXPECT_EQ(::mkfifo(folder.path("fifo").c_str(), 0600), 0);
@@ -61,7 +61,7 @@ TEST(RegularFile, AnythingElseIsAnErrorAtOnce) {
   EXPECT_EQ(RegularFile::open(folder.path("file/below")).status().code(), ErrorCode::kNotFound);
 }
 
-// Neither waited for nor replaced.
+// They are neither waited for nor replaced.
 TEST(AtomicFilePlaces, HoldNothingButFiles) {
   const test::ScratchFolder folder;
   for (const auto& [path, kind] : others(folder)) {

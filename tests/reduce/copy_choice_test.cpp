@@ -11,7 +11,7 @@ struct Costs {
   double of(CopyWay way) const { return way == CopyWay::kPlain ? plain : streaming; }
 };
 
-// Pieces among `pieces` that went the given way.
+// How many of `pieces` chunks went the given way.
 int count(CopyChoice& choice, CopyWay way, int pieces, Costs costs) {
   int found = 0;
   for (int i = 0; i < pieces; ++i) {
@@ -23,7 +23,7 @@ int count(CopyChoice& choice, CopyWay way, int pieces, Costs costs) {
 
 constexpr Costs kNear{1.0, 2.0};
 constexpr Costs kFar{10.0, 2.0};
-constexpr int kFewPieces = CopyChoice::kPiecesARound * (CopyChoice::kFirstInterval + 2);
+constexpr int kFewPieces = CopyChoice::kChunksPerRound * (CopyChoice::kFirstInterval + 2);
 
 TEST(CopyChoice, KeepsTheFasterWayAndTriesTheOtherEverMoreRarely) {
   CopyChoice choice;
@@ -31,7 +31,7 @@ TEST(CopyChoice, KeepsTheFasterWayAndTriesTheOtherEverMoreRarely) {
   const int late = count(choice, CopyWay::kStreaming, 200, kNear);
   EXPECT_GT(early, 0);
   EXPECT_LT(late, early);
-  EXPECT_LE(late, 200 / CopyChoice::kLastInterval + CopyChoice::kPiecesARound);
+  EXPECT_LE(late, 200 / CopyChoice::kLastInterval + CopyChoice::kChunksPerRound);
 }
 
 TEST(CopyChoice, LeavesTheSlowerWayAfterTheFirstTrial) {
@@ -50,7 +50,7 @@ TEST(CopyChoice, NoticesAtOnceWhenTheChosenWayBecomesSlow) {
 TEST(CopyChoice, FindsInTimeThatTheOtherWayHasBecomeFaster) {
   CopyChoice choice;
   count(choice, CopyWay::kStreaming, 2000, kFar);
-  const int pieces = CopyChoice::kPiecesARound * (CopyChoice::kLastInterval + 2);
+  const int pieces = CopyChoice::kChunksPerRound * (CopyChoice::kLastInterval + 2);
   count(choice, CopyWay::kStreaming, pieces, kNear);
   EXPECT_LE(count(choice, CopyWay::kStreaming, 100, kNear), 40);
 }
@@ -60,7 +60,7 @@ TEST(CopyChoice, AnInterruptedPieceChangesNothing) {
   count(choice, CopyWay::kPlain, 2000, kNear);
   const CopyWay before = choice.way();
   choice.record(1000 * kNear.plain);  // the process was not running
-  count(choice, CopyWay::kPlain, 2 * CopyChoice::kPiecesARound, kNear);
+  count(choice, CopyWay::kPlain, 2 * CopyChoice::kChunksPerRound, kNear);
   EXPECT_EQ(choice.way(), before);
 }
 

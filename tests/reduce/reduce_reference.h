@@ -1,4 +1,4 @@
-// Reductions written down as plainly as possible, one element at a time, to judge the kernels by.
+// Reductions in the plainest form, one element at a time, to check the kernels against.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace lockstep::comm::reference {
 
-// A binary float of 16 bits with `Mantissa` bits after the point, as a number of its own kind of arithmetic.
+// A binary float of 16 bits with `Mantissa` bits after the point.
 template <int Mantissa>
 struct SmallFloat {
   static constexpr int kExponentBits = 15 - Mantissa;
@@ -35,7 +35,7 @@ struct SmallFloat {
     return sign * std::ldexp(static_cast<float>(mantissa + (1 << Mantissa)), exponent - kBias - Mantissa);
   }
 
-  // Nearest, ties to even: in units of the last place, where std::nearbyint does the rounding.
+  // Nearest, ties to even: std::nearbyint rounds, in units of the last place.
   static std::uint16_t encode(float value) {
     const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
     if (std::isnan(value)) return sign | (kSpecial << Mantissa) | (1 << (Mantissa - 1));
@@ -51,7 +51,7 @@ struct SmallFloat {
   }
 };
 
-// Codec: Stored, what lies in memory; Value, what is calculated with.
+// A codec has: Stored, the type in memory; Value, the type for arithmetic.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -179,7 +179,7 @@ T scale(T value, double factor) {
   }
 }
 
-// Numbers of all sizes, and every eighth or so special.
+// Numbers of all sizes; about every eighth is a special one.
 template <class T>
 T arbitrary(std::mt19937& random) {
   if constexpr (IsComplex<T>::value) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "base/instruction_set.h"
 #include "reduce/reduce_kernels.h"
 #include "reduce/reduce_reference.h"
 
@@ -52,7 +53,7 @@ struct Case {
   bool in_place;  // outputs are the last inputs
 };
 
-void run(const ReduceIsa& isa, const Case& test, std::vector<Guarded>& inputs, std::vector<Guarded>& outputs) {
+void run(InstructionSet isa, const Case& test, std::vector<Guarded>& inputs, std::vector<Guarded>& outputs) {
   std::vector<const std::byte*> in;
   std::vector<std::byte*> out;
   for (Guarded& input : inputs) in.push_back(input.data());
@@ -60,13 +61,13 @@ void run(const ReduceIsa& isa, const Case& test, std::vector<Guarded>& inputs, s
     out.push_back(test.in_place ? inputs[inputs.size() - 1 - i].data() : outputs[i].data());
   }
   const Reduction& reduction = test.reduction;
-  isa.kernel({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out.data(), out.size(),
-              test.count * size_of(reduction.type)});
+  reduce_kernel(isa)({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out.data(),
+                      out.size(), test.count * size_of(reduction.type)});
 }
 
 // Whether the outputs hold `expected`, every other buffer is as before, and nothing around them was touched.
 template <class Reference>
-void check(const ReduceIsa& isa, const Case& test, const std::vector<Bytes>& contents, const Bytes& expected) {
+void check(InstructionSet isa, const Case& test, const std::vector<Bytes>& contents, const Bytes& expected) {
   const std::size_t element = size_of(test.reduction.type);
   std::vector<Guarded> inputs, outputs;
   for (std::size_t i = 0; i < contents.size(); ++i) inputs.emplace_back(contents[i], i * element);
@@ -74,7 +75,7 @@ void check(const ReduceIsa& isa, const Case& test, const std::vector<Bytes>& con
   run(isa, test, inputs, outputs);
 
   const auto name = [&] {
-    return std::string(isa.name) + " " + std::string(to_string(test.reduction.type)) + " " +
+    return std::string(to_string(isa)) + " " + std::string(to_string(test.reduction.type)) + " " +
            std::string(to_string(test.reduction.op)) + " count " + std::to_string(test.count) + " inputs " +
            std::to_string(contents.size()) + " outputs " + std::to_string(test.num_outputs) +
            (test.in_place ? " in place" : "");
@@ -95,12 +96,11 @@ void check_all_isas(const Reduction& reduction, std::size_t count, std::size_t n
     std::vector<Bytes> contents;
     for (std::size_t i = 0; i < num_inputs; ++i) contents.push_back(Reference::fill(count, random));
     const Bytes expected = Reference::reduce(reduction, contents);
-    const ReduceIsaList list = supported_reduce_isas();
-    for (int i = 0; i < list.size; ++i) {
+    for (const InstructionSet isa : supported_instruction_sets()) {
       for (std::size_t num_outputs : {std::size_t{0}, std::size_t{1}, std::size_t{2}, num_inputs}) {
-        check<Reference>(list.isas[i], {reduction, count, num_outputs, false}, contents, expected);
+        check<Reference>(isa, {reduction, count, num_outputs, false}, contents, expected);
         if (num_outputs > num_inputs) continue;
-        check<Reference>(list.isas[i], {reduction, count, num_outputs, true}, contents, expected);
+        check<Reference>(isa, {reduction, count, num_outputs, true}, contents, expected);
       }
     }
   });
@@ -108,7 +108,7 @@ void check_all_isas(const Reduction& reduction, std::size_t count, std::size_t n
 
 class ReduceEveryType : public testing::TestWithParam<int> {};
 
-// The same bits from every instruction set: those of the reference.
+// Every instruction set gives the bits of the reference.
 TEST_P(ReduceEveryType, MatchesTheReference) {
   const auto type = static_cast<DataType>(GetParam());
   std::mt19937 random(1234);
@@ -128,23 +128,21 @@ INSTANTIATE_TEST_SUITE_P(Types, ReduceEveryType, testing::Range(0, kNumDataTypes
                          [](const auto& info) { return std::string(to_string(static_cast<DataType>(info.param))); });
 
 template <class T>
-std::vector<T> reduce_with(const ReduceIsa& isa, const Reduction& reduction,
-                           const std::vector<std::vector<T>>& inputs) {
+std::vector<T> reduce_with(InstructionSet isa, const Reduction& reduction, const std::vector<std::vector<T>>& inputs) {
   std::vector<T> result(inputs[0].size());
   std::vector<const std::byte*> in;
   for (const auto& input : inputs) in.push_back(reinterpret_cast<const std::byte*>(input.data()));
   std::byte* out[] = {reinterpret_cast<std::byte*>(result.data())};
-  isa.kernel({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out, 1,
-              result.size() * sizeof(T)});
+  reduce_kernel(isa)({reduction.type, reduction.op, reduction.factor, in.size(), in.data(), in.size(), out, 1,
+                      result.size() * sizeof(T)});
   return result;
 }
 
 template <class Check>
 void for_each_isa(const Check& check) {
-  const ReduceIsaList list = supported_reduce_isas();
-  for (int i = 0; i < list.size; ++i) {
-    SCOPED_TRACE(list.isas[i].name);
-    check(list.isas[i]);
+  for (const InstructionSet isa : supported_instruction_sets()) {
+    SCOPED_TRACE(to_string(isa));
+    check(isa);
   }
 }
 
@@ -155,7 +153,7 @@ bool is_nan16(DataType type, std::uint16_t bits) {
 TEST(ReduceSmallFloats, EveryNumberComesBackUnchanged) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-  for_each_isa([&](const ReduceIsa& isa) {
+  for_each_isa([&](InstructionSet isa) {
     for (DataType type : {DataType::kFloat16, DataType::kBFloat16}) {
       const auto result = reduce_with<std::uint16_t>(isa, {type, ReduceOp::kMax}, {all});
       for (std::size_t i = 0; i < all.size(); ++i) {
@@ -180,7 +178,7 @@ TEST(ReduceSmallFloats, RoundOnceToNearestEven) {
       const Reduction reduction{type, ReduceOp::kPremulSum, factor};
       reference::visit(type, [&]<class Reference>(Reference) {
         const Bytes expected = Reference::reduce(reduction, {bytes});
-        for_each_isa([&](const ReduceIsa& isa) {
+        for_each_isa([&](InstructionSet isa) {
           const auto result = reduce_with<std::uint16_t>(isa, reduction, {all});
           Bytes got(bytes.size());
           std::memcpy(got.data(), result.data(), got.size());
@@ -193,7 +191,7 @@ TEST(ReduceSmallFloats, RoundOnceToNearestEven) {
 
 TEST(Reduce, MinAndMaxPassANaNOnFromAnyInput) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for_each_isa([&](const ReduceIsa& isa) {
+  for_each_isa([&](InstructionSet isa) {
     for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
       const auto result =
           reduce_with<float>(isa, {DataType::kFloat32, op}, {{nan, 1, 1, 1}, {2, nan, 2, 2}, {3, 3, nan, 3}});
@@ -204,7 +202,7 @@ TEST(Reduce, MinAndMaxPassANaNOnFromAnyInput) {
 }
 
 TEST(Reduce, AverageIsTheQuotientOfTheSum) {
-  for_each_isa([&](const ReduceIsa& isa) {
+  for_each_isa([&](InstructionSet isa) {
     const auto floats = reduce_with<float>(isa, {DataType::kFloat32, ReduceOp::kAvg}, {{0.1f}, {0.2f}, {0.7f}});
     EXPECT_EQ(floats[0], (0.1f + 0.2f + 0.7f) / 3.0f);
     const auto integers = reduce_with<std::int32_t>(isa, {DataType::kInt32, ReduceOp::kAvg}, {{-3, 7}, {-4, 8}});
@@ -220,7 +218,7 @@ TEST(Reduce, AverageIsTheQuotientOfTheSum) {
 
 TEST(Reduce, BoolTakesAnyByteButZeroForTrue) {
   const std::vector<std::vector<std::uint8_t>> inputs = {{0, 2, 4, 0}, {0, 1, 0, 255}};
-  for_each_isa([&](const ReduceIsa& isa) {
+  for_each_isa([&](InstructionSet isa) {
     const auto with = [&](ReduceOp op) { return reduce_with<std::uint8_t>(isa, {DataType::kBool, op}, inputs); };
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) EXPECT_EQ(with(op), (std::vector<std::uint8_t>{0, 1, 1, 1}));
     for (ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin}) {
@@ -236,24 +234,13 @@ TEST(Reduce, RunsOnTheInstructionSetInUse) {
   std::byte* out[] = {reinterpret_cast<std::byte*>(result.data())};
   reduce(Reduction{}, in, out, 3);
   EXPECT_EQ(result, (std::vector<float>{11, 22, 33}));
-  const ReduceIsaList list = supported_reduce_isas();
-  EXPECT_TRUE(std::any_of(list.isas, list.isas + list.size, [](const auto& i) { return reduce_isa() == i.name; }));
+  EXPECT_EQ(reduce_isa(), to_string(instruction_set()));
 }
 
 TEST(Reduce, NoElementsNeedNoMemory) {
   const std::byte* in[] = {nullptr, nullptr};
   std::byte* out[] = {nullptr, nullptr};
   reduce(Reduction{}, in, out, 0);
-}
-
-TEST(Reduce, TheInstructionSetCanBeNarrowed) {
-  const ReduceIsaList all{{{"portable", reduce_portable}, {"avx2", reduce_portable}, {"avx512", reduce_portable}}, 3};
-  EXPECT_STREQ(choose_reduce_isa(all, nullptr).name, "avx512");
-  EXPECT_STREQ(choose_reduce_isa(all, "avx2").name, "avx2");
-  EXPECT_STREQ(choose_reduce_isa(all, "portable").name, "portable");
-  EXPECT_STREQ(choose_reduce_isa(all, "neon").name, "avx512");
-  const ReduceIsaList old{{{"portable", reduce_portable}}, 1};
-  EXPECT_STREQ(choose_reduce_isa(old, "avx512").name, "portable");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The hand-over of memory between ranks, with ranks as threads: what goes right, and everything that may come between.
+// The hand-over of memory between ranks, with ranks as threads: success, and everything that may go wrong.
 #include "shm/hand_over.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "lockstep/store/hash_store.h"
-#include "shm/hand_over_words.h"
+#include "shm/hand_over_protocol.h"
 #include "shm/memory_file.h"
 #include "store/tcp/unix_socket.h"
 
@@ -165,7 +165,7 @@ TEST(HandOver, GarbageInTheStoreIsNoAddress) {
 
 TEST(HandOver, WrongTokenIsNobody) {
   HashStore store;
-  // Who knows the socket but not the token cannot take a rank's place: neither rank finds the other.
+  // A process that knows the socket but not the token cannot take a rank's place: neither rank finds the other.
   std::vector<Outcome> zero;
   std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(1s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
@@ -194,8 +194,8 @@ TEST(HandOver, StrangersDoNotDisturb) {
         const Fd client = connect_unix(name, soon).value();
         const std::vector<std::byte> garbage(bytes, std::byte{0xee});
         (void)send_message(client.get(), garbage, gifts, soon);
-        silent.push_back(connect_unix(name, soon).value());  // connects and says nothing
-        (void)connect_unix(name, soon).value();              // and one that goes at once
+        silent.push_back(connect_unix(name, soon).value());  // connects and sends nothing
+        (void)connect_unix(name, soon).value();              // and one that leaves at once
       }
       late = std::thread([&] { second = hand_over_all({{1, 3}}, store, Deadline::after(20s)); });
     });

@@ -1,4 +1,4 @@
-// What another user of the machine, or another job of the same user, gets of a hand-over: nothing.
+// Another user of the machine, or another job of the same user, gets nothing from a hand-over.
 #include "support/other_user.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 #include "lockstep/store/hash_store.h"
 #include "shm/hand_over.h"
-#include "shm/hand_over_words.h"
+#include "shm/hand_over_protocol.h"
 #include "shm/memory_file.h"
 #include "store/tcp/unix_socket.h"
 #include "support/process.h"
@@ -63,23 +63,23 @@ bool wait_for_socket(const std::string& name) {
   });
 }
 
-// Greets whoever comes at a socket as rank 0 would, with this token, and tells what it gets.
+// Acts as rank 0 at a socket, with this token, and says what it receives.
 std::string play_rank_zero(const std::string& socket, const Token& greeting) {
   const Fd listener = listen_unix(socket, 8).value();
   const std::vector<Fd> none;
-  if (!wait_readable(none, listener.get(), 10s).value()) return "nobody came";
+  if (!wait_readable(none, listener.get(), Deadline::after(10s)).value()) return "nobody came";
   const Fd guest = accept_unix(listener.get()).value();
-  Word word;
-  word.kind = Word::Kind::kGreeting;
-  word.token = greeting;
-  (void)say(guest.get(), word, Deadline::after(10s));
+  HandOverMessage message;
+  message.kind = HandOverMessage::Kind::kGreeting;
+  message.token = greeting;
+  (void)send_message(guest.get(), message, Deadline::after(10s));
   std::vector<Fd> gifts;
-  (void)hear(guest.get(), Word::Kind::kIntroduction, word, &gifts, Deadline::after(10s));
+  (void)receive_message(guest.get(), HandOverMessage::Kind::kIntroduction, message, &gifts, Deadline::after(10s));
   return std::to_string(gifts.size()) + " descriptors";
 }
 
-// Through a store that anybody can write (Python's own, say) a rank is led to the socket of another user, who knows all
-// that is in the store.
+// A store that anybody can write to (Python's, for example) leads a rank to the socket of another user, who knows
+// everything in the store.
 TEST(HandOverToAnotherUser, GivesNothing) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
@@ -111,7 +111,7 @@ TEST(HandOverToAnotherUser, AnotherJobOfTheSameUserGetsNothingEither) {
   EXPECT_EQ(other.get(), "0 descriptors");
 }
 
-// With the token and all, and as fast as it can; the ranks do not notice.
+// It has the token and is as fast as it can be; the ranks are not disturbed.
 TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
@@ -120,19 +120,20 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const Address address = published(store);
   const auto act = [&] {
     const Fd memory = make_memory_file("theirs", kReserve).value();
-    Word word;
-    word.kind = Word::Kind::kIntroduction;
-    word.token = address.token;
-    word.introduction = {1, 3, getpid(), kReserve};
+    HandOverMessage message;
+    message.kind = HandOverMessage::Kind::kIntroduction;
+    message.token = address.token;
+    message.introduction = {1, 3, getpid(), kReserve};
     std::vector<Fd> open;
     for (std::size_t gifts = 0, came = 0;; ++came) {
       auto fd = connect_unix(address.socket.data(), Deadline::after(1s));
       if (!fd.ok()) return std::to_string(gifts) + " descriptors, " + (came > 0 ? "after a while" : "at once");
       const std::array<int, 2> own{memory.get(), memory.get()};
-      (void)say(fd.value().get(), word, Deadline::after(1s), own);
+      (void)send_message(fd.value().get(), message, Deadline::after(1s), own);
       std::vector<Fd> got;
-      Word answer;
-      if (came < 3) (void)hear(fd.value().get(), Word::Kind::kControl, answer, &got, Deadline::after(1s));
+      HandOverMessage answer;
+      if (came < 3)
+        (void)receive_message(fd.value().get(), HandOverMessage::Kind::kControl, answer, &got, Deadline::after(1s));
       gifts += got.size();
       open.push_back(std::move(fd).value());
       if (open.size() > 500) open.clear();
@@ -141,7 +142,7 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   {
     OtherUser first(act);
     OtherUser second(act);
-    std::this_thread::sleep_for(100ms);  // what they do by then is up to the machine; nothing depends on it
+    std::this_thread::sleep_for(100ms);  // lets the other user begin; nothing depends on how far it gets
     for (int rank = 1; rank < 3; ++rank)
       ranks.push_back(std::async(std::launch::async, [&store, rank] { return hand_over_as(rank, 3, store); }));
     for (auto& rank : ranks) {
@@ -165,7 +166,7 @@ TEST(MemoryFile, CannotBeMadeSmallerButGrowsAndGivesPagesBack) {
   EXPECT_EQ(check_memory_file(file.get(), 16385).status().code(), ErrorCode::kCorrupt);
 }
 
-// A rank that hands over something else is named to all.
+// All ranks learn which rank has handed over something else.
 TEST(MemoryFile, EverythingElseIsRefusedByName) {
   const Fd unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), kReserve), 0);
@@ -173,18 +174,18 @@ TEST(MemoryFile, EverythingElseIsRefusedByName) {
   const Fd good = make_memory_file("good", kReserve).value();
   const Fd read_only(open(("/proc/self/fd/" + std::to_string(good.get())).c_str(), O_RDONLY | O_CLOEXEC));
   const Fd device(open("/dev/zero", O_RDWR | O_CLOEXEC));
-  // The last one's memory is good, and what should be its process is not.
+  // The last one's memory is valid, but its pidfd is not.
   for (const int memory : {unsealed.get(), sealed.get(), read_only.get(), device.get(), good.get()}) {
     HashStore store;
     auto zero = std::async(std::launch::async, [&] { return hand_over_as(0, 2, store).status(); });
     const Address address = published(store);
     const Fd socket = connect_unix(address.socket.data(), Deadline::after(20s)).value();
-    Word word;
-    word.kind = Word::Kind::kIntroduction;
-    word.token = address.token;
-    word.introduction = {1, 2, getpid(), kReserve};
+    HandOverMessage message;
+    message.kind = HandOverMessage::Kind::kIntroduction;
+    message.token = address.token;
+    message.introduction = {1, 2, getpid(), kReserve};
     const std::array<int, 2> gifts{memory, device.get()};
-    ASSERT_TRUE(say(socket.get(), word, Deadline::after(20s), gifts).ok());
+    ASSERT_TRUE(send_message(socket.get(), message, Deadline::after(20s), gifts).ok());
     const Status status = zero.get();
     EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
     expect_mentions(status.message(), {"rank 1"});

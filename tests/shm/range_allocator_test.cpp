@@ -80,7 +80,7 @@ TEST(RangeAllocator, KnowsOnlyWhatItHandedOut) {
   EXPECT_EQ(ranges.deallocate(*a), 0U);
 }
 
-// One flag per unit: what is free, how large the runs are, and so which answer best fit may give.
+// One flag per unit: says which units are free, how long the runs are, and so which results best fit may give.
 class Model {
  public:
   Model(std::size_t capacity, std::size_t unit) : unit_(unit), used_(capacity / unit) {}

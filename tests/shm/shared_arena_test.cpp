@@ -162,7 +162,7 @@ TEST(SharedArena, AllocationsNeverCrossSegments) {
   std::vector<std::byte*> pages;
   for (int i = 0; i < 200; ++i) pages.push_back(arena->allocate(4096).value());
   for (std::byte* page : pages) arena->deallocate(page);
-  // Neighbours have grown together again, but not across the ends of segments.
+  // Free neighbours are merged again, but not across the ends of segments.
   std::byte* const data = filled(*arena, 700'000);
   for (std::size_t i = 0; i < 700'000; ++i) ASSERT_EQ(data[i], std::byte{0x5a});
   EXPECT_TRUE(arena->contains(data, 700'000));
@@ -185,7 +185,7 @@ TEST(SharedArena, FirstSegmentsLeaveRoomForManyRanks) {
   EXPECT_LE(arena->first_bytes(), std::size_t{1} << 35);
 }
 
-TEST(ArenaView, SeesSegmentsAsItMeetsThem) {
+TEST(ArenaView, MapsSegmentsWhenTheyAreNeeded) {
   const auto arena = make_growing(64 * 1024);
   const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();
   std::vector<std::byte*> all;
@@ -242,13 +242,13 @@ TEST(ArenaView, KnowsWhetherTheOwnersProgramRuns) {
   });
   EXPECT_TRUE(view->owner_runs());
   arena.reset();
-  // A fork of the owner counts for nothing, once it runs.
+  // A fork of the owner does not count as the owner, once it runs.
   EXPECT_TRUE(test::wait_for([&] { return !view->owner_runs(); }));
   kill(fork, SIGKILL);
   test::end_of(fork);
 }
 
-// What a fork does to its copy of an arena: with `retain` of 0 each deallocation would give pages back.
+// A fork uses its copy of an arena. With `retain` of 0 each deallocation would return pages to the system.
 TEST(SharedArena, ForksReadItAndChangeNothing) {
   auto arena = make_growing(64 * 1024);
   std::byte* const first = filled(*arena, 32'000);
@@ -299,8 +299,8 @@ TEST(SharedArena, OthersSeeWhatIsWritten) {
   munmap(view, kMiB);
 }
 
-// What a rank that was frozen in the middle of an operation writes when it goes on.
-TEST(SharedArena, WhatIsWithdrawnHearsNoMoreOfOthers) {
+// A rank that froze in the middle of an operation writes when it goes on.
+TEST(SharedArena, WithdrawnMemoryDoesNotChangeWhenOthersWrite) {
   const auto arena = make_arena(kMiB, kMiB);
   void* view = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd(), 0);
   ASSERT_NE(view, MAP_FAILED);
@@ -328,7 +328,7 @@ TEST(SharedArena, WhatIsWithdrawnHearsNoMoreOfOthers) {
   munmap(view, kMiB);
 }
 
-// In every segment; and a fork has the contents that this process has, not those that others have written since.
+// A fork has the contents of this process, not what others have written since.
 TEST(SharedArena, WithdrawsFromEverySegmentAndFromForks) {
   auto arena = make_growing(64 * 1024);
   const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();

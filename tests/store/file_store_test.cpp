@@ -1,4 +1,4 @@
-// The file store beyond the contract that all stores share: stale, damaged and foreign files, several processes.
+// The file store beyond what all stores have in common: stale, damaged and foreign files, several processes.
 #include "lockstep/store/file_store.h"
 
 #include <fcntl.h>
@@ -117,7 +117,7 @@ TEST_F(FileStoreTest, TheRestOfAKilledWritersRecordIsCutOff) {
   }
 }
 
-// A file system that is full, with a file limit or a small tmpfs; writes that fit work all the same.
+// The store when there is no room (a file limit, a small tmpfs): writes that fit still work.
 void expect_whole_when_full(const std::string& path, const std::string& reason,
                             const std::function<void()>& make_room) {
   const auto writer = FileStore::open(path).value();

@@ -1,4 +1,4 @@
-// Stores in forks of the process that has them.
+// Stores in forks of the process that made them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ TEST(StoreForks, TheParentsServerServesOn) {
   EXPECT_TRUE(store->set("after", "2").ok());
 }
 
-// What the fork has inherited keeps neither the port nor the connections alive.
+// The descriptors that a fork inherits keep neither the port nor the connections alive.
 TEST(StoreForks, TheParentsEndIsSeenWhileItsForkLives) {
   auto server = TcpStoreServer::start({}).value();
   const Endpoint endpoint = server->endpoint();

@@ -16,7 +16,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "store/file/private_file.h"
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
 #include "support/held_port.h"
@@ -50,7 +50,7 @@ TEST(StoreOfAnotherUser, LetsNobodyElseInWithoutAKey) {
   OtherUser polite([&] { return text_of(TcpStore::connect({.server = server->endpoint()}, soon()).status()); });
   expect_mentions(polite.result(), {"permission denied", server->endpoint().text(), kMe, "this one as " + kOther,
                                     "LOCKSTEP_JOB_KEY", "MASTER_PORT"});
-  // One that does not mind whose the store is: no key at all, a guess, and what the booth gives it.
+  // A client that does not check the store's user, with: no key at all, a guess, and the answer of its key socket.
   OtherUser rude([&] {
     std::string verdicts;
     for (int attempt = 0; attempt < 3; ++attempt) {
@@ -60,7 +60,7 @@ TEST(StoreOfAnotherUser, LetsNobodyElseInWithoutAKey) {
       const auto greeting = handshake::read_server_hello(hello, "test").value();
       const std::string nonce(handshake::kNonceBytes, 'n');
       std::string key = attempt == 0 ? "" : "guess";
-      if (attempt == 2) key = fetch_key(greeting.booth, soon()).status().ok() ? "got it" : "refused";
+      if (attempt == 2) key = fetch_key(greeting.key_socket, soon()).status().ok() ? "got it" : "refused";
       (void)send_all(fd.get(), handshake::client_hello(key, greeting.nonce, nonce), soon());
       std::string verdict(1, '\0');
       (void)receive_all(fd.get(), verdict, soon());
@@ -199,7 +199,7 @@ TEST(FileStoreOfAnotherUser, IsRefused) {
     return std::string(file.valid() ? "made" : "not made");
   });
   EXPECT_EQ(other.result(), "made");
-  // By ourselves, or by a kernel that has fs.protected_regular on.
+  // Refused by our code, or by a kernel with fs.protected_regular.
   expect_mentions(text_of(FileStore::open(theirs).status()), {"permission denied", theirs});
   const std::string link = folder.path("link");
   ASSERT_EQ(::symlink(folder.path("target").c_str(), link.c_str()), 0);

@@ -1,4 +1,4 @@
-// Ranks that find one another, and what each of them is told when they do not. Ranks are threads here, each with an
+// Ranks that find one another, and the error of each when they do not. Ranks are threads here, each with an
 // environment of its own; c10d/init_test.cpp runs processes.
 #include "lockstep/store/rendezvous.h"
 
@@ -37,7 +37,7 @@ std::string text(const test::HeldPort& port) {
   return std::to_string(port.number());
 }
 
-// Listens, and never says a word.
+// Listens and never sends anything.
 class ForeignProgram {
  public:
   ForeignProgram() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -71,7 +71,7 @@ RendezvousOptions env_options(Variables variables, milliseconds timeout = second
   return options;
 }
 
-// Runs one rendezvous per options at the same time. Each rank that got through stays until all have.
+// Runs one rendezvous per options at the same time. Each rank that succeeds stays until all have a result.
 std::vector<Status> meet(const std::vector<RendezvousOptions>& ranks, std::shared_ptr<Store> store = nullptr) {
   std::vector<std::future<Result<Rendezvous>>> running;
   for (const auto& options : ranks) {
@@ -132,7 +132,7 @@ TEST(Rendezvous, EnvironmentWithTheLaunchersStore) {
                                  {"LOCKSTEP_STORE", server->endpoint().text()}}));
   }
   expect_all(meet(ranks), ErrorCode::kOk, {});
-  // Again on the same store, and after a restart whose predecessors did not sign off.
+  // Again on the same store, and after a restart whose predecessors did not leave.
   expect_all(meet(ranks), ErrorCode::kOk, {});
   auto abandoned = std::async(std::launch::async, [&] { return rendezvous(ranks[1]).ok(); });
   EXPECT_TRUE(rendezvous(ranks[0]).ok());
@@ -203,9 +203,9 @@ TEST(RendezvousFault, ARankTwiceIsNamedOnEveryRank) {
   const auto with_rank = [&](const std::string& rank) {
     return env_options({{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCKSTEP_STORE", server->endpoint().text()}});
   };
-  // Rank 2 is missing, so nobody gets through before the second rank 1 comes.
+  // Rank 2 is missing, so no rank succeeds before the second rank 1 comes.
   expect_all(meet({with_rank("0"), with_rank("1"), with_rank("1")}), ErrorCode::kMismatch,
-             {"rank 1 is there twice", "host ", pid()});
+             {"rank 1 joined twice", "on host ", pid()});
 }
 
 TEST(RendezvousFault, ASecondHostIsARankTwice) {
@@ -217,7 +217,7 @@ TEST(RendezvousFault, ASecondHostIsARankTwice) {
   const test::HeldPort held;
   const std::string port = text(held);
   for (auto& rank : ranks) rank.init_method += port;
-  expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 0 is there twice", pid()});
+  expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 0 joined twice", pid()});
 }
 
 TEST(RendezvousFault, ALatecomerWithATakenRankHurtsNobody) {
@@ -228,7 +228,7 @@ TEST(RendezvousFault, ALatecomerWithATakenRankHurtsNobody) {
   auto theirs = other.get();
   const auto late = rendezvous(numbered(base_options(), 1, 2), store);
   EXPECT_EQ(late.status().code(), ErrorCode::kMismatch);
-  EXPECT_NE(late.status().message().find("rank 1 is there twice"), std::string::npos) << late.status().message();
+  EXPECT_NE(late.status().message().find("rank 1 joined twice"), std::string::npos) << late.status().message();
   EXPECT_TRUE(mine.store->set("key", "1").ok());
   EXPECT_TRUE(mine.release().ok());
   EXPECT_TRUE(theirs.release().ok());
@@ -267,7 +267,7 @@ TEST(RendezvousFault, APortTakenByAnotherJobIsNamed) {
              {another->endpoint().text(), "in use", "choose another one"});
 }
 
-// Rank 0 cannot listen; to the others the other job's store looks like their own, in which rank 0 never appears.
+// Rank 0 cannot listen. To the others the other job's store looks like their own, but rank 0 never joins.
 TEST(RendezvousFault, APortTakenByAnotherJobIsAnErrorOnEveryRank) {
   const auto another = serve();
   std::vector<RendezvousOptions> ranks;
@@ -332,7 +332,7 @@ TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
   EXPECT_TRUE(leaving.get().ok());
 }
 
-// A rank is back for the next world while the host of this one's store has not left yet.
+// A rank joins the next world while the host of the first world's store has not left yet.
 TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
   const test::HeldPort port;
   auto host_options = numbered(base_options(), 0, 2);

@@ -1,4 +1,4 @@
-// Stores whose host stands still, or has run out of descriptors: nobody waits for them longer than agreed.
+// Stores whose host hangs or has no descriptors left: nobody waits for them longer than agreed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ using std::chrono::seconds;
 
 constexpr const char* kKey = "the job's key";
 
-// A store in a process of its own, which may open so many descriptors.
+// A store in a process of its own, with a limit of descriptors.
 class HostProcess {
  public:
   explicit HostProcess(rlim_t descriptors = 1024) {
@@ -71,8 +71,8 @@ class HostProcess {
   Endpoint endpoint_{"127.0.0.1", 0};
 };
 
-// Runs `action` and says how long it took, in seconds. Bounds are far above what is promised and far below the minute
-// that a request to a store may take otherwise.
+// Runs `action` and returns how long it took, in seconds. Bounds are far above the promised times and far below the
+// minute that a request to a store may take otherwise.
 template <typename Action>
 double seconds_of(Action action) {
   const auto start = std::chrono::steady_clock::now();
@@ -99,14 +99,14 @@ TEST(StandstillFault, WhoLeavesAFrozenHostIsNotKeptAndHasSaidGoodbye) {
   EXPECT_EQ(left.code(), ErrorCode::kTimeout) << left.message();
   group->store.reset();
   group->session.reset();
-  // The host reads the goodbye of a client that has gone; else this would be the same rank a second time.
+  // The host reads that the client has left; otherwise this would be the same rank a second time.
   host.resume();
   auto again = rendezvous(as_rank(0, 1), host.connect().value());
   EXPECT_TRUE(again.ok()) << again.status().message();
   EXPECT_TRUE(again->release().ok());
 }
 
-TEST(StandstillFault, AFrozenHostEndsARollCallSoonAfterItsTimeout) {
+TEST(StandstillFault, AFrozenHostEndsARendezvousSoonAfterItsTimeout) {
   const HostProcess host;
   const auto store = host.connect().value();
   auto waiting = std::async(std::launch::async, [&] { return rendezvous(as_rank(0, 2, seconds(1)), store); });
@@ -137,7 +137,7 @@ TEST(StandstillFault, AHostWithoutDescriptorsServesThoseWhoAreThereAndTheOthersL
   EXPECT_EQ(client.value()->add("served", 0).value(), static_cast<std::int64_t>(clients.size()) + 1);
 }
 
-// Leaves this process no descriptor to open.
+// Takes all descriptors that this process may open.
 class NoDescriptors {
  public:
   NoDescriptors() {

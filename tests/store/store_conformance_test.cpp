@@ -1,4 +1,4 @@
-// What every store promises, run by each of them.
+// The promises of every store, tested with each of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -180,7 +180,7 @@ TEST_P(StoreConformance, TimeoutsNameTheMissingKeysOnly) {
 }
 
 TEST_P(StoreConformance, WaitersWakeWhenTheLastKeyArrives) {
-  // The waiters look, and look again, at other moments in each round.
+  // The waiters check at other moments in each round.
   for (int round = 0; round < 20; ++round) {
     std::vector<std::string> keys;
     for (const char* how : {"set", "added", "appended", "compared", "multi"})
@@ -188,7 +188,7 @@ TEST_P(StoreConformance, WaitersWakeWhenTheLastKeyArrives) {
     std::vector<std::thread> waiters;
     std::vector<Status> statuses(3);
     for (std::size_t i = 0; i < statuses.size(); ++i) {
-      // Also through the very object that sets the keys: a waiting call must neither block the others nor miss them.
+      // Also through the object that sets the keys: a waiting call must neither block the others nor miss the keys.
       auto store = i == 0 ? store_ : client();
       waiters.emplace_back([&, store, i] { statuses[i] = store->wait(keys, Deadline::never()); });
     }

@@ -1,4 +1,4 @@
-// The TCP store beyond the contract that all stores share: keys, limits, lost servers, hostile peers.
+// The TCP store beyond what all stores have in common: keys, limits, lost servers, hostile peers.
 #include "lockstep/store/tcp_store.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/wire.h"
 #include "support/held_port.h"
@@ -46,7 +46,7 @@ Result<std::shared_ptr<TcpStore>> connect(const Endpoint& server, const std::str
   return TcpStore::connect({.server = server, .job_key = key}, deadline);
 }
 
-// A bare connection that says what it likes.
+// A bare connection, for a test to send any bytes.
 Fd stranger(const TcpStoreServer& server) {
   auto fd = connect_to(server.endpoint(), soon());
   EXPECT_TRUE(fd.ok()) << fd.status().message();
@@ -69,7 +69,7 @@ Fd proven_stranger(const TcpStoreServer& server, const std::string& key = "") {
   const std::string nonce(handshake::kNonceBytes, 'n');
   const auto greeting = handshake::read_server_hello(hello, "test");
   EXPECT_TRUE(greeting.ok());
-  const std::string known = key.empty() ? fetch_key(greeting.value().booth, soon()).value() : key;
+  const std::string known = key.empty() ? fetch_key(greeting.value().key_socket, soon()).value() : key;
   EXPECT_TRUE(send_all(fd.get(), handshake::client_hello(known, greeting.value().nonce, nonce), soon()).ok());
   std::string verdict(handshake::kVerdictBytes, '\0');
   EXPECT_TRUE(receive_all(fd.get(), verdict, soon()).ok());
@@ -177,7 +177,7 @@ TEST(TcpStore, AServerMustKnowTheKeyToo) {
 }
 
 TEST(TcpStore, AServerThatNeedsNoKeyIsNotTrusted) {
-  // It asks for a key that the client does not have, and is content with none.
+  // It asks for a key that the client does not have, and accepts an empty one.
   const Fd listener = listen_at({"127.0.0.1", 0}).value();
   const auto endpoint = local_endpoint(listener.get()).value();
   auto store = std::async(std::launch::async, [&] { return connect(endpoint); });

@@ -1,4 +1,4 @@
-// How often a test repeats what it repeats only to meet many cases.
+// How often a test repeats a step that it repeats only to hit many cases.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ inline constexpr int kSlowdown = 5;
 inline constexpr int kSlowdown = 1;
 #endif
 
-// `full`, or a part of it in an instrumented build, where each repetition takes many times as long and sees more.
+// `full`, or a part of it in an instrumented build, where each repetition takes much longer and finds more.
 constexpr int repetitions(int full) {
   return std::max(1, full / kSlowdown);
 }

@@ -11,7 +11,7 @@
 
 namespace lockstep::test {
 
-// How a child ended, as a shell tells it; -1, and killed, if it has not after 20 s.
+// How a child ended, as a shell says it. After 20 s it is killed, and the result is -1.
 inline int end_of(pid_t child) {
   int status = 0;
   if (!wait_for([&] { return waitpid(child, &status, WNOHANG) != 0; })) {
@@ -22,7 +22,7 @@ inline int end_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Runs fn() in a fork, which ends at once with what that answers.
+// Runs fn() in a fork, which then ends at once; its exit code is the result of fn().
 template <typename Function>
 pid_t fork_to(const Function& fn) {
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// Disks with little room, for tests of what happens when a write does not fit.
+// Disks with little room, for tests of writes that do not fit.
 #pragma once
 
 #include <sys/resource.h>
@@ -11,7 +11,8 @@
 
 namespace lockstep::test {
 
-// No file of this process may become larger; what would exceed it fails with EFBIG. Inherited by processes it starts.
+// Limits the size of this process's files; a write beyond it fails with EFBIG. Processes that it starts inherit the
+// limit.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
@@ -33,8 +34,8 @@ class FileSizeLimit {
   void (*handler_)(int);
 };
 
-// A file system in memory that is mounted nowhere: it is reached through this process's descriptor of it, also by the
-// processes that it starts, and goes away with that. Needs root.
+// A file system in memory that is mounted nowhere. This process, and those that it starts, reach it through this
+// process's descriptor; it ends with that descriptor. Needs root.
 class SmallDisk {
  public:
   // Throws std::runtime_error with the reason when the system does not allow it.
@@ -42,7 +43,7 @@ class SmallDisk {
 
   std::string path(const std::string& name) const;
   void resize(std::size_t bytes) const;
-  // Takes all the room that is left.
+  // Fills all the room that is left.
   void fill() const;
 
  private:

@@ -55,7 +55,7 @@ Machines::Machines(int count) {
 }
 
 std::unique_ptr<Process> Machines::start_namespace() const {
-  // Two minutes: no test takes longer, and what is left by accident goes by itself.
+  // Two minutes: no test takes longer, and a process that is left by accident ends by itself.
   auto holder = std::make_unique<Process>(
       std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "120"});
   const ino_t own = network_of("self");

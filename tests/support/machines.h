@@ -1,6 +1,6 @@
 // Machines for tests: network namespaces of this machine, joined by a switch (a bridge in a namespace of its own). They
-// need root. They live as long as a process in each, and those die with the test, so nothing is left whatever happens;
-// the machine's own network is not touched.
+// need root. Each lives as long as a process in it, and these processes die with the test, so nothing is ever left. The
+// machine's own network is not touched.
 #pragma once
 
 #include <functional>
@@ -17,11 +17,11 @@ class Machines {
   // Throws std::runtime_error with the reason when the system does not allow it.
   explicit Machines(int count);
 
-  // Every machine has one interface, eth0, with these.
+  // Every machine has one interface, eth0, with these addresses.
   static std::string ipv4(int machine) { return "10.77.0." + std::to_string(machine + 1); }
   static std::string ipv6(int machine) { return "fd77::" + std::to_string(machine + 1); }
 
-  // A command line that runs `command` on a machine, and ends when this process does.
+  // A command line that runs `command` on a machine; the command is killed when this process ends.
   std::vector<std::string> on(int machine, const std::vector<std::string>& command) const;
   // Runs it and waits; throws when it fails.
   std::string run(int machine, const std::vector<std::string>& command) const;
@@ -39,11 +39,11 @@ class Machines {
 
 struct WorldOnMachines {
   std::vector<int> ranks;                  // on each machine, numbered in order
-  std::string master = Machines::ipv4(0);  // an IPv6 address: the machines have no other kind
+  std::string master = Machines::ipv4(0);  // with an IPv6 address the machines have only IPv6
 };
 
-// The ranks of the current test, each a process that runs the test's body up to the same run_on_machines() and there
-// fn(rank). The environment is what docs/launching.md says to set by hand.
+// The ranks of the current test. Each is a process that runs the test's body up to the same run_on_machines() and calls
+// fn(rank) there. The environment is the one that docs/launching.md says to set by hand.
 class JobOnMachines {
  public:
   explicit JobOnMachines(const WorldOnMachines& world);
@@ -63,8 +63,9 @@ class JobOnMachines {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-// In the test: starts the ranks, lets `meanwhile` act on them, and expects all to finish well. In a rank: fn(rank), and
-// the end of the process; so all calls of one test do the same.
+// In the test: starts the ranks, calls `meanwhile` to act on them, and expects all to succeed. In a rank: calls
+// fn(rank) and ends the process. A rank always runs its fn at the first call, so all calls of one test must do the
+// same.
 void run_on_machines(const WorldOnMachines& world, const std::function<void(int rank)>& fn,
                      const std::function<void(JobOnMachines&)>& meanwhile = {});
 

@@ -27,7 +27,7 @@ std::string mpi_word() {
 }
 
 Finished mpirun_current_test(int ranks, const std::string& word, std::chrono::seconds limit) {
-  // On this machine alone: shared memory between ranks, loopback between them and mpirun.
+  // Only on this machine: shared memory between ranks, loopback between them and mpirun.
   Process job({"mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output", "--mca", "oob_tcp_if_include", "lo",
                "--mca", "btl", "self,vader", "-n", std::to_string(ranks), testing::internal::GetArgvs().front(),
                "--gtest_filter=" + current_test(), "--gtest_brief=1"},

@@ -12,8 +12,8 @@ namespace lockstep::test {
 // Whether this process is a rank that mpirun_current_test started.
 bool is_mpi_rank();
 
-// This test program with a filter for the current test, as `ranks` processes under mpirun. A rank gets `word`, empty
-// elsewhere, by mpi_word().
+// Runs this test program with a filter for the current test, as `ranks` processes under mpirun. In a rank mpi_word()
+// returns `word`; elsewhere it is empty.
 Finished mpirun_current_test(int ranks, const std::string& word = "run",
                              std::chrono::seconds limit = std::chrono::seconds(60));
 std::string mpi_word();

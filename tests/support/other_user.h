@@ -1,4 +1,4 @@
-// What another user of this machine might do, in a child process that runs as one. Needs root.
+// Acts as another user of this machine, in a child process. Needs root.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ class OtherUser {
   OtherUser(const OtherUser&) = delete;
   OtherUser& operator=(const OtherUser&) = delete;
 
-  // Blocks until `act` has ended; what it answered, or what it threw. A failure of the test after `limit`.
+  // Blocks until `act` has ended; its result, or the text of its exception. The test fails after `limit`.
   std::string result(std::chrono::seconds limit = std::chrono::seconds(20));
 
  private:

@@ -11,14 +11,14 @@
 
 namespace lockstep::test {
 
-// How a program ended: as a shell tells it (128 + number for a signal), and everything it and its descendants wrote.
+// How a program ended, as a shell says it (128 + number for a signal), and all output of it and its descendants.
 struct Finished {
   int exit_code = -1;
   std::string out;
   std::string err;
 };
 
-// A running program with its output in files of a scratch folder. Killed when the object goes away.
+// A running program with its output in files of a scratch folder. The destructor kills it.
 class Process {
  public:
   struct Settings {
@@ -34,12 +34,12 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Blocks until the program ends; a failure of the test, and SIGKILL, after `limit`.
+  // Blocks until the program ends. After `limit` the test fails and the program is killed.
   Finished finish(std::chrono::seconds limit = std::chrono::seconds(30));
   // Whether it has ended. finish() still tells how.
   bool ended() const;
-  // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. Descendants
-  // cannot hide from this by leaving their session or parent.
+  // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. It also sees
+  // descendants that have left their session or parent.
   bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(10));
   // What was written to stdout so far.
   std::string out_so_far() const;
@@ -53,7 +53,7 @@ class Process {
 
 Finished run_program(const std::vector<std::string>& command);
 
-// Blocks until `done` answers true, asking every millisecond; false after `limit`.
+// Blocks until `done` returns true, which it calls every millisecond; false after `limit`.
 template <typename Condition>
 bool wait_for(Condition done, std::chrono::seconds limit = std::chrono::seconds(20));
 

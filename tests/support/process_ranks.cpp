@@ -17,7 +17,7 @@
 namespace lockstep::test {
 namespace {
 
-// Collects what EXPECT and ASSERT complain about. GoogleTest owns and deletes it when a rank, or a fork of one, calls
+// Collects the failures of EXPECT and ASSERT. GoogleTest owns it and deletes it when a rank, or a fork of one, calls
 // exit.
 class FailureCollector : public testing::EmptyTestEventListener {
  public:
@@ -85,14 +85,14 @@ Leftovers Leftovers::now() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     result.descriptors.insert(std::stoi(entry.path().filename()));
   }
-  // The directory's own descriptor was among them and is closed by now.
+  // The list includes the directory's own descriptor, which is closed by now.
   std::erase_if(result.descriptors, [](int fd) {
     return !std::filesystem::exists(fmt::format("/proc/self/fd/{}", fd)) &&
            !std::filesystem::is_symlink(fmt::format("/proc/self/fd/{}", fd));
   });
   result.children = children_of(getpid());
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    // Other programs use /dev/shm at the same time; ours would have the name in it.
+    // Other programs use /dev/shm at the same time; our entries would have our name in theirs.
     const std::string name = entry.path().filename();
     if (name.find("lockstep") != std::string::npos) result.shared_memory.insert(name);
   }
@@ -108,19 +108,19 @@ void expect_nothing_left(const Leftovers& before) {
 
 namespace {
 
-// This test again, from the start up to its next spawn.
+// Runs this test again, from the start up to its next spawn.
 launch::SpawnOptions spawn_options(int world, const std::string& test) {
   launch::SpawnOptions options;
   options.nprocs = world;
   options.call_number = next_call_number(test);
   options.argv = {testing::internal::GetArgvs().front(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests",
                   "--gtest_brief=1"};
-  // What the parent runs is for the parent to decide, and the report file is its own.
+  // Sharding is up to the parent, and the report file is the parent's.
   options.environment = {{"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}, {"GTEST_OUTPUT", ""}};
   return options;
 }
 
-// With LOCKSTEP_TEST_MACHINES=n this rank acts as if it were on machine rank % n, where nothing else says so.
+// With LOCKSTEP_TEST_MACHINES=n this rank acts as if it ran on machine rank % n, unless LOCKSTEP_MACHINE is set.
 void take_place(int rank) {
   const char* machines = std::getenv("LOCKSTEP_TEST_MACHINES");
   if (machines == nullptr) return;
@@ -159,7 +159,7 @@ void run_processes_with_a_victim(int world, int victim,
   const Status status = launch::spawn(
       [&](int rank) {
         take_place(rank);
-        if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they are to speak first
+        if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they must write first
         fn(rank, reports.path(std::to_string(rank)));
       },
       options);

@@ -17,21 +17,21 @@ namespace lockstep::test {
 // with the rank and the message, and so does a rank that takes longer than `deadline`. Afterwards it is checked that
 // nothing is left: no child processes, no descriptors, no /dev/shm entries of Lockstep.
 //
-// When LOCKSTEP_TEST_MACHINES is set, the ranks are spread over so many machines, as far as they know: they share
-// memory with those of their own only, and reach the others through the loopback interface.
+// When LOCKSTEP_TEST_MACHINES is set, the ranks act as if they ran on that many machines: they share memory only with
+// ranks of their own machine, and reach the others through the loopback interface.
 //
 // May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
 void run_processes(int world, const std::function<void(int rank)>& fn,
                    std::chrono::seconds deadline = std::chrono::seconds(60));
 
-// A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each; the others are left
-// the time to write what they saw into the file `report` (and files whose names begin alike). Then check(report) runs
-// here, for each of the others.
+// A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each. The others get the
+// time to write what they saw into the file `report` (and files whose names begin alike). Then check(report) runs here,
+// for each of the others.
 void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(int rank, const std::filesystem::path& report)>& fn,
                                  const std::function<void(const std::filesystem::path& report)>& check);
 
-// What exists now and must not be more afterwards.
+// What exists now; afterwards there must not be more.
 struct Leftovers {
   std::set<int> descriptors;
   std::set<pid_t> children;
@@ -40,7 +40,7 @@ struct Leftovers {
   static Leftovers now();
 };
 
-// Fails the current test for everything that is there now and was not before.
+// Fails the current test for everything that exists now and did not before.
 void expect_nothing_left(const Leftovers& before);
 
 // Processes whose parent is `parent`, zombies included.

@@ -1,4 +1,4 @@
-// A fresh folder that goes away with its owner.
+// A fresh folder, removed with its owner.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,8 +38,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// The same folder in a test and in the ranks that it starts afterwards, which run the test's body up to there too. It
-// goes away with the test's object, also when ranks have been killed. One at a time.
+// The same folder in a test and in the ranks that it starts afterwards, which run the test's body up to that point too.
+// The test's object removes it, also when ranks have been killed. One at a time.
 class SharedScratchFolder {
  public:
   SharedScratchFolder() {

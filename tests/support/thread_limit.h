@@ -1,10 +1,10 @@
-// A process that the system gives no more threads, as in a container whose pids limit is reached.
+// A process that gets no more threads from the system, as in a container whose pids limit is reached.
 #pragma once
 
 namespace lockstep::test {
 
-// From here on this process is another user's (whom nobody else is), and may start so many threads or processes more
-// than it has. There is no way back: for a rank, or the statement of EXPECT_EXIT. Needs root. A hang ends by SIGALRM.
+// From here on this process runs as a user of its own, and may start `more` threads or processes. It cannot be undone,
+// so use it in a rank or in the statement of EXPECT_EXIT. Needs root. SIGALRM ends a hang.
 void refuse_threads(int more = 0);
 
 }  // namespace lockstep::test

@@ -1,6 +1,5 @@
-// Runs ranks as threads of this process, over a store in memory: the quickest way to see many ranks, and what a
-// debugger and TSan follow best. What depends on processes (death, exit, other address spaces) is tested with
-// process_ranks.h instead.
+// Runs ranks as threads of this process, over a store in memory: the fastest way to run many ranks, and the best for a
+// debugger and TSan. Tests of processes (death, exit, other address spaces) use process_ranks.h instead.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@
 
 namespace lockstep::test {
 
-// Joins a group; a failure of the current test and null when that fails.
+// Joins a group. If that fails, the current test fails and the result is null.
 inline std::unique_ptr<comm::Communicator> join(const std::shared_ptr<comm::Store>& store, int rank, int world,
                                                 std::shared_ptr<comm::SharedArena> arena = nullptr,
                                                 const std::string& name = "world",
@@ -50,7 +49,7 @@ inline void run_threads(int world, const std::function<void(comm::Communicator&)
   });
 }
 
-// A door that one thread opens and others wait at.
+// One thread opens it; the others wait until then.
 class Meeting {
  public:
   void open() { opened_.set_value(); }

@@ -1,4 +1,4 @@
-// A file that appears under its name complete and on the disk, or not at all.
+// A file that appears under its name only when it is complete and on the disk.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace lockstep {
 
-// Written as PATH.tmp beside its place, then flushed and renamed. One writer at a time; blocks for the disk. Errors
-// (kNotFound, kPermission, kIo) name the temporary file.
+// Written as PATH.tmp in the same folder, then flushed and renamed. One writer at a time; blocks until the disk has the
+// bytes. Errors (kNotFound, kPermission, kIo) name the temporary file.
 class AtomicFile {
  public:
   static constexpr std::string_view kTemporarySuffix = ".tmp";
 
-  // What a killed process has left there is overwritten. kInvalidArgument where one of the two names is that of a
-  // folder, device or FIFO.
+  // Overwrites a temporary file that a killed process has left. kInvalidArgument when one of the two names belongs to
+  // a folder, device or FIFO.
   static Result<AtomicFile> create(const std::filesystem::path& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
-  // Removes what was not committed.
+  // Removes the temporary file if it was not committed.
   ~AtomicFile();
 
   Status append(std::span<const std::uint8_t> bytes);
   Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
   // Bytes appended so far.
   std::uint64_t size() const { return size_; }
-  // Flushes, renames, flushes the folder. The file is complete then; nothing more may be written.
+  // Flushes, renames, flushes the folder. Nothing more may be written after it.
   Status commit();
 
  private:

@@ -1,5 +1,5 @@
-// A point in time by which an operation must be done. Made once, at the edge, and handed down unchanged, so that a call
-// which waits several times cannot wait several timeouts.
+// A point in time by which an operation must be done. The public call makes it once and passes it down unchanged, so
+// that a call which waits several times does not wait several timeouts.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,20 @@ class Deadline {
     if (timeout < std::chrono::nanoseconds::zero() || timeout > std::chrono::hours(24 * 365)) return never();
     return Deadline(Clock::now() + timeout);
   }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }  // the latest time_point: never
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
   bool is_never() const { return when_ == Clock::time_point::max(); }
   bool expired() const { return !is_never() && Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
 
-  // Time left, never negative; `never()` answers a year.
+  // Time left, never negative; a year for `never()`.
   std::chrono::nanoseconds remaining() const {
     if (is_never()) return std::chrono::hours(24 * 365);
     return std::max(std::chrono::nanoseconds::zero(), std::chrono::nanoseconds(when_ - Clock::now()));
   }
+  // The same, rounded up, so it is zero only after the deadline.
+  std::chrono::milliseconds remaining_ms() const { return std::chrono::ceil<std::chrono::milliseconds>(remaining()); }
 
  private:
   explicit Deadline(Clock::time_point when) : when_(when) {}

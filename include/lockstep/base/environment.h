@@ -1,4 +1,4 @@
-// Environment variables as a value, so that whatever reads them is a pure function and can be tested without a process.
+// Environment variables as a value, so that the code that reads them is testable without a process.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ class Environment {
   // A copy of this process's variables. Not safe while another thread calls setenv, as getenv is not.
   static Environment of_process();
 
-  // A variable that is set to nothing counts as not set.
+  // An empty variable counts as not set.
   std::optional<std::string> get(std::string_view name) const;
   bool has(std::string_view name) const { return get(name).has_value(); }
   void set(std::string_view name, std::string_view value) { variables_[std::string(name)] = value; }

@@ -1,4 +1,4 @@
-// Owner of one file descriptor: closed when the owner goes away.
+// Owner of one file descriptor, which it closes when it is destroyed.
 #pragma once
 
 #include <unistd.h>
@@ -38,8 +38,8 @@ class Fd {
     fd_ = fd;
   }
 
-  // Forks of this process get an empty file (/dev/null) under this number: for what others would otherwise believe to
-  // be in use as long as the child lives. Call it right after opening.
+  // Forks of this process get /dev/null under this number. For connections, locks and the like, which would otherwise
+  // look in use to others while the child lives. Call it right after opening.
   void keep_from_forks();
 
  private:

@@ -1,14 +1,14 @@
-// What becomes of objects when their process forks.
+// What happens to objects when their process forks.
 //
-// The child has copies of all objects but only the thread that forked. Locks that other threads held are held for ever,
-// threads are not there to be joined, and sockets and shared memory are still the parent's: what the child did with
-// them, its parent and the other ranks would feel. So whatever holds any of these is inert in a fork: it remembers the
-// process that made it (Origin), answers calls with an error, and is never destroyed (LeakInForks). What must be gone
-// at once is dealt with when the child begins (Fd::keep_from_forks, ForkHandler). New objects that a fork makes are its
-// own, and work.
+// The child has copies of all objects but only the thread that forked. Locks that other threads held stay locked for
+// ever, and those threads cannot be joined. Sockets and shared memory are still the parent's: what the child does to
+// them reaches the parent and the other ranks. Therefore an object that holds any of these is inert in a fork: it
+// remembers the process that made it (Origin), answers calls with an error, and is never destroyed (LeakInForks). What
+// must go at once is released when the child begins (Fd::keep_from_forks, ForkHandler). Objects that the fork itself
+// makes work as usual.
 //
-// Children of posix_spawn, popen and system, and of vfork, become another program without running any of this.
-// Descriptors close then (all of ours have O_CLOEXEC).
+// Children of posix_spawn, popen, system and vfork become another program and run none of this. Their copies of our
+// descriptors close, because all have O_CLOEXEC.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@
 namespace lockstep {
 
 namespace fork_detail {
-// In a page that the kernel empties in a fork, so that a child of a bare clone() knows itself too.
+// In a page that the kernel clears in a fork, so that also a child of a bare clone() notices that it is one.
 extern std::atomic<std::atomic<std::uint32_t>*> generation;
 std::uint32_t renew_generation();
 void remember(const void* object);
 }  // namespace fork_detail
 
-// A number of this process that no process has from which it was forked. Costs two loads.
+// A number of this process, different from those of all processes it was forked from. Costs two loads.
 inline std::uint32_t process_generation() {
   const auto* const page = fork_detail::generation.load(std::memory_order_acquire);
   const std::uint32_t known = page == nullptr ? 0 : page->load(std::memory_order_relaxed);
@@ -41,7 +41,7 @@ class Origin {
   std::uint32_t generation_ = process_generation();
 };
 
-// A deleter for smart pointers: in a fork the object stays, untouched.
+// A deleter for smart pointers: in a fork it does not touch the object.
 class LeakInForks {
  public:
   template <typename T>
@@ -57,8 +57,8 @@ class LeakInForks {
   Origin origin_;
 };
 
-// While it lives, `run(context)` is called in every fork of this process as soon as that is there (not in a fork of the
-// fork), and only does what a signal handler may do.
+// While it lives, every fork of this process (but no fork of a fork) calls `run(context)` when it begins. `run` may
+// only do what a signal handler may do.
 class ForkHandler {
  public:
   using Run = void (*)(void* context);
@@ -77,12 +77,12 @@ class ForkHandler {
   bool listed_ = false;
 };
 
-// From now on `mutex` is held while the process forks, so that a fork finds what it guards whole and free. For locks
-// that are held shortly, and by nobody who forks or waits for such a lock.
+// From now on the process holds `mutex` while it forks, so that in the child the mutex is free and its data consistent.
+// Only for locks that are held briefly, by code that neither forks nor waits for another such lock.
 void hold_during_forks(std::mutex& mutex);
 
-// The T of this process: made at the first call, and anew in a fork. Never destroyed, as threads may use it until the
-// end. For static objects.
+// One T for each process: made at the first call, and again in a fork. Never destroyed, because threads may use it
+// until the process ends. For static objects.
 template <typename T>
 class OfProcess {
  public:
@@ -100,7 +100,7 @@ class OfProcess {
   struct Made {
     Origin origin;
     T value;
-    Made* parents = nullptr;  // not lost, so that no sanitizer calls it leaked
+    Made* parents = nullptr;  // kept, so that no sanitizer reports a leak
   };
 
   Made* renew(Made* old) {

@@ -38,7 +38,7 @@ class LOCKSTEP_CAPABILITY("mutex") Mutex {
 class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) LOCKSTEP_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  // Of a mutex that try_lock() has locked.
+  // For a mutex that try_lock() has locked.
   MutexLock(Mutex& mutex, std::adopt_lock_t) LOCKSTEP_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
@@ -48,7 +48,7 @@ class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Waits are bounded by the caller's loop: `while (!ready_) changed_.wait(mutex_);`
+// May wake without a reason, so callers loop: `while (!ready_) changed_.wait(mutex_);`
 class CondVar {
  public:
   void wait(Mutex& mutex) LOCKSTEP_REQUIRES(mutex) {
@@ -56,7 +56,7 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when `when` passed first.
+  // False: `when` passed first.
   bool wait_until(Mutex& mutex, std::chrono::steady_clock::time_point when) LOCKSTEP_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.native(), std::adopt_lock);
     const bool in_time = condition_.wait_until(lock, when) == std::cv_status::no_timeout;

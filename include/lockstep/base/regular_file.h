@@ -1,5 +1,5 @@
-// A file that somebody named, open for reading. Anything else under that name is an error, and nothing blocks: the
-// open() of a FIFO would wait for its other end for ever.
+// A regular file that a user named, open for reading. Anything else under that name is an error. Opening never blocks,
+// as open() of a FIFO would until somebody writes to it.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ class RegularFile {
   // kNotFound, kPermission; kCorrupt for a folder, FIFO, socket or device; kIo. Messages begin with the path.
   static Result<RegularFile> open(const std::filesystem::path& path);
 
-  // Bytes, when it was opened.
+  // Bytes, at the time of opening.
   std::uint64_t size() const { return size_; }
   int fd() const { return fd_.get(); }
 
-  // Fills `out` with the bytes that come next, or with as many as there are, and answers how many.
+  // Fills `out` with the next bytes; returns how many there were.
   Result<std::size_t> read(std::span<std::uint8_t> out) const;
 
  private:
@@ -34,7 +34,7 @@ class RegularFile {
   std::uint64_t size_ = 0;
 };
 
-// What the mode of stat() stands for: "a folder", "a FIFO" and so on.
+// Names the kind of file that a mode of stat() says: "a folder", "a FIFO" and so on.
 std::string_view kind_of_file(unsigned mode);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // Errors as values. The core (base, comm, launch) returns Status or Result<T>; only c10d and the layers above it throw.
 //
-// A Status is empty (one null pointer) when all is well, so returning success costs nothing. Each layer that passes an
-// error on may add what it knows with `with_context`: rank, peer, operation, path, line.
+// A successful Status is one null pointer, so returning it costs nothing. A layer that passes an error on may add what
+// it knows with `with_context`: rank, peer, operation, path, line.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What a caller may do about an error; the message says what happened, docs/errors.md what state remains after each.
+// What a caller may do about an error. The message says what happened; docs/errors.md says what state remains.
 enum class ErrorCode {
   kOk = 0,
   kInvalidArgument,  // the call itself is wrong: fix the arguments
@@ -37,8 +37,8 @@ class [[nodiscard]] Status {
   Status() = default;  // success
   Status(ErrorCode code, std::string message);
 
-  // An error from errno, kNotFound, kPermission or kIo: "what: strerror(errno)", with the limit when it is that of open
-  // descriptors.
+  // An error from errno (kNotFound, kPermission or kIo): "what: strerror(errno)". When the limit of open descriptors is
+  // the reason, the message names that limit.
   static Status from_errno(std::string_view what, int error_number);
 
   bool ok() const { return error_ == nullptr; }
@@ -69,7 +69,7 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  // The value; the program aborts when there is none, so ask ok() first.
+  // The value. Without one the program aborts, so ask ok() first.
   T& value() & { return checked(); }
   const T& value() const& { return const_cast<Result*>(this)->checked(); }
   T&& value() && { return std::move(checked()); }
@@ -87,7 +87,7 @@ class [[nodiscard]] Result {
 
 }  // namespace lockstep
 
-// Hands an error on to the caller.
+// Returns an error to the caller.
 #define LOCKSTEP_RETURN_IF_ERROR(expression)                                      \
   do {                                                                            \
     if (::lockstep::Status status_ = (expression); !status_.ok()) return status_; \

@@ -1,4 +1,4 @@
-// Starting threads. The system may refuse one (ulimit -u, a container's pids limit): that is an error like any other.
+// Starting threads. The system may refuse one (ulimit -u, a container's pids limit), which is an error and no crash.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Runs `work` in a thread of its own. kUnavailable when there can be none: the message says what it was `wanted_for`,
-// and what to look at.
+// Runs `work` in a new thread. kUnavailable when the system refuses one: the message says what it was `wanted_for`, and
+// which limits to check.
 Result<std::jthread> start_thread(std::string_view wanted_for, std::function<void()> work);
 
 }  // namespace lockstep

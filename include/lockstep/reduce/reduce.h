@@ -1,8 +1,8 @@
-// Reduction kernels: n inputs in, the same result to m outputs, one pass.
+// Reduction kernels: combine n inputs and write the result to m outputs, in one pass.
 //
-// Every element is combined in the order of `inputs`, so a result depends on nothing but the inputs and their order.
-// The widest instruction set that the machine offers is chosen once (AVX-512, AVX2, portable); for tests,
-// LOCKSTEP_ISA=portable|avx2|avx512 chooses a narrower one.
+// Every element is combined in the order of `inputs`, so a result depends only on the inputs and their order. The
+// widest instruction set of the machine is chosen once (AVX-512, AVX2, portable); LOCKSTEP_ISA=portable|avx2|avx512
+// chooses a narrower one, for tests.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ struct Reduction {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;  // kPremulSum only: every input is multiplied by it first
-  // kAvg only: what the sum is divided by; 0: the number of inputs. Another number where inputs are sums themselves.
+  // kAvg only: the divisor of the sum; 0: the number of inputs. Another number is needed when inputs are sums already.
   std::size_t divisor = 0;
 };
 
 // Combines `count` elements. At least one input; any number of outputs. An output may be one of the inputs (same first
-// byte); any other overlap is undefined. Pointers are aligned to the element at least. `is_supported` must hold.
+// byte); any other overlap is undefined. Pointers are aligned at least to the element. `is_supported` must hold.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             std::size_t count);
 

@@ -7,7 +7,7 @@
 
 namespace lockstep::comm {
 
-// How the bytes of a buffer are read when they are reduced. Operations that only move data take any of them.
+// The type of a buffer's elements in reductions. Operations that only move data accept any type.
 enum class DataType : std::uint8_t {
   kUInt8,
   kInt8,
@@ -25,7 +25,7 @@ enum class DataType : std::uint8_t {
   kComplex128,
   kComplex32,  // two float16
   kBool,
-  kByte,  // opaque: may be moved, never reduced; one byte an element
+  kByte,  // opaque: may be moved, never reduced; one byte per element
 };
 inline constexpr int kNumDataTypes = 17;
 

@@ -1,8 +1,8 @@
-// Segments: the pieces of address space in which a process sees one arena.
+// Segments: the pieces of address space where a process maps one arena.
 //
-// An arena is one file (memfd) that grows at its end, segment by segment. A segment is a range of offsets that lies at
-// one piece in every process that has mapped it, at an address of its own in each, and an allocation never crosses its
-// ends. So a place is named by its rank and its offset, whatever was added since.
+// An arena is one file (memfd) that grows at its end, segment by segment. A segment is a range of offsets. Every
+// process maps it in one piece, each at an address of its own, and an allocation never crosses its ends. So a rank and
+// an offset always name the same place, also after the arena has grown.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ namespace lockstep::comm {
 struct Segment {
   std::size_t begin = 0;  // offsets; `end` is not part of it
   std::size_t end = 0;
-  std::byte* base = nullptr;  // where `begin` is in this process
+  std::byte* base = nullptr;  // the address of `begin` in this process
 };
 
-// Append-only: read by any thread, without a lock, while one adds.
+// Append-only: any thread may read without a lock while one thread adds.
 class Segments {
  public:
   // An arena grows by at least a quarter each time, so 64 segments go from 1 MiB to 1 TiB.
@@ -34,7 +34,7 @@ class Segments {
     count_.store(count + 1, std::memory_order_release);
   }
 
-  // Null: not in any of them.
+  // Null when no segment has it.
   const Segment* with_offset(std::size_t offset) const {
     for (std::size_t i = 0, n = count(); i < n; ++i) {
       if (offset >= all_[i].begin && offset < all_[i].end) return &all_[i];

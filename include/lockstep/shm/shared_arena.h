@@ -1,12 +1,12 @@
 // SharedArena: memory of this process that the other ranks of the machine can map.
 //
-// One memfd without a name (nothing in /dev/shm, nothing to clean up: the kernel frees it with its last user). It
-// begins with more address space than most programs use, of which pages exist only once touched, so peers map it once
-// and see every later allocation without any further hand-over. When that is used up it grows by a further segment,
-// which peers map when they first meet an address in it. See docs/architecture.md, "Memory".
+// One memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more address space
+// than most programs use; pages exist only once they are touched. So peers map it once and see every later allocation.
+// When that space is used up, the arena grows by a further segment, which peers map when they first get an address in
+// it. See docs/architecture.md, "Memory".
 //
-// In a fork of its process it hands out nothing, takes nothing back, and its memory is a private view: what the child
-// writes there nobody sees.
+// In a fork of its process it allocates and frees nothing, and the memory is private: nobody sees what the child writes
+// there.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ namespace lockstep::comm {
 class RangeAllocator;
 
 struct SharedArenaOptions {
-  // Bytes that it hands out at most; 0: as many as the machine has, or the container may use. An allocation beyond it
-  // fails.
+  // The most bytes that may be allocated at a time; 0: all memory of the machine or the container. An allocation beyond
+  // it fails.
   std::size_t limit = 0;
-  // Address space to begin with, bytes; 0: what suits the machine and leaves room for 1024 ranks. More is added when it
-  // is used up.
+  // Address space to begin with, bytes; 0: suits the machine and leaves room for 1024 ranks. More is added when it is
+  // used up.
   std::size_t first_segment = 0;
-  // Freed memory that stays with the arena for the next allocation instead of going back to the system, bytes.
+  // How much freed memory the arena keeps for later allocations instead of returning it to the system, bytes.
   std::size_t retain = std::size_t{64} << 20;
 };
 
@@ -42,19 +42,19 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  // When the pages of a large allocation are made. At once costs less where all of them will be used.
+  // When the pages of a large allocation are made. kAtOnce costs less when all of them will be used.
   enum class Pages { kAtOnce, kWhenTouched };
   // Whole pages: no two allocations share one (see withdraw). Contents are unspecified. Thread-safe.
   Result<std::byte*> allocate(std::size_t bytes, Pages pages = Pages::kAtOnce);
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
-  // Keeps from now on what other processes write to these bytes, and to the rest of their pages, away from this one.
-  // The contents stay, and the memory is this process's like any other: no longer contained in the arena, and never
-  // handed out again. For what a rank that has stopped in the middle of an operation may still write to. Thread-safe.
+  // From now on, this process does not see what other processes write to these bytes or to the rest of their pages. The
+  // contents stay and the memory remains usable, but it no longer belongs to the arena and is never allocated again.
+  // For buffers that a rank which froze in the middle of an operation may still write to. Thread-safe.
   void withdraw(const void* pointer, std::size_t bytes);
 
-  // Whether others see it all.
+  // Whether other processes see all of these bytes.
   bool contains(const void* pointer, std::size_t bytes) const {
     const auto* const start = static_cast<const std::byte*>(pointer);
     const bool in_first = start >= base_ && bytes <= first_bytes_ && start <= base_ + first_bytes_ - bytes;
@@ -62,12 +62,12 @@ class SharedArena {
     if (withdrawn_.load(std::memory_order_acquire) == nullptr) return true;
     return first_withdrawn(offset_of(pointer), offset_of(pointer) + bytes) == nullptr;
   }
-  // Of a pointer into it; what names its place to every rank.
+  // The offset of a pointer into the arena, which names the place to every rank.
   std::size_t offset_of(const void* pointer) const {
     const auto distance = static_cast<std::size_t>(static_cast<const std::byte*>(pointer) - base_);
     return distance < first_bytes_ ? distance : offset_beyond(pointer);
   }
-  // The other way round; null where there is nothing.
+  // The address of an offset; null when no segment has it.
   std::byte* at(std::size_t offset) const;
 
   // The first segment, and how many there are.
@@ -75,7 +75,7 @@ class SharedArena {
   std::size_t first_bytes() const { return first_bytes_; }
   std::size_t segments() const { return segments_.count(); }
   int fd() const { return fd_.get(); }
-  // Bytes handed out now.
+  // Bytes allocated now.
   std::size_t allocated() const;
 
  private:
@@ -89,18 +89,18 @@ class SharedArena {
   bool map_private(std::size_t begin, std::size_t end) const;
   static void make_all_private(void* arena);  // in a fork
 
-  // A range that was withdrawn. A list that only grows: read without a lock, also in a fork.
+  // A withdrawn range. The list only grows, so it is read without a lock, also in a fork.
   struct Withdrawn {
     std::size_t begin;
     std::size_t end;
     const Withdrawn* before;
   };
-  // Of those that touch this range, the one that begins first; null: none does.
+  // The first withdrawn range that touches this one; null: none does.
   const Withdrawn* first_withdrawn(std::size_t begin, std::size_t end) const;
 
   const Origin origin_;
   Fd fd_;
-  Fd life_;  // holds the lock that tells others that this program still runs (arena_view.h)
+  Fd life_;  // holds the lock that shows others that this program still runs (arena_view.h)
   std::byte* const base_;
   const std::size_t first_bytes_;
   const std::size_t limit_;

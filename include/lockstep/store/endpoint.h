@@ -18,7 +18,7 @@ struct Endpoint {
 
 // `what` names the source in errors (kInvalidArgument): "MASTER_PORT", "init_method".
 Result<Endpoint> parse_endpoint(std::string_view text, std::string_view what);
-// 0 is accepted: "the kernel picks".
+// Accepts 0, for which the kernel picks a port.
 Result<std::uint16_t> parse_port(std::string_view text, std::string_view what);
 
 }  // namespace lockstep::comm

@@ -11,24 +11,24 @@ namespace lockstep::comm {
 
 class FileLog;
 
-// The file holds a log of checksummed records, written under an open-file-description lock. Thread-safe; waits look at
-// the file every few milliseconds.
+// The file holds a log of checksummed records, written under an open-file-description lock. Thread-safe; a wait looks
+// at the file every few milliseconds.
 //
-// Lifetime of the contents: they live while at least one FileStore has the file open. The last one to close it removes
-// it, and a file that nobody has open (its processes were killed) is left over from an earlier run: the next to open it
-// starts it anew. Locks end with their process, so no time-out or clean-up by hand is involved.
+// The contents live while at least one FileStore has the file open. The last one to close it removes the file. A file
+// that nobody has open is left over from an earlier run whose processes were killed: the next store to open it empties
+// it. Locks end with their process, so this needs no timeout and no clean-up by hand.
 //
-// A value is stored whole or not at all: after an error of the system (a full disk) the store is as it was before, and
-// works again once there is room; a process that is killed while it writes leaves nothing behind.
+// A value is stored whole or not at all. After an error of the system (a full disk) the store is as it was before, and
+// works again once there is room. A process that is killed while it writes leaves nothing behind.
 //
-// Whoever can write the file can lead ranks astray, so it belongs to this user alone: kPermission when another user
-// owns it or may write to it (of a file server that gives all files to one number, the folder must be closed to
-// others). A symbolic link is not followed. Others may not read it either.
+// A process that can write the file could mislead ranks, so the file belongs to this user alone: kPermission when
+// another user owns it or may write to it. Where a file server shows all files under one user's number, the folder must
+// be closed to others. A symbolic link is not followed. Other users may not read the file either.
 //
-// Errors: kCorrupt, with path and offset, for a file that is no Lockstep store (it is not touched) or was damaged from
-// outside; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a minute. The
-// file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits rendezvous and
-// counters, not bulk data.
+// Errors: kCorrupt, with path and offset, for a file that is not a Lockstep store (it stays as it is) or was damaged by
+// another program; kIo and kPermission from the system; kTimeout when another process keeps the file locked for a
+// minute. The file system must support fcntl locks (NFS: version 4, or 3 with lockd). The log only grows: it suits
+// rendezvous and counters, not bulk data.
 class FileStore final : public Store {
  public:
   static Result<std::shared_ptr<FileStore>> open(std::string path);

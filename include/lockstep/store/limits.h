@@ -1,4 +1,4 @@
-// What every store accepts. Larger keys and values are refused with kInvalidArgument, naming the key.
+// Limits of every store. Larger keys and values are refused with kInvalidArgument, which names the key.
 #pragma once
 
 #include <cstddef>

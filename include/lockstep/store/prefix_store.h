@@ -1,4 +1,4 @@
-// A view of another store under "<prefix>/": groups that share one store do not see one another's keys.
+// A view of another store under "<prefix>/", so that groups that share one store do not see one another's keys.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace lockstep::comm {
 
-// Thread-safe if the inner store is; shares its ownership. num_keys() answers for the whole inner store, as in
+// Thread-safe if the inner store is; shares its ownership. num_keys() counts the whole inner store, as in
 // torch.distributed. Errors name keys with their prefix.
 class PrefixStore final : public Store {
  public:

@@ -1,8 +1,8 @@
 // How ranks find one another and make sure that they are one complete group, before any of them goes on.
 //
-// Every rank connects to a store and checks in (rank, world size, host, process id); all wait for all. So each rank
-// gets the same answer: a complete group, or an error that names the rank that is there twice, who says which world
-// size, or who has joined and who is missing when the time is over.
+// Every rank connects to a store, writes its record (rank, world size, host, process id) and waits for all others. So
+// each rank gets the same result: a complete group, or an error. The error names the rank that joined twice, the world
+// sizes that differ, or the ranks that have joined and those that are missing at the deadline.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace lockstep::comm {
 
 struct RendezvousOptions {
-  // Where ranks find one another:
+  // How ranks find one another:
   //   - env://: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE; rank 0 hosts the store at that address. When
   //     LOCKSTEP_STORE=host:port is set, the launcher hosts it there and MASTER_ADDR and MASTER_PORT are not needed.
   //     Under torchrun, whose agent occupies MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), rank 0 hosts at the port
@@ -30,16 +30,16 @@ struct RendezvousOptions {
   // error.
   int rank = -1;
   int world_size = -1;
-  // With env://, instead of MASTER_ADDR and MASTER_PORT (as found out from a scheduler).
+  // With env://: used instead of MASTER_ADDR and MASTER_PORT (when a scheduler says where rank 0 runs).
   std::string master_addr = {};
   int master_port = -1;
-  // For everything together: reaching the store and waiting for all ranks. A negative value waits for ever.
+  // For reaching the store and waiting for all ranks together. A negative value waits for ever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
-  // 0 hosts keeps to processes of its own user: on a loopback address the kernel tells whose they are, elsewhere they
-  // need the same key file in the home directory (TcpStoreServerOptions::job_key).
+  // 0 hosts serves only processes of its own user: on a loopback address the kernel tells which user they run as,
+  // elsewhere they need the same key file in the home directory (TcpStoreServerOptions::job_key).
   std::string job_key = {};
-  // Groups with different names do not meet. Also kept apart: generations after a restart (LOCKSTEP_RESTART_COUNT or
+  // Only ranks with the same name form a group. Also separate are the attempts of a job (LOCKSTEP_RESTART_COUNT or
   // TORCHELASTIC_RESTART_COUNT), and the first, second, ... rendezvous of one name on one store.
   std::string group_name = "default";
   Environment environment = Environment::of_process();
@@ -47,30 +47,30 @@ struct RendezvousOptions {
 
 class RendezvousSession;
 
-// What a rank has when all are there. Movable, cheap to copy; the copies share one session.
+// The result of a rendezvous. Movable, cheap to copy; the copies share one session.
 struct Rendezvous {
   std::shared_ptr<Store> store;  // under a prefix of this group and generation
   int rank = 0;
   int world_size = 1;
   std::shared_ptr<RendezvousSession> session;  // owns the connection and, on the hosting rank, the server
 
-  // Leaves: signs off, closes this rank's connection if rendezvous made it (later use of a TCP `store` fails with
-  // kUnavailable; a file lives until `store` is let go), and on the rank that hosts the store waits until the others
-  // have left or died, for at most `wait`, before it stops serving. Call it once before the last copy goes away:
-  // destroying without it stops the server at once, and the same rank cannot join a second time on a store that
-  // outlives it. kTimeout, which may be ignored: others were still connected after `wait`.
+  // Leaves the group: tells the store, and closes this rank's connection if rendezvous made it. Later use of a TCP
+  // `store` fails with kUnavailable; a file lives until `store` is destroyed. The rank that hosts the store keeps
+  // serving until the others have left or died, for at most `wait`. Call it once before the last copy is destroyed:
+  // without it the server stops at once, and the same rank cannot join a second time on a store that outlives it.
+  // kTimeout, which may be ignored: others were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
 };
 
-// Blocks until all ranks have checked in. A world of 1 needs no network, file or address.
+// Blocks until all ranks have joined. A world of 1 needs no network, file or address.
 //
-// Errors: kInvalidArgument (missing variables, contradictory or impossible arguments), kMismatch (a rank twice, world
-// sizes that disagree, a rank outside its world), kTimeout (ranks missing), kUnavailable (store not reached, port
-// taken), kPermission (wrong job key), kCorrupt (a foreign program at the address, a damaged file). After an error
+// Errors: kInvalidArgument (missing variables, contradictory or impossible arguments), kMismatch (a rank joined
+// twice, world sizes that differ, a rank outside its world), kTimeout (ranks missing), kUnavailable (store not reached,
+// port taken), kPermission (wrong job key), kCorrupt (a foreign program at the address, a damaged file). After an error
 // nothing is left open; the hosting rank stays for up to 5 s, until the others have read the error too.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options);
 
-// The same on a store of the caller's; init_method, master_* and job_key are not used.
+// The same on a store that the caller provides; init_method, master_* and job_key are not used.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store);
 
 }  // namespace lockstep::comm

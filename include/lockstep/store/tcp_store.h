@@ -1,10 +1,10 @@
 // A store served over TCP: TcpStoreServer holds the values, TcpStore is a client of it.
 //
-// Both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key itself never travels)
-// before anything else is said. A server that is given no key uses one that processes of its own user alone can get.
-// Traffic is not encrypted; store nothing secret.
+// Before anything else both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key
+// itself is never sent). A server without a job key uses one that only processes of its own user can get. Traffic is
+// not encrypted; store nothing secret.
 //
-// In a fork of their process both are inert: the server serves on in the parent, and calls of the client are refused
+// In a fork of their process both are inert: the server continues in the parent, and the client refuses calls
 // (kUnsupported).
 #pragma once
 
@@ -21,27 +21,27 @@
 namespace lockstep::comm {
 
 struct TcpStoreServerOptions {
-  // Where to listen: exactly there, not on other interfaces. Port 0: the kernel picks a free one; see endpoint().
+  // Listens at this address only, not on other interfaces. Port 0: the kernel picks a free one; see endpoint().
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};
   // The job's secret, any bytes. Empty: on a loopback address a fresh one, which processes of the same user on this
-  // machine get through a Unix socket (the kernel tells both ends whose the other is); on any other address the user's
-  // own, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is made when it is not there.
+  // machine get through a Unix socket (the kernel tells each end the user of the other). On any other address the
+  // user's own key, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is made if missing.
   std::string job_key = {};
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
-  // Connections that have not proven the key yet; one more closes the oldest of them, so a flood cannot lock ranks out
-  // (a rank that was in its way tries again). Each costs less than 1 KiB.
+  // How many connections may be open that have not proven the key. One more closes the oldest of them, so that a flood
+  // cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 1 KiB.
   std::size_t max_unproven = 256;
 };
 
-// One thread, ended and joined by the destructor, serves any number of clients. Waiting requests are parked, not
-// polled. Bytes that are no valid request close the connection they came from and disturb no other.
+// One thread, which the destructor ends and joins, serves any number of clients. A request that waits for a key costs
+// no time until the key is set. Bytes that are not a valid request close their connection and no other.
 class TcpStoreServer {
  public:
-  // kUnavailable: the address is taken or not this machine's. kInvalidArgument: no key on an address that others reach,
-  // and no place for the user's own.
+  // kUnavailable: the address is taken or not this machine's. kInvalidArgument: other machines can reach the address,
+  // there is no job key, and no place for the user's own key.
   static Result<std::unique_ptr<TcpStoreServer>> start(TcpStoreServerOptions options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -51,8 +51,8 @@ class TcpStoreServer {
   const Endpoint& endpoint() const;
   std::uint16_t port() const { return endpoint().port; }
 
-  // Blocks until no client is connected any more: those who have left closed, those who died were closed by their
-  // system. False when the deadline passes first.
+  // Blocks until no client is connected any more; the system closes the connections of clients that died. False when
+  // the deadline passes first.
   bool wait_until_idle(Deadline deadline);
   // Clients connected now, not counting those that have not proven the key.
   std::size_t num_clients() const;
@@ -65,25 +65,25 @@ class TcpStoreServer {
 
 struct TcpStoreOptions {
   Endpoint server = {};
-  std::string job_key = {};  // the server's; empty: whatever the server has instead, if this user can get it
-  // For requests without a deadline of their own; a server that is silent for longer counts as lost, and gets little
-  // time for the next ones, until it answers again.
+  std::string job_key = {};  // the server's; empty: the key that the server uses instead, if this user can get it
+  // For requests without a deadline of their own. A server that is silent for longer counts as lost: until it answers
+  // again, the next requests wait only briefly.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
 };
 
-// Thread-safe; each thread that is in a call uses a connection of its own, and idle ones are kept for the next call.
+// Thread-safe. Each call uses a connection of its own; idle connections are kept for later calls.
 //
-// Errors: kUnavailable at once, with the address, when the server is gone (nothing is tried twice: an add might have
+// Errors: kUnavailable at once, with the address, when the server is gone (no request is repeated: an add might have
 // happened); kTimeout as for every store; kInvalidArgument above the limits in limits.h.
 class TcpStore final : public Store {
  public:
-  // Tries again, ever less often (up to once a second), until the server answers or the deadline passes; the error then
-  // says how often and what happened last. A wrong key (kPermission) and a foreign program at that address
-  // (kCorrupt) end it at once.
+  // Tries again until the server answers or the deadline passes, with growing pauses of up to a second. The error says
+  // how often it tried and what happened last. A wrong key (kPermission) and a foreign program at that address
+  // (kCorrupt) are errors at once.
   static Result<std::shared_ptr<TcpStore>> connect(TcpStoreOptions options, Deadline deadline);
   ~TcpStore() override;
 
-  // Leaves the server: closes every connection; calls under way and later ones fail with kUnavailable.
+  // Closes every connection; calls under way and later ones fail with kUnavailable.
   void close();
 
   Status set(std::string_view key, std::string_view value) override;

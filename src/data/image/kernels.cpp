@@ -1,40 +1,30 @@
 #include "data/image/kernels.h"
 
-#include <cstdlib>
-#include <string_view>
+#include "base/instruction_set.h"
 
 namespace lockstep::data {
 namespace {
 
-const ImageKernels& choose() {
-  const ImageKernels* list[3];
-  const int count = supported_image_kernels(list);
-  const char* requested = std::getenv("LOCKSTEP_ISA");
-  for (int i = 0; i < count; ++i) {
-    if (requested != nullptr && std::string_view(requested) == list[i]->name) return *list[i];
+const ImageKernels& kernels_for(InstructionSet set) {
+  switch (set) {
+#if defined(__x86_64__)
+    case InstructionSet::kAvx512: return kAvx512ImageKernels;
+    case InstructionSet::kAvx2: return kAvx2ImageKernels;
+#endif
+    default: return kPortableImageKernels;
   }
-  return *list[count - 1];
 }
 
 }  // namespace
 
 int supported_image_kernels(const ImageKernels* list[3]) {
   int count = 0;
-  list[count++] = &kPortableImageKernels;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) {
-    list[count++] = &kAvx2ImageKernels;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-      list[count++] = &kAvx512ImageKernels;
-    }
-  }
-#endif
+  for (const InstructionSet set : supported_instruction_sets()) list[count++] = &kernels_for(set);
   return count;
 }
 
 const ImageKernels& image_kernels() {
-  static const ImageKernels& kernels = choose();
+  static const ImageKernels& kernels = kernels_for(instruction_set());
   return kernels;
 }
 

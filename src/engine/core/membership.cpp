@@ -6,23 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <sstream>
 
+#include "base/host.h"
 #include "lockstep/base/environment.h"
 #include "net/network_interface.h"
-#include "shm/boot_id.h"
+#include "store/membership/joined_twice.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
 namespace {
-
-std::string host_name() {
-  std::array<char, 64> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name[0] == 0 ? "unnamed" : name.data();
-}
 
 Result<std::string> machine_identity() {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string boot, boot_id());
@@ -79,9 +73,8 @@ Status check(const std::vector<Member>& members, const GroupNames& names) {
     }
     const auto [other, is_new] = by_rank.emplace(member.rank, &member);
     if (!is_new) {
-      return {ErrorCode::kMismatch,
-              fmt::format("group '{}': {} joined twice, as pid {} on host {} and as pid {} on host {}", names.group,
-                          name(member), other->second->pid, other->second->host, member.pid, member.host)};
+      return joined_twice(name(member), {other->second->pid, other->second->host}, {member.pid, member.host})
+          .with_context(fmt::format("group '{}'", names.group));
     }
   }
   return {};

@@ -25,7 +25,7 @@ class Farewell {
   bool may_wait() { return left() > std::chrono::milliseconds(0); }
   std::chrono::milliseconds left() {
     waits_ = true;
-    return std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining());
+    return deadline_.remaining_ms();
   }
 
  private:

@@ -1,5 +1,5 @@
 // Open-file-description locks on single bytes far behind a file's data. Unlike classic fcntl locks they belong to the
-// open file, not the process, so that two stores of one process exclude one another too.
+// open file and not to the process, so they also separate two stores of one process.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,20 @@
 namespace lockstep::comm {
 
 enum class LockByte : long long {
-  kData = 1LL << 62,            // held for each look at the log: shared to read, exclusive to write
-  kPresence = (1LL << 62) + 1,  // held, shared, as long as a store has the file open
+  kData = 1LL << 62,            // held while the log is used: shared to read, exclusive to write
+  kPresence = (1LL << 62) + 1,  // held shared as long as a store has the file open
 };
 
 enum class LockMode : short { kShared, kExclusive };
 
-// False when another open file stands in the way.
+// False when another open file holds a lock that conflicts.
 Result<bool> try_lock(int fd, LockByte byte, LockMode mode, const std::string& path);
 void unlock(int fd, LockByte byte);
 
-// The lock of the data. Unlocks when it goes away.
+// The lock of the data; the destructor unlocks.
 class FileLock {
  public:
-  // Nothing when another open file stands in the way.
+  // Nothing when another open file holds a lock that conflicts.
   static Result<std::optional<FileLock>> try_acquire(int fd, LockMode mode, const std::string& path);
   FileLock(FileLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   FileLock& operator=(FileLock&&) = delete;

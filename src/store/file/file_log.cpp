@@ -78,24 +78,25 @@ Status read_all(int fd, std::string& bytes, off_t offset, const std::string& pat
 
 Result<std::unique_ptr<FileLog, LeakInForks>> FileLog::open(std::string path) {
   while (true) {
-    // Not through a link, which in a folder of everybody's may be another user's; nor waiting for a pipe's other end.
+    // O_NOFOLLOW: in a folder that everybody may write to, a link may be another user's. O_NONBLOCK: not to wait for a
+    // FIFO's other end.
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
     if (!fd.valid()) return Status::from_errno(fmt::format("cannot open store file {}", path), errno);
     LOCKSTEP_RETURN_IF_ERROR(check_private(fd.get(), path).with_context("the store file"));
     fd.keep_from_forks();
-    ::fchmod(fd.get(), 0600);  // what is said there is for the ranks alone
+    ::fchmod(fd.get(), 0600);  // its contents are for the ranks alone
     std::unique_ptr<FileLog, LeakInForks> log(new FileLog(path, std::move(fd)));
     const Status joined = log->locked(LockMode::kExclusive, Deadline::after(kPatience),
                                       [&]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return log->join(); });
     if (joined.ok()) return log;
     if (joined.code() != ErrorCode::kAborted) return joined;
-    // The last user removed it between our open and our lock: take the new one.
+    // Its last user removed it between our open and our lock: open the new one.
   }
 }
 
 FileLog::~FileLog() {
   if (end_ == 0) return;
-  // Who holds the lock and stands still has the file open, so this is not the last.
+  // A frozen process that holds the lock has the file open, so this store is not the last.
   const auto limit = stuck_ ? std::chrono::milliseconds(0) : kPatienceOnceStuck;
   static_cast<void>(locked(LockMode::kExclusive, Deadline::after(limit),
                            [this]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return leave(); }));
@@ -107,7 +108,7 @@ Status FileLog::join() {
   if (info.st_nlink == 0) return {ErrorCode::kAborted, "removed"};
   std::string start(std::min<std::size_t>(kMagic.size(), static_cast<std::size_t>(info.st_size)), '\0');
   LOCKSTEP_RETURN_IF_ERROR(read_all(fd_.get(), start, 0, path_));
-  // A creator that was killed may have left a part of the mark.
+  // A process that was killed while it made the file may have left a part of the magic bytes.
   if (kMagic.substr(0, start.size()) != start) {
     return {ErrorCode::kCorrupt, fmt::format("{} at offset 0: this is no Lockstep store file (expected it to start "
                                              "with '{}'); name a path that does not exist yet",
@@ -128,11 +129,11 @@ Status FileLog::start_anew() {
     return Status::from_errno(fmt::format("cannot empty store file {}", path_), errno);
   }
   const Status marked = write_all(fd_.get(), kMagic, 0, path_);
-  if (!marked.ok()) ::unlink(path_.c_str());  // those who wait for the lock find it removed, and begin with a new one
+  if (!marked.ok()) ::unlink(path_.c_str());  // stores that wait for the lock find it removed and make a new one
   return marked;
 }
 
-// Joining and leaving happen under the data lock, so exactly one of several that leave together is the last.
+// Stores join and leave under the data lock, so exactly one of several that leave together is the last.
 Status FileLog::leave() {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool alone, try_lock(fd_.get(), LockByte::kPresence, LockMode::kExclusive, path_));
   if (alone) {
@@ -154,7 +155,7 @@ Status FileLog::locked(LockMode mode, Deadline deadline, const std::function<Sta
         ErrorCode::kUnsupported,
         fmt::format("this process is a fork of the one that has opened store file {}; it has to open it anew", path_)};
   }
-  // A blocking fcntl has no deadline, and a stopped process could hold the lock for ever.
+  // Tried again and again, because a blocking fcntl has no deadline and a stopped process could hold the lock for ever.
   for (auto pause = std::chrono::microseconds(20);; pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
     {
       const MutexLock guard(mutex_);
@@ -184,7 +185,7 @@ Result<off_t> FileLog::read(Deadline deadline, const Look& look) {
     return {};
   }));
   if (!rest) return seen;
-  // Cut off by a change that changes nothing.
+  // Only a change may cut off the rest: make one that changes nothing.
   LOCKSTEP_RETURN_IF_ERROR(
       update(deadline, [&](const KeyValueTable& table, const Write&) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS -> Status {
         look(table);
@@ -247,7 +248,7 @@ Status FileLog::append(RecordKind kind, std::string_view key, std::string_view v
   const std::string record = make_record(kind, key, value);
   const Status written = write_all(fd_.get(), record, end_, path_);
   if (!written.ok()) {
-    // The first error is the one to report; where cutting off fails, too, the next who locks the file tries again.
+    // The first error is the one to report. If cutting off fails too, the next store that locks the file does it.
     static_cast<void>(cut_off_rest());
     return written;
   }

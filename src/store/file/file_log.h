@@ -3,9 +3,9 @@
 //   file     "LKSTEPF1", then records
 //   record   u32 checksum of what follows, u32 kind, u32 key bytes, u32 value bytes, key, value
 //
-// A record is there whole or not at all. A writer that the system refuses room cuts off what it has written, and what a
-// killed writer has left is cut off by the next who locks the file: it can only be the last record, as writers hold the
-// lock. A last record that is shorter than it says is such a rest; everything else that does not fit is damage.
+// A record is stored whole or not at all. When the disk is full, the writer cuts off its incomplete record. When a
+// writer is killed, the next store that locks the file cuts it off; only the last record can be incomplete, because
+// writers hold the lock. A last record that is shorter than it says is such a rest; any other mismatch is damage.
 #pragma once
 
 #include <atomic>
@@ -32,21 +32,21 @@ class FileLog {
   static Result<std::unique_ptr<FileLog, LeakInForks>> open(std::string path);
   ~FileLog();
 
-  // How long a call may wait for the lock: another process that holds it for longer counts as stopped. A call with a
-  // deadline of its own gets a little more than that. Once one has waited in vain, little time is spent on the next.
+  // How long a call may wait for the lock; a process that holds it for longer counts as stopped. A call with a deadline
+  // of its own waits a little longer than that deadline. After one wait in vain the next ones are short.
   Deadline patience(Deadline deadline = Deadline::never()) const;
 
   using Look = std::function<void(const KeyValueTable&)>;
   using Write = std::function<Status(RecordKind, std::string_view key, std::string_view value)>;
   using Change = std::function<Status(const KeyValueTable&, const Write&)>;
 
-  // Runs `look(table)` on the newest contents; answers how far into the file they reach.
+  // Runs `look(table)` on the newest contents; returns the length of the file that they come from.
   Result<off_t> read(Deadline deadline, const Look& look) LOCKSTEP_EXCLUDES(mutex_);
   // Runs `change(table, write)` on the newest contents; `write` appends a record and applies it.
   Status update(Deadline deadline, const Change& change) LOCKSTEP_EXCLUDES(mutex_);
 
-  // Whether the file has grown since a read() answered `seen`. That is the caller's own: other threads may have read
-  // on, or written, through this object since.
+  // Whether the file has grown since a read() returned `seen`. The caller passes its own `seen`, because other threads
+  // may have read or written through this object since.
   bool has_news(off_t seen) const;
 
   const std::string& path() const { return path_; }
@@ -57,14 +57,14 @@ class FileLog {
   // Runs `body` with the file locked; kTimeout when another process keeps it locked until the deadline;
   // kUnsupported in a fork, as the locks are the parent's.
   Status locked(LockMode mode, Deadline deadline, const std::function<Status()>& body) LOCKSTEP_EXCLUDES(mutex_);
-  // The lock is held in each of these. Joins the others that have the file open, or starts it anew when nobody has;
-  // kAborted: it was removed meanwhile.
+  // The lock is held in each of the following.
+  // Joins the others that have the file open, or empties the file when nobody has. kAborted: it was removed meanwhile.
   Status join() LOCKSTEP_REQUIRES(mutex_);
   Status start_anew() LOCKSTEP_REQUIRES(mutex_);
   Status leave() LOCKSTEP_REQUIRES(mutex_);
-  // Applies the records that are new; whether the rest of a killed writer's record follows them.
+  // Applies new records; true: the rest of a killed writer's record follows them.
   Result<bool> catch_up() LOCKSTEP_REQUIRES(mutex_);
-  // The bytes of the first record of `rest`, which is applied; 0: it is not there whole.
+  // Applies the first record of `rest` and returns its bytes; 0: it is incomplete.
   Result<std::size_t> apply_first(std::string_view rest) LOCKSTEP_REQUIRES(mutex_);
   Status append(RecordKind kind, std::string_view key, std::string_view value) LOCKSTEP_REQUIRES(mutex_);
   Status cut_off_rest() LOCKSTEP_REQUIRES(mutex_);

@@ -34,7 +34,7 @@ Status FileStore::set_by(std::string_view key, std::string_view value, Deadline 
 }
 
 Result<Bytes> FileStore::get(std::string_view key, Deadline deadline) {
-  // A key may be deleted again between the wait and the look.
+  // Another rank may delete the key between the wait and the read.
   while (true) {
     const std::string name(key);
     LOCKSTEP_RETURN_IF_ERROR(wait({&name, 1}, deadline));
@@ -85,7 +85,7 @@ Status FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
     });
     LOCKSTEP_RETURN_IF_ERROR(seen.status());
     if (complete || !late.ok()) return late;
-    // Other machines' writes send no event here, so look again, less and less often.
+    // No event tells of a write on another machine, so look again, less and less often.
     while (!log_->has_news(seen.value()) && !deadline.expired()) {
       std::this_thread::sleep_for(std::min(std::chrono::nanoseconds(pause), deadline.remaining()));
       pause = std::min(pause * 2, std::chrono::microseconds(10000));

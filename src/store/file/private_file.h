@@ -1,4 +1,4 @@
-// Files that only this process's user can have written.
+// Checks that only this process's user can have written a file.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace lockstep::comm {
 
-// kPermission when the open file belongs to another user, or others may write to it; kInvalidArgument when it is no
-// regular file. A network file system may show all files of a directory under another number (squashing): that of the
-// directory counts as this user's where nobody else can write to the directory.
+// kPermission when the open file belongs to another user or others may write to it; kInvalidArgument when it is not a
+// regular file. A network file system may show all files under another user's number (squashing): then the owner of the
+// directory counts as this user, if nobody else can write to the directory.
 Status check_private(int fd, const std::string& path);
 
 }  // namespace lockstep::comm

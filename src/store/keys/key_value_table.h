@@ -1,4 +1,4 @@
-// The keys and values of one store, and the rules that all stores share. Not thread-safe: its owner holds the lock.
+// The keys and values of one store, and the rules that all stores share. Not thread-safe: its owner has the lock.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class KeyValueTable {
  public:
   Status set(std::string_view key, std::string_view value);
   const Bytes* find(std::string_view key) const;  // null when absent; valid until the next change
-  // The value that add would set; the caller sets it (or logs it first).
+  // The value that add would set. The caller sets it (or logs it first).
   Result<std::int64_t> sum(std::string_view key, std::int64_t amount) const;
   // Whether compare_set would store its `desired`.
   bool matches(std::string_view key, std::string_view expected) const;
@@ -30,14 +30,14 @@ class KeyValueTable {
 
   // The first of `keys` that is absent.
   const std::string* first_missing(std::span<const std::string> keys) const;
-  // kTimeout, naming those of `keys` that are absent; `where` says which store.
+  // kTimeout that names the absent ones of `keys`; `where` names the store.
   Status timeout(std::span<const std::string> keys, std::string_view where) const;
 
  private:
   std::map<std::string, Bytes, std::less<>> entries_;
 };
 
-// Limits and argument rules, kInvalidArgument when broken.
+// Limits and rules for arguments; kInvalidArgument when broken.
 Status check_key(std::string_view key);
 Status check_entry(std::string_view key, std::size_t value_bytes);
 Status check_pairs(std::span<const std::string> keys, std::span<const Bytes> values);

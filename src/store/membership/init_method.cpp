@@ -15,7 +15,7 @@ Status invalid(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
 }
 
-// A number and where it was said, for messages.
+// A number and its source, for messages.
 struct Said {
   int value;
   std::string source;
@@ -28,7 +28,7 @@ Result<int> parse_number(std::string_view text, std::string_view what) {
   return invalid(fmt::format("{}: expected a whole number from 0, found '{}'", what, text));
 }
 
-// Rank and world size, each from the sources that know it.
+// Rank and world size, each as all its sources say it.
 struct Claims {
   std::vector<Said> rank;
   std::vector<Said> world_size;
@@ -74,7 +74,7 @@ Status check_agreement(const std::vector<Said>& said, std::string_view what) {
   return {};
 }
 
-// Puts the claims into the plan, or adds what nobody said to `missing`.
+// Copies the claims into the plan, or adds to `missing` what no source says.
 Status settle(const Claims& claims, RendezvousPlan& plan, std::vector<std::string>& missing) {
   LOCKSTEP_RETURN_IF_ERROR(check_agreement(claims.rank, "rank"));
   LOCKSTEP_RETURN_IF_ERROR(check_agreement(claims.world_size, "world size"));
@@ -144,7 +144,8 @@ Status plan_url(const RendezvousOptions& options, RendezvousPlan& plan) {
   if (question != std::string_view::npos) {
     LOCKSTEP_RETURN_IF_ERROR(claim_query(url.substr(question + 1), options.init_method, claims));
   }
-  // A process may use an address and numbering of its own beside its launcher's, so here the variables only fill in.
+  // A process may use an address and numbers of its own, other than its launcher's. So the variables count only where
+  // neither the arguments nor the URL say anything.
   if (claims.rank.empty()) LOCKSTEP_RETURN_IF_ERROR(claim_variable(options.environment, "RANK", claims.rank));
   if (claims.world_size.empty()) {
     LOCKSTEP_RETURN_IF_ERROR(claim_variable(options.environment, "WORLD_SIZE", claims.world_size));

@@ -1,4 +1,4 @@
-// What a rendezvous is to do, worked out from the options and the environment: pure, no network.
+// Works out from the options and the environment what a rendezvous has to do. Uses no network.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct RendezvousPlan {
   int rank = 0;
   int world_size = 1;
   Endpoint endpoint;   // kTcp
-  bool hosts = false;  // kTcp: this rank serves
+  bool hosts = false;  // kTcp: this rank runs the store's server
   std::string path;    // kFile
   std::string job_key;
   std::string base;  // prefix of the group and generation in the store

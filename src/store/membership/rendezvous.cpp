@@ -10,12 +10,12 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
-#include "store/membership/check_in.h"
 #include "store/membership/init_method.h"
+#include "store/membership/join_group.h"
 
 namespace lockstep::comm {
 
-// The way to the store, and on the hosting rank the store itself.
+// The connection to the store, and on the hosting rank the store itself.
 class RendezvousSession {
  public:
   explicit RendezvousSession(std::shared_ptr<Store> given) : store_(std::move(given)) {}
@@ -30,26 +30,26 @@ class RendezvousSession {
   }
 
   Status release(std::chrono::milliseconds wait) {
-    Status signed_off;
+    Status left;
     const std::string round = std::exchange(prefix_, {});
-    if (!round.empty()) signed_off = sign_off(*store_, round, rank_, Deadline::after(kSignOffTime));
+    if (!round.empty()) left = leave_group(*store_, round, rank_, Deadline::after(kLeaveTime));
     const auto server = std::exchange(server_, nullptr);
     const bool deserted = server == nullptr || wait_for_others(*server, round, Deadline::after(wait));
     if (client_ != nullptr) client_->close();
-    if (deserted) return signed_off;
+    if (deserted) return left;
     return {ErrorCode::kTimeout, fmt::format("other ranks were still connected to the store at {} after {} ms; they "
                                              "lose it now",
                                              server->endpoint().text(), wait.count())};
   }
 
  private:
-  // Until they have left or died. Who has signed off may be back already, on its way to the next world at this
-  // address: it looks for that one's store when it loses this one.
+  // Until they have left or died. A rank that has left may already be connected again, to join the next world at this
+  // address. It looks for the next world's store when it loses this one.
   bool wait_for_others(const TcpStoreServer& server, const std::string& round, Deadline deadline) const {
     for (;; std::this_thread::sleep_for(kLookEvery)) {
       if (server.num_clients() <= 1) return true;  // this rank's own
       if (!round.empty()) {
-        const auto all = have_signed_off(*store_, round, world_size_);
+        const auto all = have_all_left(*store_, round, world_size_);
         if (all.ok() && all.value()) return true;
       }
       if (deadline.expired()) return false;
@@ -57,8 +57,8 @@ class RendezvousSession {
   }
 
   static constexpr auto kLookEvery = std::chrono::milliseconds(1);
-  // A store that stands still keeps nobody; should it only be slow, it reads the last word of those who have left, too.
-  static constexpr auto kSignOffTime = std::chrono::milliseconds(300);
+  // A store that hangs must not delay anybody who leaves. A store that is only slow still gets the message.
+  static constexpr auto kLeaveTime = std::chrono::milliseconds(300);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
@@ -72,7 +72,7 @@ namespace {
 using Meeting = RendezvousPlan::Meeting;
 using SessionPtr = std::shared_ptr<RendezvousSession>;
 
-// How long an address that is in use may take to become free, or to turn out to be this very group's.
+// How long an address that is in use may take to become free, or to turn out to be this group's own store.
 constexpr auto kAddressPatience = std::chrono::seconds(15);
 constexpr auto kErrorPatience = std::chrono::seconds(5);
 constexpr auto kProbeTimeout = std::chrono::seconds(3);
@@ -85,8 +85,8 @@ TcpStoreOptions client_options(const RendezvousPlan& plan, Endpoint server) {
   return {.server = std::move(server), .job_key = plan.job_key};
 }
 
-// Rank 0 could not listen at its address. When another rank 0 of this group is there, the roll call names both, so go
-// on as its client. The store of an earlier generation that is just closing gets time to go.
+// Rank 0 could not listen at its address. When another rank 0 of this group serves there, go on as its client:
+// join_group then reports both. A store of an earlier generation that is about to close gets time to do so.
 Result<SessionPtr> join_namesake(const RendezvousPlan& plan, const Status& listen_error, Deadline& patience) {
   auto client = TcpStore::connect(client_options(plan, plan.endpoint), at_most(patience, kProbeTimeout));
   if (!client.ok()) return listen_error;
@@ -126,9 +126,9 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
   return std::make_shared<RendezvousSession>(std::move(client));
 }
 
-Result<Rendezvous> check_in_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
+Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   const Participant me = make_participant(plan.rank, plan.world_size);
-  const auto prefix = check_in(*session->store(), plan.base, me, deadline);
+  const auto prefix = join_group(*session->store(), plan.base, me, deadline);
   if (!prefix.ok()) {
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
     return prefix.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
@@ -138,19 +138,19 @@ Result<Rendezvous> check_in_on(SessionPtr session, const RendezvousPlan& plan, D
   return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(session)};
 }
 
-// Whether the store may be that of the world that this rank has left, about to close: it has joined there before.
+// Whether this may be the store of the world that this rank has left, about to close: the rank has joined there before.
 bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan) {
   if (plan.hosts || plan.meeting != Meeting::kTcp) return false;
   const auto joined = has_joined(*session.store(), plan.base, plan.rank);
   return joined.ok() ? joined.value() : joined.status().code() == ErrorCode::kUnavailable;
 }
 
-// On the next world's store instead, if that one closes before all ranks have met.
-Result<Rendezvous> check_in_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
+// Joins on the next world's store instead, if the first one closes before all ranks have joined.
+Result<Rendezvous> join_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
   if (first.ok() || first.status().code() != ErrorCode::kUnavailable) return first;
   auto session = open_session(plan, at_most(deadline, kAddressPatience));
   if (!session.ok()) return first;
-  return check_in_on(std::move(session).value(), plan, deadline);
+  return join_on(std::move(session).value(), plan, deadline);
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ Status Rendezvous::release(std::chrono::milliseconds wait) {
 Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan(options));
-  // A rank that cannot belong to the world still tells the others, but does not wait long for them.
+  // A rank outside the world still tells the others, but does not wait long for them.
   const bool outside = plan.rank >= plan.world_size;
   const Status impossible(ErrorCode::kMismatch, fmt::format("rank {} is outside the world of {}: ranks go from 0 to {}",
                                                             plan.rank, plan.world_size, plan.world_size - 1));
@@ -173,15 +173,15 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
     return session.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
   const bool closing = may_be_closing(*session.value(), plan);
-  auto met = check_in_on(std::move(session).value(), plan, deadline);
-  return closing ? check_in_anew(plan, std::move(met), deadline) : met;
+  auto joined = join_on(std::move(session).value(), plan, deadline);
+  return closing ? join_anew(plan, std::move(joined), deadline) : joined;
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (store == nullptr) return Status(ErrorCode::kInvalidArgument, "rendezvous: expected a store, found none");
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan_for_store(options));
-  return check_in_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
+  return join_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
 }
 
 }  // namespace lockstep::comm

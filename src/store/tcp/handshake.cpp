@@ -53,9 +53,9 @@ Result<std::string> make_nonce() {
 }
 
 std::string server_hello(const ServerHello& hello) {
-  std::string booth = hello.booth;
-  booth.resize(kBoothBytes, '\0');
-  return std::string(kMark).append(1, static_cast<char>(hello.source)).append(booth).append(hello.nonce);
+  std::string key_socket = hello.key_socket;
+  key_socket.resize(kSocketNameBytes, '\0');
+  return std::string(kMark).append(1, static_cast<char>(hello.source)).append(key_socket).append(hello.nonce);
 }
 
 std::string client_hello(std::string_view key, std::string_view server_nonce, std::string_view client_nonce) {
@@ -84,15 +84,15 @@ Result<ServerHello> read_server_hello(std::string_view hello, std::string_view w
   }
   ServerHello server;
   server.source = static_cast<KeySource>(hello[kMark.size()]);
-  server.booth = hello.substr(kMark.size() + 1, kBoothBytes);
-  server.booth.resize(std::min(server.booth.size(), server.booth.find('\0')));
-  server.nonce = hello.substr(kMark.size() + 1 + kBoothBytes);
+  server.key_socket = hello.substr(kMark.size() + 1, kSocketNameBytes);
+  server.key_socket.resize(std::min(server.key_socket.size(), server.key_socket.find('\0')));
+  server.nonce = hello.substr(kMark.size() + 1 + kSocketNameBytes);
   return server;
 }
 
 Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where) {
-  // Nothing is proven by knowing an empty key: a stranger's server may ask for one that this process does not have.
+  // An empty key proves nothing: a stranger's server may ask for a key that this process does not have.
   const bool welcome =
       !key.empty() && verdict.size() == kVerdictBytes && verdict[0] == static_cast<char>(Verdict::kWelcome);
   if (welcome && same_bytes(verdict.substr(1), proof(key, "server", server.nonce, client_nonce))) return {};

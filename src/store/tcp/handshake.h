@@ -1,15 +1,15 @@
 // How both sides of a store connection prove that they know the job's key, without sending it.
 //
-//   server -> client   mark, u8 where the key comes from, 48 bytes name of the store's booth, 32 random bytes S
+//   server -> client   mark, u8 where the key comes from, 48 bytes name of the key socket, 32 random bytes S
 //   client -> server   mark, 32 random bytes C, HMAC-SHA256(key, "client" S C)
 //   server -> client   u8 verdict, HMAC-SHA256(key, "server" S C)      (zeros when the verdict is "wrong key")
 //
-// Each side contributes fresh random bytes, so a recorded exchange cannot be replayed, and the labels differ, so one
-// side's proof cannot be sent back to it. What follows is neither encrypted nor signed: the key keeps strangers and
-// other jobs out, not somebody who can alter packets between the machines.
+// Each side contributes fresh random bytes, so a recorded exchange cannot be replayed. The labels differ, so one side's
+// proof cannot be sent back to it. Later messages are neither encrypted nor signed: the key keeps strangers and other
+// jobs out, but not an attacker who can alter packets between the machines.
 //
-// A store without a job key has one of its own, which it gives to processes of its user on its machine (key_booth.h),
-// or the user's (user_key.h); it says so, for clients that have none either.
+// A store without a job key uses one of its own, which it gives to processes of its user on its machine (key_server.h),
+// or the user's key (user_key.h). It says which, for clients that have no job key either.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ namespace lockstep::comm::handshake {
 inline constexpr std::string_view kMark = "LKSTORE1";
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kProofBytes = 32;
-inline constexpr std::size_t kBoothBytes = 48;
-inline constexpr std::size_t kServerHelloBytes = kMark.size() + 1 + kBoothBytes + kNonceBytes;
+inline constexpr std::size_t kSocketNameBytes = 48;
+inline constexpr std::size_t kServerHelloBytes = kMark.size() + 1 + kSocketNameBytes + kNonceBytes;
 inline constexpr std::size_t kClientHelloBytes = kMark.size() + kNonceBytes + kProofBytes;
 inline constexpr std::size_t kVerdictBytes = 1 + kProofBytes;
 
@@ -34,7 +34,7 @@ enum class KeySource : std::uint8_t { kStore = 0, kJob = 1, kUser = 2 };
 
 struct ServerHello {
   KeySource source = KeySource::kJob;
-  std::string booth;  // with kStore: where the key is given out
+  std::string key_socket;  // with kStore: name of the socket that gives the key
   std::string nonce;
 };
 std::string server_hello(const ServerHello& hello);
@@ -46,11 +46,11 @@ struct Judgement {
   Verdict verdict;
   std::string answer;  // what to send; empty for kNotOurs
 };
-// What the server makes of a client's hello.
+// How the server judges a client's hello.
 Judgement judge(std::string_view key, std::string_view server_nonce, std::string_view hello);
 
-// What the client makes of the server's hello and verdict. `where` is the server's address, for messages; `own_key`:
-// the client has a job key of its own.
+// How the client reads the server's hello and verdict. `where` is the server's address, for messages; `own_key`: the
+// client has a job key of its own.
 Result<ServerHello> read_server_hello(std::string_view hello, std::string_view where);
 Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
                      std::string_view verdict, std::string_view where);

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/poll.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/thread.h"
 #include "store/tcp/handshake.h"
@@ -21,15 +22,15 @@
 namespace lockstep::comm {
 namespace {
 
-// Ids that epoll reports for what is no client.
+// Ids that epoll reports for descriptors other than clients'.
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kStopId = 1;
-constexpr std::uint64_t kBoothId = 2;
+constexpr std::uint64_t kKeyServerId = 2;
 constexpr std::uint64_t kFirstClientId = 3;
 
 constexpr std::size_t kReadChunk = std::size_t{64} << 10;
 constexpr auto kWarnEvery = std::chrono::minutes(1);
-constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then the others get their turn
+constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then other clients get their turn
 
 }  // namespace
 
@@ -55,9 +56,9 @@ Result<TcpStoreServer::Loop::Key> TcpStoreServer::Loop::choose_key(const TcpStor
   using handshake::KeySource;
   if (!options.job_key.empty()) return Key{options.job_key, KeySource::kJob};
   if (is_loopback(endpoint)) {
-    LOCKSTEP_ASSIGN_OR_RETURN(KeyBooth booth, KeyBooth::open());
-    std::string bytes = booth.key();
-    return Key{std::move(bytes), KeySource::kStore, std::move(booth)};
+    LOCKSTEP_ASSIGN_OR_RETURN(KeyServer key_server, KeyServer::open());
+    std::string bytes = key_server.key();
+    return Key{std::move(bytes), KeySource::kStore, std::move(key_server)};
   }
   auto bytes = user_key(Environment::of_process());
   if (bytes.ok()) return Key{std::move(bytes).value(), KeySource::kUser};
@@ -80,7 +81,7 @@ TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Key key, Endpoint endp
       next_id_(kFirstClientId) {
   watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
   watch(stop_.get(), kStopId, EPOLLIN, EPOLL_CTL_ADD);
-  if (key_.booth) watch(key_.booth->fd(), kBoothId, EPOLLIN, EPOLL_CTL_ADD);
+  if (key_.server) watch(key_.server->fd(), kKeyServerId, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 TcpStoreServer::Loop::~Loop() {
@@ -98,26 +99,23 @@ void TcpStoreServer::Loop::watch(int fd, ClientId id, std::uint32_t events, int 
   ::epoll_ctl(epoll_.get(), operation, fd, &event);
 }
 
-int TcpStoreServer::Loop::next_timeout_ms() const {
-  auto next = accept_again_.when();
-  if (const auto expiry = service_.next_expiry()) next = std::min(next, *expiry);
-  if (!unproven_.empty()) next = std::min(next, connections_.at(*unproven_.begin()).handshake_deadline.when());
-  if (next == Deadline::Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Deadline::Clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3600 * 1000));
+Deadline TcpStoreServer::Loop::next_due() const {
+  const Deadline next = earlier(accept_again_, service_.next_expiry());
+  return unproven_.empty() ? next : earlier(next, connections_.at(*unproven_.begin()).handshake_deadline);
 }
 
 void TcpStoreServer::Loop::run() {
   std::array<epoll_event, 64> events;
   while (true) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), next_timeout_ms());
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), poll_timeout(next_due()));
     for (int i = 0; i < std::max(count, 0); ++i) {
       const auto& event = events[static_cast<std::size_t>(i)];
       if (event.data.u64 == kStopId) return;
       if (event.data.u64 == kListenerId) {
         accept_all();
-      } else if (event.data.u64 == kBoothId) {
-        serve_booth();
+      } else if (event.data.u64 == kKeyServerId) {
+        serve_keys();
       } else {
         on_event(event.data.u64, event.events);
       }
@@ -133,7 +131,7 @@ void TcpStoreServer::Loop::run() {
 }
 
 void TcpStoreServer::Loop::accept_all() {
-  // Bounded, so that a flood of connections leaves time for the clients that are there.
+  // Bounded, so that a flood of connections leaves time for the clients that are connected.
   for (int i = 0; i < 64; ++i) {
     Fd fd(::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     fd.keep_from_forks();
@@ -147,11 +145,11 @@ void TcpStoreServer::Loop::accept_all() {
   }
 }
 
-void TcpStoreServer::Loop::serve_booth() {
-  if (!key_.booth->serve().ok()) pause_accepting();
+void TcpStoreServer::Loop::serve_keys() {
+  if (!key_.server->serve().ok()) pause_accepting();
 }
 
-// Strangers first, then wait: connections stay in the kernel's queues.
+// Closes an unproven connection, then waits: new connections stay in the kernel's queue.
 void TcpStoreServer::Loop::pause_accepting() {
   if (warn_again_.expired()) {
     warn_again_ = Deadline::after(kWarnEvery);
@@ -165,7 +163,7 @@ void TcpStoreServer::Loop::pause_accepting() {
 
 void TcpStoreServer::Loop::set_accepting(std::uint32_t events) {
   watch(options_.listener.get(), kListenerId, events, EPOLL_CTL_MOD);
-  if (key_.booth) watch(key_.booth->fd(), kBoothId, events, EPOLL_CTL_MOD);
+  if (key_.server) watch(key_.server->fd(), kKeyServerId, events, EPOLL_CTL_MOD);
 }
 
 void TcpStoreServer::Loop::make_room() {
@@ -184,8 +182,8 @@ void TcpStoreServer::Loop::admit(Fd fd) {
   connection.nonce = std::move(nonce).value();
   connection.handshake_deadline = Deadline::after(options_.handshake_timeout);
   unproven_.insert(id);
-  const std::string booth = key_.booth ? key_.booth->name() : "";
-  queue(id, handshake::server_hello({key_.source, booth, connection.nonce}));
+  const std::string key_socket = key_.server ? key_.server->name() : "";
+  queue(id, handshake::server_hello({key_.source, key_socket, connection.nonce}));
 }
 
 void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
@@ -205,7 +203,7 @@ bool TcpStoreServer::Loop::read_some(Connection& connection) {
   std::size_t budget = kReadPerEvent;
   while (budget > 0) {
     std::size_t wanted = std::min(chunk.size(), budget);
-    // A stranger gets to store the length of a hello in our memory, and one byte more that convicts it.
+    // Keeps no more of an unproven client than a hello and one byte, which shows that it sends too much.
     if (!connection.proven) wanted = std::min(wanted, handshake::kClientHelloBytes + 1 - connection.in.size());
     if (wanted == 0) return false;
     const ssize_t count = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
@@ -234,7 +232,7 @@ bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
   if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
   queue(id, std::move(judgement.answer));
   if (judgement.verdict == handshake::Verdict::kWrongKey) {
-    connection.closing = true;  // stays unproven: closed when the answer is out, or at the handshake's deadline
+    connection.closing = true;  // stays unproven: closed when the answer is sent, or at the handshake's deadline
     return true;
   }
   connection.proven = true;

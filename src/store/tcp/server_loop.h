@@ -1,4 +1,4 @@
-// The thread of a TcpStoreServer: connections, their buffers and the handshake. What requests mean is StoreService's.
+// The thread of a TcpStoreServer: connections, their buffers and the handshake. StoreService handles the requests.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/store/tcp_store.h"
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/store_service.h"
 
 namespace lockstep::comm {
@@ -33,9 +33,9 @@ class TcpStoreServer::Loop {
   struct Connection {
     Fd fd;
     bool proven = false;
-    bool busy = false;     // a request is parked or its answer not yet sent: no other may come
+    bool busy = false;     // a request waits or its answer is not yet sent: no other may come
     bool closing = false;  // close once `out` is sent
-    bool ended = false;    // the client has closed: what it had sent counts, no more will come
+    bool ended = false;    // the client has closed: its earlier requests count, no more will come
     std::string nonce;
     Deadline handshake_deadline = Deadline::never();
     std::string in;
@@ -44,20 +44,20 @@ class TcpStoreServer::Loop {
     bool wants_write = false;  // as registered with epoll
   };
 
-  // What clients have to prove that they know.
+  // The key that clients have to know.
   struct Key {
     std::string bytes;
     handshake::KeySource source = handshake::KeySource::kJob;
-    std::optional<KeyBooth> booth = {};  // with KeySource::kStore
+    std::optional<KeyServer> server = {};  // with KeySource::kStore
   };
   static Result<Key> choose_key(const TcpStoreServerOptions& options, const Endpoint& endpoint);
 
   Loop(TcpStoreServerOptions options, Key key, Endpoint endpoint, Fd epoll, Fd stop);
 
   void run();
-  int next_timeout_ms() const;
+  Deadline next_due() const;
   void accept_all();
-  void serve_booth();
+  void serve_keys();
   void pause_accepting();
   void set_accepting(std::uint32_t events);
   void admit(Fd fd);
@@ -85,14 +85,14 @@ class TcpStoreServer::Loop {
   std::set<ClientId> unproven_;  // ids grow, so the first is the oldest
   std::set<ClientId> queued_;    // have bytes to send since the last flush
   ClientId next_id_;
-  Deadline accept_again_ = Deadline::never();  // while accept is off for want of descriptors
+  Deadline accept_again_ = Deadline::never();  // while accept is off because no descriptors are left
   Deadline warn_again_ = Deadline::after(std::chrono::nanoseconds(0));
 
   Mutex mutex_;
   CondVar idle_;
   std::size_t num_clients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 
-  std::jthread thread_;  // last: starts when all else is there; none when it could not
+  std::jthread thread_;  // last: it starts when all other members exist; not joinable if it could not start
 };
 
 }  // namespace lockstep::comm

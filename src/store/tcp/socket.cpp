@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "base/poll.h"
 
 namespace lockstep::comm {
 namespace {
@@ -63,19 +64,11 @@ Status listen_error(const Endpoint& endpoint, int error_number) {
 
 // Waits until the socket is ready for `events` or has failed.
 Status wait_ready(int fd, short events, Deadline deadline) {
-  while (true) {
-    pollfd entry{fd, events, 0};
-    // Rounded up, so that the last wait does not become a busy loop.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-    const int timeout = static_cast<int>(std::min<std::int64_t>(left, 1000 * 3600));
-    const int count = ::poll(&entry, 1, timeout);
-    if (count > 0) return {};
-    if (count < 0 && errno != EINTR) return Status::from_errno("poll", errno);
-    if (deadline.expired()) return {ErrorCode::kTimeout, "no answer in time"};
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, poll_until(fd, events, deadline));
+  return ready ? Status() : Status(ErrorCode::kTimeout, "no answer in time");
 }
 
-// A connect to a free port of this machine's own dynamic range can meet itself; that is no server.
+// A connect to a free port of this machine's dynamic range can connect to itself; that is not a server.
 bool connected_to_itself(int fd) {
   sockaddr_storage mine{};
   sockaddr_storage theirs{};
@@ -154,7 +147,8 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
 
 Result<Endpoint> local_endpoint(int fd) {
   auto endpoint = endpoint_of(fd, ::getsockname);
-  if (endpoint.ok()) endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // its own interface is clear
+  if (endpoint.ok())
+    endpoint->host = endpoint->host.substr(0, endpoint->host.find('%'));  // this machine needs no interface
   return endpoint;
 }
 

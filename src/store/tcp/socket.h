@@ -16,15 +16,15 @@ Result<Fd> listen_at(const Endpoint& endpoint);
 // One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
 
-// The address that a socket is bound to, or connected to, as numbers.
+// The address that a socket is bound to or connected to, as numbers.
 Result<Endpoint> local_endpoint(int fd);
 Result<Endpoint> remote_endpoint(int fd);
 bool is_loopback(const Endpoint& numeric);
-// No delay for small messages; the loss of the other machine is noticed within about a minute.
+// Sends small messages without delay, and notices the loss of the other machine within about a minute.
 void tune(int fd);
 
 // kUnavailable when the other side has closed, kTimeout at the deadline.
 Status send_all(int fd, std::string_view bytes, Deadline deadline);
-Status receive_all(int fd, std::string& bytes, Deadline deadline);  // fills `bytes` as it is
+Status receive_all(int fd, std::string& bytes, Deadline deadline);  // fills all of `bytes`
 
 }  // namespace lockstep::comm

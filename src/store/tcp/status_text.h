@@ -1,4 +1,4 @@
-// Outcomes as values in a store.
+// A Status as a value in a store.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace lockstep::comm {
 
-// "code message", success too.
+// "code message", also for success.
 std::string to_text(const Status& status);
-// kCorrupt for what is no such text.
+// kCorrupt for any other text.
 Status status_from(std::string_view text);
 
 }  // namespace lockstep::comm

@@ -8,7 +8,7 @@ namespace {
 using wire::Message;
 using wire::Op;
 
-// How many parts a request of this kind has; false for a request that no client of ours sends.
+// Whether the request is one that our clients send: a known kind with the right number of parts.
 bool well_formed(const Message& request) {
   const std::size_t count = request.parts.size();
   switch (static_cast<Op>(request.kind)) {
@@ -148,9 +148,8 @@ void StoreService::expire(Deadline::Clock::time_point now) {
   }
 }
 
-std::optional<Deadline::Clock::time_point> StoreService::next_expiry() const {
-  if (expiries_.empty()) return std::nullopt;
-  return expiries_.begin()->first;
+Deadline StoreService::next_expiry() const {
+  return expiries_.empty() ? Deadline::never() : Deadline::at(expiries_.begin()->first);
 }
 
 }  // namespace lockstep::comm

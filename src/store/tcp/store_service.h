@@ -1,12 +1,10 @@
-// What a TCP store does with requests, without sockets: it answers at once, or parks a request until its keys are
-// there.
+// How a TCP store handles requests, without sockets: it answers at once, or keeps a request until its keys exist.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -27,12 +25,12 @@ class StoreService {
   StoreService(std::string where, Answer answer) : where_(std::move(where)), answer_(std::move(answer)) {}
 
   void handle(ClientId client, wire::Message request);
-  // The client is gone: forget what it waits for.
+  // The client is gone: drops its waiting request.
   void drop(ClientId client);
-  // Answers kTimeout to those whose time has come.
+  // Answers kTimeout to requests whose deadline has passed.
   void expire(Deadline::Clock::time_point now);
-  // When expire has to be called next; nothing when nobody waits with a deadline.
-  std::optional<Deadline::Clock::time_point> next_expiry() const;
+  // When expire has to be called next; never when nobody waits with a deadline.
+  Deadline next_expiry() const;
 
  private:
   struct Parked {

@@ -14,7 +14,7 @@
 #include "lockstep/base/mutex.h"
 #include "store/keys/key_value_table.h"
 #include "store/tcp/handshake.h"
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
 #include "store/tcp/wire.h"
@@ -29,7 +29,7 @@ constexpr auto kFirstPause = std::chrono::milliseconds(5);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kAttemptTimeout = std::chrono::seconds(10);
 constexpr auto kFirstReport = std::chrono::seconds(10);
-// How much later than a waiting request's own deadline the server may answer it.
+// How much later than its deadline the server may answer a waiting request.
 constexpr auto kAnswerGrace = std::chrono::seconds(5);
 // For a request to a server that has not answered the one before.
 constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
@@ -38,12 +38,12 @@ Deadline later(Deadline deadline, std::chrono::milliseconds by) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
 }
 
-// What this process knows of the key that the store asks for; empty: nothing, and the store's verdict will say so.
+// The key that the store asks for, as this process knows it; empty: it has none, and the store's verdict will say so.
 Result<std::string> find_key(const TcpStoreOptions& options, const handshake::ServerHello& server, Deadline deadline) {
   if (!options.job_key.empty()) return options.job_key;
   if (server.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
   if (server.source != handshake::KeySource::kStore) return std::string();
-  auto key = fetch_key(server.booth, deadline);
+  auto key = fetch_key(server.key_socket, deadline);
   if (key.ok()) return key;
   if (key.status().code() == ErrorCode::kPermission) {
     return key.status().with_context(
@@ -59,7 +59,7 @@ Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
   fd.keep_from_forks();
-  // The mark first: a program that speaks another protocol may never say as much as a whole greeting.
+  // The mark first: a program that speaks another protocol may never send as much as a whole greeting.
   std::string hello(handshake::kMark.size(), '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), hello, deadline).with_context("waiting for the store's greeting"));
   if (hello == handshake::kMark) {
@@ -145,7 +145,8 @@ class TcpStore::Connections {
 
   const Origin origin_;
   const TcpStoreOptions options_;
-  TcpStoreOptions numeric_;  // the same with the server's address as numbers; constant once made, as the next
+  TcpStoreOptions
+      numeric_;  // the same with the server's address as numbers; constant after the constructor, as is the next
   std::string local_address_;
   std::atomic<bool> silent_{false};  // the last request was not answered in time
   Mutex mutex_;
@@ -187,7 +188,7 @@ Result<Fd> TcpStore::Connections::take(Deadline deadline) {
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
   auto made = connect_once(numeric_, deadline);
-  // A flood of strangers may have pushed this connection out; a server that is gone refuses every time, at once.
+  // During a flood of strangers the server may have closed this connection. A server that is gone refuses every time.
   for (int more = 2; more > 0 && made.status().code() == ErrorCode::kUnavailable; --more) {
     made = connect_once(numeric_, deadline);
   }
@@ -237,7 +238,8 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
   {
     MutexLock lock(mutex_);
     busy_.erase(fd.get());
-    if (answer.ok() && !closed_) idle_.push_back(std::move(fd));  // after an error the connection is out of step
+    if (answer.ok() && !closed_)
+      idle_.push_back(std::move(fd));  // after an error an old answer may be in the connection
   }
   if (!answer.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(check_open());
@@ -248,8 +250,8 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
 }
 
 Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::string> keys, Deadline deadline) {
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-  Message request{static_cast<std::uint8_t>(op), deadline.is_never() ? wire::kWaitForever : milliseconds,
+  Message request{static_cast<std::uint8_t>(op),
+                  deadline.is_never() ? wire::kWaitForever : deadline.remaining_ms().count(),
                   std::vector<std::string>(keys.begin(), keys.end())};
   return call(request, later(deadline, kAnswerGrace));
 }
@@ -349,7 +351,7 @@ Status TcpStore::multi_set(std::span<const std::string> keys, std::span<const By
   LOCKSTEP_RETURN_IF_ERROR(check_pairs(keys, values));
   std::size_t next = 0;
   while (next < keys.size()) {
-    // As many as fit into one frame; one always does.
+    // As many as fit into one frame; one always fits.
     std::vector<std::string> parts;
     std::size_t bytes = wire::body_bytes({});
     for (; next < keys.size(); ++next) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +14,8 @@
 #include <fstream>
 #include <limits>
 #include <thread>
+
+#include "base/poll.h"
 
 namespace lockstep::comm {
 namespace {
@@ -32,24 +33,19 @@ Status closed() {
 }
 
 Status wait_ready(int socket, short events, Deadline deadline, const char* what) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
-    pollfd entry{socket, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::min<long long>(left.count() + 1, 60'000)));
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return Status::from_errno(what, errno);
-    if (deadline.expired()) return {ErrorCode::kTimeout, fmt::format("{}: no answer before the deadline", what)};
-  }
+  const auto ready = poll_until(socket, events, deadline);
+  if (!ready.ok()) return ready.status().with_context(what);
+  return ready.value() ? Status() : Status(ErrorCode::kTimeout, fmt::format("{}: no answer before the deadline", what));
 }
 
-// Numbers that stand for every user whom this process's user namespace does not know.
+// Whether this number stands for every user that this process's user namespace does not know.
 bool is_anybody(uid_t user) {
   uid_t overflow = 65534;
   std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
   if (user != overflow) return false;
   std::int64_t inside = 0, outside = 0, count = 0;
   std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
-  return count != std::numeric_limits<std::uint32_t>::max();  // the first namespace knows all
+  return count != std::numeric_limits<std::uint32_t>::max();  // the initial namespace knows all users
 }
 constexpr const char* kAnybody = ", the number of all users that are unknown in this user namespace";
 
@@ -87,7 +83,7 @@ Result<Fd> listen_unix(const std::string& name, int backlog) {
 }
 
 Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
-  // Blocking, so that whoever waits for a place in a full backlog gets it in turn, but no longer than the deadline.
+  // Blocking, so that processes that wait for a place in a full backlog get it in turn; not longer than the deadline.
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return Status::from_errno("cannot open a Unix socket", errno);
   fd.keep_from_forks();
@@ -116,13 +112,12 @@ Result<Fd> accept_unix(int listener) {
   return Status::from_errno("accept", errno);
 }
 
-Result<bool> wait_readable(std::span<const Fd> sockets, int listener, std::chrono::nanoseconds at_most) {
+Result<bool> wait_readable(std::span<const Fd> sockets, int listener, Deadline deadline) {
   std::vector<pollfd> entries{{listener, POLLIN, 0}};
   for (const Fd& socket : sockets) entries.push_back({socket.get(), POLLIN, 0});
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(at_most);
-  const int ready = poll(entries.data(), entries.size(), static_cast<int>(milliseconds.count()));
-  if (ready >= 0 || errno == EINTR) return ready > 0;
-  return Status::from_errno("waiting for ranks of this machine to connect", errno);
+  auto ready = poll_until(entries, deadline);
+  if (!ready.ok()) return ready.status().with_context("waiting for ranks of this machine to connect");
+  return ready;
 }
 
 Status check_same_user(int socket) {
@@ -154,7 +149,7 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline, "sending shared memory to a rank"));
     if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
-    if (errno == ETOOMANYREFS && !deadline.expired()) {  // many descriptors on their way at once: some arrive soon
+    if (errno == ETOOMANYREFS && !deadline.expired()) {  // too many descriptors are in flight: some arrive soon
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
@@ -176,7 +171,7 @@ Status receive_message(int socket, std::span<std::byte> bytes, std::vector<Fd>* 
     LOCKSTEP_RETURN_IF_ERROR(wait_ready(socket, POLLIN, deadline, "waiting for a rank's shared memory"));
     got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got >= 0) break;
-    // Reset: the other side has closed without reading all; what it said before comes next.
+    // ECONNRESET: the other side has closed without reading all. Its earlier messages come next.
     if (errno != EAGAIN && errno != EINTR && errno != ECONNRESET)
       return Status::from_errno("receiving a rank's shared memory", errno);
   }

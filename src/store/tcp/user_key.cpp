@@ -65,7 +65,7 @@ Status write_whole(const std::string& path, const std::string& text) {
   return Status::from_errno(fmt::format("cannot write {}", path), written < 0 ? errno : ENOSPC);
 }
 
-// Under a name of its own first: whoever links it to the common name first has made the key.
+// Writes the key under a unique name first. The process that first links its file to the common name has made the key.
 Status make_key(const std::string& path) {
   LOCKSTEP_RETURN_IF_ERROR(make_folder(std::filesystem::path(path).parent_path()));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string key, random_digits());

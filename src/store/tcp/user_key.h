@@ -1,5 +1,5 @@
-// The user's own key, for jobs over several machines that nobody has given a key: a file in the home directory, which
-// clusters share between their machines.
+// The user's own key, for jobs over several machines without a job key: a file in the home directory, which the
+// machines of a cluster share.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace lockstep::comm {
 // $XDG_STATE_HOME/lockstep/key, else $HOME/.local/state/lockstep/key; empty when neither is set.
 std::string user_key_path(const Environment& environment);
 
-// The key in that file, which is made, with random bytes and for this user alone, when it is not there. Several
+// The key in that file. If the file is missing, it is made with random bytes, readable by this user only. Several
 // machines may do so at once.
 Result<std::string> user_key(const Environment& environment);
 

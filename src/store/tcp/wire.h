@@ -1,4 +1,4 @@
-// What TcpStore and TcpStoreServer say to one another. All numbers little-endian.
+// The protocol between TcpStore and TcpStoreServer. All numbers little-endian.
 //
 //   frame    u32 length of what follows, u8 kind, i64 number, u32 count, then count times (u32 length, bytes)
 //
@@ -36,11 +36,11 @@ struct Message {
   std::vector<std::string> parts;
 };
 
-// One value of the largest size, with its key and a compare value of modest size, fits.
+// Enough for a value of the largest size with its key and a compare value of modest size.
 inline constexpr std::size_t kMaxFrameBytes = kMaxValueBytes + (std::size_t{1} << 20);
 inline constexpr std::size_t kLengthBytes = 4;
 
-// Bytes that `parts` take in a frame, without the length in front.
+// The bytes of a frame with `parts`, without the length in front.
 std::size_t body_bytes(const std::vector<std::string>& parts);
 // The whole frame, length included.
 std::string encode(const Message& message);

@@ -1,20 +1,21 @@
-#include "store/membership/check_in.h"
+#include "store/membership/join_group.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <charconv>
 #include <vector>
 
-#include "store/membership/met.h"
+#include "base/host.h"
+#include "store/membership/delete_by_last_rank.h"
+#include "store/membership/joined_twice.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kListed = 32;  // ranks spelled out in a message
-constexpr auto kSignOffTime = std::chrono::seconds(1);
+constexpr auto kLeaveTime = std::chrono::seconds(1);
 
 std::string joins_key(const std::string& base, int rank) {
   return fmt::format("{}/joins/{}", base, rank);
@@ -58,18 +59,18 @@ std::string cut_list(const std::string& text, std::size_t count) {
   return count > kListed ? fmt::format("{} and {} more", text, count - kListed) : text;
 }
 
-class RollCall {
+class Round {
  public:
-  RollCall(Store& store, const std::string& prefix, const Participant& me, Deadline deadline)
+  Round(Store& store, const std::string& prefix, const Participant& me, Deadline deadline)
       : store_(store), prefix_(prefix), me_(me), deadline_(deadline), start_(Deadline::Clock::now()) {}
 
   Status run();
-  // Makes `outcome` everybody's, unless there is one already; answers the one that counts.
+  // Publishes `outcome` unless one is published already; returns the published one.
   Status post(const Status& outcome);
 
  private:
   Status judge(const Participant& first);
-  // Fills `outcome` with the timeout to post; its own status says whether the store could still be asked.
+  // Fills `outcome` with the timeout to post; returns an error when the store does not answer any more.
   Status missing_ranks(Status& outcome);
 
   Store& store_;
@@ -79,13 +80,13 @@ class RollCall {
   const Deadline::Clock::time_point start_;
 };
 
-Status RollCall::post(const Status& outcome) {
+Status Round::post(const Status& outcome) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto verdict, store_.compare_set(prefix_ + "/verdict", "", to_text(outcome)));
   return status_from(verdict);
 }
 
-// What is wrong with this member, seen beside the first that spoke.
-Status RollCall::judge(const Participant& first) {
+// What is wrong with this member, compared with the first that wrote its record.
+Status Round::judge(const Participant& first) {
   if (first.world_size != me_.world_size) {
     return {ErrorCode::kMismatch,
             fmt::format("the ranks disagree about the world size: {} says {}, {} says {}. Start all with the same "
@@ -99,13 +100,13 @@ Status RollCall::judge(const Participant& first) {
   return {};
 }
 
-Status RollCall::run() {
+Status Round::run() {
   LOCKSTEP_RETURN_IF_ERROR(store_.set(rank_key(prefix_, me_.rank), encode(me_)));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto first_text, store_.compare_set(prefix_ + "/world", "", encode(me_)));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto first, decode_participant(first_text));
   if (const Status wrong = judge(first); !wrong.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(post(wrong));
-    return wrong;  // the others had formed their group already
+    return wrong;  // also when the others have formed their group already
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const auto count, store_.add(prefix_ + "/count", 1));
   if (count == me_.world_size) LOCKSTEP_RETURN_IF_ERROR(post(Status()));
@@ -119,7 +120,7 @@ Status RollCall::run() {
   return post(late);
 }
 
-Status RollCall::missing_ranks(Status& outcome) {
+Status Round::missing_ranks(Status& outcome) {
   std::string joined;
   std::string missing;
   std::size_t num_joined = 0;
@@ -145,33 +146,28 @@ Status RollCall::missing_ranks(Status& outcome) {
   return {};
 }
 
-// This process claims a rank that another one has. `prefix` is that one's round.
+// This process claims a rank that another process has. `prefix` is the other's round.
 Status refuse_twin(Store& store, const std::string& base, const std::string& prefix, const Participant& me) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto undone, store.add(joins_key(base, me.rank), -1));
   static_cast<void>(undone);
-  std::string first = fmt::format("rank {}", me.rank);
+  Claimant first;
   const auto text = store.get(rank_key(prefix, me.rank), Deadline::after(std::chrono::seconds(5)));
   if (text.ok()) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto member, decode_participant(text.value()));
-    first = describe(member);
+    first = {member.pid, member.host};
   }
-  const Status twice(ErrorCode::kMismatch,
-                     fmt::format("rank {} is there twice: {} and {}. Give every process its own RANK; if these are two "
-                                 "jobs, give each its own address",
-                                 me.rank, first, describe(me)));
-  LOCKSTEP_RETURN_IF_ERROR(RollCall(store, prefix, me, Deadline::never()).post(twice));
+  const Status twice = joined_twice(fmt::format("rank {}", me.rank), first, {me.pid, me.host});
+  LOCKSTEP_RETURN_IF_ERROR(Round(store, prefix, me, Deadline::never()).post(twice));
   return twice;
 }
 
 }  // namespace
 
 Participant make_participant(int rank, int world_size) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  return {rank, world_size, host.data(), ::getpid()};
+  return {rank, world_size, host_name(), ::getpid()};
 }
 
-Result<std::string> check_in(Store& store, const std::string& base, const Participant& me, Deadline deadline) {
+Result<std::string> join_group(Store& store, const std::string& base, const Participant& me, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto round, store.add(joins_key(base, me.rank), 1));
   if (round > 1) {
     const std::string before = fmt::format("{}/{}", base, round - 1);
@@ -180,31 +176,31 @@ Result<std::string> check_in(Store& store, const std::string& base, const Partic
     if (!has_left) return refuse_twin(store, base, before, me);
   }
   const std::string prefix = fmt::format("{}/{}", base, round);
-  const Status status = RollCall(store, prefix, me, deadline).run();
+  const Status status = Round(store, prefix, me, deadline).run();
   if (status.ok()) return prefix;
   // Best effort: the store may be what failed.
-  static_cast<void>(sign_off(store, prefix, me.rank, Deadline::after(kSignOffTime)));
+  static_cast<void>(leave_group(store, prefix, me.rank, Deadline::after(kLeaveTime)));
   return status;
 }
 
-Status sign_off(Store& store, const std::string& prefix, int rank, Deadline deadline) {
+Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline) {
   return store.set_by(left_key(prefix, rank), "1", deadline);
 }
 
-Result<bool> have_signed_off(Store& store, const std::string& prefix, int world_size) {
+Result<bool> have_all_left(Store& store, const std::string& prefix, int world_size) {
   std::vector<std::string> keys;
   keys.reserve(world_size);
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(left_key(prefix, rank));
   return store.check(keys);
 }
 
-void forget(Store& store, const std::string& base, const std::string& prefix, int world_size) {
+void forget_group(Store& store, const std::string& base, const std::string& prefix, int world_size) {
   std::vector<std::string> keys{prefix + "/world", prefix + "/count", prefix + "/verdict"};
   for (int rank = 0; rank < world_size; ++rank) {
     keys.push_back(joins_key(base, rank));
     keys.push_back(rank_key(prefix, rank));
   }
-  delete_once_met(store, prefix + "/met", world_size, keys);
+  delete_by_last_rank(store, prefix + "/done", world_size, keys);
 }
 
 Result<bool> has_joined(Store& store, const std::string& base, int rank) {

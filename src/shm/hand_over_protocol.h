@@ -1,4 +1,4 @@
-// What ranks say to one another, and leave in the store, while they hand over their memory.
+// The messages between ranks, and the record in the store, while ranks hand over their memory.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace lockstep::comm {
 
 using Token = std::array<std::byte, 16>;
 
-// What a rank says of itself; its arena and its pidfd travel with it.
+// A rank's description of itself; the descriptors of its arena and its process are attached.
 struct Introduction {
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
@@ -23,15 +23,15 @@ struct Introduction {
   std::uint64_t first_bytes = 0;  // of its arena's first segment
 };
 
-// Everything that is said, in both directions, so that any word may be a refusal instead.
+// The only kind of message, in both directions, so that a refusal may come instead of any of them.
 //
 //   rank 0 -> rank   kGreeting       with rank 0's token
 //   rank -> rank 0   kIntroduction   with the group's token; arena, pidfd
 //   rank 0 -> rank   kControl        the control memory; then for each rank:
 //   rank 0 -> rank   kPeer           arena, pidfd
-//   rank -> rank 0   kReport         all is here and mapped, or not
-//   rank 0 -> rank   kVerdict        every rank has all, or why there will be no group; a refusal may come earlier
-struct Word {
+//   rank -> rank 0   kReport         whether it has mapped everything
+//   rank 0 -> rank   kVerdict        the group exists, or why not; a refusal may come earlier
+struct HandOverMessage {
   static constexpr std::uint64_t kMagic = 0x4c4b5354'41524e42;  // "LKSTARNB"
   enum class Kind : std::int32_t { kNone, kGreeting, kIntroduction, kControl, kPeer, kReport, kVerdict };
   std::uint64_t magic = kMagic;
@@ -42,8 +42,8 @@ struct Word {
   std::array<char, 504> text{};
 };
 
-// Where rank 0 can be reached, or why it cannot, as published in the store. With its token each side proves that it has
-// read this, or written it.
+// The address of rank 0, or why it has none, as published in the store. The tokens prove that a rank has read this, and
+// that rank 0 has written it.
 struct Address {
   std::array<char, 64> machine{};
   std::array<char, 64> host{};
@@ -54,18 +54,19 @@ struct Address {
   std::array<char, 500> text{};
 };
 
-void put(const Status& status, Word& word);
+void put(const Status& status, HandOverMessage& message);
 void put(const Status& status, Address& address);
 Status status_in(const Address& address);
 
-Status say(int socket, const Word& word, Deadline deadline, std::span<const int> descriptors = {});
-// A word of this kind. Otherwise the refusal that came instead, or kMismatch for a word of another kind; kIo with a
-// complete word: this process has no descriptors left for what came with it. Without `descriptors`, those are dropped.
-Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptors, Deadline deadline);
+Status send_message(int socket, const HandOverMessage& message, Deadline deadline,
+                    std::span<const int> descriptors = {});
+// Receives a message of this kind. Errors: the refusal that came instead; kMismatch for another kind; kIo with a
+// complete message when this process has no room for the attached descriptors. A null `descriptors` drops them.
+Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& message, std::vector<Fd>* descriptors,
+                       Deadline deadline);
 
-// Rank 0's own address, without a socket yet: fresh tokens, this machine.
+// Rank 0's own address: this machine, fresh tokens and a socket name that no socket has yet.
 Result<Address> make_address();
 Result<Address> read_address(const std::string& published);
-std::string host_name();
 
 }  // namespace lockstep::comm

@@ -1,6 +1,7 @@
-#include "shm/boot_id.h"
+#include "base/host.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,7 +10,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/base/mutex.h"
 
-namespace lockstep::comm {
+namespace lockstep {
 namespace {
 
 Result<std::string> read_boot_id() {
@@ -23,6 +24,11 @@ Result<std::string> read_boot_id() {
 
 }  // namespace
 
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 && name[0] != 0 ? name.data() : "(unknown)";
+}
+
 Result<std::string> boot_id() {
   static Mutex mutex;
   static std::string& known = *new std::string;
@@ -33,4 +39,4 @@ Result<std::string> boot_id() {
   return known;
 }
 
-}  // namespace lockstep::comm
+}  // namespace lockstep

@@ -1,13 +1,12 @@
-#include "hand_over_words.h"
+#include "hand_over_protocol.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "shm/boot_id.h"
+#include "base/host.h"
 #include "store/tcp/unix_socket.h"
 
 namespace lockstep::comm {
@@ -43,8 +42,8 @@ void put_into(const Status& status, Carrier& to) {
 
 }  // namespace
 
-void put(const Status& status, Word& word) {
-  put_into(status, word);
+void put(const Status& status, HandOverMessage& message) {
+  put_into(status, message);
 }
 void put(const Status& status, Address& address) {
   put_into(status, address);
@@ -53,19 +52,22 @@ Status status_in(const Address& address) {
   return status_of(address);
 }
 
-Status say(int socket, const Word& word, Deadline deadline, std::span<const int> descriptors) {
-  return send_message(socket, std::as_bytes(std::span(&word, 1)), descriptors, deadline);
+Status send_message(int socket, const HandOverMessage& message, Deadline deadline, std::span<const int> descriptors) {
+  return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors, deadline);
 }
 
-Status hear(int socket, Word::Kind kind, Word& word, std::vector<Fd>* descriptors, Deadline deadline) {
-  word.magic = 0;
-  word.kind = Word::Kind::kNone;
-  const Status received = receive_message(socket, std::as_writable_bytes(std::span(&word, 1)), descriptors, deadline);
-  if (!received.ok() && (received.code() != ErrorCode::kIo || word.magic == 0)) return received;
-  if (word.magic != Word::kMagic)
+Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& message, std::vector<Fd>* descriptors,
+                       Deadline deadline) {
+  message.magic = 0;
+  message.kind = HandOverMessage::Kind::kNone;
+  const Status received =
+      receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), descriptors, deadline);
+  if (!received.ok() && (received.code() != ErrorCode::kIo || message.magic == 0)) return received;
+  if (message.magic != HandOverMessage::kMagic)
     return {ErrorCode::kCorrupt, "another program is at the other end of a rank's socket"};
-  LOCKSTEP_RETURN_IF_ERROR(status_of(word));
-  if (word.kind != kind) return {ErrorCode::kMismatch, "a rank said something out of turn; are all of the same build?"};
+  LOCKSTEP_RETURN_IF_ERROR(status_of(message));
+  if (message.kind != kind)
+    return {ErrorCode::kMismatch, "a rank sent an unexpected message; are all of the same build?"};
   return received;
 }
 
@@ -88,12 +90,6 @@ Result<Address> read_address(const std::string& published) {
   address.machine.back() = address.host.back() = address.socket.back() = 0;
   LOCKSTEP_RETURN_IF_ERROR(status_of(address));
   return address;
-}
-
-std::string host_name() {
-  std::array<char, 64> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-#include "store/tcp/key_booth.h"
+#include "store/tcp/key_server.h"
 
 #include <array>
 #include <chrono>
@@ -15,19 +15,19 @@ constexpr int kServedAtOnce = 64;  // then the store's clients get their turn
 
 }  // namespace
 
-Result<KeyBooth> KeyBooth::open() {
+Result<KeyServer> KeyServer::open() {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string name, random_socket_name("lockstep-key"));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string key, handshake::make_nonce());
   LOCKSTEP_ASSIGN_OR_RETURN(Fd listener, listen_unix(name, kBacklog));
-  return KeyBooth(std::move(name), std::move(key), std::move(listener));
+  return KeyServer(std::move(name), std::move(key), std::move(listener));
 }
 
-Status KeyBooth::serve() const {
+Status KeyServer::serve() const {
   for (int served = 0; served < kServedAtOnce; ++served) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Fd visitor, accept_unix(listener_.get()));
-    if (!visitor.valid()) return {};
-    if (!check_same_user(visitor.get()).ok()) continue;
-    (void)send_message(visitor.get(), std::as_bytes(std::span(key_)), {}, Deadline::after(std::chrono::seconds(0)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd client, accept_unix(listener_.get()));
+    if (!client.valid()) return {};
+    if (!check_same_user(client.get()).ok()) continue;
+    (void)send_message(client.get(), std::as_bytes(std::span(key_)), {}, Deadline::after(std::chrono::seconds(0)));
   }
   return {};
 }
