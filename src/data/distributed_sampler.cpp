@@ -9,11 +9,11 @@
 #include <charconv>
 #include <numeric>
 
-#include "dealing.h"
 #include "lockstep/base/log.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/share.h"
 #include "lockstep/launch/world.h"
+#include "partition.h"
 
 namespace lockstep::data {
 namespace {
@@ -107,18 +107,18 @@ void DistributedSampler::check_share() const {
                   options_.rank, options_.num_replicas, world->rank, world->world_size));
 }
 
-Dealing DistributedSampler::dealing() const {
+Partition DistributedSampler::partition() const {
   Remainder remainder = options_.drop_last ? Remainder::kDrop : Remainder::kRepeat;
   if (options_.exact) remainder = Remainder::kExact;
-  return Dealing(options_.rank, options_.num_replicas, remainder, options_.batch_sizes);
+  return Partition(options_.rank, options_.num_replicas, remainder, options_.batch_sizes);
 }
 
 std::int64_t DistributedSampler::remaining() const {
-  return dealing().count(size_ - start_) - taken_;
+  return partition().count(size_ - start_) - taken_;
 }
 
 std::int64_t DistributedSampler::samples_per_epoch() const {
-  return dealing().count(size_);
+  return partition().count(size_);
 }
 
 // Undefined for the dataset's own order.
@@ -142,11 +142,11 @@ torch::Tensor DistributedSampler::sequence() const {
 // Positions in the epoch's sequence of what this rank still has to do, in order.
 template <typename Visit>
 void DistributedSampler::for_each_position(Visit visit) const {
-  const Dealing dealing = this->dealing();
+  const Partition partition = this->partition();
   const std::int64_t left = size_ - start_;
-  const std::int64_t count = dealing.count(left);
+  const std::int64_t count = partition.count(left);
   for (std::int64_t k = taken_; k < count; ++k) {
-    visit((start_ + dealing.position(k, left)) % size_);  // past the end: padding, the sequence from its start again
+    visit((start_ + partition.position(k, left)) % size_);  // past the end: padding, the sequence from its start again
   }
 }
 
@@ -197,7 +197,7 @@ void DistributedSampler::advance(std::int64_t samples) {
 }
 
 SamplerState DistributedSampler::state() const {
-  const std::int64_t consumed = start_ + dealing().consumed(taken_, size_ - start_);
+  const std::int64_t consumed = start_ + partition().consumed(taken_, size_ - start_);
   const std::uint64_t order = options_.order ? options_.order->fingerprint() : 0;
   return {size_, epoch_, consumed, options_.seed, options_.shuffle, order};
 }

@@ -23,7 +23,7 @@ TEST(DataPartitioner, ShufflesAsPythonDoes) {
   EXPECT_EQ(part(thousand, 2), (std::vector<std::int64_t>{451, 796, 989}));
 }
 
-TEST(DataPartitioner, DealsByFractions) {
+TEST(DataPartitioner, SplitsByFractions) {
   const DataPartitioner partitioner(11, std::vector<double>(3, 1.0 / 3));
   ASSERT_EQ(partitioner.partitions(), 3);
   std::set<std::int64_t> seen;

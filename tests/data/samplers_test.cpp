@@ -8,8 +8,8 @@
 #include <numeric>
 #include <set>
 
-#include "data/dealing.h"
 #include "data/machine_share.h"
+#include "data/partition.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/errors.h"
 
@@ -175,46 +175,46 @@ TEST(Samplers, DrawsOfTheSameSampleHaveKeysOfTheirOwn) {
   EXPECT_TRUE(DistributedSampler(3, {}).keys().empty());
 }
 
-// All ranks' positions, in the order of ranks.
-Indices deal(std::int64_t left, Remainder remainder, const Indices& batches,
-             std::vector<std::int64_t>* counts = nullptr) {
+// The positions of all ranks, in the order of ranks.
+Indices split(std::int64_t left, Remainder remainder, const Indices& batches,
+              std::vector<std::int64_t>* counts = nullptr) {
   Indices all;
   for (std::size_t rank = 0; rank < batches.size(); ++rank) {
-    const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()), remainder,
-                          batches);
-    for (std::int64_t k = 0; k < dealing.count(left); ++k) all.push_back(dealing.position(k, left));
-    if (counts != nullptr) counts->push_back(dealing.count(left));
-    EXPECT_EQ(dealing.consumed(0, left), 0);
+    const Partition partition(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()), remainder,
+                              batches);
+    for (std::int64_t k = 0; k < partition.count(left); ++k) all.push_back(partition.position(k, left));
+    if (counts != nullptr) counts->push_back(partition.count(left));
+    EXPECT_EQ(partition.consumed(0, left), 0);
   }
   return all;
 }
 
-TEST(Dealing, UnequalBatchesShareEachGlobalBatch) {
-  EXPECT_EQ(deal(8, Remainder::kExact, {3, 1}), (Indices{0, 1, 2, 4, 5, 6, 3, 7}));
+TEST(Partition, UnequalBatchesShareEachGlobalBatch) {
+  EXPECT_EQ(split(8, Remainder::kExact, {3, 1}), (Indices{0, 1, 2, 4, 5, 6, 3, 7}));
   for (const Indices& batches : std::vector<Indices>{{1}, {3, 2, 2}, {5, 1, 1, 4}}) {
     const std::int64_t global = std::accumulate(batches.begin(), batches.end(), std::int64_t{0});
     for (std::int64_t left = 0; left < 4 * global; ++left) {
-      EXPECT_EQ(sorted(deal(left, Remainder::kExact, batches)), whole(left));
-      EXPECT_EQ(sorted(deal(left, Remainder::kDrop, batches)), whole(left / global * global));
+      EXPECT_EQ(sorted(split(left, Remainder::kExact, batches)), whole(left));
+      EXPECT_EQ(sorted(split(left, Remainder::kDrop, batches)), whole(left / global * global));
       std::vector<std::int64_t> counts;
-      const Indices repeated = deal(left, Remainder::kRepeat, batches, &counts);
+      const Indices repeated = split(left, Remainder::kRepeat, batches, &counts);
       EXPECT_EQ(sorted(repeated), whole(static_cast<std::int64_t>(repeated.size())));
       EXPECT_LT(static_cast<std::int64_t>(repeated.size()) - left, static_cast<std::int64_t>(batches.size()));
       for (std::size_t rank = 0; rank < batches.size(); ++rank) {
         const std::int64_t steps = (counts[rank] + batches[rank] - 1) / batches[rank];
         EXPECT_EQ(steps, (left + global - 1) / global) << "rank " << rank << " of " << left;
-        const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()),
-                              Remainder::kRepeat, batches);
+        const Partition partition(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()),
+                                  Remainder::kRepeat, batches);
         for (std::int64_t step = 0; step <= steps; ++step) {
           const std::int64_t taken = std::min(step * batches[rank], counts[rank]);
-          EXPECT_EQ(dealing.consumed(taken, left), std::min(step * global, left));
+          EXPECT_EQ(partition.consumed(taken, left), std::min(step * global, left));
         }
       }
     }
   }
 }
 
-TEST(MachineShare, BatchAndWorkersAreDealtFairly) {
+TEST(MachineShare, BatchAndWorkersAreSplitEvenly) {
   const Share third{.rank = 6, .world_size = 8, .local_rank = 2, .local_world_size = 4, .nodes = 2};
   EXPECT_EQ(batches_of_ranks(third, 10), (Indices{3, 3, 2, 2, 3, 3, 2, 2}));
   EXPECT_THROW(batches_of_ranks(third, 3), DataError);

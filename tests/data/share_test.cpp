@@ -45,7 +45,7 @@ std::vector<std::int64_t> epoch_of(DataLoader& loader) {
 }
 
 // All ranks' samples together are the dataset, each once.
-void expect_dealt_out(const std::vector<std::int64_t>& mine, std::int64_t size) {
+void expect_each_sample_once(const std::vector<std::int64_t>& mine, std::int64_t size) {
   torch::Tensor counts = torch::zeros({size}, torch::kLong);
   for (const std::int64_t index : mine) counts[index] += 1;
   all_reduce(counts);
@@ -58,9 +58,9 @@ void expect_right_shares(int rank, int world) {
   ASSERT_EQ(get_rank(), rank);
   for (const int workers : {0, 1}) {
     DataLoader loader(Numbers(kSamples), {.batch_size = 3, .shuffle = true, .exact = true, .num_workers = workers});
-    expect_dealt_out(epoch_of(loader), kSamples);
+    expect_each_sample_once(epoch_of(loader), kSamples);
   }
-  expect_dealt_out(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
+  expect_each_sample_once(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
   const Share share = share_of_process();
   EXPECT_EQ(share.rank, rank);
   EXPECT_EQ(share.world_size, world);

@@ -58,7 +58,7 @@ struct SamplerState {
 std::string to_string(const SamplerState& state);
 SamplerState sampler_state_from_string(std::string_view text);
 
-class Dealing;
+class Partition;
 
 class DistributedSampler {
  public:
@@ -97,7 +97,7 @@ class DistributedSampler {
  private:
   void take_share();
   void check_share() const;
-  Dealing dealing() const;
+  Partition partition() const;
   torch::Tensor sequence() const;
   template <typename Visit>
   void for_each_position(Visit visit) const;
