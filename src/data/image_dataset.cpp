@@ -76,7 +76,7 @@ Example ImageDataset::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-// The picture of `source`, drawn for `key`. A Status for a corrupt picture; throws for everything else.
+// Adds the picture of `source`, drawn for `key`. Returns an error for a corrupt picture, and throws every other one.
 Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
                                 Batch& batch) const {
   thread_local std::vector<std::uint8_t> scratch;
@@ -94,8 +94,12 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
                                   name(source), shape.channels, shape.height, shape.width, batch.shape.channels,
                                   batch.shape.height, batch.shape.width));
   }
-  Status status = transform_.apply(plan, bytes.value(), options_.decode, batch.place());
-  if (!status.ok()) return status.with_context(name(source));
+  try {
+    transform_.apply(plan, bytes.value(), options_.decode, batch.place());
+  } catch (const DataError& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) throw;  // the transforms are wrong, not the picture
+    return Status(error.code(), error.what()).with_context(name(source));
+  }
   batch.target.mutable_data_ptr<std::int64_t>()[batch.samples] = label(source);
   ++batch.samples;
   return {};

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <set>
 
-#include "data/image/encoders.h"
+#include "data/image/picture_files.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/mix.h"
@@ -17,12 +17,8 @@
 namespace lockstep::data {
 namespace {
 
-std::string text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string jpeg(std::uint32_t seed) {
-  return text(test::encode_jpeg(test::make_picture(48, 36, seed)));
+  return test::text(test::encode_jpeg(test::make_picture(48, 36, seed)));
 }
 
 // 3 classes of 4 pictures.
@@ -154,7 +150,7 @@ TEST(ImageFolder, BatchesComeInMemoryThatIsUsedAgain) {
 TEST(ImageFolder, ShapesThatDifferNameWhatIsMissing) {
   const test::ScratchFolder folder;
   folder.write("a/1.jpg", jpeg(1));
-  folder.write("a/2.jpg", text(test::encode_jpeg(test::make_picture(30, 30))));
+  folder.write("a/2.jpg", test::text(test::encode_jpeg(test::make_picture(30, 30))));
   const ImageFolder dataset(folder.path());
   try {
     dataset.get_batch(std::vector<std::int64_t>{0, 1});

@@ -151,7 +151,7 @@ class JpegDecoder {
     const Box& region = request_.region;
     if (!region.empty() && (region.left < 0 || region.top < 0 || region.right() > static_cast<int>(info_.image_width) ||
                             region.bottom() > static_cast<int>(info_.image_height))) {
-      return {ErrorCode::kInvalidArgument, "JPEG: the region lies outside of the picture"};
+      return {ErrorCode::kCorrupt, "JPEG: its pixels do not fill the size of its header"};
     }
     return {};
   }
