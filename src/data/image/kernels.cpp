@@ -1,7 +1,9 @@
 #include "data/image/kernels.h"
 
-#include <cstdlib>
-#include <string_view>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/environment.h"
 
 namespace lockstep::data {
 namespace {
@@ -9,9 +11,9 @@ namespace {
 const ImageKernels& choose() {
   const ImageKernels* list[3];
   const int count = supported_image_kernels(list);
-  const char* requested = std::getenv("LOCKSTEP_ISA");
+  const std::optional<std::string> requested = Environment::of_process().get("LOCKSTEP_ISA");
   for (int i = 0; i < count; ++i) {
-    if (requested != nullptr && std::string_view(requested) == list[i]->name) return *list[i];
+    if (requested && *requested == list[i]->name) return *list[i];
   }
   return *list[count - 1];
 }
