@@ -13,6 +13,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
 #include "number_text.h"
 
 namespace lockstep::checkpoint {
@@ -71,15 +72,16 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   state.file_.metadata.erase("metric");
   if (metric) state.file_.metadata["metric"] = text_of(*metric);
   if (!options_.asynchronous) return write(step, state);
-  try {
-    saving_ = std::async(std::launch::async, [this, step, state = std::move(state)] { write(step, state); });
-  } catch (const std::system_error& error) {
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        fmt::format("checkpoint of step {} is not saved: cannot start a thread for it: {}. Is there a "
-                    "limit on processes (ulimit -u, a container's pids limit)?",
-                    step, error.code().message()));
+  const auto task =
+      std::make_shared<std::packaged_task<void()>>([this, step, state = std::move(state)] { write(step, state); });
+  std::future<void> saving = task->get_future();
+  Result<std::jthread> thread = start_thread("the save", [task] { (*task)(); });
+  if (!thread.ok()) {
+    throw CheckpointError(thread.status().code(),
+                          fmt::format("checkpoint of step {} is not saved: {}", step, thread.status().message()));
   }
+  saving_ = std::move(saving);
+  thread_ = std::move(thread).value();
 }
 
 void CheckpointManager::wait() {

@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "lockstep/base/environment.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"
 #include "support/thread_limit.h"
@@ -264,10 +266,10 @@ constexpr std::int64_t kElements = 200000;
 
 // Not a test by itself: the process that CheckpointWriterFault kills. Without its variable it has nothing to do.
 TEST(CheckpointWriterProcess, SavesUntilItIsKilled) {
-  const char* folder = std::getenv(kWriterFolder);
-  if (folder == nullptr) return;
+  const std::optional<std::string> folder = Environment::of_process().get(kWriterFolder);
+  if (!folder) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test be killed itself
-  CheckpointManager manager(folder, {.keep_last = 2});
+  CheckpointManager manager(*folder, {.keep_last = 2});
   const auto latest = manager.load_latest();
   for (std::int64_t step = latest ? latest->step() + 1 : 0;; ++step) {
     manager.save(step, state_of(static_cast<double>(step), kElements));

@@ -11,6 +11,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -71,7 +72,8 @@ class CheckpointManager {
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
   std::map<std::int64_t, std::optional<double>> metrics_;  // as far as known
-  std::future<void> saving_;                               // its thread is joined when it is asked or destroyed
+  std::future<void> saving_;                               // result of the save in progress, if there is one
+  std::jthread thread_;                                    // of that save; last, so that it is joined first
 };
 
 }  // namespace lockstep::checkpoint
