@@ -95,7 +95,7 @@ void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
   remove_unneeded(step);
 }
 
-// Temporary files of writers that were killed.
+// Removes temporary files of writers that were killed.
 void CheckpointManager::remove_abandoned() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
@@ -128,12 +128,12 @@ std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
     const auto found = metadata.find("metric");
     metrics_[step] = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
   } catch (const std::exception&) {
-    return std::nullopt;  // damaged: load_latest says so when it matters
+    return std::nullopt;  // a damaged file: load_latest and load_best report it
   }
   return metrics_[step];
 }
 
-// The best first, the later of equals first; without those that have no metric.
+// Steps that have a metric, the best first; among equal metrics the later step first.
 std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
   if (options_.best == Best::kNotKept) return {};
   const double sign = options_.best == Best::kHighestMetric ? 1.0 : -1.0;
@@ -160,7 +160,7 @@ std::optional<Checkpoint> CheckpointManager::load_best() {
   return load_first_good(steps_by_metric());
 }
 
-// Whatever is wrong with one, an older one is better than none.
+// Goes on after every kind of error: an older checkpoint is better than none.
 std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<std::int64_t>& candidates) {
   std::vector<CheckpointError> errors;
   for (const std::int64_t step : candidates) {
@@ -169,11 +169,11 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
       if (!errors.empty()) log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
       return checkpoint;
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kNotFound) continue;  // its writer has just removed it
+      if (error.code() == ErrorCode::kNotFound) continue;  // the writer has just removed it
       errors.push_back(error);
     } catch (const c10::Error& error) {
       errors.push_back(unreadable(path_of(step), error.what_without_backtrace()));
-    } catch (const std::exception& error) {  // no memory for it, say
+    } catch (const std::exception& error) {  // for example std::bad_alloc
       errors.push_back(unreadable(path_of(step), error.what()));
     }
     log::warning(fmt::format("passing over a checkpoint: {}", errors.back().what()));
