@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-// The numbers of "a=1 b=2" for the given names, which must all be there in this order.
+// Takes the number of `name` from the front of "a=1 b=2".
 template <typename T>
 T take_number(std::string_view& rest, std::string_view name, std::string_view text) {
   const auto fail = [&]() -> DataError {
@@ -95,7 +95,7 @@ void DistributedSampler::take_share() {
                         launch::joined_world() ? "in the process group" : "the environment says"));
 }
 
-// Otherwise ranks would train on the same samples, and nobody would know.
+// Without this check ranks would silently train on the same samples.
 void DistributedSampler::check_share() const {
   const std::optional<launch::World> world = launch::joined_world();
   if (!share_found_ || !world) return;
@@ -121,7 +121,7 @@ std::int64_t DistributedSampler::samples_per_epoch() const {
   return partition().count(size_);
 }
 
-// Undefined for the dataset's own order.
+// The tensor is undefined for the dataset's own order.
 torch::Tensor DistributedSampler::sequence() const {
   if (options_.order) {
     torch::Tensor order = options_.order->sequence(options_.seed, epoch_).contiguous();
@@ -139,14 +139,14 @@ torch::Tensor DistributedSampler::sequence() const {
   return torch::randperm(size_, generator, torch::TensorOptions().dtype(torch::kLong));
 }
 
-// Positions in the epoch's sequence of what this rank still has to do, in order.
+// Visits this rank's remaining positions in the epoch's sequence, in order.
 template <typename Visit>
 void DistributedSampler::for_each_position(Visit visit) const {
   const Partition partition = this->partition();
   const std::int64_t left = size_ - start_;
   const std::int64_t count = partition.count(left);
   for (std::int64_t k = taken_; k < count; ++k) {
-    visit((start_ + partition.position(k, left)) % size_);  // past the end: padding, the sequence from its start again
+    visit((start_ + partition.position(k, left)) % size_);  // positions past the end repeat the first samples
   }
 }
 

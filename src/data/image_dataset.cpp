@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-// Which files were corrupt. Shared by copies of a dataset, so that all of them count together.
+// The corrupt files so far. Copies of a dataset share it.
 class ImageDataset::CorruptLog {
  public:
   void add(std::int64_t index, const std::string& name, const std::string& reason) LOCKSTEP_EXCLUDES(mutex_) {
@@ -39,7 +39,7 @@ class ImageDataset::CorruptLog {
   std::int64_t samples_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-// A batch that is being filled; its memory is taken when the first sample's shape is known.
+// A batch that is being filled. Its memory is allocated when the shape of the first sample is known.
 struct ImageDataset::Batch {
   std::int64_t capacity = 0;
   std::int64_t samples = 0;
@@ -107,7 +107,7 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
 
 void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context,
                                   Batch& batch) const {
-  constexpr std::int64_t kMostTries = 64;  // that many corrupt files in a row: something else is wrong
+  constexpr std::int64_t kMostTries = 64;  // with so many corrupt files in a row, something else is wrong
   Status status;
   for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
     const std::int64_t source = (index + tries) % size();
