@@ -15,7 +15,7 @@ std::vector<std::int64_t> part(const DataPartitioner& partitioner, int i) {
   return {indices.begin(), indices.end()};
 }
 
-// random.Random(1234).shuffle(list(range(n))) of CPython.
+// The result of random.Random(1234).shuffle(list(range(n))) in CPython.
 TEST(DataPartitioner, ShufflesAsPythonDoes) {
   EXPECT_EQ(part(DataPartitioner(10, {1.0}), 0), (std::vector<std::int64_t>{2, 8, 3, 5, 6, 4, 9, 0, 1, 7}));
   const DataPartitioner thousand(1000, {0.005, 0.992, 0.003});

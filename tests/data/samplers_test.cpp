@@ -34,7 +34,7 @@ Indices whole(std::int64_t size) {
   return result;
 }
 
-// 1000 samples of four classes with shares of 50, 30, 15 and 5 %, in a row.
+// 1000 samples, sorted by class: four classes with 50, 30, 15 and 5 %.
 Indices uneven_labels() {
   Indices labels;
   for (const auto& [label, count] : std::map<std::int64_t, int>{{0, 500}, {1, 300}, {2, 150}, {3, 50}}) {
@@ -99,7 +99,7 @@ TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
   }
   EXPECT_FALSE(std::is_sorted(shortest.begin(), shortest.end()));
   EXPECT_NE(sequence(sampler, 5, 1), order);
-  // Small pools: who is with whom differs from epoch to epoch.
+  // Small pools: the groups differ from epoch to epoch.
   const LengthBucketSampler pools(lengths, {.group_size = 16, .groups_per_pool = 4});
   EXPECT_EQ(sorted(sequence(pools, 5, 0)), whole(1000));
   EXPECT_EQ(sorted(sequence(LengthBucketSampler(Indices{3, 1}, {.group_size = 16}), 0, 0)), whole(2));
@@ -119,7 +119,7 @@ TEST(Samplers, RefuseWhatCannotBeRight) {
   EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1})}), DataError);
 }
 
-// Worlds of 3, 5 and 2 take turns in one epoch, as after stops and restarts.
+// 3, 5 and 2 ranks take turns in one epoch, as after restarts.
 void expect_each_once(const std::shared_ptr<const Sampler>& order, const Indices& expected) {
   Indices seen;
   DistributedSampler first(order->dataset_size(), {.seed = 11, .order = order});
@@ -218,12 +218,13 @@ TEST(MachineShare, BatchAndWorkersAreSplitEvenly) {
   const Share third{.rank = 6, .world_size = 8, .local_rank = 2, .local_world_size = 4, .nodes = 2};
   EXPECT_EQ(batches_of_ranks(third, 10), (Indices{3, 3, 2, 2, 3, 3, 2, 2}));
   EXPECT_THROW(batches_of_ranks(third, 3), DataError);
-  EXPECT_THROW(batches_of_ranks({.rank = 0, .world_size = 4, .nodes = 2}, 8), DataError);  // 1 process here, 3 there
+  EXPECT_THROW(batches_of_ranks({.rank = 0, .world_size = 4, .nodes = 2}, 8),
+               DataError);  // 1 process here, 3 on the other machine
   EXPECT_EQ(workers_of_process(third, 7), 2);
   EXPECT_EQ(workers_of_process({.rank = 0, .world_size = 2, .local_rank = 0, .local_world_size = 2}, 3), 2);
   EXPECT_EQ(workers_of_process(third, 2), 1);
-  EXPECT_EQ(cores_of_process(third, 16, 16), 4);  // nobody has shared them out
-  EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // the launcher has
+  EXPECT_EQ(cores_of_process(third, 16, 16), 4);  // no launcher has split the cores
+  EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // a launcher has split them
   EXPECT_EQ(cores_of_process({}, 16, 16), 16);
   EXPECT_EQ(cores_of_process(third, 2, 2), 1);
 }

@@ -10,7 +10,7 @@
 
 namespace lockstep::test {
 
-// As ScratchFolder::write takes it.
+// The bytes for ScratchFolder::write.
 inline std::string text(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }

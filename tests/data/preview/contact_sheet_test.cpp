@@ -21,7 +21,7 @@ TEST(ContactSheet, ShowsSamplesOfAllClassesWithTheirNames) {
   EXPECT_EQ(sheet.value().samples, 4);
   EXPECT_EQ(sheet.value().left_out.size(), 2U);
   EXPECT_EQ(sheet.value().image.width(), 6 + 3 * 46);
-  // Written and read again, it is the same picture.
+  // Written and read again, the picture is the same.
   const std::filesystem::path file = scratch.path() / "sheet.png";
   ASSERT_TRUE(write_png(sheet.value().image, file).ok());
   EXPECT_EQ(packed_bytes(decode_image(file).value()), packed_bytes(sheet.value().image));
