@@ -176,7 +176,7 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
     } catch (const std::exception& error) {  // for example std::bad_alloc
       errors.push_back(unreadable(path_of(step), error.what()));
     }
-    log::warning(fmt::format("passing over a checkpoint: {}", errors.back().what()));
+    log::warning(fmt::format("skipping a checkpoint that cannot be used: {}", errors.back().what()));
   }
   if (errors.empty()) return std::nullopt;
   std::vector<std::string> texts;

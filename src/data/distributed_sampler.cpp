@@ -91,8 +91,8 @@ void DistributedSampler::take_share() {
   options_.rank = share.rank;
   options_.num_replicas = share.world_size;
   share_found_ = true;
-  log::info(fmt::format("a sampler takes share {} of {} of its data, as {}", share.rank, share.world_size,
-                        launch::joined_world() ? "in the process group" : "the environment says"));
+  log::info(fmt::format("a sampler uses the data of rank {} of {}, from {}", share.rank, share.world_size,
+                        launch::joined_world() ? "the process group" : "the environment"));
 }
 
 // Without this check ranks would silently train on the same samples.
@@ -103,7 +103,7 @@ void DistributedSampler::check_share() const {
   throw DataError(
       ErrorCode::kMismatch,
       fmt::format("this sampler or loader was made when this process was rank {} of {}; in the process group "
-                  "it is rank {} of {}: make it after init_process_group, or say rank and number of ranks",
+                  "it is rank {} of {}: make it after init_process_group, or set rank and number of ranks",
                   options_.rank, options_.num_replicas, world->rank, world->world_size));
 }
 
@@ -132,7 +132,7 @@ torch::Tensor DistributedSampler::sequence() const {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("the sampler must give {} int64 indices from 0 to {}; it gave {} [{}]{}", size_,
                                 dataset_size_ - 1, c10::toString(order.scalar_type()), fmt::join(order.sizes(), ", "),
-                                order.numel() == size_ ? " with others among them" : ""));
+                                order.dim() == 1 && order.numel() == size_ ? ", with wrong type or values" : ""));
   }
   if (!options_.shuffle) return {};
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed + static_cast<std::uint64_t>(epoch_));
@@ -205,8 +205,8 @@ SamplerState DistributedSampler::state() const {
 void DistributedSampler::load_state(const SamplerState& state) {
   const auto mismatch = [](std::string_view what, auto saved, auto now) {
     return DataError(ErrorCode::kMismatch,
-                     fmt::format("the saved sampler state has {} {}, this sampler {}: an epoch can only go on with the "
-                                 "same data in the same order; use the same {} or start from a whole epoch",
+                     fmt::format("the saved sampler state has {} {}, this sampler {}: an epoch can only continue with "
+                                 "the same data in the same order; use the same {} or start from a whole epoch",
                                  what, saved, now, what));
   };
   const SamplerState mine = this->state();

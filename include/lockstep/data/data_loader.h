@@ -40,7 +40,8 @@ struct DataLoaderOptions {
   // Samples in a batch of each rank (as in PyTorch): the global batch is world_size times as large.
   std::int64_t batch_size = 1;
   // When not 0: samples in a batch of each machine, instead of batch_size. The machine's processes share them; if they
-  // do not divide evenly, the first processes have one sample more. Every machine must have as many processes.
+  // do not divide evenly, the first processes have one sample more. All machines must have the same number of
+  // processes.
   std::int64_t machine_batch_size = 0;
 
   // A new order in each epoch, the same on all ranks, from `seed` and the epoch. False: the dataset's order. The

@@ -192,10 +192,11 @@ void check_growth(ImageSize before, ImageSize after) {
   const std::int64_t pixels = std::int64_t{after.width} * after.height;
   const std::int64_t most = std::max(kMostPixels, std::int64_t{before.width} * before.height);
   if (after.width >= 1 && after.height >= 1 && pixels <= most) return;
-  throw DataError(ErrorCode::kInvalidArgument,
-                  fmt::format("a transform would make a picture of {} x {} one of {} x {}; expected 1 to {} pixels. "
-                              "Crop first, or set max_size of Resize",
-                              before.width, before.height, after.width, after.height, most));
+  throw DataError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a transform would turn a picture of {} x {} into one of {} x {}; expected 1 to {} pixels. "
+                  "Crop first, or set max_size of Resize",
+                  before.width, before.height, after.width, after.height, most));
 }
 
 }  // namespace
