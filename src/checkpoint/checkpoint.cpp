@@ -22,7 +22,8 @@ constexpr std::string_view kValue = "value.";
 constexpr std::string_view kWrapper = "module.";
 constexpr const char* kGenerator = "generator.cpu";
 
-// Wrappers put "module." in front of every name; a model may have a submodule of that name beside others.
+// Wrappers put "module." in front of every name. If only some names begin with it, the model has a submodule of that
+// name, and it stays.
 Tensors without_wrapper(Tensors tensors) {
   const auto wrapped = [](const auto& entry) { return entry.first.starts_with(kWrapper); };
   while (!tensors.empty() && std::all_of(tensors.begin(), tensors.end(), wrapped)) {
@@ -50,7 +51,7 @@ Tensors model_tensors(const TensorFile& file) {
   return without_wrapper(std::move(tensors));
 }
 
-// What stands between the saved tensors and the model; empty when they fit.
+// The differences between the saved tensors and the model; empty when they fit.
 std::string differences(const Tensors& saved, const Tensors& model) {
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
 #include "number_text.h"
 
 namespace lockstep::checkpoint {
@@ -71,15 +72,16 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   state.file_.metadata.erase("metric");
   if (metric) state.file_.metadata["metric"] = text_of(*metric);
   if (!options_.asynchronous) return write(step, state);
-  try {
-    saving_ = std::async(std::launch::async, [this, step, state = std::move(state)] { write(step, state); });
-  } catch (const std::system_error& error) {
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        fmt::format("checkpoint of step {} is not saved: cannot start a thread for it: {}. Is there a "
-                    "limit on processes (ulimit -u, a container's pids limit)?",
-                    step, error.code().message()));
+  const auto task =
+      std::make_shared<std::packaged_task<void()>>([this, step, state = std::move(state)] { write(step, state); });
+  std::future<void> saving = task->get_future();
+  Result<std::jthread> thread = start_thread("the save", [task] { (*task)(); });
+  if (!thread.ok()) {
+    throw CheckpointError(thread.status().code(),
+                          fmt::format("checkpoint of step {} is not saved: {}", step, thread.status().message()));
   }
+  saving_ = std::move(saving);
+  thread_ = std::move(thread).value();
 }
 
 void CheckpointManager::wait() {
@@ -93,7 +95,7 @@ void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
   remove_unneeded(step);
 }
 
-// Temporary files of writers that were killed.
+// Removes temporary files of writers that were killed.
 void CheckpointManager::remove_abandoned() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
@@ -126,12 +128,12 @@ std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
     const auto found = metadata.find("metric");
     metrics_[step] = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
   } catch (const std::exception&) {
-    return std::nullopt;  // damaged: load_latest says so when it matters
+    return std::nullopt;  // a damaged file: load_latest and load_best report it
   }
   return metrics_[step];
 }
 
-// The best first, the later of equals first; without those that have no metric.
+// Steps that have a metric, the best first; among equal metrics the later step first.
 std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
   if (options_.best == Best::kNotKept) return {};
   const double sign = options_.best == Best::kHighestMetric ? 1.0 : -1.0;
@@ -158,7 +160,7 @@ std::optional<Checkpoint> CheckpointManager::load_best() {
   return load_first_good(steps_by_metric());
 }
 
-// Whatever is wrong with one, an older one is better than none.
+// Goes on after every kind of error: an older checkpoint is better than none.
 std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<std::int64_t>& candidates) {
   std::vector<CheckpointError> errors;
   for (const std::int64_t step : candidates) {
@@ -167,14 +169,14 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
       if (!errors.empty()) log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
       return checkpoint;
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kNotFound) continue;  // its writer has just removed it
+      if (error.code() == ErrorCode::kNotFound) continue;  // the writer has just removed it
       errors.push_back(error);
     } catch (const c10::Error& error) {
       errors.push_back(unreadable(path_of(step), error.what_without_backtrace()));
-    } catch (const std::exception& error) {  // no memory for it, say
+    } catch (const std::exception& error) {  // for example std::bad_alloc
       errors.push_back(unreadable(path_of(step), error.what()));
     }
-    log::warning(fmt::format("passing over a checkpoint: {}", errors.back().what()));
+    log::warning(fmt::format("skipping a checkpoint that cannot be used: {}", errors.back().what()));
   }
   if (errors.empty()) return std::nullopt;
   std::vector<std::string> texts;

@@ -1,4 +1,4 @@
-// Numbers as text that gives back the same bits.
+// Numbers to text and back, with the same bits.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace lockstep::checkpoint {
 
 template <typename T>
 std::string text_of(T value) {
-  return fmt::format("{}", value);  // for floating point: as many digits as are needed to read the same value again
+  return fmt::format("{}", value);  // for floating point: enough digits to read the same value again
 }
 
 template <typename T>

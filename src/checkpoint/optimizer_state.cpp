@@ -11,7 +11,7 @@ namespace {
 
 namespace optim = torch::optim;
 
-// Each optimizer's options and per-parameter state, field by field. A visitor is called with name and field.
+// The options and the per-parameter state of each optimizer. The visitor is called with each field and its name.
 template <typename Visitor>
 void visit(optim::SGDOptions& options, Visitor& field) {
   field("lr", options.lr());
@@ -130,7 +130,7 @@ class FieldWriter {
   std::string prefix_;
 };
 
-// `like`: the parameter whose state is read, undefined for options.
+// `like`: the parameter whose state is read; undefined for options.
 class FieldReader {
  public:
   FieldReader(const TensorFile& file, std::string prefix, torch::Tensor like)
@@ -233,7 +233,7 @@ void restore_kind(const TensorFile& file, optim::Optimizer& optimizer, const K& 
       visit(*states.back().second, reader);
     }
   }
-  // All is well: take it over.
+  // Nothing can fail from here on.
   for (std::size_t group = 0; group < options.size(); ++group) {
     optimizer.param_groups()[group].set_options(std::move(options[group]));
   }

@@ -1,9 +1,9 @@
-// LibTorch's optimizers to and from named tensors and values:
+// Converts LibTorch's optimizers to named tensors and values, and back:
 //
 //   optimizer.type          "SGD"
 //   optimizer.parameters    parameters of each group, "3,2"
 //   optimizer.group.0.lr    options of a group
-//   optimizer.param.4.exp_avg, .step   state of a parameter, counted through all groups; absent before its first step
+//   optimizer.param.4.exp_avg, .step   state of a parameter, numbered through all groups; absent before its first step
 #pragma once
 
 #include <torch/torch.h>

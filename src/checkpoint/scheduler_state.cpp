@@ -18,11 +18,12 @@ using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 constexpr const char* kType = "scheduler.type";
 
 struct Steps : LRScheduler {
-  static constexpr unsigned LRScheduler::*kMember = &Steps::step_count_;  // protected: ours by inheritance
+  static constexpr unsigned LRScheduler::*kMember = &Steps::step_count_;  // protected: a derived class may name it
 };
 
-// LibTorch keeps a plateau scheduler's state private and has no way to save it. Access is not checked in the arguments
-// of an explicit instantiation, so the instances below may name the members and hand them out by a friend function.
+// The state of LibTorch's plateau scheduler is private, and LibTorch cannot save it. The compiler does not check access
+// in the arguments of an explicit instantiation: the instantiations below name the members, and a friend function
+// returns them.
 template <typename Field, typename Field::Member member>
 struct Reveal {
   friend typename Field::Member reveal(Field) { return member; }

@@ -1,10 +1,10 @@
-// LibTorch's learning rate schedulers to and from named values:
+// Converts LibTorch's learning rate schedulers to named values, and back:
 //
 //   scheduler.type    "torch::optim::StepLR"
 //   scheduler.steps   how often step() was called (an LRScheduler)
 //   scheduler.best, .bad_epochs, .cooldown, .epoch   (ReduceLROnPlateauScheduler)
 //
-// The learning rates themselves are the optimizer's.
+// The learning rates themselves are saved with the optimizer.
 #pragma once
 
 #include <torch/torch.h>

@@ -24,7 +24,7 @@ class Sha256 {
   }
   void update(std::string_view bytes) { update(bytes.data(), bytes.size()); }
 
-  // Lower-case hexadecimal digits; ends the calculation.
+  // Ends the calculation and returns lower-case hexadecimal digits.
   std::string digits() {
     std::array<unsigned char, kSha256Digits / 2> digest{};
     if (EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr) != 1) fail();

@@ -17,17 +17,17 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor files hold little-endian bytes");
 
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as other readers of the format
-constexpr std::size_t kPiece = 1 << 20;                  // hashed while still in cache
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the same limit as in other readers of the format
+constexpr std::size_t kChunk = 1 << 20;                  // hashed while still in cache
 const std::string kNoDigits(kSha256Digits, '0');
 
-// A file being read, and what has been read hashed.
+// A file that is hashed while it is read.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path)
       : path_(path), file_(or_throw(RegularFile::open(path))), size_(file_.size()) {}
 
-  // The header's text, after its length.
+  // Reads the header's length and returns its text.
   std::string read_header_text() {
     std::uint64_t length = 0;
     if (size_ < sizeof(length)) fail(ErrorCode::kCorrupt, fmt::format("damaged: only {} bytes long", size_));
@@ -76,7 +76,7 @@ std::string_view length_prefix(const std::uint64_t& length) {
   return {reinterpret_cast<const char*>(&length), sizeof(length)};
 }
 
-// The hash of all that comes before the data, with zeros for the checksum's digits.
+// Starts the hash with everything before the data, with zeros in place of the checksum's digits.
 Sha256 hash_header(std::string text, std::optional<std::size_t> digits) {
   const std::uint64_t length = text.size();
   if (digits) text.replace(*digits, kSha256Digits, kNoDigits);
@@ -86,7 +86,7 @@ Sha256 hash_header(std::string text, std::optional<std::size_t> digits) {
   return hash;
 }
 
-// What the file system refused, as this layer tells it.
+// An error of the file system as a CheckpointError.
 void check_written(const Status& status) {
   if (status.ok()) return;
   throw CheckpointError(status.code(), status.message() + "; checkpoints saved earlier are untouched");
@@ -102,15 +102,15 @@ std::span<const std::uint8_t> as_bytes(const void* data, std::size_t count) {
   return {static_cast<const std::uint8_t*>(data), count};
 }
 
-// Its elements one after the other; views may be conjugated or negated without that having been carried out.
+// The elements in memory order without gaps. LibTorch may conjugate or negate a view lazily: this resolves both.
 torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
   return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
 }
 
 template <typename Each>
-void in_pieces(void* bytes, std::size_t count, Each each) {
+void in_chunks(void* bytes, std::size_t count, Each each) {
   auto* at = static_cast<char*>(bytes);
-  for (std::size_t done = 0; done < count; done += kPiece) each(at + done, std::min(kPiece, count - done));
+  for (std::size_t done = 0; done < count; done += kChunk) each(at + done, std::min(kChunk, count - done));
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ void write_tensor_file(const std::filesystem::path& path, const TensorFile& file
   Sha256 hash = hash_header(text, digits);
   for (const TensorEntry& entry : header.entries) {
     const torch::Tensor tensor = bytes_in_order(file.tensors.at(entry.name));
-    in_pieces(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
+    in_chunks(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       hash.update(piece, count);
       check_written(out.append(as_bytes(piece, count)));
     });
@@ -151,7 +151,7 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {
     torch::Tensor tensor = torch::empty(entry.shape, entry.dtype);
-    in_pieces(tensor.mutable_data_ptr(), entry.end - entry.begin, [&](char* piece, std::size_t count) {
+    in_chunks(tensor.mutable_data_ptr(), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       reader.read(piece, count);
       hash.update(piece, count);
     });

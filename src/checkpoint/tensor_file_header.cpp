@@ -52,7 +52,7 @@ const char* name_of(const TensorEntry& entry) {
                                     c10::toString(entry.dtype)));
 }
 
-// Zero-sized dimensions do not hide the overflow of the others: strides are calculated from those too.
+// Counts dimensions of 0 as 1: LibTorch calculates strides from the others, and these must not overflow.
 std::uint64_t bytes_of(const TensorEntry& entry) {
   std::uint64_t without_zeros = c10::elementSize(entry.dtype);
   bool empty = false;
@@ -83,8 +83,8 @@ void require_known_format(const std::map<std::string, std::string>& metadata) {
                   kFormat));
 }
 
-// Takes the header as its text goes by, without making a tree of it: however deep a hostile one is nested, the stack
-// stays as it is, and nothing is kept but entries and metadata. Fields that nobody here knows are passed over.
+// Parses the header event by event and makes no tree: deep nesting in a hostile file cannot overflow the stack, and
+// only entries and metadata are kept. Unknown fields are skipped.
 class HeaderReader final : public nlohmann::json_sax<json> {
  public:
   explicit HeaderReader(TensorFileHeader& header) : header_(header) {}
@@ -146,12 +146,12 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
  private:
   static constexpr std::size_t kMostDimensions = 64;
-  // How many brackets are open: none, those of the file's object, an entry's too.
+  // How deep the parser is: outside, in the file's object, in an entry.
   static constexpr int kOutside = 0, kInFile = 1, kInEntry = 2, kDeepest = 16;
 
   bool in_metadata() const { return name_ == "__metadata__"; }
 
-  // A value of another kind than its place asks for.
+  // A value whose type fits no known field: an error in a known one, ignored elsewhere.
   bool other_value() const {
     if (depth_ == kOutside) throw corrupt("the header is not a JSON object");
     if (depth_ == kInFile) fail_entry();
@@ -196,9 +196,9 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
   TensorFileHeader& header_;
   int depth_ = kOutside;
-  std::string name_;                           // of the entry at hand
-  std::string field_;                          // in it
-  std::vector<std::int64_t>* list_ = nullptr;  // shape_ or offsets_, while its numbers go by
+  std::string name_;                           // of the present entry
+  std::string field_;                          // in that entry
+  std::vector<std::int64_t>* list_ = nullptr;  // shape_ or offsets_, while their numbers are read
   std::optional<torch::ScalarType> dtype_;
   std::optional<std::vector<std::int64_t>> shape_;
   std::optional<std::vector<std::int64_t>> offsets_;
@@ -275,7 +275,7 @@ TensorFileHeader parse_header(std::string_view text, std::uint64_t data_bytes) {
 }
 
 std::optional<std::size_t> find_checksum(std::string_view text) {
-  // Quotes inside JSON text are escaped, so this can only be the key itself.
+  // JSON escapes quotes inside of texts, so this can only be the key itself.
   const std::string before = fmt::format("\"{}\":\"", kChecksumKey);
   const std::size_t found = text.find(before);
   if (found == std::string_view::npos) return std::nullopt;

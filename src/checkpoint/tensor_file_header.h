@@ -1,4 +1,4 @@
-// The JSON header of a tensor file: made from tensors, and read from bytes that nobody vouches for.
+// The JSON header of a tensor file: made from tensors, and read from untrusted bytes.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,25 +21,25 @@ struct TensorEntry {
   std::string name;
   torch::ScalarType dtype;
   std::vector<std::int64_t> shape;
-  std::uint64_t begin;  // in the data that follows the header
+  std::uint64_t begin;  // offset in the data that follows the header
   std::uint64_t end;
 };
 
 struct TensorFileHeader {
-  std::vector<TensorEntry> entries;  // by begin; together they cover the data without holes
+  std::vector<TensorEntry> entries;  // sorted by `begin`; together they cover the data without gaps
   std::map<std::string, std::string> metadata;
 };
 
-// Entries for `tensors` in the order in which their bytes are written: large elements first, so that each is aligned.
+// Entries for `tensors` in the order in which their bytes are written: large element types first, for alignment.
 std::vector<TensorEntry> lay_out(const std::map<std::string, torch::Tensor>& tensors);
 
-// JSON, padded to a multiple of 8 bytes. Throws CheckpointError (kInvalidArgument, kUnsupported).
+// Returns JSON, padded to a multiple of 8 bytes. Throws CheckpointError (kInvalidArgument, kUnsupported).
 std::string format_header(const TensorFileHeader& header);
 
-// Throws CheckpointError (kCorrupt, kUnsupported) whose message starts without the path. `data_bytes`: how many follow.
+// `data_bytes`: the bytes that follow the header. Throws CheckpointError (kCorrupt, kUnsupported) without the path.
 TensorFileHeader parse_header(std::string_view text, std::uint64_t data_bytes);
 
-// Where in the header's text the digits of the checksum are; nothing when it has none or they are not 64.
+// The position of the checksum's digits in the header's text; nothing if there is no checksum of 64 digits.
 std::optional<std::size_t> find_checksum(std::string_view text);
 
 }  // namespace lockstep::checkpoint

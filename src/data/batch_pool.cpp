@@ -7,7 +7,7 @@
 namespace lockstep::data {
 namespace {
 
-// Below this LibTorch's allocator finds the memory in its free lists anyway.
+// Smaller blocks come from the C library's free lists, without new pages from the system.
 constexpr std::int64_t kLeastBytes = 64 * 1024;
 
 }  // namespace
@@ -30,7 +30,7 @@ torch::Tensor BatchPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 torch::Tensor BatchPool::take(std::int64_t bytes) {
   if (origin_.is_this_process()) {
     MutexLock lock(mutex_);
-    // The last one given back is the likeliest to be in a cache. One much larger would be wasted on this.
+    // The block that came back last is most likely in a cache. A much larger block would be a waste.
     const auto fits = [&](const torch::Tensor& block) { return block.numel() >= bytes && block.numel() / 2 <= bytes; };
     const auto found = std::find_if(free_.rbegin(), free_.rend(), fits);
     if (found != free_.rend()) {
@@ -44,7 +44,7 @@ torch::Tensor BatchPool::take(std::int64_t bytes) {
 
 void BatchPool::give_back(torch::Tensor block) {
   if (!origin_.is_this_process()) return;
-  torch::Tensor dropped;  // freed after the lock is given up
+  torch::Tensor dropped;  // freed after the lock is released
   MutexLock lock(mutex_);
   free_.push_back(std::move(block));
   if (free_.size() <= most_kept_) return;

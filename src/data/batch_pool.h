@@ -1,5 +1,5 @@
-// Memory of batches that is used again. Without it each batch of images takes fresh pages from the system, whose
-// zeroing costs as much as a good part of the decoding.
+// Reuses the memory of batches. Otherwise each batch of images takes new pages from the system, and zeroing these costs
+// a large part of the time of decoding.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@ namespace lockstep::data {
 
 enum class HostMemory { kPageable, kPinned };
 
-// A tensor that is given back by its last user, whenever and in whichever thread that is, serves a later batch; the
-// pool outlives its loader as long as such tensors live. Page-locked memory is left to LibTorch's own allocator, which
-// knows when a copy to the device that reads it has ended.
+// When the last user of a tensor frees it, at any time and in any thread, its memory goes back to the pool for a later
+// batch. The pool lives as long as its loader and such tensors. Page-locked memory comes from LibTorch's own allocator,
+// which knows when a copy to the device has ended.
 class BatchPool final : public BatchMemory, public std::enable_shared_from_this<BatchPool> {
  public:
-  // Keeps at most `most_kept` blocks that nobody uses.
+  // Keeps at most `most_kept` unused blocks.
   static std::shared_ptr<BatchPool> make(HostMemory memory, std::size_t most_kept);
 
   torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) override LOCKSTEP_EXCLUDES(mutex_);
@@ -28,7 +28,7 @@ class BatchPool final : public BatchMemory, public std::enable_shared_from_this<
   torch::Tensor take(std::int64_t bytes) LOCKSTEP_EXCLUDES(mutex_);
   void give_back(torch::Tensor block) LOCKSTEP_EXCLUDES(mutex_);
 
-  const Origin origin_;  // forks do without the pool: another thread may have been at it
+  const Origin origin_;  // a fork does not use the pool: another thread may have held its lock
   const HostMemory memory_;
   const std::size_t most_kept_;
   Mutex mutex_;

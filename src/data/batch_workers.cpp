@@ -14,7 +14,7 @@ BatchWorkers::BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBat
   for (int i = 0; i < threads; ++i) {
     const Status added = add_thread();
     if (added.ok()) continue;
-    stop();  // those that there are wait for work, and destructing them for their end
+    stop();  // the workers so far wait for work: the destructor of threads_ alone would wait forever
     throw DataError(added.code(), fmt::format("worker {} of {}: {}", i + 1, threads, added.message()));
   }
 }
@@ -51,7 +51,7 @@ void BatchWorkers::check_process() const {
 
 void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan) {
   check_process();
-  std::map<std::int64_t, MadeBatch> dropped;  // destroyed after the lock is given up
+  std::map<std::int64_t, MadeBatch> dropped;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   dropped.swap(made_);
   plan_ = std::move(plan);
@@ -91,12 +91,12 @@ int BatchWorkers::set_active(int threads) {
   MutexLock lock(mutex_);
   active_ = threads;
   wake_up_.notify_all();
-  work_there_.notify_all();  // those that shall sleep must not take the notice of work that is meant for others
+  work_there_.notify_all();  // workers that must sleep may not consume a notify_one() for others
   return threads;
 }
 
 void BatchWorkers::work(int worker) {
-  // The other cores are busy with the model: LibTorch shall not start a team of threads for this worker too.
+  // The other cores are busy with the model: LibTorch must not use more threads for this worker.
   const c10::ParallelGuard sequential(true);
   while (const std::optional<Claim> claimed = claim(worker)) deliver(*claimed, make(*claimed));
 }

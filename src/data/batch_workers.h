@@ -1,9 +1,8 @@
 // Threads that make the batches of an epoch ahead of their consumer.
 //
-// Batches are claimed in order, one worker each; finished ones wait until the consumer takes them. A batch may be
-// claimed while fewer than the window (active workers times `prefetch`) are claimed and not yet taken: that bounds the
-// memory. A new epoch makes what is left of the old one worthless: `generation_` counts them, and a batch that was
-// claimed in an older one is thrown away.
+// Workers claim batches in order, one at a time; finished batches wait until the consumer takes them. To bound the
+// memory, at most (active workers) * `prefetch` batches are claimed and not yet taken. A new epoch drops the batches of
+// the old one: `generation_` counts epochs, and a batch from an older one is thrown away.
 #pragma once
 
 #include <chrono>
@@ -24,12 +23,12 @@
 
 namespace lockstep::data {
 
-// What one loop goes through.
+// The batches of one loop.
 struct EpochPlan {
   std::int64_t epoch = 0;
   std::int64_t batches = 0;
   std::vector<std::int64_t> indices = {};  // of this rank's samples, in order
-  std::vector<std::int64_t> keys = {};     // of each index; empty: the indices
+  std::vector<std::int64_t> keys = {};     // the random key of each index; empty: the indices
 };
 
 struct MadeBatch {
@@ -41,22 +40,22 @@ struct MadeBatch {
 
 class BatchWorkers {
  public:
-  // Makes a batch of the plan; called by all workers at once.
+  // Makes a batch of the plan; several workers call it at once.
   using MakeBatch = std::function<CopiedBatch(const EpochPlan& plan, std::int64_t batch)>;
 
-  // `threads` workers, of which set_active may make more. Throws DataError (kUnavailable) when the system refuses one.
+  // Starts `threads` workers; set_active may add more. Throws DataError (kUnavailable) when the system refuses one.
   BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make);
-  // Joins; a worker ends after the batch it is at.
+  // Joins the workers: each ends after its present batch.
   ~BatchWorkers();
   BatchWorkers(const BatchWorkers&) = delete;
   BatchWorkers& operator=(const BatchWorkers&) = delete;
 
-  // Begins an epoch; what is left of an earlier one is dropped.
+  // Begins an epoch and drops the rest of the last one.
   void start(std::shared_ptr<const EpochPlan> plan) LOCKSTEP_EXCLUDES(mutex_);
-  // The next batch of the epoch, or that which is ready first; blocks. To be called at most plan->batches times.
+  // Blocks for the next batch of the epoch (kOrdered) or the first that is ready. Call it at most plan->batches times.
   MadeBatch next() LOCKSTEP_EXCLUDES(mutex_);
-  // How many workers shall make batches; the others sleep. Answers how many do: fewer when the system refuses more
-  // threads. For the consumer's thread.
+  // Sets how many workers make batches; the others sleep. Returns how many do: fewer if the system refuses threads.
+  // Call it in the consumer's thread.
   int set_active(int threads) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
@@ -75,7 +74,7 @@ class BatchWorkers {
   bool may_claim() const LOCKSTEP_REQUIRES(mutex_);
   std::map<std::int64_t, MadeBatch>::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
 
-  // Throws in a fork, where there are no workers.
+  // Throws in a fork, which has no workers.
   void check_process() const;
 
   const Origin origin_;
@@ -84,9 +83,9 @@ class BatchWorkers {
   const MakeBatch make_;
 
   Mutex mutex_;
-  CondVar work_there_;   // a batch may be claimed, a worker is to sleep, or it is time to stop
-  CondVar wake_up_;      // sleeping workers: there is need of more, or it is time to stop
-  CondVar batch_there_;  // a batch is made
+  CondVar work_there_;   // a batch may be claimed, a worker must sleep, or all must stop
+  CondVar wake_up_;      // for sleeping workers: more are needed, or all must stop
+  CondVar batch_there_;  // a batch is finished
   std::shared_ptr<const EpochPlan> plan_ LOCKSTEP_GUARDED_BY(mutex_);  // null before the first epoch
   std::map<std::int64_t, MadeBatch> made_ LOCKSTEP_GUARDED_BY(mutex_);
   std::int64_t generation_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
@@ -94,7 +93,7 @@ class BatchWorkers {
   std::int64_t taken_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   int active_ LOCKSTEP_GUARDED_BY(mutex_);
   bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::vector<std::jthread> threads_;  // grows in the consumer's thread alone
+  std::vector<std::jthread> threads_;  // only the consumer's thread changes it
 };
 
 }  // namespace lockstep::data

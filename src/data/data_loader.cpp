@@ -70,7 +70,7 @@ std::chrono::nanoseconds processor_time() {
 
 }  // namespace
 
-// What the options come to in this process.
+// The options as they apply to this process.
 struct DataLoader::Settings {
   Settings(const Dataset* dataset, DataLoaderOptions given) : options(std::move(given)) {
     check(dataset, options);
@@ -82,7 +82,7 @@ struct DataLoader::Settings {
           "machine_batch_size and machine_workers follow the process group or the launcher's variables: leave "
           "rank and world_size out, or set batch_size and num_workers of this rank");
     }
-    // Not told it finds the same share, and notices when that is no longer right.
+    // Without a rank the sampler finds the same share itself, and notices when it is no longer right.
     DistributedSamplerOptions sampling{.num_replicas = options.world_size,
                                        .rank = options.rank,
                                        .shuffle = options.shuffle,
@@ -117,9 +117,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings
     : dataset_(std::move(dataset)), options_(std::move(settings.options)), sampler_(std::move(*settings.sampler)) {
   if (options_.num_workers == kAutoWorkers) tuner_ = std::make_unique<WorkerTuner>(settings.cores);
   const int most = tuner_ ? tuner_->most() : options_.num_workers;
-  // One for each that waits, for each being made, and for two that the consumer has at hand.
+  // One for each batch that waits or is being made, and for two batches of the consumer.
   const auto blocks = static_cast<std::size_t>(most) * static_cast<std::size_t>(options_.prefetch + 1) + 2;
-  // Data and targets, each with its own.
+  // Data and targets have separate blocks.
   pool_ = BatchPool::make(options_.pin_memory ? HostMemory::kPinned : HostMemory::kPageable, 2 * blocks);
   if (most == 0) return;
   workers_.reset(
@@ -152,7 +152,7 @@ DataLoader::Iterator DataLoader::begin() {
 bool DataLoader::next(Example& batch) {
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
   if (taken_ == plan_->batches) return false;
-  batch = {};  // its memory may serve the next
+  batch = {};  // its memory may be reused for the next batch
   MadeBatch made = next_made();
   ++taken_;
   if (made.error) {
@@ -195,7 +195,7 @@ MadeBatch DataLoader::next_tuned() {
   return made;
 }
 
-// The cursor moves over batches that come one after another in the epoch.
+// The cursor moves over batches without a gap: with kFirstCome, later ones wait in `ahead_`.
 void DataLoader::pass(std::int64_t batch) {
   ahead_.insert(batch);
   while (!ahead_.empty() && *ahead_.begin() == passed_) {

@@ -13,11 +13,11 @@
 namespace lockstep::data {
 namespace {
 
-// Rounding of fractions such as 1/3 must not count as "more than all".
+// The rounding of fractions such as 1/3 must not make their sum too large.
 constexpr double kTolerance = 1e-9;
 
-// Python's generator: a Mersenne Twister whose state is made from an array of numbers, here of the seed alone. The
-// standard library has the same twister, but another way to seed it; its state can be read from text.
+// Python's generator: a Mersenne Twister whose state is made from an array of numbers, here only the seed. The C++
+// standard library has the same generator but seeds it differently. Its state can be set from text.
 std::mt19937 python_random(std::uint32_t seed) {
   constexpr std::size_t kWords = std::mt19937::state_size;
   std::vector<std::uint32_t> state(kWords);
@@ -47,7 +47,7 @@ std::mt19937 python_random(std::uint32_t seed) {
   return generator;
 }
 
-// Uniform in 0..limit-1, from as few bits as can hold `limit`.
+// Uniform in 0..limit-1, with Python's method: as many bits as `limit` has, until the value is below it.
 std::size_t below(std::mt19937& generator, std::size_t limit) {
   const int bits = std::bit_width(limit);
   for (;;) {

@@ -25,7 +25,7 @@ void require_equal(const torch::Tensor& first, const torch::Tensor& other, std::
                   c10::toString(first.scalar_type()), fmt::join(first.sizes(), ", ")));
 }
 
-// As torch::stack, but into memory from the context.
+// Like torch::stack, but into memory from the context.
 torch::Tensor stack_into(const std::vector<torch::Tensor>& parts, const SampleContext& context) {
   const bool plain = parts[0].is_cpu() && parts[0].layout() == torch::kStrided;
   if (context.memory == nullptr || !plain) return torch::stack(parts);

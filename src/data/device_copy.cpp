@@ -43,7 +43,7 @@ Example finish_copy(CopiedBatch copied) {
   if (!any.defined()) return std::move(copied.batch);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(any.device().type()).getStream(any.device());
   copied.done->block(stream);
-  // The memory was taken on the copying stream: its allocator must know who else uses it.
+  // The memory belongs to the copying stream: its allocator must know that this stream uses it too.
   for (const torch::Tensor& tensor : {copied.batch.data, copied.batch.target}) {
     if (tensor.defined()) tensor.record_stream(stream);
   }

@@ -9,16 +9,16 @@
 #include <charconv>
 #include <numeric>
 
-#include "dealing.h"
 #include "lockstep/base/log.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/share.h"
 #include "lockstep/launch/world.h"
+#include "partition.h"
 
 namespace lockstep::data {
 namespace {
 
-// The numbers of "a=1 b=2" for the given names, which must all be there in this order.
+// Takes the number of `name` from the front of "a=1 b=2".
 template <typename T>
 T take_number(std::string_view& rest, std::string_view name, std::string_view text) {
   const auto fail = [&]() -> DataError {
@@ -91,11 +91,11 @@ void DistributedSampler::take_share() {
   options_.rank = share.rank;
   options_.num_replicas = share.world_size;
   share_found_ = true;
-  log::info(fmt::format("a sampler takes share {} of {} of its data, as {}", share.rank, share.world_size,
-                        launch::joined_world() ? "in the process group" : "the environment says"));
+  log::info(fmt::format("a sampler uses the data of rank {} of {}, from {}", share.rank, share.world_size,
+                        launch::joined_world() ? "the process group" : "the environment"));
 }
 
-// Otherwise ranks would train on the same samples, and nobody would know.
+// Without this check ranks would silently train on the same samples.
 void DistributedSampler::check_share() const {
   const std::optional<launch::World> world = launch::joined_world();
   if (!share_found_ || !world) return;
@@ -103,25 +103,25 @@ void DistributedSampler::check_share() const {
   throw DataError(
       ErrorCode::kMismatch,
       fmt::format("this sampler or loader was made when this process was rank {} of {}; in the process group "
-                  "it is rank {} of {}: make it after init_process_group, or say rank and number of ranks",
+                  "it is rank {} of {}: make it after init_process_group, or set rank and number of ranks",
                   options_.rank, options_.num_replicas, world->rank, world->world_size));
 }
 
-Dealing DistributedSampler::dealing() const {
+Partition DistributedSampler::partition() const {
   Remainder remainder = options_.drop_last ? Remainder::kDrop : Remainder::kRepeat;
   if (options_.exact) remainder = Remainder::kExact;
-  return Dealing(options_.rank, options_.num_replicas, remainder, options_.batch_sizes);
+  return Partition(options_.rank, options_.num_replicas, remainder, options_.batch_sizes);
 }
 
 std::int64_t DistributedSampler::remaining() const {
-  return dealing().count(size_ - start_) - taken_;
+  return partition().count(size_ - start_) - taken_;
 }
 
 std::int64_t DistributedSampler::samples_per_epoch() const {
-  return dealing().count(size_);
+  return partition().count(size_);
 }
 
-// Undefined for the dataset's own order.
+// The tensor is undefined for the dataset's own order.
 torch::Tensor DistributedSampler::sequence() const {
   if (options_.order) {
     torch::Tensor order = options_.order->sequence(options_.seed, epoch_).contiguous();
@@ -132,21 +132,21 @@ torch::Tensor DistributedSampler::sequence() const {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("the sampler must give {} int64 indices from 0 to {}; it gave {} [{}]{}", size_,
                                 dataset_size_ - 1, c10::toString(order.scalar_type()), fmt::join(order.sizes(), ", "),
-                                order.numel() == size_ ? " with others among them" : ""));
+                                order.dim() == 1 && order.numel() == size_ ? ", with wrong type or values" : ""));
   }
   if (!options_.shuffle) return {};
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed + static_cast<std::uint64_t>(epoch_));
   return torch::randperm(size_, generator, torch::TensorOptions().dtype(torch::kLong));
 }
 
-// Positions in the epoch's sequence of what this rank still has to do, in order.
+// Visits this rank's remaining positions in the epoch's sequence, in order.
 template <typename Visit>
 void DistributedSampler::for_each_position(Visit visit) const {
-  const Dealing dealing = this->dealing();
+  const Partition partition = this->partition();
   const std::int64_t left = size_ - start_;
-  const std::int64_t count = dealing.count(left);
+  const std::int64_t count = partition.count(left);
   for (std::int64_t k = taken_; k < count; ++k) {
-    visit((start_ + dealing.position(k, left)) % size_);  // past the end: padding, the sequence from its start again
+    visit((start_ + partition.position(k, left)) % size_);  // positions past the end repeat the first samples
   }
 }
 
@@ -197,7 +197,7 @@ void DistributedSampler::advance(std::int64_t samples) {
 }
 
 SamplerState DistributedSampler::state() const {
-  const std::int64_t consumed = start_ + dealing().consumed(taken_, size_ - start_);
+  const std::int64_t consumed = start_ + partition().consumed(taken_, size_ - start_);
   const std::uint64_t order = options_.order ? options_.order->fingerprint() : 0;
   return {size_, epoch_, consumed, options_.seed, options_.shuffle, order};
 }
@@ -205,8 +205,8 @@ SamplerState DistributedSampler::state() const {
 void DistributedSampler::load_state(const SamplerState& state) {
   const auto mismatch = [](std::string_view what, auto saved, auto now) {
     return DataError(ErrorCode::kMismatch,
-                     fmt::format("the saved sampler state has {} {}, this sampler {}: an epoch can only go on with the "
-                                 "same data in the same order; use the same {} or start from a whole epoch",
+                     fmt::format("the saved sampler state has {} {}, this sampler {}: an epoch can only continue with "
+                                 "the same data in the same order; use the same {} or start from a whole epoch",
                                  what, saved, now, what));
   };
   const SamplerState mine = this->state();

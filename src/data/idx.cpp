@@ -51,7 +51,7 @@ std::vector<std::int64_t> read_dimensions(PackedFile& file, const std::filesyste
   return dimensions;
 }
 
-// UINT64_MAX when it is more than can be counted, also beside a dimension of 0: LibTorch multiplies them all.
+// UINT64_MAX on overflow, even if another dimension is 0: LibTorch multiplies them all.
 std::uint64_t promised_bytes(const std::vector<std::int64_t>& dimensions) {
   std::int64_t product = 1;
   bool any_empty = false;
@@ -76,7 +76,7 @@ torch::Tensor read_idx(const std::filesystem::path& path, std::span<const std::i
   }
   torch::Tensor values = torch::empty(dimensions, torch::kUInt8);
   read_all(file, path, {values.mutable_data_ptr<std::uint8_t>(), static_cast<std::size_t>(bytes)}, "values");
-  // One more byte must not be there; looking for it also makes zlib verify the checksum.
+  // There must be no further byte. The attempt to read one also makes zlib verify the checksum.
   std::array<std::uint8_t, 1> more{};
   const std::uint64_t end = file.position();
   if (file.read(more) != 0) {

@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-// Which files were corrupt. Shared by copies of a dataset, so that all of them count together.
+// The corrupt files so far. Copies of a dataset share it.
 class ImageDataset::CorruptLog {
  public:
   void add(std::int64_t index, const std::string& name, const std::string& reason) LOCKSTEP_EXCLUDES(mutex_) {
@@ -39,7 +39,7 @@ class ImageDataset::CorruptLog {
   std::int64_t samples_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-// A batch that is being filled; its memory is taken when the first sample's shape is known.
+// A batch that is being filled. Its memory is allocated when the shape of the first sample is known.
 struct ImageDataset::Batch {
   std::int64_t capacity = 0;
   std::int64_t samples = 0;
@@ -76,7 +76,7 @@ Example ImageDataset::get(std::int64_t index) const {
   return {batch.data[0], batch.target[0]};
 }
 
-// The picture of `source`, drawn for `key`. A Status for a corrupt picture; throws for everything else.
+// Adds the picture of `source`, drawn for `key`. Returns an error for a corrupt picture, and throws every other one.
 Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
                                 Batch& batch) const {
   thread_local std::vector<std::uint8_t> scratch;
@@ -94,8 +94,12 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
                                   name(source), shape.channels, shape.height, shape.width, batch.shape.channels,
                                   batch.shape.height, batch.shape.width));
   }
-  Status status = transform_.apply(plan, bytes.value(), options_.decode, batch.place());
-  if (!status.ok()) return status.with_context(name(source));
+  try {
+    transform_.apply(plan, bytes.value(), options_.decode, batch.place());
+  } catch (const DataError& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) throw;  // the transforms are wrong, not the picture
+    return Status(error.code(), error.what()).with_context(name(source));
+  }
   batch.target.mutable_data_ptr<std::int64_t>()[batch.samples] = label(source);
   ++batch.samples;
   return {};
@@ -103,7 +107,7 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
 
 void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context,
                                   Batch& batch) const {
-  constexpr std::int64_t kMostTries = 64;  // that many corrupt files in a row: something else is wrong
+  constexpr std::int64_t kMostTries = 64;  // with so many corrupt files in a row, something else is wrong
   Status status;
   for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
     const std::int64_t source = (index + tries) % size();

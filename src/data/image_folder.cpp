@@ -7,9 +7,7 @@ namespace {
 
 std::shared_ptr<const FolderIndex> index_or_throw(const std::filesystem::path& root,
                                                   const FolderIndexOptions& options) {
-  Result<FolderIndex> index = index_image_folder(root, options);
-  if (!index.ok()) throw DataError(index.status().code(), index.status().message());
-  return std::make_shared<const FolderIndex>(std::move(index).value());
+  return std::make_shared<const FolderIndex>(value_or_throw(index_image_folder(root, options)));
 }
 
 }  // namespace

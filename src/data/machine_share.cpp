@@ -15,18 +15,20 @@ std::int64_t part_of(std::int64_t total, std::int64_t parts, std::int64_t index)
 std::vector<std::int64_t> batches_of_ranks(const Share& share, std::int64_t machine_batch) {
   const std::int64_t local = share.local_world_size;
   if (machine_batch < local) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("machine_batch_size {} is too small for the {} processes of this machine: each needs a "
-                                "sample at least",
-                                machine_batch, local));
+    throw DataError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("machine_batch_size {} is too small for the {} processes of this machine: each needs at "
+                    "least one sample",
+                    machine_batch, local));
   }
   const bool alike = share.nodes * local == share.world_size && share.rank % local == share.local_rank;
   if (!alike) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("machine_batch_size needs equally many processes on each machine, numbered machine by "
-                                "machine; found {} processes on {} machines, {} of them on this one (rank {}, local "
-                                "rank {}). Set batch_size on each rank instead",
-                                share.world_size, share.nodes, local, share.rank, share.local_rank));
+    throw DataError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("machine_batch_size needs the same number of processes on each machine, numbered machine by "
+                    "machine; found {} processes on {} machines, {} of them on this one (rank {}, local "
+                    "rank {}). Set batch_size on each rank instead",
+                    share.world_size, share.nodes, local, share.rank, share.local_rank));
   }
   std::vector<std::int64_t> batches(static_cast<std::size_t>(share.world_size));
   for (std::size_t rank = 0; rank < batches.size(); ++rank) {

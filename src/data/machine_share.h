@@ -1,4 +1,4 @@
-// How what a machine has is split over its processes. Pure functions.
+// Splits the resources of a machine over its processes. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace lockstep::data {
 
-// Part `index` of `total` in `parts`: sizes differ by at most one, the first ones are larger.
+// Size of part `index` when `total` is split into `parts`: sizes differ by at most one, the first parts are larger.
 std::int64_t part_of(std::int64_t total, std::int64_t parts, std::int64_t index);
 
 // The batch size of each rank when every machine has batches of `machine_batch` samples. Throws DataError
-// (kInvalidArgument) when a process would get none, or when machines have different numbers of processes, since then
-// nobody knows the others' sizes.
+// (kInvalidArgument) when a process would get no sample, or when machines have different numbers of processes: a
+// process cannot know the batch sizes of other machines then.
 std::vector<std::int64_t> batches_of_ranks(const Share& share, std::int64_t machine_batch);
 
-// Workers of this process: its part of the machine's, at least one.
+// Workers of this process: its share of the machine's, at least one.
 int workers_of_process(const Share& share, int machine_workers);
 
-// Cores that this process may count on: those that it may run on; when these are all `online` ones of the machine, so
-// that nobody has shared them out, its part of them.
+// Cores for this process: those that it may run on. If it may run on all `online` cores of the machine, no launcher has
+// split them, and this process takes its share of them.
 int cores_of_process(const Share& share, int allowed, int online);
 
 }  // namespace lockstep::data

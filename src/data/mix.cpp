@@ -32,7 +32,7 @@ void check(const Example& batch, const MixOptions& options, std::int64_t dimensi
           fmt::format("labels from {} to {}", low, high));
 }
 
-// Marsaglia and Tsang (2000); shapes below 1 by boosting.
+// Marsaglia and Tsang (2000), with their boost for shapes below 1.
 double gamma(double shape, CounterRandom& random) {
   if (shape < 1.0) return gamma(shape + 1.0, random) * std::pow(1.0 - random.uniform(), 1.0 / shape);
   const double d = shape - 1.0 / 3.0;

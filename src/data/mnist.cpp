@@ -17,7 +17,7 @@ constexpr std::int64_t kSide = 28;
 constexpr std::int64_t kPixels = kSide * kSide;
 constexpr std::uint8_t kClasses = 10;
 
-// "images-idx3" -> the one existing file among the names it may have.
+// "images-idx3" -> the only existing file among its possible names.
 fs::path find_file(const fs::path& root, std::string_view split, std::string_view kind) {
   const std::array folders = {root, root / "MNIST" / "raw", root / "FashionMNIST" / "raw"};
   std::vector<std::string> tried;

@@ -11,17 +11,12 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib's code for a gzip header, no other
-
-template <typename T>
-T or_throw(Result<T> result) {
-  if (!result.ok()) throw DataError(result.status().code(), result.status().message());
-  return std::move(result).value();
-}
+constexpr int kGzipOnly = 16 + MAX_WBITS;  // makes zlib accept gzip headers only
 
 }  // namespace
 
-PackedFile::PackedFile(std::filesystem::path path) : path_(std::move(path)), file_(or_throw(RegularFile::open(path_))) {
+PackedFile::PackedFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(value_or_throw(RegularFile::open(path_))) {
   if (refill() && zlib_.avail_in >= 2) packed_ = buffer_[0] == 0x1f && buffer_[1] == 0x8b;
   if (packed_ && ::inflateInit2(&zlib_, kGzipOnly) != Z_OK) {
     throw DataError(ErrorCode::kIo, fmt::format("{}: zlib cannot start: out of memory", path_.native()));
@@ -33,7 +28,7 @@ PackedFile::~PackedFile() {
 }
 
 bool PackedFile::refill() {
-  const std::size_t got = or_throw(file_.read(buffer_));
+  const std::size_t got = value_or_throw(file_.read(buffer_));
   file_read_ += got;
   zlib_.next_in = buffer_.data();
   zlib_.avail_in = static_cast<uInt>(got);
@@ -60,7 +55,7 @@ std::size_t PackedFile::copy(std::span<std::uint8_t> out) {
   return count;
 }
 
-// At least one byte, or 0 at the end of the data.
+// Returns at least one byte, or 0 at the end of the data.
 std::size_t PackedFile::unpack(std::span<std::uint8_t> out) {
   const auto room = static_cast<uInt>(std::min<std::size_t>(out.size(), 1U << 30));
   zlib_.next_out = out.data();
@@ -77,7 +72,7 @@ std::size_t PackedFile::unpack(std::span<std::uint8_t> out) {
   return room - zlib_.avail_out;
 }
 
-// gzip files may hold several members one after another, and nothing else.
+// A gzip file may hold several members one after another, and nothing else.
 void PackedFile::end_member() {
   if (zlib_.avail_in == 0 && !refill()) {
     ended_ = true;

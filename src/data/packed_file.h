@@ -1,4 +1,4 @@
-// The bytes of a file, unpacked on the way when it is gzip. Which it is, its first two bytes tell, not its name.
+// Reads a file, and unpacks it if it is gzip. Its first two bytes decide that, not its name.
 #pragma once
 
 #include <zlib.h>
@@ -14,19 +14,19 @@ namespace lockstep::data {
 
 class PackedFile {
  public:
-  // Throws DataError (kNotFound, kPermission, kIo; kCorrupt for what is not a regular file).
+  // Throws DataError (kNotFound, kPermission, kIo; kCorrupt if it is not a regular file).
   explicit PackedFile(std::filesystem::path path);
   ~PackedFile();
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
 
-  // Fills `out`, or as much of it as there are bytes left, and answers how much. Reading past the end of gzip data
-  // checks its checksum. Throws DataError (kIo, kCorrupt).
+  // Fills `out`, or less at the end of the file, and returns the number of bytes. A read past the end of gzip data
+  // verifies its checksum. Throws DataError (kIo, kCorrupt).
   std::size_t read(std::span<std::uint8_t> out);
 
   // Unpacked bytes read so far.
   std::uint64_t position() const { return position_; }
-  // The file cannot unpack to more bytes than this: deflate never packs better than about 1 to 1032.
+  // The file cannot unpack to more bytes than this: deflate packs at most about 1032 to 1.
   std::uint64_t most_bytes() const { return packed_ ? file_.size() * 1040 : file_.size(); }
 
  private:
@@ -38,11 +38,11 @@ class PackedFile {
 
   std::filesystem::path path_;
   RegularFile file_;
-  std::uint64_t file_read_ = 0;  // bytes of the file that have been in the buffer
+  std::uint64_t file_read_ = 0;  // bytes that were read from the file
   std::uint64_t position_ = 0;
   bool packed_ = false;
   bool ended_ = false;  // all gzip data is unpacked
-  z_stream zlib_{};     // its next_in and avail_in also serve plain files
+  z_stream zlib_{};     // plain files use its next_in and avail_in too
   std::array<std::uint8_t, 64 * 1024> buffer_;
 };
 

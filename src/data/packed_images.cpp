@@ -3,18 +3,11 @@
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
-namespace {
-
-PackReader open_or_throw(const std::filesystem::path& file) {
-  Result<PackReader> pack = PackReader::open(file);
-  if (!pack.ok()) throw DataError(pack.status().code(), pack.status().message());
-  return std::move(pack).value();
-}
-
-}  // namespace
 
 PackedImages::PackedImages(const std::filesystem::path& file, Compose transform, const ImageOptions& options)
-    : ImageDataset(std::move(transform), options), pack_(open_or_throw(file)), file_(file.native()) {}
+    : ImageDataset(std::move(transform), options),
+      pack_(value_or_throw(PackReader::open(file))),
+      file_(file.native()) {}
 
 Result<std::span<const std::uint8_t>> PackedImages::read_picture(std::int64_t index,
                                                                  std::vector<std::uint8_t>& /*scratch*/) const {

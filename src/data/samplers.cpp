@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::int64_t kMostWeights = std::int64_t{1} << 24;  // of torch.multinomial
+constexpr std::int64_t kMostWeights = std::int64_t{1} << 24;  // the limit of torch.multinomial
 
 at::Generator generator_for(std::uint64_t seed, std::int64_t epoch) {
   return at::make_generator<at::CPUGeneratorImpl>(seed + static_cast<std::uint64_t>(epoch));
@@ -115,8 +115,8 @@ StratifiedSampler::StratifiedSampler(std::vector<std::int64_t> labels)
   fingerprint_ = fingerprint.value();
 }
 
-// The j-th of a class's n samples belongs at (j + 1/2) / n of the epoch. A random permutation numbers the samples of
-// each class and, since the sort is stable, also decides among classes that want the same place.
+// The j-th of n samples of a class comes at (j + 1/2) / n of the epoch. A random permutation numbers the samples of
+// each class. The sort is stable, so the permutation also decides between classes with the same place.
 torch::Tensor StratifiedSampler::sequence(std::uint64_t seed, std::int64_t epoch) const {
   at::Generator generator = generator_for(seed, epoch);
   const torch::Tensor shuffled = permutation(dataset_size(), generator);

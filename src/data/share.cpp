@@ -18,9 +18,7 @@ Share share_of_process() {
 }
 
 Share share_from(const Environment& environment) {
-  const Result<launch::World> found = launch::resolve_world({}, environment);
-  if (!found.ok()) throw DataError(found.status().code(), found.status().message());
-  return share_in(found.value());
+  return share_in(value_or_throw(launch::resolve_world({}, environment)));
 }
 
 }  // namespace lockstep::data

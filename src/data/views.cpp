@@ -18,14 +18,15 @@ void require_index(std::int64_t index, std::int64_t size) {
   throw SampleError(index, fmt::format("expected an index from 0 to {}", size - 1));
 }
 
-// The keys of a call, which are the view's own indices when nobody above it has set others.
+// The context with keys: the view's own indices, unless an outer view has set others.
 SampleContext with_keys(std::span<const std::int64_t> indices, const SampleContext& context) {
   SampleContext result = context;
   if (result.keys.empty()) result.keys = indices;
   return result;
 }
 
-// The batch of `inner` indices of the dataset below, which are this view's `outer`. Errors name the latter.
+// The batch of the `inner` indices of the inner dataset. `outer` are the same samples as indices of this view, for
+// errors.
 Example batch_below(const Dataset& dataset, std::span<const std::int64_t> outer, std::span<const std::int64_t> inner,
                     const SampleContext& context) {
   try {
@@ -96,7 +97,7 @@ Example ConcatDataset::part_of_batch(std::size_t part, std::span<const std::int6
 }
 
 Example ConcatDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  std::vector<std::vector<std::size_t>> positions(datasets_.size());  // in the batch, of each part's samples
+  std::vector<std::vector<std::size_t>> positions(datasets_.size());  // of the samples of each part in the batch
   for (std::size_t i = 0; i < indices.size(); ++i) positions[part_of(indices[i])].push_back(i);
   std::vector<Example> examples(indices.size());
   for (std::size_t part = 0; part < positions.size(); ++part) {

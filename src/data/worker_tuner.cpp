@@ -22,7 +22,7 @@ void WorkerTuner::decide() {
   const double wait = Seconds(sum_.wait).count();
   const double free_cores = cores_ - sum_.busy_cores / kBatchesBetween;
   const bool starved = wait > 0.05 * (step + wait);
-  // What the present workers cannot do: in the time of a step they make fewer batches than one.
+  // In the time of a step, the present workers make less than one batch.
   const bool too_few = make > workers_ * step;
   if (starved && too_few && workers_ < cores_ && free_cores >= 0.5) {
     ++workers_;

@@ -1,34 +1,35 @@
-// How many workers a loader should have, judged from what its consumer and they measured. Pure: no clock, no threads.
+// Decides how many workers a loader should have, from measured times. Pure: no clock, no threads.
 #pragma once
 
 #include <chrono>
 
 namespace lockstep::data {
 
-// Of one batch.
+// Measurements of one batch.
 struct BatchTimes {
-  std::chrono::nanoseconds make{};  // a worker's time for it
-  std::chrono::nanoseconds step{};  // the consumer's own work before it asked for the batch
-  std::chrono::nanoseconds wait{};  // what the consumer then waited
-  double busy_cores = 0;            // of this process, on average since the batch before
+  std::chrono::nanoseconds make{};  // the time of the worker that made it
+  std::chrono::nanoseconds step{};  // the consumer's work before it asked for the batch
+  std::chrono::nanoseconds wait{};  // how long the consumer then waited
+  double busy_cores = 0;            // of this process, on average since the last batch
 };
 
 // Starts with one worker. After every few batches:
-//   - the consumer waited more than a twentieth of the time, and half a core is free, and the times say that more
-//     workers would be used: one more;
-//   - the consumer never waited, and one worker less would still make batches a tenth faster than they are used: one
-//     less.
+//   - one more, if the consumer waited more than a twentieth of the time, at least half a core is free, and the present
+//     workers make batches more slowly than the consumer uses them;
+//   - one less, if the consumer waited less than that, and the remaining workers would still make batches a tenth
+//   faster
+//     than the consumer uses them.
 class WorkerTuner {
  public:
-  // At most one worker a core.
+  // At most one worker for each core.
   explicit WorkerTuner(int cores) : cores_(cores < 1 ? 1 : cores) {}
 
   int workers() const { return workers_; }
   int most() const { return cores_; }
 
-  // So many workers cannot be had: never again asks for them.
+  // The system refused so many workers: never asks for them again.
   void stay_below(int workers) { workers_ = cores_ = workers - 1; }
-  // The number of workers from now on.
+  // Adds the times of a batch, and returns the number of workers from now on.
   int note(const BatchTimes& times);
 
  private:

@@ -98,9 +98,10 @@ void Reducer::Impl::drop_unfinished_gradients() {
 
 void Reducer::Impl::detach_hooks() {
   drop_unfinished_gradients();
-  for (Entry& entry : entries_) {
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    const Entry& entry = entries_[index];
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
-    if (entry.slot) placement_learner_->set_slot(&entry - entries_.data(), nullptr);
+    if (entry.slot) placement_learner_->set_slot(index, nullptr);
   }
   if (placement_learner_) placement_learner_->end();
 }
@@ -168,7 +169,7 @@ void Reducer::Impl::on_gradient(std::size_t index) {
               entry.expected,
               ". If parts of the model run backward several times in a "
               "pass (reentrant checkpointing), make the first pass do the same, or use no_sync() for all but the last");
-  place(entry, /*shadow=*/false);
+  place(index, /*shadow=*/false);
   if (entry.arrivals == entry.expected) --bucket.pending;
   entry.ready = true;
   start_complete_buckets();
@@ -232,12 +233,13 @@ void Reducer::Impl::shadow_pass() {
 }
 
 // Brings the gradient to its place in the bucket, where it usually is already.
-void Reducer::Impl::place(Entry& entry, bool shadow) {
+void Reducer::Impl::place(std::size_t index, bool shadow) {
+  Entry& entry = entries_[index];
   torch::Tensor& gradient = entry.parameter.mutable_grad();
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();  // no rank's was in the first pass
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
-  used_.mutable_data_ptr<float>()[&entry - entries_.data()] = used ? 1.0F : 0.0F;
+  used_.mutable_data_ptr<float>()[index] = used ? 1.0F : 0.0F;
   const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
   if (used && same_memory(gradient, entry.view)) {
     ++placed_now_;
@@ -318,7 +320,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
     if (entry.info.sparse) {
       used_.mutable_data_ptr<float>()[i] = entry.parameter.grad().defined() && !shadow ? 1.0F : 0.0F;
     } else if (first || shadow || !entry.ready) {
-      place(entry, shadow);  // in the first pass all, later those that no gradient reached: what they have, or zeros
+      place(i, shadow);  // in the first pass all, later those that no gradient reached: what they have, or zeros
     }
   }
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);

@@ -74,7 +74,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void record_ready(std::size_t index);
   void check_unchanged(const Entry& entry) const;
   [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
-  void place(Entry& entry, bool shadow);
+  void place(std::size_t index, bool shadow);
   void copy_to_view(Entry& entry);
   void relocate(Bucket& bucket);
   void start_bucket(Bucket& bucket, std::size_t index);

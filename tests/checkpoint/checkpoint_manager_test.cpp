@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "lockstep/base/environment.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"
 #include "support/thread_limit.h"
@@ -75,14 +77,14 @@ TEST_F(CheckpointFolders, KeepTheLastAndTheBest) {
   for (std::int64_t step = 0; step < 6; ++step) {
     manager.save(step, state_of(static_cast<double>(step)), accuracy[static_cast<std::size_t>(step)]);
   }
-  EXPECT_EQ(manager.steps(), (Steps{3, 4, 5}));  // of equals the later
+  EXPECT_EQ(manager.steps(), (Steps{3, 4, 5}));  // the later one of equal metrics
   EXPECT_EQ(files_in(folder_), 3U);
   EXPECT_EQ(weight_of(*manager.load_latest()), 5.0);
   EXPECT_EQ(manager.load_latest()->metric(), 0.4);
   EXPECT_EQ(manager.load_best()->step(), 3);
   EXPECT_EQ(weight_of(manager.load(4)), 4.0);
 
-  // Another program, later.
+  // A later program.
   CheckpointManager other(folder_, {.keep_last = 1});
   other.save(6, state_of(6), 0.0);
   EXPECT_EQ(other.steps(), (Steps{3, 6}));
@@ -117,7 +119,7 @@ void write_header(const std::filesystem::path& path, const std::string& header) 
   file.write(reinterpret_cast<const char*>(&length), sizeof length) << header;
 }
 
-// Whatever is wrong with the newest one.
+// For every fault of the newest checkpoint.
 TEST_F(CheckpointFolders, EveryKindOfBadFileIsPassedOver) {
   CheckpointManager manager(folder_, {.keep_last = 100});
   manager.save(1, state_of(1));
@@ -150,7 +152,7 @@ TEST_F(CheckpointFolders, EveryKindOfBadFileIsPassedOver) {
     const std::string log = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(found);
     EXPECT_EQ(found->step(), 1);
-    // One that is gone by the time it is read is no bad file.
+    // A file that is removed before it is read is not a bad file.
     const bool gone = std::string(what) == "a link to nothing";
     EXPECT_EQ(log.find("step-000000002.ckpt") == std::string::npos, gone) << log;
     std::filesystem::remove_all(path);
@@ -192,7 +194,7 @@ TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
   }
 }
 
-// The destructor finishes it.
+// The destructor waits for the save.
 TEST_F(CheckpointFolders, NoAsynchronousSaveIsLost) {
   { CheckpointManager(folder_, {.asynchronous = true}).save(1, state_of(1)); }
   EXPECT_EQ(CheckpointManager(folder_).load_latest()->step(), 1);
@@ -209,7 +211,7 @@ TEST_F(CheckpointFolders, AFifoInPlaceOfACheckpointIsPassedOver) {
   EXPECT_EQ(code_of([&] { manager.save(2, state_of(2)); }), ErrorCode::kInvalidArgument);
 }
 
-// A limit on the size of files stands for a full disk.
+// A limit on file sizes simulates a full disk.
 TEST_F(CheckpointFolders, AFullDiskCostsNothingThatWasThere) {
   for (const bool asynchronous : {false, true}) {
     CheckpointManager manager(folder_, {.asynchronous = asynchronous});
@@ -228,7 +230,7 @@ TEST_F(CheckpointFolders, AFullDiskCostsNothingThatWasThere) {
     }
     EXPECT_EQ(files_in(folder_), 1U);
     EXPECT_EQ(weight_of(*manager.load_latest()), 1.0);
-    manager.save(3, state_of(3));  // the error has been told once
+    manager.save(3, state_of(3));  // the error was reported once
     manager.wait();
     std::filesystem::remove(manager.path_of(3));
   }
@@ -262,12 +264,12 @@ TEST_F(CheckpointFolders, OtherFilesAreLeftAlone) {
 constexpr const char* kWriterFolder = "LOCKSTEP_TEST_WRITER_FOLDER";
 constexpr std::int64_t kElements = 200000;
 
-// Not a test by itself: the process that CheckpointWriterFault kills. Without its variable it has nothing to do.
+// Not a test: the process that CheckpointWriterFault kills. Without its environment variable it does nothing.
 TEST(CheckpointWriterProcess, SavesUntilItIsKilled) {
-  const char* folder = std::getenv(kWriterFolder);
-  if (folder == nullptr) return;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test be killed itself
-  CheckpointManager manager(folder, {.keep_last = 2});
+  const std::optional<std::string> folder = Environment::of_process().get(kWriterFolder);
+  if (!folder) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if the test itself is killed
+  CheckpointManager manager(*folder, {.keep_last = 2});
   const auto latest = manager.load_latest();
   for (std::int64_t step = latest ? latest->step() + 1 : 0;; ++step) {
     manager.save(step, state_of(static_cast<double>(step), kElements));
@@ -295,7 +297,7 @@ TEST(CheckpointWriterFault, ThereIsAlwaysAGoodCheckpointHoweverOftenTheWriterIsK
   for (int round = 0; round < 12; ++round) {
     const pid_t writer = start_writer(scratch.path());
     ASSERT_GT(writer, 0);
-    // It has begun when it has saved something; where in the next save it then is, is chance.
+    // It has begun when it has saved something. The kill then hits the next save at a random place.
     const auto started = [&] {
       const Steps steps = reader.steps();
       return !steps.empty() && steps.back() > last;
@@ -306,13 +308,13 @@ TEST(CheckpointWriterFault, ThereIsAlwaysAGoodCheckpointHoweverOftenTheWriterIsK
     ASSERT_EQ(::waitpid(writer, nullptr, 0), writer);
     testing::internal::CaptureStderr();
     const auto latest = reader.load_latest();
-    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not one damaged file
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // no damaged file
     ASSERT_TRUE(latest);
     EXPECT_GT(latest->step(), last);
     last = latest->step();
     EXPECT_EQ(weight_of(*latest, kElements), static_cast<double>(last));
   }
-  // Each kill may have left a temporary file or an old checkpoint; the next writer that lives removes them all.
+  // Each kill may leave a temporary file or an old checkpoint: the next writer removes them all.
   CheckpointManager(scratch.path(), {.keep_last = 2}).save(last + 1, state_of(1));
   EXPECT_EQ(files_in(scratch.path()), 2U);
 }

@@ -28,7 +28,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What DataParallel wrappers do to names.
+// Changes names as DataParallel wrappers do.
 struct WrapperImpl : torch::nn::Module {
   explicit WrapperImpl(const Net& net) { register_module("module", net); }
 };
@@ -96,7 +96,7 @@ class OptimizerCheckpoints : public testing::TestWithParam<std::string> {
   test::ScratchFolder folder_;
 };
 
-// Six steps are the same as three, a new process's three after loading; dropout included.
+// Six steps give the same bits as three and, after loading, three more, with dropout.
 TEST_P(OptimizerCheckpoints, TrainingGoesOnWithTheSameBits) {
   const MakeOptimizer& make = optimizers().at(GetParam());
   const auto path = folder_.path() / "state";
@@ -114,7 +114,7 @@ TEST_P(OptimizerCheckpoints, TrainingGoesOnWithTheSameBits) {
   torch::manual_seed(99);
   Net resumed;
   const auto other = make(resumed);
-  train(resumed, *other, 0, 1);  // state that must be replaced
+  train(resumed, *other, 0, 1);  // restoring must replace this state
   other->param_groups()[0].options().set_lr(7.0);
   const Checkpoint loaded = Checkpoint::load(path);
   loaded.restore_model(*resumed);
@@ -180,7 +180,7 @@ TEST(Checkpoint, ModulePrefixIsNeverWrittenAndStrippedWhenRead) {
   state.restore_model(third_wrapper);
   expect_equal(net, third);
 
-  // A file with the prefix.
+  // A file with the prefix "module.".
   const test::ScratchFolder folder;
   TensorFile file;
   for (const auto& entry : net->named_parameters())

@@ -11,7 +11,7 @@ namespace {
 namespace optim = torch::optim;
 using Plateau = optim::ReduceLROnPlateauScheduler;
 
-// A user's own: the rate falls more slowly with each step.
+// A user's own scheduler: the rate falls more slowly with each step.
 class Slowing : public optim::LRScheduler {
  public:
   using LRScheduler::LRScheduler;
@@ -47,7 +47,7 @@ std::string error_of_restoring(const Checkpoint& checkpoint, Scheduler& schedule
   return "no error";
 }
 
-// Ten steps at once and with a new process after each number of them: the same rates after each step.
+// Ten steps without a stop, and with a restore after any number of them: the same rates after each step.
 template <typename Make, typename Step>
 void expect_same_rates_when_resumed(Make make, Step step) {
   constexpr int kSteps = 10;
@@ -63,7 +63,7 @@ void expect_same_rates_when_resumed(Make make, Step step) {
 
     Parts resumed;
     auto other = make(resumed.optimizer);
-    for (int i = 0; i < 3; ++i) step(other, 5 - i);  // state that must be replaced
+    for (int i = 0; i < 3; ++i) step(other, 5 - i);  // restoring must replace this state
     const Checkpoint loaded = Checkpoint::load(folder.path() / "state");
     loaded.restore_optimizer(resumed.optimizer);
     loaded.restore_scheduler(other);

@@ -20,7 +20,7 @@ class TensorFiles : public testing::Test {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
   void put(const std::string& bytes) { folder_.write("a.ckpt", bytes); }
-  // A file with this header and so many bytes of data.
+  // Writes a file with this header and this many bytes of data.
   void put_header(const std::string& json, std::size_t data = 0) {
     std::string length(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i));
@@ -71,7 +71,7 @@ TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-// Elements are saved, not what happens to lie in memory.
+// The elements of a tensor are saved, not the memory behind it.
 TEST_F(TensorFiles, GiveBackTheElementsOfEveryView) {
   const auto complex_values = torch::complex(torch::arange(20.0F), torch::arange(20.0F) + 0.5F).view({4, 5});
   std::map<std::string, torch::Tensor> bases{{"complex", complex_values}, {"real", torch::arange(20.0F).view({4, 5})}};
@@ -93,7 +93,7 @@ TEST_F(TensorFiles, GiveBackTheElementsOfEveryView) {
   for (const auto& [name, tensor] : file.tensors) EXPECT_TRUE(torch::equal(read.tensors.at(name), tensor)) << name;
 }
 
-// Every byte, and every length.
+// Changes every byte, and cuts at every length.
 TEST_F(TensorFiles, EveryDamageIsNoticed) {
   write_tensor_file(path(), {{{"a", torch::arange(5)}, {"b", torch::ones({2, 2})}}, {{"step", "3"}}});
   const std::string good = bytes();
@@ -158,7 +158,7 @@ std::string repeated(std::string_view text, int times) {
   return result;
 }
 
-// Deep enough to exhaust the stack of whoever goes down with the nesting: reading, printing, copying or freeing it.
+// Nesting so deep that recursion over it (reading, printing, copying, freeing) would overflow the stack.
 TEST_F(TensorFiles, NestingDoesNotExhaustTheStack) {
   constexpr int kDepth = 1'000'000;
   for (const auto& [opening, closing] :

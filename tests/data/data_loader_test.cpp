@@ -46,7 +46,7 @@ Batches one_epoch(DataLoader& loader) {
   return batches;
 }
 
-// The loader as a program of its own would have it: the test's environment must not matter.
+// Options for rank 0 of 1, so that the environment of the test does not matter.
 DataLoaderOptions alone(DataLoaderOptions options) {
   options.rank = 0;
   options.world_size = 1;
@@ -71,7 +71,7 @@ TEST(DataLoader, BatchesAreTheSameForAnyNumberOfWorkers) {
   for (int epoch = 0; epoch < 4; ++epoch) {
     const Batches expected = one_epoch(plain);
     EXPECT_EQ(one_epoch(threaded), expected);
-    EXPECT_NE(expected, first);  // each epoch is shuffled anew without being told
+    EXPECT_NE(expected, first);  // each epoch is shuffled without set_epoch
     first = expected;
     EXPECT_EQ(threaded.epoch(), epoch);
   }
@@ -124,7 +124,7 @@ TEST(DataLoader, GoesOnMidEpochWithOtherWorkers) {
 
   DataLoader resumed(Numbers(50), alone({.batch_size = 4, .shuffle = true}));
   resumed.load_state(state);
-  resumed.set_epoch(1);  // a program that counts epochs itself says where it is
+  resumed.set_epoch(1);  // as a program that counts epochs itself does
   EXPECT_EQ(resumed.state(), state);
   EXPECT_EQ(one_epoch(resumed), rest);
   EXPECT_EQ(one_epoch(resumed), next_epoch);
@@ -142,7 +142,7 @@ TEST(DataLoader, ErrorsNameTheSample) {
       EXPECT_STREQ(error.what(), "sample 13: the disk is on fire");
       EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
     }
-    EXPECT_EQ(batches, 3);  // those before it came
+    EXPECT_EQ(batches, 3);  // the batches before the error
     EXPECT_EQ(loader.state().consumed, 12);
   }
 }
@@ -179,7 +179,7 @@ TEST(DataLoader, NothingIsLeftOfItsThreads) {
     auto batch = loader.begin();
     for (int taken = 0; taken < i; ++taken) ++batch;
   }
-  // A joined thread leaves the table a moment after it has been joined.
+  // A thread may be in /proc for a moment after it was joined.
   while (threads() > before) std::this_thread::yield();
 }
 
@@ -229,7 +229,7 @@ TEST(DataLoader, TellsTheDatasetForWhichSeedAndEpoch) {
 }
 
 TEST(DataLoader, FirstComeDeliversEachBatchOnceAndKeepsTheCursorBehindTheGaps) {
-  // The first batch is not ready before the consumer has got another.
+  // The first batch becomes ready only after the consumer has got another one.
   class Slow : public Dataset {
    public:
     explicit Slow(std::shared_ptr<std::atomic<bool>> go) : go_(std::move(go)) {}
@@ -295,7 +295,7 @@ TEST(DataLoader, TakesTheOrderOfASampler) {
   EXPECT_THROW(DataLoader(Numbers(4), alone({.sampler = sampler})), DataError);
 }
 
-// Writes 1 MiB a batch straight into the loader's memory.
+// Writes batches of 1 MiB directly into the loader's memory.
 class Wide : public Dataset {
  public:
   std::int64_t size() const override { return 64; }
@@ -349,7 +349,7 @@ TEST(DataLoader, MemoryStaysFlatOverTwentyEpochs) {
   run(3);
   const std::int64_t before = resident_kib();
   run(20);
-  // A leak of one batch an epoch would be 40 MiB.
+  // A leak of one batch in each epoch would be 40 MiB.
   EXPECT_LT(resident_kib() - before, 20 * 1024);
 }
 

@@ -15,7 +15,7 @@ std::vector<std::int64_t> part(const DataPartitioner& partitioner, int i) {
   return {indices.begin(), indices.end()};
 }
 
-// random.Random(1234).shuffle(list(range(n))) of CPython.
+// The result of random.Random(1234).shuffle(list(range(n))) in CPython.
 TEST(DataPartitioner, ShufflesAsPythonDoes) {
   EXPECT_EQ(part(DataPartitioner(10, {1.0}), 0), (std::vector<std::int64_t>{2, 8, 3, 5, 6, 4, 9, 0, 1, 7}));
   const DataPartitioner thousand(1000, {0.005, 0.992, 0.003});
@@ -23,7 +23,7 @@ TEST(DataPartitioner, ShufflesAsPythonDoes) {
   EXPECT_EQ(part(thousand, 2), (std::vector<std::int64_t>{451, 796, 989}));
 }
 
-TEST(DataPartitioner, DealsByFractions) {
+TEST(DataPartitioner, SplitsByFractions) {
   const DataPartitioner partitioner(11, std::vector<double>(3, 1.0 / 3));
   ASSERT_EQ(partitioner.partitions(), 3);
   std::set<std::int64_t> seen;

@@ -80,7 +80,7 @@ TEST(DistributedSampler, GoesOnWhereItStopped) {
   EXPECT_EQ(resumed.state(), state);
 }
 
-// Worlds of 3, 5, 2 and 1 take turns in one epoch.
+// 3, 5, 2 and 1 ranks take turns in one epoch.
 TEST(DistributedSampler, EverySampleOnceThoughTheWorldSizeChanges) {
   const std::int64_t size = 103;
   std::map<std::int64_t, int> seen;
@@ -115,7 +115,7 @@ TEST(DistributedSampler, RefusesWhatCannotBeRight) {
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2, .rank = 2}), DataError);
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 0}), DataError);
   EXPECT_THROW(DistributedSampler(5, {.drop_last = true, .exact = true}), DataError);
-  EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2}), DataError);  // which of them?
+  EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2}), DataError);  // without a rank
   EXPECT_THROW(DistributedSampler(5, {.rank = 0}), DataError);
   DistributedSampler sampler(5, {.num_replicas = 2, .rank = 0});
   EXPECT_THROW(sampler.advance(4), DataError);

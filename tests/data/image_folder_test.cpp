@@ -8,7 +8,7 @@
 #include <numbers>
 #include <set>
 
-#include "data/image/encoders.h"
+#include "data/image/picture_files.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/mix.h"
@@ -17,12 +17,8 @@
 namespace lockstep::data {
 namespace {
 
-std::string text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string jpeg(std::uint32_t seed) {
-  return text(test::encode_jpeg(test::make_picture(48, 36, seed)));
+  return test::text(test::encode_jpeg(test::make_picture(48, 36, seed)));
 }
 
 // 3 classes of 4 pictures.
@@ -105,7 +101,7 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   }
   const ImageFolder replacing = make(OnCorrupt::kReplace);
   const Example full = replacing.get_batch(indices);
-  EXPECT_TRUE(torch::equal(full.target, torch::tensor({0, 1, 1, 1})));  // 4.jpg is of the next class
+  EXPECT_TRUE(torch::equal(full.target, torch::tensor({0, 1, 1, 1})));  // 4.jpg belongs to the next class
   EXPECT_TRUE(torch::equal(make(OnCorrupt::kReplace).get_batch(indices).data, full.data));
   ASSERT_EQ(replacing.corrupt_files().size(), 2U);
   EXPECT_EQ(replacing.corrupt_samples(), 3);  // 2 is replaced by 3, which is corrupt too
@@ -117,7 +113,7 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   EXPECT_THROW(skipping.get_batch(all_bad), SampleError);
 }
 
-// Its size alone would take gigabytes for the batch, or as many for its pixels.
+// The size in its header would take gigabytes for the batch or for the pixels.
 TEST(ImageFolder, BombsAreRefusedBeforeMemoryIsTaken) {
   const test::ScratchFolder folder;
   std::string bomb = jpeg(0);
@@ -138,7 +134,7 @@ TEST(ImageFolder, BombsAreRefusedBeforeMemoryIsTaken) {
   EXPECT_EQ(replacing.get_batch(both).data.sizes(), (std::vector<std::int64_t>{2, 3, 36, 48}));
 }
 
-// Who lets go of a batch gives its memory back to the loader: none is taken anew.
+// The memory of a dropped batch goes back to the loader, which reuses it.
 TEST(ImageFolder, BatchesComeInMemoryThatIsUsedAgain) {
   const test::ScratchFolder folder;
   fill(folder);
@@ -154,7 +150,7 @@ TEST(ImageFolder, BatchesComeInMemoryThatIsUsedAgain) {
 TEST(ImageFolder, ShapesThatDifferNameWhatIsMissing) {
   const test::ScratchFolder folder;
   folder.write("a/1.jpg", jpeg(1));
-  folder.write("a/2.jpg", text(test::encode_jpeg(test::make_picture(30, 30))));
+  folder.write("a/2.jpg", test::text(test::encode_jpeg(test::make_picture(30, 30))));
   const ImageFolder dataset(folder.path());
   try {
     dataset.get_batch(std::vector<std::int64_t>{0, 1});
@@ -194,7 +190,7 @@ TEST(ImageFolder, AFifoInPlaceOfAFileIsNamedAndNotWaitedFor) {
       << dataset.corrupt_files().at(0).reason;
 }
 
-// The largest distance from Beta(alpha, alpha)'s distribution function, which is simple for these three.
+// Compares with the distribution function of Beta(alpha, alpha), which is simple for these three values.
 TEST(Mix, SharesAreBetaDistributed) {
   const std::map<double, double (*)(double)> functions{
       {0.5, [](double x) { return 2.0 / std::numbers::pi * std::asin(std::sqrt(x)); }},
@@ -223,7 +219,8 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
   for (int trial = 0; trial < 20; ++trial) {
     const Example mixed = mixup(batch, {.num_classes = 4, .alpha = 0.4}, random);
     EXPECT_TRUE(torch::allclose(mixed.target.sum(1), torch::ones(6)));
-    const double share = mixed.target[1][1].item<double>();  // of the sample itself; its neighbour is of class 0
+    const double share =
+        mixed.target[1][1].item<double>();  // the share of the sample itself; its neighbour has class 0
     EXPECT_TRUE(torch::allclose(mixed.data[1], batch.data[1] * share + batch.data[0] * (1 - share), 1e-5, 1e-5));
     const Example cut = cutmix(batch, {.num_classes = 4}, random);
     const double own = (cut.data[1] == batch.data[1]).to(torch::kFloat).mean().item<double>();

@@ -51,7 +51,7 @@ class MnistFiles : public testing::Test {
     folder_.write("train-images-idx3-ubyte", images);
     folder_.write("train-labels-idx1-ubyte", labels);
   }
-  // What the dataset says about the folder; empty when it likes it.
+  // The error that the dataset throws for the folder; empty without one.
   std::string complaint() {
     try {
       Mnist(folder_.path(), /*train=*/true);
@@ -99,7 +99,7 @@ TEST_F(MnistFiles, FindsPackedFilesWhereTorchvisionPutsThem) {
   folder_.write("FashionMNIST/raw/t10k-labels-idx1-ubyte", gzip(label_file(20)));  // by content, not by name
   EXPECT_EQ(Mnist(folder_.path(), /*train=*/false).size(), 20);
   folder_.write("MNIST/raw/t10k-images-idx3-ubyte.gz", gzip(image_file(20)));
-  EXPECT_THROW(Mnist(folder_.path(), /*train=*/false), DataError);  // which of the two?
+  EXPECT_THROW(Mnist(folder_.path(), /*train=*/false), DataError);  // two datasets
 }
 
 TEST_F(MnistFiles, SeveralGzipMembersAreOneFile) {
@@ -152,7 +152,7 @@ TEST_F(MnistFiles, EveryDamageOfGzipDataIsNoticed) {
     flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
     folder_.write("train-images-idx3-ubyte", flipped);
     try {
-      // A few bits at the end of a deflate block mean nothing.
+      // Some bits at the end of a deflate block have no meaning.
       EXPECT_TRUE(torch::equal(Mnist(folder_.path(), /*train=*/true).images(), images)) << "byte " << i;
     } catch (const DataError&) {
     }
@@ -167,7 +167,7 @@ TEST_F(MnistFiles, HeadersCannotMakeItTakeMuchMemory) {
   const test::ScratchFolder other;
   other.write("any", word(0x803) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff));
   EXPECT_THROW(read_idx(other.path() / "any", std::array<std::int64_t, 3>{-1, -1, -1}), DataError);
-  // Also where one dimension of 0 makes their product 0.
+  // Also when a dimension of 0 makes the product 0.
   other.write("any", word(0x804) + word(0) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff));
   EXPECT_THROW(read_idx(other.path() / "any", std::array<std::int64_t, 4>{-1, -1, -1, -1}), DataError);
   other.write("any", word(0x804) + word(0xffffffff) + word(0xffffffff) + word(0xffffffff) + word(0));
@@ -189,7 +189,7 @@ TEST_F(MnistFiles, AFifoInPlaceOfAFileIsNotWaitedFor) {
   expect_complaint({"train-images-idx3-ubyte: expected a regular file, found a FIFO"});
 }
 
-// Damage anywhere, packed or not: a tensor or a DataError.
+// Damage at any place, packed or not, gives a tensor or a DataError.
 TEST_F(MnistFiles, DamagedFilesAreTensorsOrErrors) {
   constexpr int kTrials = test::repetitions(1500);
   std::mt19937 random(1);

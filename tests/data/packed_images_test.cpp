@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/image/encoders.h"
+#include "data/image/picture_files.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/image_folder.h"
@@ -11,14 +11,11 @@
 namespace lockstep::data {
 namespace {
 
-std::string text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 void fill(const test::ScratchFolder& scratch) {
   for (int i = 0; i < 6; ++i) {
     const auto picture = test::make_picture(60 + 7 * i, 50, static_cast<std::uint32_t>(i));
-    scratch.write(std::string(i % 2 == 0 ? "a/" : "b/") + std::to_string(i) + ".jpg", text(test::encode_jpeg(picture)));
+    scratch.write(std::string(i % 2 == 0 ? "a/" : "b/") + std::to_string(i) + ".jpg",
+                  test::text(test::encode_jpeg(picture)));
   }
 }
 

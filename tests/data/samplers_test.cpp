@@ -8,8 +8,8 @@
 #include <numeric>
 #include <set>
 
-#include "data/dealing.h"
 #include "data/machine_share.h"
+#include "data/partition.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/errors.h"
 
@@ -34,7 +34,7 @@ Indices whole(std::int64_t size) {
   return result;
 }
 
-// 1000 samples of four classes with shares of 50, 30, 15 and 5 %, in a row.
+// 1000 samples, sorted by class: four classes with 50, 30, 15 and 5 %.
 Indices uneven_labels() {
   Indices labels;
   for (const auto& [label, count] : std::map<std::int64_t, int>{{0, 500}, {1, 300}, {2, 150}, {3, 50}}) {
@@ -99,7 +99,7 @@ TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
   }
   EXPECT_FALSE(std::is_sorted(shortest.begin(), shortest.end()));
   EXPECT_NE(sequence(sampler, 5, 1), order);
-  // Small pools: who is with whom differs from epoch to epoch.
+  // Small pools: the groups differ from epoch to epoch.
   const LengthBucketSampler pools(lengths, {.group_size = 16, .groups_per_pool = 4});
   EXPECT_EQ(sorted(sequence(pools, 5, 0)), whole(1000));
   EXPECT_EQ(sorted(sequence(LengthBucketSampler(Indices{3, 1}, {.group_size = 16}), 0, 0)), whole(2));
@@ -119,7 +119,7 @@ TEST(Samplers, RefuseWhatCannotBeRight) {
   EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1})}), DataError);
 }
 
-// Worlds of 3, 5 and 2 take turns in one epoch, as after stops and restarts.
+// 3, 5 and 2 ranks take turns in one epoch, as after restarts.
 void expect_each_once(const std::shared_ptr<const Sampler>& order, const Indices& expected) {
   Indices seen;
   DistributedSampler first(order->dataset_size(), {.seed = 11, .order = order});
@@ -175,55 +175,56 @@ TEST(Samplers, DrawsOfTheSameSampleHaveKeysOfTheirOwn) {
   EXPECT_TRUE(DistributedSampler(3, {}).keys().empty());
 }
 
-// All ranks' positions, in the order of ranks.
-Indices deal(std::int64_t left, Remainder remainder, const Indices& batches,
-             std::vector<std::int64_t>* counts = nullptr) {
+// The positions of all ranks, in the order of ranks.
+Indices split(std::int64_t left, Remainder remainder, const Indices& batches,
+              std::vector<std::int64_t>* counts = nullptr) {
   Indices all;
   for (std::size_t rank = 0; rank < batches.size(); ++rank) {
-    const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()), remainder,
-                          batches);
-    for (std::int64_t k = 0; k < dealing.count(left); ++k) all.push_back(dealing.position(k, left));
-    if (counts != nullptr) counts->push_back(dealing.count(left));
-    EXPECT_EQ(dealing.consumed(0, left), 0);
+    const Partition partition(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()), remainder,
+                              batches);
+    for (std::int64_t k = 0; k < partition.count(left); ++k) all.push_back(partition.position(k, left));
+    if (counts != nullptr) counts->push_back(partition.count(left));
+    EXPECT_EQ(partition.consumed(0, left), 0);
   }
   return all;
 }
 
-TEST(Dealing, UnequalBatchesShareEachGlobalBatch) {
-  EXPECT_EQ(deal(8, Remainder::kExact, {3, 1}), (Indices{0, 1, 2, 4, 5, 6, 3, 7}));
+TEST(Partition, UnequalBatchesShareEachGlobalBatch) {
+  EXPECT_EQ(split(8, Remainder::kExact, {3, 1}), (Indices{0, 1, 2, 4, 5, 6, 3, 7}));
   for (const Indices& batches : std::vector<Indices>{{1}, {3, 2, 2}, {5, 1, 1, 4}}) {
     const std::int64_t global = std::accumulate(batches.begin(), batches.end(), std::int64_t{0});
     for (std::int64_t left = 0; left < 4 * global; ++left) {
-      EXPECT_EQ(sorted(deal(left, Remainder::kExact, batches)), whole(left));
-      EXPECT_EQ(sorted(deal(left, Remainder::kDrop, batches)), whole(left / global * global));
+      EXPECT_EQ(sorted(split(left, Remainder::kExact, batches)), whole(left));
+      EXPECT_EQ(sorted(split(left, Remainder::kDrop, batches)), whole(left / global * global));
       std::vector<std::int64_t> counts;
-      const Indices repeated = deal(left, Remainder::kRepeat, batches, &counts);
+      const Indices repeated = split(left, Remainder::kRepeat, batches, &counts);
       EXPECT_EQ(sorted(repeated), whole(static_cast<std::int64_t>(repeated.size())));
       EXPECT_LT(static_cast<std::int64_t>(repeated.size()) - left, static_cast<std::int64_t>(batches.size()));
       for (std::size_t rank = 0; rank < batches.size(); ++rank) {
         const std::int64_t steps = (counts[rank] + batches[rank] - 1) / batches[rank];
         EXPECT_EQ(steps, (left + global - 1) / global) << "rank " << rank << " of " << left;
-        const Dealing dealing(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()),
-                              Remainder::kRepeat, batches);
+        const Partition partition(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(batches.size()),
+                                  Remainder::kRepeat, batches);
         for (std::int64_t step = 0; step <= steps; ++step) {
           const std::int64_t taken = std::min(step * batches[rank], counts[rank]);
-          EXPECT_EQ(dealing.consumed(taken, left), std::min(step * global, left));
+          EXPECT_EQ(partition.consumed(taken, left), std::min(step * global, left));
         }
       }
     }
   }
 }
 
-TEST(MachineShare, BatchAndWorkersAreDealtFairly) {
+TEST(MachineShare, BatchAndWorkersAreSplitEvenly) {
   const Share third{.rank = 6, .world_size = 8, .local_rank = 2, .local_world_size = 4, .nodes = 2};
   EXPECT_EQ(batches_of_ranks(third, 10), (Indices{3, 3, 2, 2, 3, 3, 2, 2}));
   EXPECT_THROW(batches_of_ranks(third, 3), DataError);
-  EXPECT_THROW(batches_of_ranks({.rank = 0, .world_size = 4, .nodes = 2}, 8), DataError);  // 1 process here, 3 there
+  EXPECT_THROW(batches_of_ranks({.rank = 0, .world_size = 4, .nodes = 2}, 8),
+               DataError);  // 1 process here, 3 on the other machine
   EXPECT_EQ(workers_of_process(third, 7), 2);
   EXPECT_EQ(workers_of_process({.rank = 0, .world_size = 2, .local_rank = 0, .local_world_size = 2}, 3), 2);
   EXPECT_EQ(workers_of_process(third, 2), 1);
-  EXPECT_EQ(cores_of_process(third, 16, 16), 4);  // nobody has shared them out
-  EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // the launcher has
+  EXPECT_EQ(cores_of_process(third, 16, 16), 4);  // no launcher has split the cores
+  EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // a launcher has split them
   EXPECT_EQ(cores_of_process({}, 16, 16), 16);
   EXPECT_EQ(cores_of_process(third, 2, 2), 1);
 }

@@ -1,4 +1,4 @@
-// Which part of the data a rank gets, however its process group was made.
+// The share of the data that a rank gets, for every way to make its process group.
 #include "lockstep/data/share.h"
 
 #include <fmt/format.h>
@@ -44,8 +44,8 @@ std::vector<std::int64_t> epoch_of(DataLoader& loader) {
   return seen;
 }
 
-// All ranks' samples together are the dataset, each once.
-void expect_dealt_out(const std::vector<std::int64_t>& mine, std::int64_t size) {
+// All ranks together have each sample of the dataset once.
+void expect_each_sample_once(const std::vector<std::int64_t>& mine, std::int64_t size) {
   torch::Tensor counts = torch::zeros({size}, torch::kLong);
   for (const std::int64_t index : mine) counts[index] += 1;
   all_reduce(counts);
@@ -58,19 +58,19 @@ void expect_right_shares(int rank, int world) {
   ASSERT_EQ(get_rank(), rank);
   for (const int workers : {0, 1}) {
     DataLoader loader(Numbers(kSamples), {.batch_size = 3, .shuffle = true, .exact = true, .num_workers = workers});
-    expect_dealt_out(epoch_of(loader), kSamples);
+    expect_each_sample_once(epoch_of(loader), kSamples);
   }
-  expect_dealt_out(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
+  expect_each_sample_once(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
   const Share share = share_of_process();
   EXPECT_EQ(share.rank, rank);
   EXPECT_EQ(share.world_size, world);
   EXPECT_EQ(share.local_rank, rank);
   EXPECT_EQ(share.local_world_size, world);
   EXPECT_EQ(share.nodes, 1);
-  // 2 * world + 1 samples of each global batch, one more for rank 0.
+  // Global batches of 2 * world + 1 samples: rank 0 has one more than the others.
   DataLoader of_machine(Numbers(100), {.machine_batch_size = 2 * world + 1});
   EXPECT_EQ(of_machine.batch_size(), rank == 0 ? 3 : 2);
-  // Said explicitly it is what was said.
+  // An explicit share is used as it is.
   DataLoader whole(Numbers(kSamples), {.rank = 0, .world_size = 1});
   EXPECT_EQ(epoch_of(whole).size(), static_cast<std::size_t>(kSamples));
 }
@@ -127,7 +127,7 @@ TEST_P(DataShareMulti, IsTheProcessGroupsHoweverItWasMade) {
     const int port = shared_port(folder, held);
     test::run_processes(world, [&](int rank) {
       forget_launcher();
-      // The ranks in the other order than the launcher's: what counts is the group's.
+      // The group numbers the ranks in reverse order of the launcher: the group's numbers count.
       const int mine = world - 1 - rank;
       const ProcessGroupGuard group("", way.options(mine, world, folder, port));
       expect_right_shares(mine, world);

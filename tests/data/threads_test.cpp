@@ -1,4 +1,4 @@
-// Loaders and tools where the system refuses threads.
+// Loaders and tools when the system refuses threads.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -21,7 +21,7 @@ class Numbers : public Dataset {
   Example get(std::int64_t index) const override { return {torch::tensor(index), torch::tensor(-index)}; }
 };
 
-// In a process of its own: says on stderr what the error was, and exits with 0 when `right`.
+// Ends the child process of a test: writes the error to stderr, and exits with 0 if `right`.
 [[noreturn]] void leave(bool right, const std::string& what) {
   std::cerr << what << std::endl;
   std::_Exit(right ? 0 : 1);
@@ -42,7 +42,7 @@ TEST(DataThreadsFault, ALoaderWhoseWorkersCannotBeMadeIsAnError) {
   EXPECT_EXIT(make_loader(2), ExitedWithCode(0), "worker 3 of 4.*cannot start a thread");
 }
 
-// What kAutoWorkers would like to have besides is no reason to stop.
+// The loader continues when kAutoWorkers cannot get more threads.
 [[noreturn]] void add_workers() {
   test::refuse_threads(2);
   BatchWorkers workers(1, 2, Delivery::kOrdered, [](const EpochPlan&, std::int64_t batch) {

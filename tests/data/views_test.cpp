@@ -12,7 +12,7 @@ namespace {
 
 using Values = std::vector<std::int64_t>;
 
-// Sample i is `first` + i, its target the key it was asked for with. Counts how often it is asked for batches.
+// Sample i is `first` + i, its target is its random key. Counts the calls of get_batch.
 class Numbers : public Dataset {
  public:
   Numbers(std::int64_t first, std::int64_t size, std::int64_t bad = -1) : first_(first), size_(size), bad_(bad) {}

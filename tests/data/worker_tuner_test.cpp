@@ -7,8 +7,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A machine on which a batch takes `make` whatever the number of workers, and the model `step`, with one core of its
-// own.
+// A machine where a worker takes `make` for a batch, with any number of workers, and the model `step`. The model has
+// its own core.
 int settle(WorkerTuner& tuner, milliseconds make, milliseconds step, int batches = 400) {
   for (int i = 0; i < batches; ++i) {
     const auto per_batch = make / tuner.workers();

@@ -1,4 +1,4 @@
-"""Writes torchvision's tables for AutoAugment and RandAugment, what it draws from them, and what its operations do.
+"""Writes torchvision's tables for AutoAugment and RandAugment, drawn operations, and the pixels of each operation.
 
 python augment_policies.py FOLDER: FOLDER/tables.json has the tables, the drawn numbers and a list of cases.
 """
@@ -28,7 +28,7 @@ def space(transform, bins, width, height):
 
 
 def drawn(transform, image):
-    """For each of many pictures, which operations with which signs, as one number."""
+    """For each of many pictures, one number for the drawn operations and their signs."""
     codes, code, place = [], 0, 1
 
     def note(img, name, magnitude, **_):

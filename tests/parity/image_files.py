@@ -1,7 +1,7 @@
 """Writes picture files of every kind that PIL reads, and the RGB pixels that PIL reads from them.
 
-python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}. The names of pictures end
-as torchvision's ImageFolder wants them.
+python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}. The names of pictures
+have endings that torchvision's ImageFolder accepts.
 """
 import io
 import json
@@ -91,7 +91,7 @@ save("grey_transparent.png", grey, transparency=100)
 levels = np.asarray(photo)
 luma = np.asarray(grey)
 for depth in (1, 2, 4, 8, 16):
-    # Few grey levels; 16 bits are used up to four times as far as PIL's conversion to RGB keeps.
+    # Few grey levels. With 16 bits, up to four times the 255 to which PIL's conversion to RGB limits them.
     values = (luma.astype(np.uint16) * 4 if depth == 16 else luma >> (8 - depth))[..., None]
     for interlaced in (False, True):
         write(f"grey{depth}bits{'_interlaced' if interlaced else ''}.png", writers.png(values, 0, depth, interlaced=interlaced))
@@ -103,7 +103,7 @@ for depth in (1, 2, 4, 8):
     write(f"palette{depth}bits.png", writers.png(indices, 3, depth, few))
     write(f"palette{depth}bits_transparent.png", writers.png(indices, 3, depth, few, bytes(range(1 << depth))))
     write(f"palette{depth}bits_interlaced.png", writers.png(indices, 3, depth, few, interlaced=True))
-# Fewer colours than the pixels name.
+# A palette with fewer colours than the pixels use.
 write("short_palette.png", writers.png((luma >> 4)[..., None], 3, 4, colors[:9]))
 for depth, factor in ((8, 1), (16, 257)):
     wide = levels.astype(np.uint16) * factor

@@ -1,4 +1,4 @@
-"""Writes pictures, and what torchvision makes of them with given parameters, for step_parity_test.cpp.
+"""Writes pictures, and torchvision's results for them with given parameters, for step_parity_test.cpp.
 
 python image_steps.py FOLDER: FOLDER/cases.json lists the cases; *.raw are height x width x channels bytes.
 """

@@ -1,7 +1,7 @@
-"""The small CNN on Fashion-MNIST with torch.nn.parallel.DistributedDataParallel, as train.cpp does it with Lockstep.
+"""Trains the small CNN on Fashion-MNIST with torch.nn.parallel.DistributedDataParallel, like train.cpp with Lockstep.
 
 mnist_training.py WORLD STEPS DATA OUT BACKEND: trains STEPS steps on WORLD processes and saves the parameters as
-safetensors. With 0 steps these are the initial ones.
+safetensors. With 0 steps these are the initial parameters.
 """
 import gzip
 import json
@@ -74,7 +74,7 @@ def train(rank, world, steps, folder, out, backend, store):
         data = dataset(folder)
         sampler = DistributedSampler(data, world, rank, shuffle=True, seed=SEED)
         torch.manual_seed(SEED + rank)
-        # The loader's own generator, so that it draws nothing from the one that dropout uses.
+        # The loader has its own generator, so that it does not draw from the one of dropout.
         loader = DataLoader(data, batch_size=64, sampler=sampler, generator=torch.Generator())
         for _, (images, labels) in zip(range(steps), loader):
             optimizer.zero_grad()

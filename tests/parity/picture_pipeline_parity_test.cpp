@@ -1,6 +1,6 @@
 // Files of every kind through whole pipelines, from the folder to the batch: the samples are those of torchvision's
-// ImageFolder, transforms and DataLoader on PIL pictures. picture_pipelines.py has the grid; docs/data.md the
-// tolerances.
+// ImageFolder and transforms with PyTorch's DataLoader on PIL pictures. picture_pipelines.py has the grid, docs/data.md
+// the tolerances.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -36,8 +36,8 @@ Steps joined(std::initializer_list<Steps> parts) {
   return all;
 }
 
-// Tolerances in grey levels: of each number in exact mode; in fast mode of the mean of each channel's differences, for
-// JPEG and for the other formats, whose decoding has no fast mode.
+// Tolerances in grey levels. In exact mode: for each number. In fast mode: for the mean difference of each channel, for
+// JPEG and for the other formats, whose decoders have no fast mode.
 struct Pipeline {
   Steps steps;
   double exact = 0.0;
@@ -45,7 +45,7 @@ struct Pipeline {
   double fast = 0.001;
 };
 
-// The same as in picture_pipelines.py, whose picture has coloured noise: the worst there is for fast mode.
+// The same pipelines as in picture_pipelines.py. Its picture has coloured noise, the worst case for fast mode.
 std::map<std::string, Pipeline> pipelines() {
   const RandomAffine affine{.degrees = {20, 20}, .scale = Interval01{1.25, 1.25}, .shear = AngleRange{5, 5}};
   return {
@@ -79,7 +79,7 @@ std::map<std::string, Pipeline> pipelines() {
   };
 }
 
-// Memory in which nothing is zero by chance: what a sample does not write shows as NaN or 255.
+// Memory that is never zero by chance: values that a sample does not write are NaN or 255.
 class PoisonedMemory : public BatchMemory {
  public:
   torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) override {
@@ -96,7 +96,7 @@ torch::Tensor all_samples(std::shared_ptr<const Dataset> dataset) {
   return torch::cat(batches);
 }
 
-// In grey levels, whatever the samples hold.
+// In grey levels, for samples of any type.
 torch::Tensor differences(const torch::Tensor& ours, const torch::Tensor& theirs, const std::string& pipeline) {
   torch::Tensor levels = (ours.to(torch::kDouble) - theirs.to(torch::kDouble)).abs();
   if (ours.scalar_type() == torch::kFloat) levels = levels * 255.0;

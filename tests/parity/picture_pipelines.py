@@ -1,8 +1,8 @@
-"""What torchvision's ImageFolder and DataLoader make of picture files of every kind, for picture_pipeline_parity_test.cpp.
+"""Writes the samples of torchvision's ImageFolder with PyTorch's DataLoader, for picture_pipeline_parity_test.cpp.
 
 python picture_pipelines.py ROOT: writes the pictures of image_files.py to ROOT/pictures/a, and for each pipeline ROOT/NAME.raw,
 the samples one after another; ROOT/pipelines.json lists the names, dtypes and shapes, ROOT/samples.json the files.
-Transforms that draw have ranges with one value, a float32, so that both sides draw the same.
+Random transforms have ranges with one value, a float32, so that both sides draw the same.
 """
 import io
 import json
@@ -24,7 +24,7 @@ BILINEAR = T.InterpolationMode.BILINEAR
 normalize = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 jitter = [T.ColorJitter(brightness=(1.25, 1.25)), T.ColorJitter(contrast=(0.625, 0.625)),
           T.ColorJitter(saturation=(1.75, 1.75)), T.ColorJitter(hue=(0.125, 0.125))]
-# More area than there is: both take the largest part of that ratio in the middle.
+# More area than the picture has: both sides take the largest part of that ratio, in the middle.
 middle = {"scale": (3.0, 3.0), "ratio": (0.75, 0.75)}
 flips = [T.RandomHorizontalFlip(1.0), T.RandomVerticalFlip(1.0)]
 PIPELINES = {
@@ -52,14 +52,14 @@ PIPELINES = {
 
 
 def packed(image):
-    """As `lockstep pack --resize 40 --quality 98` keeps it."""
+    """The picture that `lockstep pack --resize 40 --quality 98` stores."""
     content = io.BytesIO()
     T.Resize(40)(image).save(content, "JPEG", quality=98, optimize=True)
     return Image.open(content).convert("RGB")
 
 
 def tensors(steps):
-    """The steps with ToTensor where it belongs."""
+    """The steps, with ToTensor at its place."""
     on_floats = [step for step in steps if step is normalize]
     return [step for step in steps if step is not normalize] + [T.ToTensor(), *on_floats]
 

@@ -1,4 +1,4 @@
-"""Picture files of the kinds that PIL reads and does not write: PNG and BMP of any depth, JPEG with other markers."""
+"""Writes picture files that PIL reads but does not write: PNG and BMP of any depth, JPEG with other markers."""
 import struct
 import zlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def packed(values, bits):
-    """Rows of values of so many bits, as bytes; the first value in the upper bits."""
+    """Packs rows of values with `bits` bits to bytes; the first value is in the upper bits."""
     if bits == 16:
         return values.astype(">u2").reshape(len(values), -1).view(np.uint8)
     digits = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., 8 - bits :]
@@ -37,7 +37,7 @@ def png(values, color_type, bits, palette=None, transparency=None, interlaced=Fa
 
 
 def bmp(width, height, bits, pixels, compression=0, palette=None, masks=b"", header=40):
-    """`pixels` are the file's own bytes from the lowest row on (a negative height: from the uppermost on)."""
+    """`pixels` are the bytes of the file, the lowest row first (with a negative height: the uppermost first)."""
     colors = 0 if palette is None else len(palette)
     if header == 12:
         description = struct.pack("<IHHHH", 12, width, height, 1, bits)
@@ -51,12 +51,12 @@ def bmp(width, height, bits, pixels, compression=0, palette=None, masks=b"", hea
 
 
 def bmp_rows(rows):
-    """Rows of bytes from the uppermost on, filled up to multiples of 4, the lowest first."""
+    """Pads rows to multiples of 4 bytes, and reverses their order: the lowest comes first."""
     return b"".join(row.tobytes() + b"\0" * (-len(row.tobytes()) % 4) for row in rows[::-1])
 
 
 def run_lengths(indices, bits):
-    """RLE8 or RLE4 of a picture of indices: repeats and copies of even length, each row with its end."""
+    """Encodes indices as RLE8 or RLE4: repeats, copies of even length, and an end for each row."""
     out = b""
     for row in indices[::-1]:
         at = 0
@@ -77,7 +77,7 @@ def run_lengths(indices, bits):
 
 
 def jpeg_segments(content):
-    """The marker segments before the scan, each with its marker, and the rest."""
+    """Returns the marker segments before the scan, each with its marker, and the rest."""
     at, segments = 2, []
     while content[at + 1] != 0xDA:
         size = 2 + int.from_bytes(content[at + 2 : at + 4], "big")
@@ -92,13 +92,13 @@ def jpeg_without(content, markers):
 
 
 def jpeg_with_adobe(content, transform):
-    """The same data, said to be of Adobe's kind: 0 RGB or CMYK, 1 YCbCr, 2 YCCK."""
+    """The same data with an Adobe marker for this kind: 0 RGB or CMYK, 1 YCbCr, 2 YCCK."""
     content = jpeg_without(content, (0xE0, 0xEE))
     return content[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform]) + content[2:]
 
 
 def jpeg_with_sampling(content, sampling):
-    """A picture of one component with another sampling factor, which makes no difference."""
+    """A picture of one component with another sampling factor, which has no effect."""
     segments, rest = jpeg_segments(content)
     changed = [s[:11] + bytes([sampling]) + s[12:] if s[1] in (0xC0, 0xC2) else s for s in segments]
     return content[:2] + b"".join(changed) + rest

@@ -1,4 +1,4 @@
-"""What several of the scripts beside this one share: a picture to work on, and pixels in files."""
+"""Common functions of the scripts in this folder: a test picture, and pixels in files."""
 import numpy as np
 from PIL import Image
 
@@ -14,7 +14,7 @@ def picture(width, height, seed):
 
 
 def raw_file(folder, name, image):
-    """Height x width x channels bytes, and what a reader has to know about them."""
+    """Writes height x width x channels bytes, and returns what a reader must know about them."""
     pixels = np.asarray(image)
     (folder / name).write_bytes(pixels.tobytes())
     return {"file": name, "width": pixels.shape[1], "height": pixels.shape[0],

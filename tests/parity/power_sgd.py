@@ -1,5 +1,5 @@
 """PyTorch's PowerSGD hook, whose callbacks wait for operations of the same group, over the backends `gloo` and
-`lockstep`: as many steps, the same weights. Prints "all well"."""
+`lockstep`: after the same number of steps, the weights are the same. Prints "all well"."""
 import datetime
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ def train(backend, rank, world, folder):
 
 
 def run(world, backend, folder):
-    # Forks: torch is imported once.
+    # Forked processes: torch is imported only once.
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=train, args=(backend, rank, world, folder)) for rank in range(world)]
     for process in ranks:

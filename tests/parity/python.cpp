@@ -9,8 +9,8 @@
 namespace lockstep::test {
 
 std::string run_python(const std::string& script, const std::vector<std::string>& arguments) {
-  const ScratchFolder scratch;  // torch leaves caches where temporary files go
-  // A launcher's variables are not meant for the script.
+  const ScratchFolder scratch;  // torch leaves caches in the folder for temporary files
+  // The script must not see the variables of a launcher.
   std::string command = "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT OMP_NUM_THREADS=1 ";
   command += "TMPDIR=" + scratch.path().native() + " ";
 #ifdef LOCKSTEP_PYTHON_PACKAGE

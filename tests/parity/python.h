@@ -1,4 +1,4 @@
-// Runs the scripts beside this file with the wheel's own Python (LOCKSTEP_PYTHON).
+// Runs the scripts in this folder with the Python of the torch wheel (LOCKSTEP_PYTHON).
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace lockstep::test {
 
-// Runs `script` and answers what it printed. Throws with that text when it fails. Its arguments must need no quoting.
+// Runs `script` and returns its output. Throws with the output when it fails. Arguments are not quoted for the shell.
 std::string run_python(const std::string& script, const std::vector<std::string>& arguments = {});
 
 }  // namespace lockstep::test

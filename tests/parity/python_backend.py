@@ -1,4 +1,4 @@
-"""What a Python program sees of the backend `lockstep`; prints "all well" when it is what it should be."""
+"""Checks the backend `lockstep` from a Python program. Prints "all well" without errors."""
 import datetime
 import os
 import subprocess
@@ -61,7 +61,7 @@ def check(rank, store):
     expect([one.tolist() for one in pair] == [[33.0] * 3] * 2, "several tensors of a rank")
     kept = [torch.full((10, 2), float(i + rank))[:, 0] for i in range(16)]
     for tensor in kept:
-        dist.group.WORLD.allreduce([tensor])  # the work is let go of
+        dist.group.WORLD.allreduce([tensor])  # nobody keeps the work
     dist.barrier(async_op=True).get_future().wait()
     expect(all(bool((tensor == 2 * i + 1).all()) for i, tensor in enumerate(kept)), "what a barrier completes")
     dist.barrier(device_ids=[0])
@@ -75,7 +75,7 @@ def check(rank, store):
 
 
 def check_forks():
-    """Workers and other children that Python forks beside a group neither use nor disturb it."""
+    """Workers and other children that Python forks neither use nor disturb the group of their parent."""
     child = os.fork()
     if child == 0:
         refused = False

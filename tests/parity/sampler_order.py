@@ -1,4 +1,4 @@
-"""Prints what torch.utils.data.DistributedSampler gives: a line for each combination of arguments and each rank."""
+"""Prints the indices of torch.utils.data.DistributedSampler: a line for each combination of arguments and each rank."""
 import itertools
 
 from torch.utils.data import DistributedSampler

@@ -24,7 +24,8 @@ std::map<std::string, torch::Tensor> python_weights(int world, int steps, const 
   return checkpoint::read_tensor_file(path, checkpoint::Checksum::kIfPresent).tensors;
 }
 
-// Both sides run the same kernels, sum two ranks' gradients (in either order the same bits) and halve them (exact).
+// Both sides run the same kernels, add the gradients of two ranks (the same bits in either order) and halve them
+// (exact).
 void expect_same_bits(const models::MnistNet& net, const std::map<std::string, torch::Tensor>& expected) {
   const auto parameters = net->named_parameters();
   ASSERT_EQ(parameters.size(), expected.size());

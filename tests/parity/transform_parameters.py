@@ -1,4 +1,4 @@
-"""Prints parameters that torchvision's transforms draw: a line a distribution, its name and 10,000 numbers."""
+"""Prints parameters that torchvision's transforms draw: per distribution a line with its name and 10,000 numbers."""
 import torch
 from torchvision import transforms as T
 from torchvision.transforms import functional as F

@@ -1,4 +1,4 @@
-"""Prints what torch.utils.data.WeightedRandomSampler gives: a line for each combination of arguments."""
+"""Prints the indices of torch.utils.data.WeightedRandomSampler: a line for each combination of arguments."""
 import itertools
 
 import torch

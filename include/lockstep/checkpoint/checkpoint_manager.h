@@ -1,7 +1,7 @@
-// A folder of checkpoints, step-000000042.ckpt and so on, of which the last good one is never lost.
+// A folder of checkpoints (step-000000042.ckpt and so on) that never loses the last good one.
 //
-// A checkpoint is written beside the others under a temporary name, flushed to the disk and renamed, so a crash, a full
-// disk or a kill at any moment leaves the earlier ones as they were. Each has a checksum over all of it.
+// A checkpoint is written in the same folder under a temporary name, flushed to the disk and renamed. A crash, a full
+// disk or a kill therefore leaves the earlier ones as they were. Each has a checksum over its whole content.
 //
 // One process writes to a folder (rank 0); any number may read it. Not thread-safe.
 #pragma once
@@ -11,6 +11,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -18,43 +19,43 @@
 namespace lockstep::checkpoint {
 
 struct CheckpointManagerOptions {
-  // How many of the highest steps stay; older files are removed after each save. At least 1; 2 or more so that there is
-  // one to fall back to should the disk damage the newest.
+  // How many checkpoints with the highest steps are kept; others are removed after each save. At least 1. With 2 or
+  // more, an older one is left if the disk damages the newest.
   int keep_last = 3;
 
-  // The checkpoint with the best metric stays too, whatever its step. Nothing for checkpoints without a metric.
+  // The checkpoint with the best metric is kept too, whatever its step. Checkpoints without a metric do not compete.
   enum class Best { kHighestMetric, kLowestMetric, kNotKept } best = Best::kHighestMetric;
 
-  // save() copies the tensors and returns; a thread writes them. Costs the state's size in memory.
+  // save() copies the tensors and returns; a thread writes them. The copy takes as much memory as the state.
   bool asynchronous = false;
 };
 
 class CheckpointManager {
  public:
-  // Makes the folder when it is not there. Throws CheckpointError when it cannot be made or written to, so that this is
-  // known before the first epoch has been spent.
+  // Makes the folder if it does not exist. Throws CheckpointError when the folder cannot be made or written to, so that
+  // the program knows before the first epoch.
   explicit CheckpointManager(std::filesystem::path folder, CheckpointManagerOptions options = {});
-  // Finishes the save in progress; its error, should nobody have asked for it, is logged.
+  // Waits for the save in progress, and logs its error if it fails.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
-  // Saves under `step`, replacing a checkpoint of the same step, and removes those that need not stay. Blocks until the
-  // disk has it; when asynchronous, until the previous save has finished. Throws CheckpointError, also for the previous
-  // save when that failed.
+  // Saves under `step`, replaces a checkpoint of the same step, and removes those that need not be kept. Blocks until
+  // the file is on the disk; when asynchronous, until the previous save has finished. Throws CheckpointError, also when
+  // the previous save failed: the new one is then not saved.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
-  // Blocks until all saves have finished. Throws what the last one failed with.
+  // Blocks until all saves have finished. Throws the error of the last one, if it failed.
   void wait();
 
-  // The good checkpoint with the highest step; std::nullopt when there are no checkpoints at all. Those that cannot be
-  // read, for whatever reason, are named in the log with it and passed over; when none can, throws what they failed
-  // with (kCorrupt when reasons differ).
+  // Loads the checkpoint with the highest step that can be read; std::nullopt when there are no checkpoints at all.
+  // Each one that cannot be read is skipped, with a warning that says why. When none can be read, throws their common
+  // error code (kCorrupt when the codes differ).
   std::optional<Checkpoint> load_latest();
-  // The one with the best metric, in the same way.
+  // Loads the checkpoint with the best metric, in the same way.
   std::optional<Checkpoint> load_best();
   Checkpoint load(std::int64_t step);
 
-  // Steps of the files that are there, ascending.
+  // Steps of the existing files, ascending.
   std::vector<std::int64_t> steps() const;
   std::filesystem::path path_of(std::int64_t step) const;
 
@@ -70,8 +71,9 @@ class CheckpointManager {
 
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
-  std::map<std::int64_t, std::optional<double>> metrics_;  // as far as known
-  std::future<void> saving_;                               // its thread is joined when it is asked or destroyed
+  std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file was saved or read
+  std::future<void> saving_;                               // result of the save in progress, if there is one
+  std::jthread thread_;                                    // of that save; last, so that it is joined first
 };
 
 }  // namespace lockstep::checkpoint

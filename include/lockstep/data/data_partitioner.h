@@ -13,10 +13,10 @@ namespace lockstep::data {
 
 class DataPartitioner {
  public:
-  // Shuffles 0..size-1 as Python's random.Random(seed).shuffle does: the same order as the tutorial's own. Partition i
-  // gets the next floor(fractions[i] * size) of them; what is left over belongs to none. Throws DataError
-  // (kInvalidArgument) for a negative size or fraction, and when the fractions add up to more than 1. At most 2^32
-  // indices.
+  // Shuffles 0..size-1 as Python's random.Random(seed).shuffle does: the same order as in the tutorial. Partition i
+  // gets the next floor(fractions[i] * size) indices; the rest belongs to no partition. Throws DataError
+  // (kInvalidArgument) for a size below 0 or above 2^32 - 1, a negative fraction, and fractions that add up to more
+  // than 1.
   DataPartitioner(std::int64_t size, const std::vector<double>& fractions, std::uint32_t seed = 1234);
 
   int partitions() const { return static_cast<int>(begins_.size()) - 1; }
@@ -25,7 +25,7 @@ class DataPartitioner {
 
  private:
   std::vector<std::int64_t> indices_;
-  std::vector<std::size_t> begins_;  // of each partition, and the end of the last
+  std::vector<std::size_t> begins_;  // begin of each partition, and the end of the last one
 };
 
 }  // namespace lockstep::data

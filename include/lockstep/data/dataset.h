@@ -1,4 +1,4 @@
-// Where samples come from. Your own dataset is one small class:
+// Datasets. Your own is one small class:
 //
 //   class Squares : public lockstep::data::Dataset {
 //    public:
@@ -20,33 +20,33 @@ namespace lockstep::data {
 // `data` and `target` of one sample, or of a batch of them.
 using Example = torch::data::Example<>;
 
-// Where the memory of batches comes from: the loader's, which is used again for later batches.
+// Allocates batches. The loader's implementation reuses the memory of earlier batches.
 class BatchMemory {
  public:
   virtual ~BatchMemory() = default;
-  // An uninitialised contiguous CPU tensor, page-locked when the loader wants it so. Thread-safe.
+  // An uninitialized contiguous CPU tensor, page-locked if the loader was made with pin_memory. Thread-safe.
   virtual torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
 };
 
-// For what a sample is made: everything that its randomness may depend on, so that its pixels are the same for any
-// number of workers, ranks and batches. A default one is epoch 0 of seed 0.
+// Everything that the randomness of a sample may depend on. A sample then is the same for any number of workers and
+// ranks and any batch size. By default: epoch 0 of seed 0.
 struct SampleContext {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
-  // What the randomness of each sample of the call is keyed by. Empty: by its index. The loader and views set it, so
-  // that a sample has the index of the dataset that was given to the loader, and one drawn several times in an epoch
-  // differs each time.
+  // The random key of each sample of the call. Empty: its index. Views set the keys, so that a sample's key is its
+  // index in the dataset that the loader has. The loader sets them when an epoch has a sample several times, so that
+  // its randomness differs each time.
   std::span<const std::int64_t> keys = {};
   // Null: LibTorch's allocator.
   BatchMemory* memory = nullptr;
 
-  // Of the sample at `position` of the call, whose index is `index`.
+  // The key of the sample at `position` of the call, whose index is `index`.
   std::int64_t key(std::size_t position, std::int64_t index) const { return keys.empty() ? index : keys[position]; }
-  // For a call with that sample alone.
+  // The context for a call with only that sample.
   SampleContext only(std::size_t position) const {
     return {seed, epoch, keys.empty() ? keys : keys.subspan(position, 1), memory};
   }
-  // Uninitialised memory for a whole batch, to be written by get_batch and then moved out.
+  // Uninitialized memory for a whole batch, for get_batch to write and return.
   torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
     return memory != nullptr ? memory->empty(sizes, dtype) : torch::empty(sizes, dtype);
   }
@@ -58,20 +58,19 @@ class Dataset {
 
   virtual std::int64_t size() const = 0;
 
-  // Sample `index` of 0..size()-1. Called from several threads at once when the loader has workers. Reports trouble by
-  // throwing, with the path where there is one; DataLoader adds the sample's index. Gradients are off. Randomness that
-  // is drawn from LibTorch's global generator depends on the number of workers: datasets with random samples override
-  // get_batch and draw from its context, or leave the randomness to map_dataset (views.h).
+  // Sample `index` of 0..size()-1. Several threads call it at once when the loader has workers. Reports errors by
+  // exceptions, with the path if there is one; DataLoader adds the sample's index. Gradients are off. Do not draw from
+  // LibTorch's global generator: its numbers would depend on the number of workers. Datasets with random samples
+  // override get_batch and draw from its context, or leave the randomness to map_dataset (views.h).
   virtual Example get(std::int64_t index) const = 0;
 
-  // The batch of several samples, at least one. Datasets that can make it faster than one by one, or whose samples are
-  // random, override it, and write straight into tensors from context.empty(); by default get() of each and stack().
-  // Throws SampleError when get() throws.
+  // The batch of one or more samples. By default get() of each and stack(). Override it to make batches faster than one
+  // by one, in tensors from context.empty(), or to make random samples. Throws SampleError when get() throws.
   virtual Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
 };
 
-// [n, ...] from n examples of equal shapes, in memory from `context`. Throws DataError (kMismatch) naming the first
-// position that differs.
+// Stacks n examples of equal shapes to [n, ...], in memory from `context`. Throws DataError (kMismatch) that names the
+// first position that differs.
 Example stack(const std::vector<Example>& examples, const SampleContext& context = {});
 
 }  // namespace lockstep::data

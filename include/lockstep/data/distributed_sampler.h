@@ -1,13 +1,13 @@
-// Which samples of an epoch belong to which rank: the index sequence of torch.utils.data.DistributedSampler for the
-// same arguments, plus other orders, exact evaluation and a cursor.
+// Splits the samples of an epoch over the ranks: the index sequence of torch.utils.data.DistributedSampler for the same
+// arguments, plus other orders, exact evaluation and a cursor.
 //
-// An epoch is one global sequence: a permutation of 0..size-1 drawn from `seed + epoch`, or 0..size-1 itself, or what a
-// Sampler (samplers.h) gives. Rank r of W takes the positions r, r + W, r + 2W, ... of it. The cursor is a position in
-// that sequence: how many samples all ranks together have consumed. Whatever W is when an epoch goes on, the ranks then
-// deal out the positions from the cursor to the end, so every sample is consumed exactly once in the epoch (but for
-// padding or the dropped tail at its end), and the cursor is a few numbers however large the dataset is.
+// An epoch is one global sequence: a permutation of 0..size-1 drawn from `seed + epoch`, or 0..size-1 itself, or the
+// order of a Sampler (samplers.h). Rank r of W takes its positions r, r + W, r + 2W, ... The cursor is a position in
+// that sequence: how many samples all ranks together have consumed. When an epoch is resumed with any number of ranks,
+// they split the positions from the cursor to the end. Each sample is then consumed exactly once in the epoch, except
+// for the repeated or dropped ones at its end. The size of the cursor does not depend on the dataset.
 //
-// Not thread-safe; needs no communication: ranks agree because they compute the same.
+// Not thread-safe. Needs no communication: all ranks compute the same sequence.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +21,27 @@
 namespace lockstep::data {
 
 struct DistributedSamplerOptions {
-  // Ranks that share the dataset, and which of them this is. -1: those of the process group as it is when the sampler
-  // is made, else from the environment (share_of_process). Say both or neither.
+  // How many ranks share the dataset, and which one this is. -1: from the process group that exists when the sampler is
+  // made, otherwise from the environment (share_of_process). Set both or neither.
   std::int64_t num_replicas = -1;
   std::int64_t rank = -1;
   bool shuffle = true;     // a new order in each epoch; false: the dataset's order
   std::uint64_t seed = 0;  // equal on all ranks
-  // When num_replicas does not divide the size: by default the first samples of the sequence are repeated at its end,
-  // so that all ranks have the same number. With drop_last the tail is left out instead.
+  // When the size is not a multiple of num_replicas: by default the first samples of the sequence are repeated at its
+  // end, so that all ranks have the same number. With drop_last the tail is left out instead.
   bool drop_last = false;
-  // For evaluation: nothing is repeated or left out, so that ranks may differ by one sample (and, with fewer samples
-  // than ranks, have none). Excludes drop_last.
+  // For evaluation: nothing is repeated or left out. The ranks' numbers of samples may then differ by one (with
+  // batch_sizes: by more), and be 0. Excludes drop_last.
   bool exact = false;
-  // The order of the epoch, instead of `shuffle`, which then has no meaning. Null: as `shuffle` says.
+  // The order of the epoch; `shuffle` then has no effect. Null: as `shuffle` says.
   std::shared_ptr<const Sampler> order = {};
-  // When ranks have batches of different sizes: the size of each rank's. Of every global batch, which is as large as
-  // their sum, a rank then gets that many samples in a row, and all ranks end an epoch with the same number of batches
-  // (but for `exact`). A last, smaller global batch is split in the same proportions. Empty: as said above.
+  // The batch size of each rank, when they differ. A global batch has as many samples as their sum, and each rank gets
+  // its number of them in a row. All ranks have the same number of batches in an epoch (except with `exact`). A last,
+  // smaller global batch is split in the same proportions. Empty: rank r takes r, r + W, ...
   std::vector<std::int64_t> batch_sizes = {};
 };
 
-// The cursor, as stored in checkpoints.
+// The cursor, for checkpoints.
 struct SamplerState {
   std::int64_t size = 0;  // of an epoch
   std::int64_t epoch = 0;
@@ -53,62 +53,61 @@ struct SamplerState {
   bool operator==(const SamplerState&) const = default;
 };
 
-// One line of text, "size=60000 epoch=3 consumed=1280 seed=1234 shuffle=1" (and " order=N" with a Sampler), and back
-// (DataError kCorrupt).
+// To one line of text, "size=60000 epoch=3 consumed=1280 seed=1234 shuffle=1" (and " order=N" with a Sampler), and
+// back. Throws DataError (kCorrupt) for other text.
 std::string to_string(const SamplerState& state);
 SamplerState sampler_state_from_string(std::string_view text);
 
-class Dealing;
+class Partition;
 
 class DistributedSampler {
  public:
-  // `size`: of the dataset. Throws DataError (kInvalidArgument) for a negative size, a rank outside of num_replicas,
-  // one of these two without the other, exact with drop_last, an order for another size, batch sizes that are not one
-  // per rank and positive.
+  // `size`: of the dataset. Throws DataError (kInvalidArgument) for a negative size, a rank that is not below
+  // num_replicas, one of these two without the other, exact with drop_last, an order for another size, and batch_sizes
+  // that are not positive or not one for each rank.
   explicit DistributedSampler(std::int64_t size, DistributedSamplerOptions options = {});
 
-  // This rank's dataset indices from the cursor to the end of the epoch, in order. O(size) time and memory. Throws
-  // DataError (kMismatch) when the share was found out and is not this process's any more: a process group was made, or
-  // another one, after the sampler.
+  // This rank's dataset indices from the cursor to the end of the epoch, in order. O(size) time and memory. When rank
+  // and num_replicas were -1, throws DataError (kMismatch) if they are no longer right because a process group was made
+  // after the sampler.
   std::vector<std::int64_t> indices() const;
-  // For orders that repeat samples: a number for each of indices(), different for each time that the epoch has the
-  // sample, which its randomness is to be keyed by. Empty for other orders: the index is enough. O(size).
+  // For orders that repeat samples: the random key for each of indices(). It differs each time that the epoch has the
+  // same sample. Empty for other orders: the index is enough. O(size).
   std::vector<std::int64_t> keys() const;
-  // How many these are, without making them.
+  // The length of indices(), in O(1).
   std::int64_t remaining() const;
-  // How many this rank has in a whole epoch.
+  // Samples of this rank in a whole epoch.
   std::int64_t samples_per_epoch() const;
 
-  // Goes to the start of `epoch`. Without it every pass has the same order, as in PyTorch; DataLoader does it by
-  // itself.
+  // Goes to the start of `epoch`. Without this call every pass has the same order, as in PyTorch; DataLoader calls it.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
 
-  // Says that this rank, and each of the others, has consumed `samples` more.
+  // This rank, and each of the others, has consumed `samples` more.
   void advance(std::int64_t samples);
 
-  // Where the epoch stands, the same on all ranks that have consumed equally many. When ranks end an `exact` epoch with
-  // one sample more or less, the state of rank 0 (which never has fewer) is the one to keep.
+  // The present cursor: the same on all ranks that have consumed the same number of samples. At the end of an `exact`
+  // epoch without batch_sizes keep the state of rank 0: other ranks may have one sample less.
   SamplerState state() const;
-  // Goes on from `state`, which may come from any world size. Throws DataError (kMismatch) when it belongs to a dataset
-  // of another size, another seed or another shuffle, for which "exactly once" could not be kept.
+  // Continues at `state`, which may come from any number of ranks. Throws DataError (kMismatch) when it belongs to
+  // another dataset size, order, seed or shuffle: samples could then be missed or repeated.
   void load_state(const SamplerState& state);
 
  private:
   void take_share();
   void check_share() const;
-  Dealing dealing() const;
+  Partition partition() const;
   torch::Tensor sequence() const;
   template <typename Visit>
   void for_each_position(Visit visit) const;
 
   std::int64_t dataset_size_;
   DistributedSamplerOptions options_;
-  bool share_found_ = false;  // nobody said it
+  bool share_found_ = false;  // the options had no rank
   std::int64_t size_;         // of an epoch
   std::int64_t epoch_ = 0;
-  std::int64_t start_ = 0;  // global position from which the present world deals
-  std::int64_t taken_ = 0;  // samples this rank has consumed since
+  std::int64_t start_ = 0;  // position at which these ranks began: of the last set_epoch or load_state
+  std::int64_t taken_ = 0;  // samples that this rank has consumed since then
 };
 
 }  // namespace lockstep::data

@@ -1,10 +1,11 @@
-// The exception of the data layer: files that cannot be read or are not what they claim to be, wrong arguments, samples
-// that could not be made. Its text says where (path and byte, or sample index), what was expected and what was found.
+// The exceptions of the data layer: for files that cannot be read or are damaged, wrong arguments, and samples that
+// could not be made. The text says where (path and byte, or sample index), what was expected and what was found.
 #pragma once
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/status.h"
 
@@ -18,6 +19,13 @@ class DataError : public std::runtime_error {
  private:
   ErrorCode code_;
 };
+
+// The value, or the error as an exception.
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result.ok()) throw DataError(result.status().code(), result.status().message());
+  return std::move(result).value();
+}
 
 // A dataset threw while it made a sample. The dataset's own exception is nested (std::rethrow_if_nested).
 class SampleError : public DataError {

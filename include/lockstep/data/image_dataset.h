@@ -1,5 +1,5 @@
-// Pictures as samples: decoding, transforms and what to do about corrupt files, for any source of encoded pictures.
-// ImageFolder is one; your own is a class with three methods.
+// A dataset of pictures: decodes and transforms them, and deals with corrupt files, for any source of encoded pictures.
+// ImageFolder is such a source; your own is a class with four methods.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace lockstep::data {
 
-// Of pictures that cannot be read or decoded, for whatever reason: damaged, not a picture, gone since the folder was
+// What happens to pictures that cannot be read or decoded: damaged, not a picture, removed after the folder was
 // indexed.
 enum class OnCorrupt {
   kRaise,  // SampleError with the path
   // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
   // stay in step.
   kReplace,
-  // It is left out of its batch, which becomes smaller. Ranks still make equally many batches. A batch of which nothing
-  // is left raises.
+  // It is left out of its batch, which becomes smaller. Ranks still make the same number of batches. An empty batch is
+  // a SampleError.
   kSkip,
 };
 
@@ -32,7 +32,7 @@ struct ImageOptions {
 struct CorruptFile {
   std::string name;
   std::string reason;
-  std::int64_t times = 0;  // it was asked for
+  std::int64_t times = 0;  // how often it was needed
 };
 
 class ImageDataset : public Dataset {
@@ -41,22 +41,22 @@ class ImageDataset : public Dataset {
   ~ImageDataset() override;
 
   // Data float [c, h, w] with ToTensor among the transforms, uint8 [c, h, w] without; target int64 []. Random
-  // transforms draw as for seed 0, epoch 0.
+  // transforms draw with seed 0 and epoch 0.
   Example get(std::int64_t index) const override;
-  // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed straight into its place. Throws
-  // SampleError, also when a sample's shape differs from the first one's (then a transform that fixes the size is
+  // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed directly into the batch. Throws
+  // SampleError, also when the shape of a sample differs from the first one (then a transform that fixes the size is
   // missing).
   Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
 
-  // What was corrupt so far, in the order in which it was found. Any thread.
+  // The corrupt files so far, in the order in which they were found. Any thread.
   std::vector<CorruptFile> corrupt_files() const;
-  // How many samples were skipped or replaced.
+  // How many samples were skipped or replaced so far. Any thread.
   std::int64_t corrupt_samples() const;
 
   const Compose& transform() const { return transform_; }
 
  protected:
-  // The encoded picture; `scratch` may hold it. Called from several threads at once.
+  // The encoded picture, in `scratch` or in memory that stays valid. Several threads call it at once.
   virtual Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
                                                              std::vector<std::uint8_t>& scratch) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;

@@ -1,5 +1,5 @@
-// A folder with a subfolder of pictures for each class, as torchvision's ImageFolder: the same classes, indices and
-// order of samples.
+// A folder with a subfolder of pictures for each class, like torchvision's ImageFolder: the same classes, indices and
+// order of samples. TIFF files are not supported.
 //
 //   ImageFolder train("imagenet/train", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{}, ToTensor{}}));
 //   DataLoader loader(std::move(train), {.batch_size = 64, .shuffle = true, .num_workers = 4});
@@ -23,8 +23,8 @@ struct ImageFolderOptions {
 
 class ImageFolder : public ImageDataset {
  public:
-  // Indexes the folder; blocks (100,000 files take some tenths of a second). Throws DataError with
-  // index_image_folder's errors.
+  // Indexes the folder, and blocks until it is done (100,000 files take some tenths of a second). Throws the errors of
+  // index_image_folder as DataError.
   explicit ImageFolder(const std::filesystem::path& root, Compose transform = Compose({ToTensor{}}),
                        const ImageFolderOptions& options = {});
 

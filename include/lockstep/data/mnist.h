@@ -1,4 +1,4 @@
-// MNIST, and what comes in its format (Fashion-MNIST, KMNIST): 28x28 grey images of 10 classes.
+// MNIST and datasets in its format (Fashion-MNIST, KMNIST): 28x28 grey images of 10 classes.
 //
 //   lockstep::data::Mnist train("data", /*train=*/true);
 //   auto [images, labels] = train.get_batch(indices);  // float [n, 1, 28, 28], int64 [n]
@@ -17,21 +17,23 @@ struct Normalization {
   float standard_deviation = 1.0F;
 };
 
-// What the well-known MNIST examples use; Fashion-MNIST itself has 0.2860 and 0.3530.
+// The values of PyTorch's MNIST examples. Those of Fashion-MNIST are 0.2860 and 0.3530.
 inline constexpr Normalization kMnistNormalization{0.1307F, 0.3081F};
 
 struct MnistOptions {
-  // Applied to pixels in [0, 1]; std::nullopt leaves them so. The same bits as torchvision's ToTensor and Normalize.
+  // Applied to pixels in [0, 1]; std::nullopt leaves them unchanged. The same bits as torchvision's ToTensor and
+  // Normalize.
   std::optional<Normalization> normalization = kMnistNormalization;
 };
 
 class Mnist : public Dataset {
  public:
   // Reads train-images-idx3-ubyte and train-labels-idx1-ubyte (t10k-... when `train` is false), each plain or as .gz,
-  // into memory (47 MB). They lie in `root` or where torchvision puts them: root/MNIST/raw, root/FashionMNIST/raw, when
-  // only one of these has them.
+  // into memory (47 MB). They are in `root` or where torchvision puts them: root/MNIST/raw or root/FashionMNIST/raw.
+  // Only one of these folders may have them.
   //
-  // Throws DataError: kNotFound lists the names that were tried, kCorrupt says what is wrong with which file.
+  // Throws DataError: kNotFound lists the names that were tried, kCorrupt says which file is damaged and how,
+  // kInvalidArgument means several folders with files, or a standard deviation that is not positive.
   Mnist(const std::filesystem::path& root, bool train, const MnistOptions& options = {});
 
   std::int64_t size() const override { return labels_.size(0); }
@@ -46,7 +48,7 @@ class Mnist : public Dataset {
  private:
   torch::Tensor images_;
   torch::Tensor labels_;
-  torch::Tensor value_of_pixel_;  // float [256]: each possible pixel, converted and normalised
+  torch::Tensor value_of_pixel_;  // float [256]: each possible pixel, converted and normalized
 };
 
 }  // namespace lockstep::data

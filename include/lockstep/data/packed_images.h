@@ -1,5 +1,5 @@
-// The pictures of a pack (pack.h) as a dataset: the same samples, classes and transforms as ImageFolder of the folder
-// that was packed.
+// The pictures of a pack (pack.h) as a dataset: the same samples, classes and transforms as an ImageFolder of the
+// folder that was packed. (Pictures that the pack made smaller, or left out, differ.)
 //
 //   PackedImages train("train.pack", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{}, ToTensor{}}));
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 class PackedImages : public ImageDataset {
  public:
-  // Maps the file; blocks for its index alone. Throws DataError with PackReader::open's errors.
+  // Maps the file and reads only its index. Throws the errors of PackReader::open as DataError.
   explicit PackedImages(const std::filesystem::path& file, Compose transform = Compose({ToTensor{}}),
                         const ImageOptions& options = {});
 

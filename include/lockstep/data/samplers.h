@@ -1,11 +1,11 @@
-// In which order an epoch goes through a dataset. Which rank gets which part of that order is DistributedSampler's
-// business, so every sampler here is distributed, and resumes in mid-epoch on any number of ranks.
+// Samplers: the order in which an epoch goes through a dataset. DistributedSampler splits that order over the ranks, so
+// every sampler here is distributed, and resumes in mid-epoch with any number of ranks.
 //
 //   auto sampler = std::make_shared<WeightedSampler>(balanced_weights(labels), labels.size());
 //   DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
 //
-// Your own is one small class. All are immutable: threads and loaders may share one. Errors: DataError
-// (kInvalidArgument) from constructors.
+// Your own is one small class. Samplers are immutable: threads and loaders may share one. Constructors throw DataError
+// (kInvalidArgument).
 #pragma once
 
 #include <torch/torch.h>
@@ -20,27 +20,28 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Samples of the dataset that it is for.
+  // The number of samples of its dataset.
   virtual std::int64_t dataset_size() const = 0;
   // Length of an epoch.
   virtual std::int64_t size() const { return dataset_size(); }
-  // The epoch's dataset indices, int64 [size()]: decided by seed and epoch alone, since every rank works it out for
-  // itself.
+  // The epoch's dataset indices, int64 [size()]. They must depend on seed and epoch only, because every rank computes
+  // them.
   virtual torch::Tensor sequence(std::uint64_t seed, std::int64_t epoch) const = 0;
-  // Equal when, and in practice only when, two samplers give the same sequences; guards resumption.
+  // Equal for samplers with the same sequences, and in practice only for these. Resuming with another sampler is then
+  // an error. Not 0.
   virtual std::uint64_t fingerprint() const = 0;
-  // Whether an epoch may hold a sample several times. Each time it is augmented differently.
+  // Whether an epoch may have a sample several times; it is then augmented differently each time.
   virtual bool repeats() const { return false; }
 };
 
 enum class Replacement { kWith, kWithout };
 
-// Draws samples in proportion to their weights: torch.utils.data.WeightedRandomSampler, whose sequence it gives, for a
-// generator seeded with seed + epoch.
+// Draws samples in proportion to their weights: the sequence of torch.utils.data.WeightedRandomSampler with a generator
+// that is seeded with seed + epoch.
 class WeightedSampler : public Sampler {
  public:
-  // An epoch is `num_samples` draws. Weights need no particular sum; they are finite, not negative, not all 0. Without
-  // replacement there must be that many positive ones. At most 2^24 samples, as in PyTorch.
+  // An epoch has `num_samples` draws. Weights may have any sum; they are finite, not negative, and not all 0. Without
+  // replacement at least `num_samples` weights must be positive. At most 2^24 weights, as in PyTorch.
   WeightedSampler(std::vector<double> weights, std::int64_t num_samples, Replacement replacement = Replacement::kWith);
 
   std::int64_t dataset_size() const override { return weights_.numel(); }
@@ -56,12 +57,12 @@ class WeightedSampler : public Sampler {
   std::uint64_t fingerprint_;
 };
 
-// Weights that make all classes equally likely: 1 / how many samples have the sample's label. Labels are 0 or more.
+// Weights that make all classes equally likely: 1 / (number of samples with the same label). Labels are 0 or more.
 std::vector<double> balanced_weights(std::span<const std::int64_t> labels);
 
-// Every sample once in a random order in which each class is spread evenly: any stretch of it, such as a global batch,
-// holds each class in its share of the dataset. For n samples in a row, c classes and a class with the share p, the
-// count is within 1 + c * p of n * p: at most 2 off when classes are equally frequent.
+// Every sample once, in a random order that spreads each class evenly: any part of it, such as a global batch, has each
+// class in about the same proportion as the dataset. For n samples in a row, c classes and a class with the share p,
+// the count is within 1 + c * p of n * p: at most 2 off when classes are equally frequent.
 class StratifiedSampler : public Sampler {
  public:
   // The label of each sample of the dataset, 0 or more.
@@ -73,21 +74,22 @@ class StratifiedSampler : public Sampler {
 
  private:
   std::vector<std::int64_t> labels_;
-  std::vector<std::int64_t> counts_;  // of each label
+  std::vector<std::int64_t> counts_;  // number of samples with each label
   std::uint64_t fingerprint_;
 };
 
 struct LengthBucketOptions {
-  // Samples of similar length that stay together. Make it the global batch (batch_size times ranks), or a multiple of
-  // the largest that the training may be resumed with.
+  // How many samples of similar length stay together. Use the global batch (batch_size times ranks), or a multiple of
+  // the largest global batch with which the training may be resumed.
   std::int64_t group_size = 256;
-  // So many groups are formed out of one random set of samples: more make lengths more equal and the order less random.
+  // How many groups are made from one random set of samples. More groups make lengths more equal, but the order less
+  // random.
   std::int64_t groups_per_pool = 100;
 };
 
-// Every sample once, in groups of similar length and in random order of the groups: little padding, and all ranks have
-// about equally long samples at a time. Who is with whom differs in each epoch. A last group that is not full comes
-// last.
+// Every sample once, in groups of similar length, with the groups in random order. Batches need little padding, and at
+// each step the ranks have samples of about the same length. The groups differ in each epoch. A group that is not full
+// comes last.
 class LengthBucketSampler : public Sampler {
  public:
   // The length of each sample of the dataset: tokens, frames, pixels.

@@ -1,4 +1,4 @@
-// Which part of the data, and of the machine, is this process's.
+// This process's share of the data and of its machine.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// A rank's part of the work.
+// A rank among all ranks, and among those of its machine.
 struct Share {
   std::int64_t rank = 0;
   std::int64_t world_size = 1;
@@ -16,12 +16,12 @@ struct Share {
   std::int64_t nodes = 1;  // machines
 };
 
-// That of the default process group, however it was made (init_process_group); before there is one, what share_from
-// says. Throws DataError.
+// The share from the default process group, whatever it was made from (init_process_group). Before there is a group:
+// share_from the environment of this process. Throws DataError.
 Share share_of_process();
 
-// From what started this process: launcher variables, Slurm or MPI; the whole (0 of 1) when nothing did. The same rules
-// as init_process_group's (launch/world.h). Throws DataError when the variables contradict each other.
+// The share from the variables of a launcher, Slurm or MPI; rank 0 of 1 without them. The rules are those of
+// init_process_group (launch/world.h). Throws DataError when the variables contradict each other.
 Share share_from(const Environment& environment);
 
 }  // namespace lockstep::data

@@ -1,13 +1,13 @@
-// Datasets made of other datasets, as torch.utils.data has them: a part, several in a row, a function of each sample,
-// the same again. A view is a dataset, so views combine:
+// Datasets made of other datasets: a subset, several one after another, a function of each sample, repetitions. Subset
+// and ConcatDataset are those of torch.utils.data. A view is a dataset, so views combine:
 //
 //   auto train = map_dataset(Subset(Mnist("data", true), first_thousand), add_noise);
 //   DataLoader loader(repeat(train, 10), {.batch_size = 64, .shuffle = true});
 //
-// Views share the datasets that they are made of and copy no samples. They hand whole batches on, with the context that
-// they got: the randomness of a sample is keyed by its index in the dataset that the loader has, the outermost. Errors
-// of a dataset below (SampleError) are thrown again with the view's own index in front. Immutable and thread-safe where
-// the datasets below are. Constructors throw DataError (kInvalidArgument).
+// Views share their datasets and copy no samples. They pass whole batches to them, with the context of the call: the
+// random key of a sample is its index in the outermost view, which the loader has. A SampleError of an inner dataset is
+// thrown again with the view's own index in front. Immutable; thread-safe if the inner datasets are. Constructors throw
+// DataError (kInvalidArgument).
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@
 
 namespace lockstep::data {
 
-// Any dataset, by value or already shared.
+// Any dataset, by value or as a shared_ptr.
 class SharedDataset {
  public:
   template <typename D>
@@ -70,14 +70,14 @@ class ConcatDataset : public Dataset {
   Example part_of_batch(std::size_t part, std::span<const std::int64_t> indices, const SampleContext& context) const;
 
   std::vector<SharedDataset> datasets_;
-  std::vector<std::int64_t> ends_;  // of each, in this dataset's numbers
+  std::vector<std::int64_t> ends_;  // the end of each dataset, as an index of this one
 };
 
-// What becomes of a sample. The context is that of this sample alone: context.seed, context.epoch and context.keys[0]
-// are what randomness is to be drawn from. Called from several threads at once.
+// Returns the new sample. The context is for this sample only: draw randomness from context.seed, context.epoch and
+// context.keys[0]. Several threads call it at once.
 using SampleFunction = std::function<Example(Example sample, const SampleContext& context)>;
 
-// function(sample, context) of each sample, made when asked for. A function of the sample alone serves as well.
+// function(sample, context) for each sample, called when the sample is needed. map_dataset also takes function(sample).
 class MapDataset : public Dataset {
  public:
   MapDataset(SharedDataset dataset, SampleFunction function);
@@ -102,8 +102,8 @@ MapDataset map_dataset(SharedDataset dataset, F function) {
   }
 }
 
-// `times` passes over a dataset as one: epochs are longer, and workers need not start anew so often. The randomness of
-// each pass is another.
+// `times` passes over a dataset as one epoch, so that workers wait less often for a new epoch. Random transforms draw
+// different numbers in each pass.
 class RepeatDataset : public Dataset {
  public:
   RepeatDataset(SharedDataset dataset, std::int64_t times);

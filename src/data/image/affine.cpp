@@ -39,7 +39,7 @@ void nearest_fixed(const View& picture, ImageSize size, const AffineMatrix& m, C
   }
 }
 
-// Every way of finding an input position and of reading pixels there, one pixel at a time.
+// Makes the output one pixel at a time: `position` gives the place in the input, `read` the pixel there.
 template <class Position, class Read>
 void each_pixel(ImageSize size, Color fill, RowSink& sink, Position position, Read read) {
   for (int y = 0; y < size.height; ++y) {
@@ -53,7 +53,7 @@ void each_pixel(ImageSize size, Color fill, RowSink& sink, Position position, Re
   }
 }
 
-// PIL sums steps where a matrix only scales or is beyond fixed point, which rounds differently from a product.
+// PIL adds up steps if a matrix only scales or does not fit fixed point; this rounds differently from a product.
 struct Summed {
   const AffineMatrix& m;
   double row_x, row_y, x = 0, y = 0;
@@ -95,7 +95,7 @@ bool read_nearest(const View& picture, double x, double y, std::uint8_t* out) {
   return true;
 }
 
-// kPoints x kPoints pixels around the position; columns outside repeat the edge, rows below it repeat the last sum.
+// Interpolates kPoints x kPoints pixels. As in PIL, columns outside repeat the edge, rows below it the last sum.
 template <int kPoints, class Between>
 bool read_between(const View& picture, double x, double y, std::uint8_t* out, Between between) {
   if (!inside(picture, x, y)) return false;

@@ -1,5 +1,5 @@
-// Affine transforms as PIL's Image.transform(size, AFFINE, ...) does them: for each output pixel, where its centre
-// comes from in the input; `fill` where that is outside.
+// Affine transforms as in PIL's Image.transform(size, AFFINE, ...): the matrix maps the centre of each output pixel to
+// a position in the input; pixels from outside of the input are `fill`.
 #pragma once
 
 #include <array>
@@ -13,16 +13,17 @@ namespace lockstep::data {
 
 using Color = std::array<std::uint8_t, 3>;
 
-// Input x = m[0] * x + m[1] * y + m[2], input y = m[3] * x + m[4] * y + m[5], of pixel centres (x + 0.5).
+// Input x = m[0] * x + m[1] * y + m[2], input y = m[3] * x + m[4] * y + m[5], where x and y are pixel centres (n +
+// 0.5).
 using AffineMatrix = std::array<double, 6>;
 
-// kNearest, kBilinear or kBicubic; the bits of PIL.
+// kNearest, kBilinear or kBicubic, with the same bits as PIL.
 void transform_affine(const View& picture, ImageSize size, const AffineMatrix& matrix, Filter filter, Color fill,
                       RowSink& sink);
 
-// One after another without pictures in between, in one resampling: an output pixel is followed back through all of
-// them, and is `fill` where it leaves the frame of any. kNearest or kBilinear. The last matrix comes first, with the
-// frame that it reads from; a frame of the last of the list is the picture's.
+// Several transforms in one resampling, without intermediate pictures: an output pixel is followed back through all
+// stages, and is `fill` if it leaves the frame of one. kNearest or kBilinear. The stages are in reverse order: the
+// first in the list belongs to the last transform. The frame of a stage is the size that it reads from.
 struct AffineStage {
   AffineMatrix matrix;
   ImageSize frame;

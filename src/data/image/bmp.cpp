@@ -22,7 +22,7 @@ struct Header {
   std::uint32_t bits = 0;
   std::uint32_t compression = kPlain;
   std::size_t pixels_at = 0;
-  std::array<std::uint32_t, 3> masks{};  // of R, G, B in 16 and 32 bits
+  std::array<std::uint32_t, 3> masks{};  // of R, G and B, for 16 and 32 bits
   std::array<std::array<std::uint8_t, 4>, 256> palette{};
 };
 
@@ -119,7 +119,7 @@ Result<Header> read_header(std::span<const std::uint8_t> bytes) {
   return header;
 }
 
-// The bits of `mask`, spread to 0..255 (rounded down, as PIL does).
+// The bits under `mask`, scaled to 0..255 (rounded down, as PIL does).
 std::uint8_t channel(std::uint32_t value, std::uint32_t mask) {
   const std::uint32_t most = mask >> std::countr_zero(mask);
   return static_cast<std::uint8_t>(((value & mask) >> std::countr_zero(mask)) * 255 / most);
@@ -155,7 +155,7 @@ void unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Ima
   }
 }
 
-// Pairs of bytes: (n, v) repeats v; (0, 0) ends the row, (0, 1) the picture, (0, 2, dx, dy) moves, (0, n) copies n.
+// Codes: (n, v) repeats v; (0, 0) ends the row, (0, 1) ends the picture, (0, 2, dx, dy) moves, (0, n, ...) copies n.
 class RunLength {
  public:
   RunLength(std::span<const std::uint8_t> in, const Header& header, Image& image)
@@ -201,7 +201,7 @@ class RunLength {
   }
   bool move() {
     if (at_ + 2 > in_.size()) return false;
-    // Never further than just outside: a file may hold more moves than an int can count.
+    // Limited to the border: many moves in a hostile file would overflow an int.
     x_ = std::min(x_ + in_[at_], image_.width());
     y_ = std::min(y_ + in_[at_ + 1], image_.height());
     at_ += 2;

@@ -24,7 +24,7 @@ Lookup identity() {
   return lookup;
 }
 
-// PIL's blend of one value: from `first` towards `second`, cut off where it leads further than that.
+// PIL's blend of one value: from `first` towards `second`, or beyond it; limited to 0..255.
 std::uint8_t blended(int first, int second, float factor) {
   const float value = static_cast<float>(first) + factor * static_cast<float>(second - first);
   return static_cast<std::uint8_t>(std::clamp(value, 0.0F, 255.0F));
@@ -71,7 +71,7 @@ Hsv to_hsv(const std::uint8_t* pixel) {
   } else {
     hue = static_cast<float>(4.0 + g - r);
   }
-  // A turn more and the fraction of it: negative hues come from the other end.
+  // The fraction of (turn + 1), so that negative hues wrap around.
   const double turn = hue / 6.0 + 1.0;
   hue = static_cast<float>(turn - std::floor(turn));
   return {static_cast<std::uint8_t>(std::clamp(static_cast<int>(hue * 255.0), 0, 255)),

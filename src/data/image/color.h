@@ -1,5 +1,5 @@
-// Operations on colours, with PIL's arithmetic: ImageEnhance, ImageOps, conversions. Each writes its rows from top to
-// bottom; `picture` keeps its size.
+// Operations on colours and neighbouring pixels. ImageEnhance, ImageOps and conversions have PIL's arithmetic. Each
+// operation writes its rows from top to bottom.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ using Lookups = std::array<Lookup, 3>;  // of R, G and B
 
 Lookup brightness_lookup(float factor);
 Lookup invert_lookup();
-// Keeps the upper `bits` of 8.
+// Keeps the upper `bits` of the 8.
 Lookup posterize_lookup(int bits);
 Lookup solarize_lookup(double threshold);
 // These depend on the picture.
@@ -23,15 +23,15 @@ Lookups autocontrast_lookups(const View& picture);
 Lookups equalize_lookups(const View& picture);
 
 void apply_lookups(const View& picture, const Lookups& lookups, RowSink& sink);
-// factor 0: grey, 1: unchanged, above: stronger.
+// factor 0: grey, 1: unchanged, above 1: stronger.
 void adjust_saturation(const View& picture, float factor, RowSink& sink);
-// factor: a turn of the colour circle, -0.5 to 0.5.
+// factor: turns of the colour circle, from -0.5 to 0.5.
 void adjust_hue(const View& picture, double factor, RowSink& sink);
-// factor 0: smoothed, 1: unchanged, above: sharper.
+// factor 0: smoothed, 1: unchanged, above 1: sharper.
 void adjust_sharpness(const View& picture, float factor, RowSink& sink);
 void to_grey(const View& picture, RowSink& sink);
 
-// Torchvision's: weights in float, the edge mirrored, rounded to nearest even. `kernel` is odd.
+// As in torchvision: float weights, mirrored edges, rounding to nearest even. Width and height of `kernel` are odd.
 struct GaussianKernel {
   int width = 3;
   int height = 3;

@@ -19,7 +19,7 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view text, std
 
 constexpr std::string_view kExpected = "a JPEG, PNG, BMP, WebP or PPM picture";
 
-// What such folders hold too; a name says more than eight bytes do.
+// Other formats that picture folders may have: an error with their name says more than one with eight bytes.
 struct OtherFormat {
   std::size_t at;
   std::string_view text;
@@ -56,7 +56,7 @@ Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_
   return unknown_format(bytes);
 }
 
-// Checked, so that whoever plans with it need not think of sides of 0 or of billions.
+// Checks the size, so that callers can plan with it: no side is 0 or has billions of pixels.
 Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   const std::optional<ImageFormat> format = image_format(bytes);
   if (!format) return unknown_format(bytes);
@@ -116,7 +116,7 @@ Status decode_whole(ImageFormat format, std::span<const std::uint8_t> bytes, con
     case ImageFormat::kBmp: return decode_bmp(bytes, options, image);
     case ImageFormat::kWebp: return decode_webp(bytes, options, image);
     case ImageFormat::kPpm: return decode_netpbm(bytes, options, image);
-    case ImageFormat::kJpeg: break;  // has regions
+    case ImageFormat::kJpeg: break;  // decode_jpeg decodes regions
   }
   return {ErrorCode::kInternal, "no decoder"};
 }
@@ -174,7 +174,7 @@ Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOp
 }
 
 Result<ImageSize> image_size(const std::filesystem::path& path) {
-  // Metadata in front of a JPEG's size (previews, colour profiles) can be long; then all of the file is looked at.
+  // Long metadata may come before the size in a JPEG (previews, colour profiles): then the whole file is read.
   std::vector<std::uint8_t> bytes;
   for (const std::size_t most : {std::size_t{64} << 10, static_cast<std::size_t>(-1)}) {
     Status status = read_file(path, bytes, most);
@@ -195,7 +195,7 @@ Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& b
   if (file.size() == 0) return empty_file().with_context(path.native());
   bytes.resize(std::min<std::size_t>(file.size(), most_bytes));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(bytes));
-  bytes.resize(got);  // it may have become shorter meanwhile; the decoder says that it is cut short
+  bytes.resize(got);  // if the file became shorter meanwhile, the decoder reports it
   return {};
 }
 

@@ -1,7 +1,7 @@
-// The decoders behind decode.h, one per format, and what they share.
+// The decoders behind decode.h, one for each format, and their common functions.
 //
-// A decoder fills an Image whose memory it reuses, and answers where in it the wanted region lies: JPEG can leave out
-// what lies outside of it, the other formats decode everything.
+// A decoder reuses the memory of an Image, and returns the place of the wanted region in it. The JPEG decoder decodes
+// little more than the region, the others decode the whole picture.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@ namespace lockstep::data {
 // How exactly a JPEG has to be decoded.
 enum class DecodePrecision {
   kExact,  // PIL's pixels
-  kFast,   // chroma is not smoothed between pixels, the transform may round worse: a few grey levels at sharp edges
+  kFast,   // chroma is not smoothed, and the DCT is less exact: differs by a few grey levels at sharp edges
 };
 
 struct DecodeRequest {
   DecodeOptions options = {};
-  // The part that is wanted, in pixels of the whole picture; empty: all of it.
+  // The wanted part, in pixels of the whole picture; empty: the whole picture.
   Box region = {};
   DecodePrecision precision = DecodePrecision::kExact;
-  // Every n-th pixel in both directions: 1, 2, 4 or 8. A JPEG of n > 1 is decoded to that size, averaged over n x n;
-  // its region is then rounded outwards. Other formats ignore it.
+  // 1, 2, 4 or 8: a JPEG is decoded to 1/n of its width and height, with averages of n x n pixels; its region is then
+  // rounded outwards. Other formats ignore it.
   int reduce = 1;
 };
 
 struct DecodedRegion {
   View view;          // into the Image that was filled
-  Box covered;        // what the view shows, in pixels of the whole picture
+  Box covered;        // the place of the view, in pixels of the whole picture
   ImageSize picture;  // of the whole picture
-  int reduce = 1;     // as done
+  int reduce = 1;     // the reduction that was done
 };
 
-// Sniffs the format. Steps over errors of all kinds without leaks; `image` is then undefined.
+// Finds the format from the first bytes. After an error `image` is undefined.
 Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image);
 
 Result<DecodedRegion> decode_jpeg(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image);
@@ -52,16 +52,16 @@ Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> webp_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> netpbm_size(std::span<const std::uint8_t> bytes);
 
-// Whether the picture may be decoded: positive sides, no more pixels than allowed.
+// Checks that a picture may be decoded: positive sides, and no more pixels than allowed.
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);
 
-// EXIF's orientation of a JPEG, 1 to 8; 1 when it says nothing. And turning a picture accordingly.
+// The EXIF orientation of a JPEG, 1 to 8 (1 without a tag), and functions that turn a picture upright.
 int jpeg_orientation(std::span<const std::uint8_t> bytes);
 ImageSize upright_size(int orientation, ImageSize size);
 void apply_orientation(int orientation, Image& image);
 
-// The whole file in memory that is reused. kNotFound, kPermission, kIo; kCorrupt for an empty file. At most
-// `most_bytes` of it.
+// Reads a file, at most its first `most_bytes`, and reuses the memory of `bytes`. kNotFound, kPermission, kIo; kCorrupt
+// for an empty file.
 Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes,
                  std::size_t most_bytes = static_cast<std::size_t>(-1));
 

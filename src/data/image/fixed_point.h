@@ -10,14 +10,14 @@
 
 namespace lockstep::data {
 
-// In 64 bits: positions far outside of a picture have to be told from those inside.
+// 64 bits, so that a position far outside of a picture does not wrap to one inside.
 inline std::int64_t fixed(double value) {
   constexpr double kMost = 1e15;
-  if (std::isnan(value)) return -static_cast<std::int64_t>(kMost);  // infinity less infinity: nowhere
+  if (std::isnan(value)) return -static_cast<std::int64_t>(kMost);  // infinity minus infinity: outside
   return static_cast<std::int64_t>(std::floor(std::clamp(value * 65536.0 + 0.5, -kMost, kMost)));
 }
 
-// Positions begin, begin + 1, ..., end - 1.
+// The positions begin, begin + 1, ..., end - 1.
 struct Interval {
   std::int64_t begin;
   std::int64_t end;
@@ -33,8 +33,8 @@ inline void narrow(Interval& interval, std::int64_t start, std::int64_t step, st
     if (start < low || start >= high) interval.end = interval.begin;
     return;
   }
-  // The smallest i inside, and the smallest after it that is outside: rounded up where values rise, from the other
-  // bound where they fall.
+  // The first i that is inside, and the first one after it that is outside. A rising position enters at `low`, a
+  // falling one at `high`.
   const std::int64_t enter = step > 0 ? -floor_div(start - low, step) : floor_div(start - high, -step) + 1;
   const std::int64_t leave = step > 0 ? -floor_div(start - high, step) : floor_div(start - low, -step) + 1;
   interval.begin = std::clamp(enter, interval.begin, interval.end);

@@ -36,13 +36,13 @@ struct CloseFolder {
 
 enum class Kind { kFile, kFolder, kNeither };
 
-// The entry's own word where the file system gives it; only links and file systems without it cost a look.
+// Uses the type in the entry. Only links, and entries of file systems without types, cost an fstatat().
 Kind kind_of(const dirent& entry, int folder) {
   if (entry.d_type == DT_REG) return Kind::kFile;
   if (entry.d_type == DT_DIR) return Kind::kFolder;
   if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::kNeither;
   struct stat info {};
-  if (::fstatat(folder, entry.d_name, &info, 0) != 0) return Kind::kNeither;  // a link to nothing
+  if (::fstatat(folder, entry.d_name, &info, 0) != 0) return Kind::kNeither;  // a broken link
   if (S_ISREG(info.st_mode)) return Kind::kFile;
   return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kNeither;
 }
@@ -86,7 +86,7 @@ Result<Listing> list(const std::string& path) {
   return listing;
 }
 
-// Everything below one class.
+// Searches the folder of one class and all folders in it.
 class ClassSearch {
  public:
   struct Folder {
@@ -100,11 +100,12 @@ class ClassSearch {
   Status search(const std::string& path) {
     Result<Listing> listing = list(path);
     if (!listing.ok()) {
-      // It was there a moment ago.
+      // A folder may be removed while we search.
       return listing.status().code() == ErrorCode::kNotFound ? Status() : listing.status();
     }
     const auto identity = listing->identity;
-    if (std::find(above_.begin(), above_.end(), identity) != above_.end()) return {};  // a link back up
+    if (std::find(above_.begin(), above_.end(), identity) != above_.end())
+      return {};  // a link to a folder that contains it
     Folder found{path, {}};
     for (std::string& name : listing->files) {
       if (ends_with_any(name, kExtensions))
@@ -120,7 +121,7 @@ class ClassSearch {
     return {};
   }
 
-  // By path, as a sorted os.walk gives them.
+  // Sorted by path, like a sorted os.walk.
   std::vector<Folder> take_folders() {
     std::sort(folders_.begin(), folders_.end(), [](const Folder& a, const Folder& b) { return a.path < b.path; });
     return std::move(folders_);
@@ -130,7 +131,7 @@ class ClassSearch {
  private:
   std::vector<Folder> folders_;
   std::vector<std::string> unsupported_;
-  std::vector<Identity> above_;  // the folders that contain the one at hand
+  std::vector<Identity> above_;  // the folders that contain the present one
 };
 
 std::string shortened(const std::vector<std::string>& names) {

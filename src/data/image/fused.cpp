@@ -1,6 +1,6 @@
-// Several affine transforms as one resampling. Along a row of the output, the position in each stage's frame moves in a
-// straight line, so the pixels that stay inside of all frames are one interval, found by integer arithmetic; within it
-// pixels are gathered without any test.
+// Several affine transforms as one resampling. Along an output row, the position in the frame of each stage moves on a
+// straight line. Therefore the pixels that are inside of all frames form one interval. Integer arithmetic finds it, and
+// the pixels in it need no further tests.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace {
 
-// `outer` after `inner`: a position is followed by `inner` first.
+// The matrix that applies `inner` first, then `outer`.
 AffineMatrix combined(const AffineMatrix& outer, const AffineMatrix& inner) {
   const auto& o = outer;
   const auto& i = inner;
@@ -41,8 +41,7 @@ class RowGatherer {
   void gather(const Line& line, Interval inside, std::uint8_t* out) const {
     if (inside.begin == inside.end) return;
     if (filter_ == Filter::kNearest) return nearest(line, inside, out);
-    // Half a pixel further out than the centres of the outermost pixels there is nothing to mix with: those few are
-    // taken from the edge.
+    // Positions outside of the centres of the outermost pixels lack neighbours: these few pixels come from the edge.
     Line centered = line;
     centered.x -= kHalf;
     centered.y -= kHalf;
@@ -90,7 +89,7 @@ class RowGatherer {
 
 void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Filter filter,
                      Color fill, RowSink& sink) {
-  thread_local std::vector<AffineMatrix> matrices;  // from the output to each stage's frame
+  thread_local std::vector<AffineMatrix> matrices;  // maps the output to the frame of each stage
   matrices.clear();
   for (const AffineStage& stage : stages) {
     matrices.push_back(matrices.empty() ? stage.matrix : combined(stage.matrix, matrices.back()));

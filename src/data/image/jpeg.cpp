@@ -1,8 +1,8 @@
-// JPEG by libjpeg-turbo. Of a region only the rows and columns that it needs are decoded: rows above are
-// entropy-decoded alone (the format leaves no choice), rows below not at all.
+// JPEG with libjpeg-turbo. For a region, only its rows and columns are decoded. Rows above it are only entropy-decoded
+// (the format requires it), rows below it not at all.
 //
-// Exactness of a region: chroma is smoothed between neighbouring samples, so the outermost columns of what libjpeg is
-// asked for would differ from the same columns of a whole picture. A margin is decoded around the region and left out.
+// libjpeg smooths chroma between neighbouring samples, so the outermost columns of a region would differ from those of
+// the whole picture. To be exact, a margin on both sides is decoded too, and left out.
 #include <fmt/format.h>
 #include <jpeglib.h>
 
@@ -12,15 +12,15 @@
 
 #include "data/image/decoders.h"
 
-// After jpeglib.h, which it needs.
+// jpeglib.h must come first.
 #include <jerror.h>
 
 namespace lockstep::data {
 namespace {
 
-// Columns left and right of a region: as far as chroma is smoothed (one sample of at most 4 pixels).
+// The margin in columns: the reach of smoothing, one chroma sample of at most 4 pixels.
 constexpr int kMargin = 8;
-// A file may hold any number of scans, each of which costs a pass over all pixels. Encoders write some 10.
+// The most scans: each takes a pass over all pixels, and a file may have any number. Encoders write about 10.
 constexpr int kMostScans = 500;
 
 struct ErrorManager {
@@ -71,7 +71,7 @@ void skip_bytes(j_decompress_ptr info, long count) {
   info->src->bytes_in_buffer -= static_cast<std::size_t>(count);
 }
 
-// libjpeg reports errors by a jump into decode(); nothing with a destructor may live between the two.
+// libjpeg reports errors by longjmp into decode() or size(): no object with a destructor may be alive in between.
 class JpegDecoder {
  public:
   JpegDecoder(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image)
@@ -91,7 +91,7 @@ class JpegDecoder {
     open();
     if (status_ = check(); !status_.ok()) return status_;
     start();
-    // Image::reset may throw, but not through libjpeg's frames.
+    // Image::reset may throw: it is not called from inside of libjpeg.
     image_.reset(static_cast<int>(info_.output_width), wanted_.height);
     read_rows();
     return {};
@@ -108,7 +108,7 @@ class JpegDecoder {
     return {view, covered, {width, height}, n};
   }
 
-  // Only the header.
+  // Reads only the header.
   Result<ImageSize> size() {
     if (setjmp(errors_.jump) != 0) return failure();
     open();
@@ -151,7 +151,7 @@ class JpegDecoder {
     const Box& region = request_.region;
     if (!region.empty() && (region.left < 0 || region.top < 0 || region.right() > static_cast<int>(info_.image_width) ||
                             region.bottom() > static_cast<int>(info_.image_height))) {
-      return {ErrorCode::kInvalidArgument, "JPEG: the region lies outside of the picture"};
+      return {ErrorCode::kCorrupt, "JPEG: its pixels do not fill the size of its header"};
     }
     return {};
   }
@@ -185,7 +185,7 @@ class JpegDecoder {
   void read_rows() {
     if (first_row_ > 0) jpeg_skip_scanlines(&info_, static_cast<JDIMENSION>(first_row_));
     for (int y = 0; y < wanted_.height;) {
-      // As many at once as libjpeg has ready, at most.
+      // libjpeg returns as many rows as it has ready.
       JSAMPROW rows[16];
       const int count = std::min(16, wanted_.height - y);
       for (int i = 0; i < count; ++i) rows[i] = image_.row(y + i);
@@ -195,8 +195,8 @@ class JpegDecoder {
     require_end();
   }
 
-  // The rows that were not wanted may be missing too: without the end marker the file is cut short. Whether it is
-  // should not depend on the region.
+  // A file without an end marker is cut short, even if the wanted rows are complete: the result must not depend on the
+  // region.
   void require_end() {
     const std::uint8_t* at = source_.next_input_byte;
     const std::uint8_t* const end = at + source_.bytes_in_buffer;
@@ -208,12 +208,12 @@ class JpegDecoder {
     if (info_.unread_marker != JPEG_EOI && jpeg_input_complete(&info_) == FALSE) end_of_bytes(&info_);
   }
 
-  // CMYK as Adobe writes it, inverted, and PIL's arithmetic.
+  // CMYK is inverted, as Adobe writes it. The arithmetic is PIL's.
   void cmyk_to_rgb() {
     for (int y = 0; y < wanted_.height; ++y) {
       std::uint8_t* pixel = image_.row(y);
       for (int x = 0; x < image_.width(); ++x, pixel += 4) {
-        const int black = pixel[3];  // 255 - k, once inverted
+        const int black = pixel[3];  // 255 - k
         for (int c = 0; c < 3; ++c) {
           const int product = (255 - pixel[c]) * black + 128;
           pixel[c] = static_cast<std::uint8_t>(std::clamp(black - (((product >> 8) + product) >> 8), 0, 255));
@@ -231,7 +231,7 @@ class JpegDecoder {
   ErrorManager errors_{};
   Status status_;
   Box wanted_;
-  int first_column_ = 0;  // of the picture at the left of the buffer
+  int first_column_ = 0;  // the column of the picture at the left of the buffer
   int first_row_ = 0;
 };
 

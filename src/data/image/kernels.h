@@ -1,7 +1,7 @@
-// The inner loops over pixels: the same code (kernels.inl) compiled once for each instruction set, one of which is
-// chosen at run time. Results are bitwise the same whichever runs.
+// The inner loops over pixels. The same code (kernels.inl) is compiled once for each instruction set, and one version
+// is chosen at run time. All give the same bits.
 //
-// Only declarations and plain data here, for the reason that reduce/reduce_kernels.h gives.
+// This header has only declarations and plain data; reduce/reduce_kernels.h says why.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace lockstep::data {
 
-// One output pixel of a horizontal resampling: the sum over taps of pixel * weight. `weights` holds, for each tap, the
-// weight four times (once a channel), padded with zeros to a multiple of kTapStep taps.
+// A horizontal resampling. An output pixel is the sum over taps of pixel * weight. `weights` has each weight four times
+// (for the four bytes of a pixel), padded with zeros to a multiple of kTapStep taps.
 struct HorizontalResampling {
   static constexpr int kTapStep = 4;
   int width = 0;                        // output pixels
-  const std::int32_t* first = nullptr;  // of each output pixel: its first input pixel
+  const std::int32_t* first = nullptr;  // the first input pixel of each output pixel
   const std::int32_t* weights = nullptr;
-  int taps = 0;  // padded
+  int taps = 0;  // with padding
 };
 
-// value -> (value / 255 - mean) / deviation, exactly as three operations in float; or value * scale + offset.
+// value -> (value / 255 - mean) / deviation, as three float operations if `exact`; otherwise value * scale + offset.
 struct ToFloat {
   bool exact = true;
   float mean[3] = {0, 0, 0};
@@ -38,23 +38,23 @@ struct GatherRow {
 
 struct ImageKernels {
   const char* name;
-  // Reads up to 12 bytes past the last pixel that has a weight.
+  // Reads up to 12 bytes after the last pixel that has a weight.
   void (*resample_row)(const HorizontalResampling& plan, const std::uint8_t* in, std::uint8_t* out);
-  // `count` bytes (a multiple of 4): the sum over taps of rows[t][i] * weights[t]; may write up to a multiple of 64
-  // bytes.
+  // Writes `count` bytes (a multiple of 4), rounded up to at most a multiple of 64: sums over taps of
+  // rows[t][i] * weights[t].
   void (*resample_column)(const std::uint8_t* const* rows, const std::int32_t* weights, int taps, int count,
                           std::uint8_t* out);
-  // Pixels to one plane a channel. `reversed`: the last pixel comes first.
+  // Splits pixels into one plane for each channel. `reversed`: the last pixel comes first.
   void (*to_float)(const ToFloat& how, const std::uint8_t* pixels, int count, int channels, bool reversed,
                    float* const planes[3]);
-  // Nearest pixels along a line; all of them have to lie inside the source.
+  // The nearest pixels along a line; all must be inside of the source.
   void (*gather)(const GatherRow& row, std::uint8_t* out);
-  // The same between four pixels, with weights of 8 bits; x and y are those of the upper left one, all four inside.
+  // Interpolates between four pixels with 8-bit weights. x and y are those of the upper left one; all are inside.
   void (*gather_bilinear)(const GatherRow& row, std::uint8_t* out);
-  // first + factor * (second - first), cut off at 0 and 255 when `clip`; `out` may be either.
+  // first + factor * (second - first), limited to 0..255 if `clip`; `out` may be one of the inputs.
   void (*blend)(const std::uint8_t* first, const std::uint8_t* second, float factor, bool clip, std::int64_t bytes,
                 std::uint8_t* out);
-  // Luma of each pixel in R, G and B.
+  // Writes the luma of each pixel to R, G and B.
   void (*to_grey)(const std::uint8_t* pixels, int count, std::uint8_t* out);
 };
 
@@ -62,9 +62,9 @@ extern const ImageKernels kPortableImageKernels;
 extern const ImageKernels kAvx2ImageKernels;
 extern const ImageKernels kAvx512ImageKernels;
 
-// The widest that this machine can run, or what LOCKSTEP_ISA (portable, avx2, avx512) asks for.
+// The kernels of LOCKSTEP_ISA (portable, avx2, avx512) if this machine has them, otherwise the widest that it has.
 const ImageKernels& image_kernels();
-// All that this machine can run; answers how many.
+// Lists all kernels that this machine can run, and returns their number.
 int supported_image_kernels(const ImageKernels* list[3]);
 
 }  // namespace lockstep::data

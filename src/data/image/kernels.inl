@@ -1,7 +1,7 @@
 // Compiled by kernels_portable.cpp, kernels_avx2.cpp and kernels_avx512.cpp with
 //   LOCKSTEP_IMAGE_KERNELS  name of the table to define
 //   LOCKSTEP_LANES          32-bit lanes of a vector: 4, 8 or 16
-// See reduce/reduce_kernels.inl for why nothing with external linkage may be called in here.
+// No function with external linkage may be called here; reduce/reduce_kernels.inl says why.
 #include <cstddef>
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kLanes = LOCKSTEP_LANES;
-// Weights are fixed-point numbers with so many bits after the point, as PIL's.
+// Weights are fixed-point numbers with this many bits after the point, as in PIL.
 constexpr int kWeightBits = 22;
 constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
 
@@ -37,9 +37,9 @@ inline __attribute__((always_inline)) void store(void* to, T value) {
   __builtin_memcpy(to, &value, sizeof(value));
 }
 
-// Bytes to lanes and back, cut off at 0 and 255. The compilers' own conversion takes the vector apart.
+// Bytes to lanes and back, limited to 0..255. Not __builtin_convertvector: compilers convert the lanes one by one.
 #if LOCKSTEP_LANES == 16
-constexpr __mmask16 kAllLanes = 0xffff;  // the forms without a mask make gcc 12 warn of uninitialised values
+constexpr __mmask16 kAllLanes = 0xffff;  // gcc 12 warns of uninitialized values in the forms without a mask
 inline __attribute__((always_inline)) Ints widen(const std::uint8_t* from) {
   return reinterpret_cast<Ints>(_mm512_maskz_cvtepu8_epi32(kAllLanes, load<__m128i>(from)));
 }
@@ -77,7 +77,7 @@ inline __attribute__((always_inline)) void store_bytes(std::uint8_t* to, Ints va
 }
 #endif
 
-// One pixel of four lanes.
+// One pixel as four lanes.
 #if defined(__x86_64__)
 inline __attribute__((always_inline)) Int4 widen_pixel(const std::uint8_t* from) {
   const __m128i zero = _mm_setzero_si128();
@@ -99,7 +99,7 @@ inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 va
 }
 #endif
 
-// The sum of a vector's groups of four lanes.
+// The sum of the groups of four lanes of a vector.
 inline __attribute__((always_inline)) Int4 sum_of_pixels(Ints sum) {
 #if LOCKSTEP_LANES == 16
   typedef std::int32_t Int8 __attribute__((vector_size(32)));
@@ -183,7 +183,7 @@ void to_float(const ToFloat& how, const std::uint8_t* pixels, int count, int cha
   (how.exact ? to_float_of<true> : to_float_of<false>)(how, pixels, count, channels, reversed, planes);
 }
 
-// The position after the last pixel may be beyond what 16.16 holds; nothing is read there.
+// The position after the last pixel may overflow 16.16 fixed point; nothing is read there.
 inline std::int32_t next_position(std::int32_t position, std::int32_t step) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(position) + static_cast<std::uint32_t>(step));
 }
@@ -207,7 +207,7 @@ void gather_bilinear(const GatherRow& row, std::uint8_t* out) {
     const std::int32_t down = (y >> 8) & 255;
     const Int4 top = widen_pixel(upper) * (256 - across) + widen_pixel(upper + 4) * across;
     const Int4 bottom = widen_pixel(lower) * (256 - across) + widen_pixel(lower + 4) * across;
-    const Int4 value = (top * (256 - down) + bottom * down) >> 16;  // rounded down, as PIL's
+    const Int4 value = (top * (256 - down) + bottom * down) >> 16;  // rounded down, as in PIL
     store_pixel(out + std::ptrdiff_t{4} * i, value);
   }
 }

@@ -9,8 +9,8 @@
 namespace lockstep::data {
 namespace {
 
-// PIL's SMOOTH: 5 in the middle, 1 around, divided by 13, in float, the sums in PIL's order. The outermost rows and
-// columns stay.
+// PIL's SMOOTH filter: weights of 5 in the middle and 1 around it, divided by 13, in float, with sums in PIL's order.
+// The outermost rows and columns stay unchanged.
 std::uint8_t smoothed(const std::uint8_t* above, const std::uint8_t* row, const std::uint8_t* below) {
   constexpr float kSide = 1.0F / 13.0F;
   constexpr float kMiddle = 5.0F / 13.0F;
@@ -47,7 +47,7 @@ std::vector<float> gaussian(int size, double sigma) {
   return kernel;
 }
 
-// Where position i beyond the edge of 0..size-1 is mirrored to.
+// The position in 0..size-1 to which i is mirrored.
 int mirrored(int i, int size, bool repeat_edge) {
   if (size == 1) return 0;
   const int period = repeat_edge ? 2 * size : 2 * size - 2;
@@ -86,8 +86,7 @@ void gaussian_blur(const View& picture, const GaussianKernel& kernel, RowSink& s
   const std::vector<float> down = gaussian(kernel.height, kernel.sigma);
   const int half_width = kernel.width / 2;
   const int half_height = kernel.height / 2;
-  // A ring of rows that are blurred horizontally would save work; blur is rarely the bottleneck, so whole planes are
-  // kept.
+  // A ring of horizontally blurred rows would take less memory than whole planes, but blur is rarely the bottleneck.
   thread_local std::vector<float> rows;
   const std::size_t row_values = static_cast<std::size_t>(picture.width) * 4;
   rows.assign(row_values * static_cast<std::size_t>(picture.height), 0.0F);

@@ -1,5 +1,5 @@
-// Netpbm's PBM, PGM and PPM, as numbers in text (P1 to P3) and as bytes (P4 to P6), with PIL's arithmetic: levels
-// become 0 to 255, but for grey pictures of more than 8 bits, which PIL's conversion to RGB cuts off at 255.
+// Netpbm's PBM, PGM and PPM, as text (P1 to P3) and as bytes (P4 to P6), with PIL's arithmetic: levels are scaled to 0
+// to 255. Grey pictures of more than 8 bits are limited to 255 instead, as in PIL's conversion to RGB.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Header {
   int kind = 0;  // 1 to 6
   std::int64_t width = 0;
   std::int64_t height = 0;
-  std::int64_t most = 1;  // the level of white
+  std::int64_t most = 1;  // the highest level: white
   std::size_t pixels_at = 0;
 
   bool is_text() const { return kind <= 3; }
@@ -32,14 +32,14 @@ bool is_space(std::uint8_t c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-// Numbers in text. Comments, from # to the end of a line, are as if they were not there.
+// Reads numbers in text, and skips comments, which go from # to the end of a line.
 class TextReader {
  public:
   TextReader(std::span<const std::uint8_t> bytes, std::size_t at) : bytes_(bytes), at_(at) {}
 
   std::size_t at() const { return at_; }
 
-  // Takes the one character of white space behind it too.
+  // Also takes one character of white space after the number.
   Result<std::int64_t> number() {
     std::int64_t value = 0;
     for (int digits = 0; digits <= kMostDigits; ++digits) {
@@ -53,7 +53,7 @@ class TextReader {
                   fmt::format("expected a number of at most {} digits before byte {}", kMostDigits, at_));
   }
 
-  // Levels of one bit need no space between them.
+  // One-bit levels need no space between them.
   Result<std::int64_t> bit() {
     const int c = next_visible();
     if (c < 0) return cut_short(bytes_.size());
@@ -64,7 +64,7 @@ class TextReader {
  private:
   static constexpr int kMostDigits = 10;
 
-  // -1 at the end.
+  // The next character; -1 at the end.
   int next() {
     while (at_ < bytes_.size() && bytes_[at_] == '#') {
       while (at_ < bytes_.size() && bytes_[at_] != '\n' && bytes_[at_] != '\r') ++at_;
@@ -107,7 +107,7 @@ std::uint8_t level_of(std::int64_t value, const Header& header) {
   return static_cast<std::uint8_t>(std::min(level, 255.0));
 }
 
-// Writes levels where they belong, in the order of the file.
+// Writes levels into the picture, in the order of the file.
 class Filler {
  public:
   Filler(Image& image, int channels) : pixel_(image.row(0)), channels_(channels) {}
@@ -170,7 +170,7 @@ Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& o
   const auto width = static_cast<std::size_t>(header.width);
   const auto height = static_cast<std::size_t>(header.height);
   const std::size_t levels = width * height * static_cast<std::size_t>(header.channels());
-  std::size_t needed = levels;  // text has at least a byte for each
+  std::size_t needed = levels;  // text has at least one byte for each level
   if (header.kind == 4) needed = (width + 7) / 8 * height;
   if (!header.is_text() && header.most > 255) needed = 2 * levels;
   if (bytes.size() - header.pixels_at < needed) return cut_short(bytes.size());
@@ -185,7 +185,7 @@ Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& o
 Result<ImageSize> netpbm_size(std::span<const std::uint8_t> bytes) {
   const Result<Header> header = read_header(bytes);
   if (!header.ok()) return header.status().with_context("PPM");
-  // The numbers have up to 10 digits; what is far too large stays so.
+  // The numbers have up to 10 digits. Larger ones become INT_MAX, which check_size refuses.
   constexpr std::int64_t kMost = INT_MAX;
   return ImageSize{static_cast<int>(std::min(header.value().width, kMost)),
                    static_cast<int>(std::min(header.value().height, kMost))};

@@ -1,4 +1,4 @@
-// EXIF's orientation tag, and turning a picture as it asks.
+// Reads EXIF's orientation tag and turns pictures upright.
 #include <cstring>
 #include <span>
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint16_t kOrientationTag = 0x0112;
 
-// A TIFF structure: "II" or "MM", 42, offset of a list of entries of 12 bytes.
+// A TIFF structure: "II" or "MM", 42, the offset of a list of 12-byte entries.
 class Tiff {
  public:
   explicit Tiff(std::span<const std::uint8_t> bytes) : bytes_(bytes), little_(bytes.size() > 8 && bytes[0] == 'I') {}
@@ -29,7 +29,7 @@ class Tiff {
   }
 
  private:
-  // 0 outside of the bytes.
+  // Returns 0 outside of the bytes.
   std::uint32_t number(std::size_t at, std::size_t count) const {
     if (at > bytes_.size() || bytes_.size() - at < count) return 0;
     std::uint32_t value = 0;
@@ -65,7 +65,7 @@ ImageSize upright_size(int orientation, ImageSize size) {
 
 void apply_orientation(int orientation, Image& image) {
   if (orientation <= 1 || orientation > 8) return;
-  // 5 to 8 exchange rows and columns; which ends are which, each value says anew.
+  // Values 5 to 8 exchange rows and columns. Each value has its own direction for rows and columns.
   const bool transposed = orientation >= 5;
   const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
   const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;

@@ -1,5 +1,5 @@
-// PNG by libpng, to 8 bits as PIL does: 16-bit colour keeps its high byte; 16-bit grey is cut off at 255, which is what
-// PIL's conversion of such pictures to RGB does. Gamma and colour profiles are left alone.
+// PNG with libpng, to 8 bits as PIL does: 16-bit colour keeps its high byte; 16-bit grey is limited to 255, as in PIL's
+// conversion to RGB. Gamma and colour profiles are ignored.
 #include <fmt/format.h>
 #include <png.h>
 
@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-// Errors jump into decode(); nothing with a destructor may live between the two.
+// libpng reports errors by longjmp into decode(): no object with a destructor may be alive in between.
 class PngDecoder {
  public:
   PngDecoder(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image)
@@ -29,7 +29,7 @@ class PngDecoder {
     if (setjmp(jump_) != 0)
       return {ErrorCode::kCorrupt, fmt::format("{} (at about byte {} of {})", text_, position_, bytes_.size())};
     png_set_read_fn(png_, this, read);
-    // Text and profiles are of no use here, and may unpack to gigabytes.
+    // Text and profiles are not needed, and may unpack to gigabytes.
     png_set_chunk_malloc_max(png_, 8 << 20);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
@@ -69,7 +69,7 @@ class PngDecoder {
       if (type == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png_);
       if (depth == 16) png_set_strip_16(png_);
       if ((type & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
-      // An alpha channel is overwritten by the byte without meaning; where there is none, one is added.
+      // A pixel needs a fourth byte: the alpha channel, or a filler.
       if ((type & PNG_COLOR_MASK_ALPHA) == 0 && !(type == PNG_COLOR_TYPE_PALETTE && has_transparency())) {
         png_set_filler(png_, 0xff, PNG_FILLER_AFTER);
       }
@@ -86,7 +86,7 @@ class PngDecoder {
     }
   }
 
-  // 2 bytes a pixel, spread to 4 from the right end.
+  // Pixels of 2 bytes become pixels of 4, in place: from the right, so that none is overwritten too early.
   void read_wide_grey() {
     read_rows();
     for (int y = 0; y < image_.height(); ++y) {

@@ -29,7 +29,7 @@ double hamming(double x) {
   if (x == 0.0) return 1.0;
   if (x >= 1.0) return 0.0;
   x *= std::numbers::pi;
-  return std::sin(x) / x * (0.54F + 0.46F * std::cos(x));  // single-precision constants, as PIL has them
+  return std::sin(x) / x * (0.54F + 0.46F * std::cos(x));  // single-precision constants, as in PIL
 }
 
 double filter_at(Filter filter, double x) {
@@ -54,12 +54,12 @@ double support_of(Filter filter) {
   }
 }
 
-// What a thread keeps from picture to picture.
+// Memory that a thread keeps from picture to picture.
 struct Scratch {
   Weights horizontal;
   Weights vertical;
-  std::vector<std::int32_t> expanded;  // horizontal weights, four times each
-  Image between;                       // after the first of two passes
+  std::vector<std::int32_t> expanded;  // horizontal weights, each four times
+  Image between;                       // the result of the first of two passes
   std::vector<const std::uint8_t*> rows;
 };
 
@@ -92,7 +92,7 @@ void resample_nearest(const View& picture, ImageSize size, RowSink& sink) {
   }
 }
 
-// PIL 13 begins with the direction that leaves less to do by this rule; the order shows in the last bit.
+// PIL 13 chooses the order of the passes by this rule. The order changes the last bit.
 bool vertical_first(const View& picture, ImageSize size) {
   const std::int64_t rows_less = picture.height - size.height;
   const std::int64_t columns_less = picture.width - size.width;
@@ -127,11 +127,11 @@ void horizontal_pass(const View& picture, int width, Filter filter, Scratch& scr
   }
 }
 
-// Rows written in place: what the first of two passes leaves.
+// Lets the first of two passes write its rows in place.
 class PlainSink : public RowSink {
  public:
   PlainSink(Image& image, ImageSize size) : image_(image) {
-    // The passes write whole vectors: beyond a row into the next, which comes later, and after the last into the slack.
+    // Passes write whole vectors: the excess goes into the next row, which is written later, or into the slack.
     image.reset(size.width, size.height);
   }
   std::uint8_t* begin(int y) override { return image_.row(y); }

@@ -5,7 +5,7 @@
 namespace lockstep::data {
 namespace {
 
-// One a thread: sinks are used one at a time.
+// One row for each thread: a thread uses one sink at a time.
 std::vector<std::uint8_t>& row_memory(ImageSize size) {
   thread_local std::vector<std::uint8_t> row;
   const std::size_t needed = static_cast<std::size_t>(size.width) * Image::kBytesPerPixel + 2 * Image::kSlack;

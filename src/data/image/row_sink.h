@@ -1,5 +1,5 @@
-// Where the last operation on pixels puts its rows: into an Image, or converted straight into a tensor, mirrored or
-// not.
+// Destinations for the rows of an operation: an Image, or the memory of a tensor, with conversion. Rows may be
+// mirrored.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ struct Mirror {
   bool operator==(const Mirror&) const = default;
 };
 
-// Rows come in any order, each once: begin(y) answers memory for its pixels (and kSlack bytes more), end(y) takes it.
+// Each row comes once, in any order: begin(y) returns memory for its pixels (and kSlack more bytes), end(y) stores it.
 class RowSink {
  public:
   virtual ~RowSink() = default;
@@ -25,7 +25,7 @@ class RowSink {
 
 class ImageSink : public RowSink {
  public:
-  // Gives `image` the size that the rows will fill.
+  // Changes `image` to `size`.
   ImageSink(Image& image, ImageSize size, Mirror mirror = {});
   std::uint8_t* begin(int y) override { return row_.data(); }
   void end(int y) override;
@@ -36,7 +36,7 @@ class ImageSink : public RowSink {
   std::vector<std::uint8_t>& row_;
 };
 
-// Planes of `size`, one a channel, without gaps.
+// One plane of `size` for each channel, without gaps. `out` has room for them.
 class FloatSink : public RowSink {
  public:
   FloatSink(float* out, ImageSize size, int channels, const ToFloat& how, Mirror mirror = {});

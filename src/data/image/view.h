@@ -1,4 +1,4 @@
-// Rectangles, and pictures that are parts of others.
+// Rectangles, and views of pictures and of parts of them.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Pixels of R, G, B, x that someone else owns.
+// Pixels (R, G, B and an unused byte) without ownership.
 struct View {
   const std::uint8_t* pixels = nullptr;
-  std::size_t stride = 0;  // bytes from a row to the next
+  std::size_t stride = 0;  // bytes from one row to the next
   int width = 0;
   int height = 0;
 
@@ -36,7 +36,7 @@ struct View {
         height(image.height()) {}
 
   const std::uint8_t* row(int y) const { return pixels + static_cast<std::size_t>(y) * stride; }
-  // `box` has to lie inside.
+  // `box` must be inside.
   View part(const Box& box) const {
     View view = *this;
     view.pixels = row(box.top) + std::size_t{Image::kBytesPerPixel} * static_cast<std::size_t>(box.left);

@@ -1,4 +1,4 @@
-// WebP by libwebp; of an animation the first frame, on its canvas.
+// WebP with libwebp. Of an animation, the first frame is drawn on its canvas.
 #include <fmt/format.h>
 #include <webp/decode.h>
 #include <webp/demux.h>

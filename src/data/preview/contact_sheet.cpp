@@ -8,6 +8,7 @@
 #include "data/image/resample.h"
 #include "data/preview/lettering.h"
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/image/decode.h"
 #include "lockstep/data/image/folder_index.h"
 
@@ -18,7 +19,7 @@ constexpr int kGap = 6;
 constexpr int kLabelHeight = Lettering::kLineHeight + 3;
 constexpr std::uint8_t kPaper = 32;
 
-// One of each class in turn, classes that have run out left out.
+// Takes one sample of each class in turn, and leaves out classes that have no more.
 std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
   std::vector<std::vector<std::size_t>> of_class(index.classes.size());
   for (std::size_t i = 0; i < index.samples.size(); ++i) {
@@ -33,13 +34,12 @@ std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
   return chosen;
 }
 
-// What the transforms make of the picture.
-Result<Image> transformed(std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const ImageSize size, image_size(bytes, DecodeOptions{}));
+// The picture after the transforms. Throws DataError.
+Image transformed(ImageSize size, std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
   const SamplePlan& plan = transform.draw(size, key);
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<std::uint8_t> planes(shape.bytes());
-  LOCKSTEP_RETURN_IF_ERROR(transform.apply(plan, bytes, {}, planes.data()));
+  transform.apply(plan, bytes, {}, planes.data());
   Image image(shape.width, shape.height);
   const std::size_t plane = planes.size() / static_cast<std::size_t>(shape.channels);
   for (std::size_t i = 0; i < plane; ++i) {
@@ -70,14 +70,34 @@ struct Cell {
   std::string name;
 };
 
-// Of so many cells. 64 bits: options may ask for more than an int counts.
+// Appends a cell for each epoch. After an error, the cells of the epochs before it stay.
+Status add_cells(const FolderIndex& index, std::size_t i, const Compose& transform, const SheetOptions& options,
+                 std::vector<Cell>& cells) {
+  const FolderIndex::Sample& sample = index.samples[i];
+  std::vector<std::uint8_t> bytes;
+  LOCKSTEP_RETURN_IF_ERROR(read_image_file(sample.path, bytes));
+  const Result<ImageSize> size = image_size(bytes, DecodeOptions{});
+  if (!size.ok()) return size.status().with_context(sample.path);
+  try {
+    for (int e = 0; e < options.epochs; ++e) {
+      const SampleKey key{options.seed, options.epoch + e, static_cast<std::int64_t>(i)};
+      cells.push_back({fitted(transformed(size.value(), bytes, transform, key), options.cell),
+                       index.classes[static_cast<std::size_t>(sample.label)]});
+    }
+  } catch (const DataError& error) {
+    return Status(error.code(), error.what()).with_context(sample.path);
+  }
+  return {};
+}
+
+// Width and height of a sheet with `count` cells. 64 bits: the options may give more pixels than an int holds.
 std::pair<std::int64_t, std::int64_t> sheet_size(std::int64_t count, const SheetOptions& options) {
   const std::int64_t columns = std::min<std::int64_t>(options.columns, std::max<std::int64_t>(1, count));
   const std::int64_t rows = std::max<std::int64_t>(1, (count + options.columns - 1) / options.columns);
   return {kGap + columns * (options.cell + kGap), kGap + rows * (options.cell + kLabelHeight + kGap)};
 }
 
-// Without names when there are no letters.
+// Draws no names when `letters` is null.
 Image draw(const std::vector<Cell>& cells, const SheetOptions& options, Lettering* letters) {
   const int columns = options.columns;
   const int side = options.cell;
@@ -129,18 +149,8 @@ Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Co
   LOCKSTEP_RETURN_IF_ERROR(check_size(samples * options.epochs, options));
   ContactSheet result;
   std::vector<Cell> cells;
-  std::vector<std::uint8_t> bytes;
   for (const std::size_t i : in_turn(index, static_cast<std::size_t>(options.samples))) {
-    const FolderIndex::Sample& sample = index.samples[i];
-    Status status = read_image_file(sample.path, bytes);
-    for (int e = 0; status.ok() && e < options.epochs; ++e) {
-      const SampleKey key{options.seed, options.epoch + e, static_cast<std::int64_t>(i)};
-      Result<Image> image = transformed(bytes, transform, key);
-      status = image.status().with_context(sample.path);
-      if (!image.ok()) break;
-      cells.push_back(
-          {fitted(std::move(image).value(), options.cell), index.classes[static_cast<std::size_t>(sample.label)]});
-    }
+    const Status status = add_cells(index, i, transform, options, cells);
     if (status.ok()) {
       ++result.samples;
     } else {

@@ -11,8 +11,8 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::uint8_t kInk = 235;
-constexpr int kPixels = 12;    // size of the letters
-constexpr int kBaseline = 12;  // below the top of the line
+constexpr int kPixels = 12;    // size of the letters, pixels
+constexpr int kBaseline = 12;  // pixels below the top of the line
 constexpr char32_t kEllipsis = U'\u2026';
 constexpr char32_t kNotUtf8 = U'\ufffd';
 
@@ -30,7 +30,7 @@ using FontSet = std::unique_ptr<FcFontSet, Call<FcFontSetDestroy>>;
 using Library = std::unique_ptr<FT_LibraryRec_, Call<FT_Done_FreeType>>;
 using Face = std::unique_ptr<FT_FaceRec_, Call<FT_Done_Face>>;
 
-// Those for a text without serifs, the best first; without those that add no characters.
+// Fonts for text without serifs, the best first; fonts that add no new characters are left out.
 FontSet sorted_fonts(FcConfig* config) {
   const Pattern wanted(FcNameParse(reinterpret_cast<const FcChar8*>("sans-serif:scalable=true")));
   FcConfigSubstitute(config, wanted.get(), FcMatchPattern);
@@ -73,9 +73,9 @@ void blend(Image& image, const Box& room, const FT_GlyphSlotRec_& glyph, int lef
 
 struct Lettering::Fonts {
   struct Font {
-    const FcPattern* pattern;     // of the set, as are the characters
-    const FcCharSet* characters;  // that it has
-    Face face = nullptr;          // opened when it is wanted
+    const FcPattern* pattern;     // belongs to the set, like `characters`
+    const FcCharSet* characters;  // that the font has
+    Face face = nullptr;          // opened when it is needed
     bool tried = false;
   };
 
@@ -98,10 +98,10 @@ struct Lettering::Fonts {
     return font.face.get();
   }
 
-  // The glyph, rendered, in memory of its face; null when no font can be drawn from.
+  // The rendered glyph, in the memory of its face; null when no font can be used.
   FT_GlyphSlot glyph(char32_t character) {
     const auto has = [&](const Font& font) { return FcCharSetHasChar(font.characters, character) != FcFalse; };
-    for (const bool any : {false, true}) {  // any font shows what it lacks as a box
+    for (const bool any : {false, true}) {  // the second time any font: it shows a box for a missing character
       for (Font& font : fonts) {
         FT_Face face = any || has(font) ? face_of(font) : nullptr;
         if (face != nullptr && FT_Load_Char(face, character, FT_LOAD_RENDER) == 0) return face->glyph;
@@ -115,7 +115,7 @@ struct Lettering::Fonts {
     return found == nullptr ? 0 : static_cast<int>(found->advance.x >> 6);
   }
 
-  // As many as fit, the last an ellipsis if not all do.
+  // Keeps the characters that fit; if not all do, the last is an ellipsis.
   void shorten(std::vector<char32_t>& characters, int width) {
     const int ellipsis = advance(kEllipsis);
     int used = 0;

@@ -1,7 +1,6 @@
-// Words on pictures, in the scripts that the system's fonts have: fontconfig finds the fonts, FreeType draws their
-// letters.
+// Writes text on pictures with the system's fonts: fontconfig finds the fonts, FreeType draws the letters.
 //
-// Letters stand one after another from left to right: no ligatures, and no scripts that run from right to left.
+// Letters are drawn one after another from left to right: no ligatures, and no right-to-left scripts.
 #pragma once
 
 #include <memory>
@@ -14,17 +13,17 @@ namespace lockstep::data {
 
 class Lettering {
  public:
-  static constexpr int kLineHeight = 16;  // pixels, with what hangs below the line
+  static constexpr int kLineHeight = 16;  // pixels, with the parts of letters below the baseline
 
-  // kNotFound when the system has no font. Looking for them takes some milliseconds.
+  // kNotFound when the system has no font. The search takes some milliseconds.
   static Result<Lettering> find();
   ~Lettering();
   Lettering(Lettering&&) noexcept;
   Lettering& operator=(Lettering&&) noexcept;
 
-  // Light letters of UTF-8 in the box of `width` and kLineHeight at (left, top), which has to lie inside of the
-  // picture. What is too long ends in an ellipsis; what no font has is shown as an empty box, and what is not UTF-8 as
-  // U+FFFD.
+  // Draws light letters of UTF-8 text in the box of `width` and kLineHeight at (left, top), which must be inside of the
+  // picture. Text that is too long ends in an ellipsis. Characters that no font has are empty boxes, bytes that are not
+  // UTF-8 are U+FFFD.
   void draw(Image& image, int left, int top, int width, std::string_view text);
 
  private:

@@ -61,7 +61,7 @@ Result<FolderReport> check_folder(const std::filesystem::path& folder, const Che
   FolderReport report{.pictures = static_cast<std::int64_t>(looks.size()),
                       .classes = static_cast<std::int64_t>(index.classes.size()),
                       .findings = {}};
-  std::map<std::pair<std::size_t, std::size_t>, std::size_t> first_with;  // size and hash -> the first such file
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> first_with;  // size and hash -> the first file with them
   for (std::size_t i = 0; i < looks.size(); ++i) {
     const std::string& path = index.samples[i].path;
     if (looks[i].finding) report.findings.push_back(*looks[i].finding);

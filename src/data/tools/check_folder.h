@@ -1,4 +1,4 @@
-// What is wrong with a folder of pictures.
+// Finds the faults of a folder of pictures.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Finding {
 struct FolderReport {
   std::int64_t pictures = 0;
   std::int64_t classes = 0;
-  std::vector<Finding> findings;  // in the folder's order; then TIFF files, which no dataset here reads
+  std::vector<Finding> findings;  // in the order of the index; then TIFF files, which no dataset here reads
 };
 
 struct CheckOptions {
@@ -29,7 +29,8 @@ struct CheckOptions {
   int threads = 0;      // 0: one for each core
 };
 
-// Decodes every picture strictly and compares contents. Reads all files, those with equal content hashes twice.
+// Decodes every picture strictly (DecodeOptions) and compares contents. Reads all files once, and files with equal
+// hashes of their content again.
 Result<FolderReport> check_folder(const std::filesystem::path& folder, const CheckOptions& options = {});
 
 }  // namespace lockstep::data

@@ -34,7 +34,7 @@ bool is_grey(const Image& image) {
   return true;
 }
 
-// Only C from setjmp to longjmp: nothing here has a destructor. False: see handler.message.
+// No object with a destructor may be alive between setjmp and longjmp. False: an error, in handler.message.
 bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHandler& handler, unsigned char** out,
               unsigned long* out_bytes) {
   jpeg_compress_struct codec;
@@ -53,7 +53,7 @@ bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHa
   codec.in_color_space = grey ? JCS_GRAYSCALE : JCS_EXT_RGBX;
   jpeg_set_defaults(&codec);
   jpeg_set_quality(&codec, quality, TRUE);
-  codec.optimize_coding = TRUE;  // a few per cent smaller, for encoding that is done once
+  codec.optimize_coding = TRUE;  // slower, but a few per cent smaller: packs are made once
   jpeg_start_compress(&codec, TRUE);
   for (int y = 0; y < image.height(); ++y) {
     auto* row = const_cast<JSAMPROW>(image.row(y));

@@ -1,4 +1,4 @@
-// Pictures as JPEG, for packs.
+// Encodes pictures as JPEG, for packs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-// 4:2:0, baseline; pictures whose pixels are all grey as grey, which is smaller. `quality` as cjpeg's, 1 to 100.
+// 4:2:0, baseline. Pictures with only grey pixels become grey JPEGs, which are smaller. `quality` is cjpeg's, 1 to 100.
 Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality);
 
 }  // namespace lockstep::data

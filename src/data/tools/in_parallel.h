@@ -1,4 +1,4 @@
-// A loop over numbers in several threads.
+// A loop over numbers, in several threads.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// body(i) for each of begin..end-1, which must not throw; returns when all are done.
+// Calls body(i) for each of begin..end-1, and returns when all are done. `body` must not throw.
 template <typename Body>
 void in_parallel(std::int64_t begin, std::int64_t end, int threads, const Body& body) {
   std::atomic<std::int64_t> next{begin};
@@ -21,13 +21,13 @@ void in_parallel(std::int64_t begin, std::int64_t end, int threads, const Body& 
   std::vector<std::jthread> others;
   for (int i = 1; i < threads; ++i) {
     Result<std::jthread> other = start_thread("pictures", work);
-    if (!other.ok()) break;  // those that there are do it, and be it this one alone
+    if (!other.ok()) break;  // the existing threads do the work, or this one alone
     others.push_back(std::move(other).value());
   }
   work();
 }
 
-// `wanted`, or one for each core.
+// `wanted`, or if it is 0 one for each core.
 inline int thread_count(int wanted) {
   return wanted > 0 ? wanted : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }

@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::int64_t kAtOnce = 256;  // pictures that are prepared before they are written
+constexpr std::int64_t kAtOnce = 256;  // pictures that are prepared in parallel, then written
 
 struct Prepared {
   Status status;
@@ -21,7 +21,7 @@ struct Prepared {
   bool resized = false;
 };
 
-// As torchvision's Resize(side): the longer side is rounded down.
+// As in torchvision's Resize(side): the longer side is rounded down.
 ImageSize shrunk(ImageSize size, int side) {
   if (size.width <= size.height) return {side, static_cast<int>(std::int64_t{side} * size.height / size.width)};
   return {static_cast<int>(std::int64_t{side} * size.width / size.height), side};

@@ -1,7 +1,7 @@
 // The layout of a pack, version 1. All numbers are little-endian.
 //
 //   header   kHeaderBytes, below
-//   pictures one after another, as they are
+//   pictures one after another, with their own bytes
 //   index    kEntryBytes for each: offset u64, length u32, label u32, CRC-32 u32, name's length u32, name's offset u64
 //   names    class names, each with its length (u32) in front; then the pictures' names
 #pragma once
@@ -30,10 +30,10 @@ struct Header {
   std::uint64_t index_offset = 0;
   std::uint64_t names_offset = 0;
   std::uint64_t file_bytes = 0;
-  std::uint32_t index_crc = 0;  // of index and names
+  std::uint32_t index_crc = 0;  // of the index and the names
   std::uint32_t reserved = 0;
   std::uint32_t more_reserved = 0;
-  std::uint32_t header_crc = 0;  // of all before it
+  std::uint32_t header_crc = 0;  // of the header before this field
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 

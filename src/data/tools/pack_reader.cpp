@@ -39,16 +39,16 @@ std::uint32_t crc_of(std::span<const std::uint8_t> bytes) {
   return static_cast<std::uint32_t>(::crc32_z(0, bytes.data(), bytes.size()));
 }
 
-// What is wrong with it; empty when all is well. Sums cannot overflow: every number was compared with the file's size.
+// Describes the fault of a header; empty if it has none. Sums cannot overflow: each number is at most the file's size.
 std::string fault_of(const Header& header, std::span<const std::uint8_t> file) {
   if (header.file_bytes != file.size()) {
-    return fmt::format("expected {} bytes, found {}: the file was cut short or added to", header.file_bytes,
+    return fmt::format("expected {} bytes, found {}: the file was cut short or extended", header.file_bytes,
                        file.size());
   }
   const std::uint64_t most = file.size() / kEntryBytes;
   if (header.pictures > most || header.index_offset < kHeaderBytes || header.index_offset > file.size() ||
       header.names_offset > file.size() || header.names_offset != header.index_offset + header.pictures * kEntryBytes) {
-    return fmt::format("impossible places in the header: {} pictures, index at byte {}, names at byte {} of {}",
+    return fmt::format("impossible offsets in the header: {} pictures, index at byte {}, names at byte {} of {}",
                        header.pictures, header.index_offset, header.names_offset, file.size());
   }
   const std::uint32_t crc = crc_of(file.subspan(header.index_offset));

@@ -49,7 +49,8 @@ Status PackWriter::add(std::span<const std::uint8_t> picture, std::int64_t label
   append_number(index_, static_cast<std::uint32_t>(label));
   append_number(index_, crc_of(picture));
   append_number(index_, static_cast<std::uint32_t>(name.size()));
-  append_number(index_, std::uint64_t{names_.size()});  // from the first name on, until finish() knows its place
+  // Relative to the first name: finish() knows its place and adds it.
+  append_number(index_, std::uint64_t{names_.size()});
   names_ += name;
   return file_.append(picture);
 }

@@ -1,5 +1,5 @@
-// AutoAugment and RandAugment: which operations, with which strengths. The policies are those of the paper's tables
-// (Cubuk et al., 2018), as torchvision has them.
+// AutoAugment and RandAugment: their operations and strengths. The policies are the tables of the paper (Cubuk et al.,
+// 2018) in torchvision's version.
 #include "data/transforms/augment.h"
 
 #include <cmath>
@@ -154,7 +154,7 @@ namespace {
 
 template <typename Options>
 void draw_augment(const Options& options, CounterRandom& random, SamplePlan& plan) {
-  // As in torchvision, the size is that of the picture before all of the operations.
+  // As in torchvision, strengths depend on the size of the picture before all operations.
   augment::draw(options, random, plan.size, [&](const augment::Drawn& drawn) {
     augment::add_operation(plan, drawn, options.interpolation, options.fill);
   });

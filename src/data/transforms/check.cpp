@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-// Throws unless `right`: "transform 2, Resize: expected ..., found ...".
+// Checks one transform. Errors read "transform 2 of Compose, Resize: expected ..., found ...".
 class Checker {
  public:
   explicit Checker(std::size_t position) : position_(position) {}
@@ -167,7 +167,7 @@ class Checker {
   std::string_view name_;
 };
 
-// One number serves all channels; otherwise there is one a channel.
+// Lists have one number for all channels, or one for each channel.
 void check_channels(const Checker& checker, const Transform& transform, std::size_t channels) {
   std::vector<std::size_t> counts;
   if (const auto* normalize = std::get_if<Normalize>(&transform)) {

@@ -1,4 +1,4 @@
-// Whether a list of transforms can be done.
+// Checks a list of transforms.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// Throws DataError (kInvalidArgument) naming the first transform that cannot, and why.
+// Throws DataError (kInvalidArgument) that names the first wrong transform and its fault.
 void check_transforms(const std::vector<Transform>& transforms);
 
 }  // namespace lockstep::data

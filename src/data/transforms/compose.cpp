@@ -41,7 +41,7 @@ ThreadState& thread_state() {
   return state;
 }
 
-// By how much a JPEG may be reduced when it is decoded: what is left is at least as large as the target.
+// By how much a JPEG may be reduced when it is decoded: the result is at least as large as the target.
 int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
@@ -94,7 +94,7 @@ const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key) const {
   std::uint16_t stream = 0;
   for (const Transform& transform : parts_->transforms) {
     if (std::holds_alternative<Normalize>(transform)) {
-      // Erased values so far are normalised with the pixels.
+      // Values that were erased before Normalize are normalized with the pixels.
       for (EraseStep& step : plan.erasures) step.before_normalize = true;
     }
     CounterRandom random(key, stream++);
@@ -107,29 +107,24 @@ SampleShape Compose::shape_of(const SamplePlan& plan) {
   return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float};
 }
 
-Status Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
-                      void* out) const {
+void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+                    void* out) const {
   DecodeRequest request;
   request.options = options;
   Image& decoded = thread_state().decoded;
   const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
   if (options.apply_orientation && jpeg_orientation(encoded) != 1) {
-    Result<Image> image = decode_image(encoded, options);
-    if (!image.ok()) return image.status();
-    apply(plan, image.value(), out);
-    return {};
+    return apply(plan, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
   const ImageSize wanted = crop != nullptr ? ImageSize{crop->box.width, crop->box.height} : plan.picture;
   request.reduce = reduction(plan, wanted, crop != nullptr ? 1 : 0);
   request.precision = plan.precision == Precision::kExact ? DecodePrecision::kExact : DecodePrecision::kFast;
-  const Result<DecodedRegion> region = decode_region(encoded, request, decoded);
-  if (!region.ok()) return region.status();
-  if (region.value().picture != plan.picture) {
-    return {ErrorCode::kCorrupt, "its pixels have another size than its header says"};
+  const DecodedRegion region = value_or_throw(decode_region(encoded, request, decoded));
+  if (region.picture != plan.picture) {
+    throw DataError(ErrorCode::kCorrupt, "its pixels have another size than its header says");
   }
-  run_plan(plan, region.value().view, crop != nullptr, out);
-  return {};
+  run_plan(plan, region.view, crop != nullptr, out);
 }
 
 void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {

@@ -26,7 +26,7 @@ CounterRandom::CounterRandom(const SampleKey& key, std::uint16_t stream) : key_(
 std::uint32_t CounterRandom::bits() {
   if (used_ == 4) {
     const auto index = static_cast<std::uint64_t>(key_.index);
-    // Epochs beyond 2^32 would repeat; the other 64 bits of the counter are the sample's.
+    // The epoch has 32 bits of the counter: numbers repeat after 2^32 epochs. The sample has 64.
     numbers_ = philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
                        static_cast<std::uint32_t>(key_.epoch), std::uint32_t{stream_} << 16 | block_},
                       {static_cast<std::uint32_t>(key_.seed), static_cast<std::uint32_t>(key_.seed >> 32)});
@@ -46,7 +46,7 @@ double CounterRandom::uniform(double low, double high) {
 }
 
 std::int64_t CounterRandom::below(std::int64_t count) {
-  // Of 2^53 numbers, some outcomes get one more than others: not to be seen.
+  // Some outcomes have one of the 2^53 numbers more than others: a bias that cannot be observed.
   return static_cast<std::int64_t>(uniform() * static_cast<double>(count));
 }
 

@@ -10,12 +10,6 @@
 namespace lockstep::data {
 namespace {
 
-// What does not fit an int is far larger than any picture.
-int rounded(double value) {
-  constexpr double kMost = 1e9;
-  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
-}
-
 EdgeMode edge_mode(PaddingMode mode) {
   switch (mode) {
     case PaddingMode::kConstant: return EdgeMode::kConstant;
@@ -175,7 +169,7 @@ class Drawer {
   }
 
  private:
-  // nullopt: nothing to do.
+  // nullopt: no change.
   std::optional<double> drawn(const Jitter& jitter, double center) {
     double low = jitter.low;
     double high = jitter.high;
@@ -191,16 +185,18 @@ class Drawer {
   SamplePlan& plan_;
 };
 
-// A picture of one row, scaled to 224 of them, would take the memory of thousands; turned by 45 degrees, of millions.
+// A picture of one row may become huge: scaled to 224 rows, it has 50,000 times as many pixels; turned by 45 degrees,
+// millions.
 void check_growth(ImageSize before, ImageSize after) {
   constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
   const std::int64_t pixels = std::int64_t{after.width} * after.height;
   const std::int64_t most = std::max(kMostPixels, std::int64_t{before.width} * before.height);
   if (after.width >= 1 && after.height >= 1 && pixels <= most) return;
-  throw DataError(ErrorCode::kInvalidArgument,
-                  fmt::format("a transform would make a picture of {} x {} one of {} x {}; expected 1 to {} pixels. "
-                              "Crop first, or set max_size of Resize",
-                              before.width, before.height, after.width, after.height, most));
+  throw DataError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a transform would turn a picture of {} x {} into one of {} x {}; expected 1 to {} pixels. "
+                  "Crop first, or set max_size of Resize",
+                  before.width, before.height, after.width, after.height, most));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Parameters of torchvision's geometric functions as matrices and boxes, with the same roundings.
+// Converts the parameters of torchvision's geometric functions to matrices and boxes, with the same rounding.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -15,24 +15,18 @@ double radians(double degrees) {
   return degrees * (std::numbers::pi / 180.0);
 }
 
-// To 15 decimals, as Python's round() in PIL's rotate.
+// Rounds to 15 decimals, like Python's round() in PIL's rotate.
 double rounded15(double value) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.15f", value);
   return std::strtod(text, nullptr);
 }
 
-// Half to even, as Python. What does not fit an int is far larger than any picture.
-int rounded(double value) {
-  constexpr double kMost = 1e9;
-  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
-}
-
 Point transformed(double x, double y, const AffineMatrix& m) {
   return {m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]};
 }
 
-// Widens the frame to hold all corners.
+// Widens the frame until it holds all corners.
 void expand_frame(AffineMatrix& matrix, ImageSize& size) {
   const double w = size.width;
   const double h = size.height;
@@ -55,6 +49,11 @@ void expand_frame(AffineMatrix& matrix, ImageSize& size) {
 }
 
 }  // namespace
+
+int rounded(double value) {
+  constexpr double kMost = 1e9;
+  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
+}
 
 Filter filter_of(Interpolation interpolation) {
   switch (interpolation) {
@@ -97,7 +96,7 @@ WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter fi
   const Point c = parameters.center.value_or(Point{picture.width * 0.5, picture.height * 0.5});
   const double turned_cos = std::cos(angle - shear_y);
   const double turned_sin = std::sin(angle - shear_y);
-  // Rotation times shears; its inverse follows, since its determinant is 1.
+  // Rotation times shears. The determinant is 1, so the inverse needs no division.
   const double a = turned_cos / std::cos(shear_y);
   const double b = -turned_cos * std::tan(shear_x) / std::cos(shear_y) - std::sin(angle);
   const double d = turned_sin / std::cos(shear_y);
@@ -119,7 +118,7 @@ ImageSize resized_size(ImageSize picture, const Resize& resize) {
   const double short_side = upright ? picture.width : picture.height;
   const double long_side = upright ? picture.height : picture.width;
   int new_short = std::get<int>(resize.size);
-  const double proportional = new_short * long_side / short_side;  // of a picture of one row, more than fits an int
+  const double proportional = new_short * long_side / short_side;  // may not fit an int for a picture of one row
   int new_long = static_cast<int>(std::min<double>(proportional, std::numeric_limits<int>::max()));
   if (resize.max_size && new_long > *resize.max_size) {
     new_short = std::max(static_cast<int>(static_cast<double>(*resize.max_size) * new_short / new_long), 1);

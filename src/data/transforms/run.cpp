@@ -1,5 +1,5 @@
-// Carrying out a plan: step by step between two pictures that belong to the thread, the last step straight into the
-// sample's memory. Mirrors are never steps of their own: the step before them writes its rows mirrored.
+// Executes a plan: step by step between two pictures that belong to the thread; the last step writes directly to the
+// sample's memory. A mirror takes no pass of its own: the step before it writes its rows mirrored.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 struct Scratch {
   Image pictures[2];
-  Image owned;  // what a Lambda changes
+  Image owned;  // the picture that a Lambda changes
   std::vector<AffineStage> stages;
 };
 
@@ -25,7 +25,7 @@ Lookups three(const Lookup& lookup) {
   return {lookup, lookup, lookup};
 }
 
-// The work of one step: reads `in`, writes rows.
+// Executes one step: reads `in` and writes rows to `sink`.
 class StepRunner {
  public:
   StepRunner(const View& in, RowSink& sink) : in_(in), sink_(sink) {}
@@ -106,9 +106,9 @@ class Runner {
   }
 
  private:
-  static constexpr int kMostFixed = 16384;  // pixels: positions are 16.16 fixed point
+  static constexpr int kMostFixed = 16384;  // pixels: larger positions do not fit 16.16 fixed point
 
-  // One step, or several that are done at once, and the mirrors behind them. Answers where to go on; `in` then is their
+  // Executes one step, or several fused ones, with the mirrors after them. Returns the next step; `in` becomes the
   // result.
   std::size_t run_from(std::size_t at, View& in) {
     const std::size_t fused = fusible_until(at, in);
@@ -161,7 +161,7 @@ class Runner {
     return size;
   }
 
-  // The end of the warps and mirrors from `at` on that one resampling can do; `at` when there are none.
+  // The end of the warps and mirrors from `at` on that can be fused to one resampling; `at` when there are none.
   std::size_t fusible_until(std::size_t at, const View& in) const {
     if (plan_.precision == Precision::kExact || std::max(in.width, in.height) > kMostFixed) return at;
     if (std::min(in.width, in.height) < 2) return at;

@@ -1,4 +1,4 @@
-// What remains of a transform once its parameters are drawn.
+// Steps: transforms with their drawn parameters.
 #pragma once
 
 #include <functional>
@@ -72,7 +72,7 @@ using Step = std::variant<CropStep, ResizeStep, MirrorStep, WarpStep, PadStep, B
                           SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
                           AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep>;
 
-// On the finished floats.
+// Overwrites a box of the finished floats.
 struct EraseStep {
   Box box;
   std::array<float, 3> value;
@@ -80,7 +80,7 @@ struct EraseStep {
   bool before_normalize;
 };
 
-// The rest of a sample's way, as what Compose was made with says.
+// How the last step converts pixels: the same for all samples of a Compose.
 struct Finish {
   bool to_float = false;
   ToFloat how;
@@ -88,8 +88,8 @@ struct Finish {
 
 class SamplePlan {
  public:
-  ImageSize picture;  // that goes in
-  ImageSize size;     // after the steps so far
+  ImageSize picture;  // size of the input
+  ImageSize size;     // size after the steps so far
   int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
   Precision precision = Precision::kFast;
   std::vector<Step> steps;
@@ -97,10 +97,10 @@ class SamplePlan {
   const Finish* finish = nullptr;
 };
 
-// Appends what `transform` draws, and follows the size.
+// Draws the parameters of `transform`, appends its steps and updates the size.
 void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan);
 
-// The parameters that torchvision's functions take, as steps; for draw_steps and for the tests of parity.
+// The steps for given parameters of torchvision's functions; for draw_steps and the parity tests.
 Box random_resized_crop_box(ImageSize picture, Interval01 scale, Interval01 ratio, CounterRandom& random);
 WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand, std::optional<Point> center,
                   Color fill);
@@ -117,9 +117,11 @@ void draw_auto_augment(const AutoAugment& options, CounterRandom& random, Sample
 void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan);
 void add_step(SamplePlan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
+// Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
+int rounded(double value);
 
-// Carries the plan out on a decoded picture, of which `picture` is the part that the leading crop wants when
-// `skip_crop`.
+// Executes the plan on decoded pixels. With `skip_crop`, `picture` is already the part that the first step, a crop,
+// wants.
 void run_plan(const SamplePlan& plan, const View& picture, bool skip_crop, void* out);
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Files as a broken disk or a hostile hand leaves them; the same for the same state of `random`.
+// Files with the damage of a broken disk or an attacker; the same for the same state of `random`.
 #pragma once
 
 #include <algorithm>
@@ -19,26 +19,26 @@ inline std::vector<std::uint8_t> damaged_once(std::vector<std::uint8_t> bytes, s
     case 2:
       bytes[random() % std::min<std::size_t>(bytes.size(), 64)] ^= static_cast<std::uint8_t>(1U << random() % 8);
       break;
-    case 3: {  // a number that is as large, or as far below zero, as can be
+    case 3: {  // a number with its largest, or its lowest, value
       const std::size_t begin = random() % std::min<std::size_t>(bytes.size(), 64);
       const std::uint8_t value = std::vector<std::uint8_t>{0x00, 0x7f, 0x80, 0xff}[random() % 4];
       std::fill(at(begin), at(begin + (1U << random() % 3)), value);
       break;
     }
-    case 4: {  // a piece twice
+    case 4: {  // repeats a piece
       const std::size_t begin = place();
       const std::vector<std::uint8_t> piece(at(begin), at(begin + random() % 64));
       bytes.insert(at(place()), piece.begin(), piece.end());
       break;
     }
-    case 5: {  // a piece many times
+    case 5: {  // repeats a piece many times
       const std::size_t begin = place();
       const std::vector<std::uint8_t> piece(at(begin), at(begin + 1 + random() % 4));
       const std::size_t to = place();
       for (int i = 0; i < 300; ++i) bytes.insert(at(to), piece.begin(), piece.end());
       break;
     }
-    default: {  // a piece less
+    default: {  // removes a piece
       const std::size_t begin = place();
       bytes.erase(at(begin), at(begin + 1 + random() % 64));
       if (bytes.empty()) bytes.push_back(0);

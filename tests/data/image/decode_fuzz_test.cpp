@@ -1,5 +1,4 @@
-// Damaged files of every format: the answer is a picture or an error, never a crash, a hang or a leak (which the
-// sanitizers would see).
+// Damaged files of every format give a picture or an error, never a crash, a hang or a leak (which sanitizers report).
 #include <gtest/gtest.h>
 
 #include <random>

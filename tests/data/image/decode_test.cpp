@@ -64,7 +64,7 @@ TEST(DecodeImage, OnePixelPictures) {
   }
 }
 
-// The part of a picture has the pixels that the whole picture has there, whatever was left out of the decoding.
+// A decoded region has the same pixels as the whole picture has there.
 TEST(DecodeImage, RegionsOfAJpegAreBitwiseThoseOfTheWhole) {
   std::mt19937 random(7);
   for (const auto& [h, v] : std::vector<std::pair<int, int>>{{2, 2}, {2, 1}, {1, 1}, {1, 2}, {4, 1}}) {
@@ -159,7 +159,7 @@ TEST(DecodeImage, ContentDecidesNotTheName) {
   EXPECT_EQ(image_size(folder.path() / "bär 熊.jpg").value(), (ImageSize{9, 7}));
 }
 
-// A header may claim anything: refused before memory is taken.
+// A header may claim any size: it is refused before memory is allocated.
 TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   Bytes jpeg = test::encode_jpeg(test::make_picture(16, 16));
   const std::array<std::uint8_t, 2> start_of_frame{0xff, 0xc0};
@@ -179,15 +179,15 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
-// Moves to the right, more than an int counts pixels, and then a run of pixels.
+// Moves to the right by more pixels than an int can count, then a run of pixels.
 TEST(DecodeImage, RunLengthsThatLeaveThePictureStayOutside) {
   for (const std::uint8_t down : {0, 1}) {
     Bytes bytes = test::encode_bmp(test::make_picture(16, 16));
     bytes[28] = 8;  // bits
     bytes[30] = 1;  // RLE8
     bytes.resize(54);
-    bytes.resize(54 + 1024);                    // a palette, black
-    bytes[10] = static_cast<std::uint8_t>(54);  // where the pixels are: 54 + 1024
+    bytes.resize(54 + 1024);                    // a black palette
+    bytes[10] = static_cast<std::uint8_t>(54);  // offset of the pixels: 54 + 1024
     bytes[11] = 4;
     constexpr int kMoves = (1 << 23) + (1 << 16);  // of 255 pixels each
     const std::array<std::uint8_t, 4> move{0, 2, 255, down};
@@ -200,7 +200,7 @@ TEST(DecodeImage, RunLengthsThatLeaveThePictureStayOutside) {
   }
 }
 
-// Compressed to little, decoded to gigabytes: refused by default; a part of it takes the memory of that part.
+// A small file that decodes to gigabytes is refused by default. A region of it takes only the memory of the region.
 TEST(DecodeImage, A20000x20000PictureInParts) {
   constexpr int kSide = 20'000;
   Image flat(kSide, 16);
@@ -231,7 +231,7 @@ TEST(DecodeImage, OrientationOnRequest) {
     ASSERT_EQ(turned.size(), size);
     EXPECT_EQ(image_size(bytes, {.apply_orientation = true}).value(), size);
     EXPECT_EQ(image_size(bytes).value(), stored.size());
-    // Where the stored upper left corner has to appear.
+    // The place where the stored upper left corner must appear.
     const int x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7 ? size.width - 1 : 0;
     const int y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8 ? size.height - 1 : 0;
     EXPECT_EQ(std::memcmp(turned.pixel(x, y).data(), stored.pixel(0, 0).data(), 3), 0) << orientation;

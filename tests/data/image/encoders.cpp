@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <random>
 
-// After cstdio, which it needs.
+// cstdio must come first.
 #include <jpeglib.h>
 
 namespace lockstep::test {

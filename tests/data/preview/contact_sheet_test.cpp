@@ -5,38 +5,23 @@
 #include <cstdlib>
 #include <string>
 
-#include "data/image/encoders.h"
+#include "data/image/picture_files.h"
 #include "lockstep/data/image/decode.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
 namespace {
 
-std::string text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-// Four good pictures and two others.
-void fill(const test::ScratchFolder& scratch) {
-  const auto good = test::encode_jpeg(test::make_picture(100, 80, 1));
-  scratch.write("cat/1.jpg", text(good));
-  scratch.write("cat/2.jpg", text(test::encode_jpeg(test::make_picture(100, 80, 2))));
-  scratch.write("cat/empty.jpg", "");
-  scratch.write("cat/cut.jpg", text({good.begin(), good.begin() + 900}));
-  scratch.write("dog/icon.png", text(test::encode_png(test::make_picture(1, 1))));
-  scratch.write("dog/same.jpg", text(good));
-}
-
 TEST(ContactSheet, ShowsSamplesOfAllClassesWithTheirNames) {
   const test::ScratchFolder scratch;
-  fill(scratch);
+  test::write_good_and_faulty_pictures(scratch);
   const Compose transform({Resize{OutputSize(40, 40)}});
   const Result<ContactSheet> sheet = contact_sheet(scratch.path(), transform, {.columns = 3, .cell = 40});
   ASSERT_TRUE(sheet.ok()) << sheet.status().message();
   EXPECT_EQ(sheet.value().samples, 4);
   EXPECT_EQ(sheet.value().left_out.size(), 2U);
   EXPECT_EQ(sheet.value().image.width(), 6 + 3 * 46);
-  // Written and read again, it is the same picture.
+  // Written and read again, the picture is the same.
   const std::filesystem::path file = scratch.path() / "sheet.png";
   ASSERT_TRUE(write_png(sheet.value().image, file).ok());
   EXPECT_EQ(packed_bytes(decode_image(file).value()), packed_bytes(sheet.value().image));
@@ -44,7 +29,7 @@ TEST(ContactSheet, ShowsSamplesOfAllClassesWithTheirNames) {
 
 TEST(ContactSheet, RepeatsSamplesThroughEpochs) {
   const test::ScratchFolder scratch;
-  scratch.write("a/1.png", text(test::encode_png(test::make_picture(90, 90))));
+  scratch.write("a/1.png", test::text(test::encode_png(test::make_picture(90, 90))));
   const Compose transform({RandomResizedCrop{32}});
   const auto sheet = [&](SheetOptions options) {
     options.cell = 32;
@@ -57,9 +42,22 @@ TEST(ContactSheet, RepeatsSamplesThroughEpochs) {
   EXPECT_FALSE(contact_sheet(scratch.path(), transform, {.samples = 0}).ok());
 }
 
+TEST(ContactSheet, LeavesOutPicturesThatTheTransformsCannotTake) {
+  const test::ScratchFolder scratch;
+  scratch.write("a/large.png", test::text(test::encode_png(test::make_picture(40, 40))));
+  scratch.write("a/small.png", test::text(test::encode_png(test::make_picture(9, 9))));
+  const Result<ContactSheet> sheet = contact_sheet(scratch.path(), Compose({RandomCrop{32}}), {});
+  ASSERT_TRUE(sheet.ok()) << sheet.status().message();
+  EXPECT_EQ(sheet.value().samples, 1);
+  ASSERT_EQ(sheet.value().left_out.size(), 1U);
+  EXPECT_NE(sheet.value().left_out[0].find("small.png: RandomCrop: expected a picture of at least 32 x 32"),
+            std::string::npos)
+      << sheet.value().left_out[0];
+}
+
 TEST(ContactSheet, SheetsBeyondAllMemoryAreRefused) {
   const test::ScratchFolder scratch;
-  scratch.write("a/1.png", text(test::encode_png(test::make_picture(9, 9))));
+  scratch.write("a/1.png", test::text(test::encode_png(test::make_picture(9, 9))));
   const Result<ContactSheet> sheet = contact_sheet(scratch.path(), Compose({Resize{8}}),
                                                    {.samples = 10000, .columns = 1, .cell = 2000, .epochs = 1000});
   EXPECT_EQ(sheet.status().code(), ErrorCode::kInvalidArgument);
@@ -68,7 +66,7 @@ TEST(ContactSheet, SheetsBeyondAllMemoryAreRefused) {
 
 TEST(ContactSheet, WithoutFontsItHasNoNamesAndSaysSo) {
   const test::ScratchFolder scratch;
-  scratch.write("a/1.png", text(test::encode_png(test::make_picture(9, 9))));
+  scratch.write("a/1.png", test::text(test::encode_png(test::make_picture(9, 9))));
   const test::ScratchFolder fonts;
   fonts.write("fonts.conf", "<fontconfig/>");
   ASSERT_EQ(::setenv("FONTCONFIG_FILE", fonts.path("fonts.conf").c_str(), 1), 0);

@@ -56,7 +56,7 @@ TEST(Lettering, StaysInsideOfItsRoom) {
   EXPECT_EQ(ink_of(drawn("A", 5, 0)), 0);
 }
 
-// A long text ends in an ellipsis: what comes behind it makes no difference.
+// A long text ends in an ellipsis: the text after it makes no difference.
 TEST(Lettering, ShortensWhatIsTooLong) {
   EXPECT_EQ(packed_bytes(drawn("a long name of a class")), packed_bytes(drawn("a long name of another class")));
   EXPECT_NE(packed_bytes(drawn("a short")), packed_bytes(drawn("a shorx")));
@@ -65,7 +65,7 @@ TEST(Lettering, ShortensWhatIsTooLong) {
 TEST(Lettering, AnyBytesAreDrawn) {
   EXPECT_EQ(packed_bytes(drawn("\xff")), packed_bytes(drawn("\ufffd")));
   EXPECT_GT(ink_of(drawn("\xc3")), 0);
-  EXPECT_GT(ink_of(drawn("\U0010ffff")), 0);  // which no font has: a box
+  EXPECT_GT(ink_of(drawn("\U0010ffff")), 0);  // no font has it: a box
   drawn(std::string_view("\0\n\t\xed\xa0\x80\xf8\x88\x80\x80\x80", 11));
   EXPECT_EQ(ink_of(drawn("")), 0);
 }

@@ -1,31 +1,15 @@
 #include <gtest/gtest.h>
 
-#include "data/image/encoders.h"
+#include "data/image/picture_files.h"
 #include "data/tools/check_folder.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
 namespace {
 
-std::string text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-// Two good pictures, and one of each fault.
-void fill(const test::ScratchFolder& scratch) {
-  const auto good = test::encode_jpeg(test::make_picture(100, 80, 1));
-  scratch.write("cat/1.jpg", text(good));
-  scratch.write("cat/2.jpg", text(test::encode_jpeg(test::make_picture(100, 80, 2))));
-  scratch.write("cat/empty.jpg", "");
-  scratch.write("cat/cut.jpg", text({good.begin(), good.begin() + 900}));
-  scratch.write("dog/icon.png", text(test::encode_png(test::make_picture(1, 1))));
-  scratch.write("dog/same.jpg", text(good));
-  scratch.write("dog/readme.txt", "no picture");
-}
-
 TEST(CheckFolder, FindsCorruptTinyAndDuplicatePictures) {
   const test::ScratchFolder scratch;
-  fill(scratch);
+  test::write_good_and_faulty_pictures(scratch);
   const Result<FolderReport> report = check_folder(scratch.path(), {.threads = 3});
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report.value().pictures, 6);
@@ -45,7 +29,7 @@ TEST(CheckFolder, FindsCorruptTinyAndDuplicatePictures) {
 
 TEST(CheckFolder, ListsTiffFilesInsteadOfStopping) {
   const test::ScratchFolder scratch;
-  scratch.write("cat/1.png", text(test::encode_png(test::make_picture(40, 40))));
+  scratch.write("cat/1.png", test::text(test::encode_png(test::make_picture(40, 40))));
   scratch.write("cat/scan.TIFF", "II*");
   scratch.write("dog/scan.tif", "II*");
   const Result<FolderReport> report = check_folder(scratch.path());

@@ -1,4 +1,4 @@
-// Packs with wrong contents and right checksums.
+// Packs with wrong contents and correct checksums.
 #pragma once
 
 #include <zlib.h>
@@ -11,7 +11,7 @@
 
 namespace lockstep::test {
 
-// As far as the places that the header names are inside.
+// Corrects the checksums whose data is inside of the file.
 inline void fix_pack_checksums(std::vector<std::uint8_t>& bytes) {
   using data::pack_format::Header;
   if (bytes.size() < sizeof(Header)) return;

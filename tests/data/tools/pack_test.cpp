@@ -33,7 +33,7 @@ Bytes copy(std::span<const std::uint8_t> bytes) {
 
 class Pack : public ::testing::Test {
  protected:
-  // Two classes, one with a name that is not ASCII: a large JPEG, a small one, a PNG.
+  // Two classes (one has a name that is not ASCII) with a large JPEG, a small JPEG and a PNG.
   Pack() {
     write_file(folder_ / "cat" / "large.jpg", large_);
     write_file(folder_ / "cat" / "small.jpg", small_);
@@ -75,7 +75,7 @@ TEST_F(Pack, MakesOnlyPicturesSmallerThatAreTooLarge) {
   EXPECT_EQ(copy(reader.bytes(1)), small_);
   EXPECT_EQ(image_size(reader.bytes(2)).value(), (ImageSize{50, 70}));
   EXPECT_EQ(image_format(reader.bytes(2)), ImageFormat::kJpeg);
-  // Still the same picture: compared where resizing changes little.
+  // It is still the same picture, compared where resizing changes little.
   const Image before = decode_image(large_).value();
   const Image after = decode_image(reader.bytes(0)).value();
   double difference = 0;
@@ -124,7 +124,7 @@ TEST_F(Pack, AnEmptyOneIsAPack) {
   EXPECT_EQ(PackReader::open(file_).value().size(), 0);
 }
 
-// Every byte of header, index and names counts; a damaged picture is noticed by verify.
+// open() notices each changed byte of header, index and names; verify() each one of a picture.
 TEST_F(Pack, EveryChangedByteIsNoticed) {
   packed();
   const Bytes good = read_file(file_);
@@ -141,8 +141,7 @@ TEST_F(Pack, EveryChangedByteIsNoticed) {
   }
 }
 
-// Random damage with right checksums, as an attacker would have it: an error, or a pack all of whose pictures can be
-// read.
+// Random damage with correct checksums, as from an attacker: an error, or a pack whose pictures can all be read.
 TEST_F(Pack, HostileFilesCannotMakeItReadOutside) {
   packed();
   const Bytes good = read_file(file_);
@@ -174,7 +173,7 @@ TEST_F(Pack, HostileFilesCannotMakeItReadOutside) {
     }
     EXPECT_GE(sum, 0U);
   }
-  EXPECT_GT(opened, 20);  // the checksums were fixed, or nothing would have been
+  EXPECT_GT(opened, 20);  // with wrong checksums none would have opened
 }
 
 }  // namespace

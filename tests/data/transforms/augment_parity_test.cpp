@@ -1,5 +1,4 @@
-// AutoAugment and RandAugment against torchvision's: the tables, what is drawn from them, and the pixels of each
-// operation.
+// Compares AutoAugment and RandAugment with torchvision's: the tables, the drawn operations, and the pixels of each.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -66,7 +65,7 @@ TEST_F(AugmentParity, StrengthsAreTorchvisions) {
         EXPECT_EQ(augment::has_sign(op), found.at("signed").get<bool>()) << name;
         const auto magnitudes = found.at("magnitudes").get<std::vector<double>>();
         for (std::size_t level = 0; level < magnitudes.size(); ++level) {
-          // torch.linspace rounds by the width of the processor's vectors: the last bit is not defined.
+          // The rounding of torch.linspace depends on the processor's vectors: the last bit is not defined.
           EXPECT_FLOAT_EQ(
               static_cast<float>(augment::magnitude_of(op, static_cast<int>(level), space.at("bins"), size)),
               static_cast<float>(magnitudes[level]))

@@ -1,4 +1,4 @@
-// Files of every kind become the pixels that PIL's Image.open(file).convert("RGB") gives.
+// Files of every kind decode to the pixels of PIL's Image.open(file).convert("RGB").
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// How far apart two samples of a distribution are.
+// The distance between two samples of numbers.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace lockstep::test {
 
-// The largest distance between the two empirical distribution functions (Kolmogorov-Smirnov). For n numbers each of the
-// same distribution it exceeds 1.95 * sqrt(2 / n) once in a thousand times.
+// The largest distance between the two empirical distribution functions (Kolmogorov-Smirnov). For two samples of n
+// numbers from the same distribution, it exceeds 1.95 * sqrt(2 / n) once in a thousand times.
 inline double distance(std::vector<double> a, std::vector<double> b) {
   std::sort(a.begin(), a.end());
   std::sort(b.begin(), b.end());

@@ -1,4 +1,4 @@
-// What is drawn is distributed as in torchvision. Both sides are seeded, so the answer is the same in every run.
+// Drawn parameters have the distributions of torchvision. Both sides are seeded, so every run gives the same result.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -81,7 +81,7 @@ Numbers drawn() {
     add_box(numbers, "crop_wide", first_crop(crop.draw({500, 375}, {1, 0, i})));
     add_box(numbers, "crop_tall", first_crop(crop.draw({60, 200}, {1, 0, i})));
     const SamplePlan& plan = erase.draw({48, 64}, {1, 0, i});
-    // torchvision answers the whole picture when it finds no rectangle.
+    // torchvision returns the whole picture when it finds no rectangle.
     add_box(numbers, "erase", plan.erasures.empty() ? Box{0, 0, 48, 64} : plan.erasures.front().box);
     add_jitter(numbers, jitter.draw({48, 64}, {1, 0, i}));
     add_rotation(numbers, rotation.draw({48, 64}, {1, 0, i}));

@@ -1,4 +1,5 @@
-// Steps of a plan on one picture, beside what torchvision made of it (tests/parity/pictures.py wrote it).
+// Executes the steps of a plan on a picture, to compare with torchvision's result (written by
+// tests/parity/pictures.py).
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace lockstep::test {
 
-// Height x width x channels bytes, as Python wrote them.
+// Reads height x width x channels bytes, as Python writes them.
 struct PackedPicture {
   data::ImageSize size;
   int channels = 3;

@@ -1,5 +1,5 @@
-// For given parameters, each step's pixels are torchvision's on PIL pictures. Tolerance: none, but for GaussianBlur,
-// which torchvision computes with float convolutions whose order of summation is not defined (1 grey level).
+// For given parameters, the pixels of each step are those of torchvision on PIL pictures. There is no tolerance, except
+// 1 grey level for GaussianBlur: the order of summation in torchvision's float convolution is not defined.
 #include <gtest/gtest.h>
 
 #include <fstream>

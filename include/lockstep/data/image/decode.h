@@ -1,9 +1,9 @@
-// JPEG, PNG, BMP, WebP and PPM (with PGM and PBM) into pixels, the same pixels as PIL's Image.open(path).convert("RGB")
-// gives: greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, the first frame of an
-// animation is taken. What a file is, its content says, not its name.
+// Decodes JPEG, PNG, BMP, WebP and PPM (with PGM and PBM) to the same pixels as PIL's Image.open(path).convert("RGB"):
+// greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, and of an animation the first frame
+// is taken. The format follows from the content of a file, not from its name.
 //
-// Torch-free; errors are values that say what is wrong with which byte or file. All functions may be called from
-// several threads at once; they block for the file and the decoding.
+// Torch-free. Errors are values that name the byte or the file. Several threads may call all functions at once; they
+// block for the file and the decoding.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +21,38 @@ namespace lockstep::data {
 enum class ImageFormat { kJpeg, kPng, kBmp, kWebp, kPpm };
 std::string_view to_string(ImageFormat format);
 
-// From the first bytes. nullopt: none of these.
+// The format, from the first bytes. nullopt: none of these.
 std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes);
 
 struct DecodeOptions {
-  // Pictures with more pixels are refused before memory is taken for them (kCorrupt): a file of a few kilobytes can
-  // claim any size. The default is where PIL refuses too; 4 bytes of memory a pixel.
+  // Pictures with more pixels are refused before memory is allocated for them (kCorrupt): a file of a few kilobytes can
+  // claim any size. The default is PIL's limit for errors. A pixel takes 4 bytes of memory.
   std::int64_t max_pixels = 178'956'970;
 
-  // Turns the picture as the camera's EXIF tag asks (JPEG). Off as in PIL and torchvision, which ignore the tag unless
-  // asked.
+  // Turns the picture as the camera's EXIF tag says (JPEG). Off by default: PIL and torchvision ignore the tag too.
   bool apply_orientation = false;
 
-  // Refuses JPEG files whose compressed data is damaged but can be decoded to something; PIL accepts them silently.
-  // Files that end too early are refused always.
+  // Refuses JPEG files whose compressed data is damaged but can still be decoded; PIL accepts them silently. Files that
+  // end too early are always refused.
   bool strict = false;
 };
 
-// kCorrupt (truncated, damaged, too large), kUnsupported (none of the formats, or an odd variant of one), kIo (not
+// Errors: kCorrupt (truncated, damaged, too large), kUnsupported (another format, or a rare variant of one), kIo (not
 // enough memory).
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
-// Messages begin with the path; also kNotFound, kPermission, kIo. An empty file is kCorrupt.
+// The same for a file; also kNotFound, kPermission, kIo. Messages begin with the path. An empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
-// Width and height from the header alone, as decode_image without apply_orientation would give them. Sides are positive
-// (else kCorrupt); does not look at max_pixels.
+// Width and height from the header: those of decode_image without apply_orientation. Sides are positive (otherwise
+// kCorrupt). There is no limit of pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
-// Reads the beginning of the file, as far as needed.
+// Reads only the beginning of the file if that is enough.
 Result<ImageSize> image_size(const std::filesystem::path& path);
-// As decode_image with these options would give them: turned when asked, kCorrupt above max_pixels.
+// Those of decode_image with the same options: turned with apply_orientation, kCorrupt above max_pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
 
-// The whole file, in memory that is reused. kNotFound, kPermission, kIo; kCorrupt for an empty file. Messages begin
-// with the path.
+// Reads the whole file and reuses the memory of `bytes`. kNotFound, kPermission, kIo; kCorrupt for an empty file.
+// Messages begin with the path.
 Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes);
 
 }  // namespace lockstep::data

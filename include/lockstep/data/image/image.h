@@ -1,8 +1,8 @@
-// A picture in memory: rows of 4-byte pixels R, G, B and one byte that has no meaning, top row first, no padding
-// between rows. Four bytes, because vector instructions move such pixels whole. A grey picture has its value in R, G
-// and B alike: how many channels a sample has, its transforms say, never the file.
+// A picture in memory: rows of 4-byte pixels (R, G, B and an unused byte), top row first, no padding between rows. Four
+// bytes, because vector instructions move such pixels as a whole. A grey picture has the same value in R, G and B: the
+// transforms decide how many channels a sample has, not the file.
 //
-// Torch-free. A value: copies are deep, moves are cheap. Not locked; as a std::vector.
+// Torch-free. A value: copies are deep, moves are cheap. As thread-safe as a std::vector.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@ struct ImageSize {
 class Image {
  public:
   static constexpr int kBytesPerPixel = 4;
-  // Up to this many bytes past the last pixel may be read (not written).
+  // This many bytes after the last pixel may be read and overwritten; they have no meaning.
   static constexpr std::size_t kSlack = 64;
 
   Image() = default;
-  // The pixels are not initialised.
+  // The pixels are not initialized.
   Image(int width, int height) { reset(width, height); }
   Image(const Image& other);
   Image& operator=(const Image& other);
@@ -38,7 +38,7 @@ class Image {
   }
   ~Image() = default;
 
-  // Another size; the pixels are undefined afterwards. Memory is only taken when there is not enough already. Throws
+  // Changes the size; the pixels are undefined afterwards. Allocates only if the memory is too small. Throws
   // std::bad_alloc.
   void reset(int width, int height);
   void swap(Image& other) noexcept;
@@ -66,9 +66,8 @@ class Image {
   std::unique_ptr<std::uint8_t[], Free> bytes_;
 };
 
-// Height x width x 3 bytes without gaps: the layout of numpy and of most image libraries; and back, from grey levels
-// too
-// (`channels` 1).
+// To height x width x 3 bytes without gaps, the layout of numpy and of most image libraries, and back. With `channels`
+// 1 the bytes are grey levels.
 std::vector<std::uint8_t> packed_bytes(const Image& image);
 Image image_from_packed(std::span<const std::uint8_t> bytes, ImageSize size, int channels = 3);
 

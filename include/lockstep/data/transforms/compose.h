@@ -1,10 +1,11 @@
 // Transforms in sequence, from a picture (encoded or not) to the numbers that a model takes.
 //
-// All parameters of a sample are drawn first, from its key and the size of the picture. What has to be decoded, and
-// which steps can be done at once, is then known before a pixel is touched; the last step writes converted numbers
-// straight to where they are wanted. Memory in between belongs to the thread and is kept from sample to sample.
+// All parameters of a sample are drawn first, from its key and the size of the picture. They say which part has to be
+// decoded, and which steps can be done together, before a pixel is touched. The last step writes the converted numbers
+// to their final place. Each thread keeps its own memory for intermediate pictures, from sample to sample.
 //
-// A Compose may be used by several threads at once.
+// Errors are DataError: kInvalidArgument for wrong arguments (transforms, or a picture that they cannot take), the
+// decoder's code for bytes that cannot be decoded. Several threads may use a Compose at once.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,22 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/base/status.h"
 #include "lockstep/data/image/decode.h"
 #include "lockstep/data/transforms/transforms.h"
 
 namespace lockstep::data {
 
 enum class Precision {
-  // Consecutive rotations, shifts and flips are one resampling; a JPEG whose wanted part is at least twice as large as
-  // its target is decoded at a half, quarter or eighth; chroma is not smoothed. Differences are those of another
-  // viewer's decoder and of sub-pixel positions; docs/data.md has figures.
+  // Consecutive rotations, shifts and flips are one resampling. A JPEG whose wanted part is at least twice as large as
+  // its target is decoded at a half, quarter or eighth of its size. Chroma is not smoothed. docs/data.md says how much
+  // pixels differ from kExact.
   kFast,
-  // Each step by itself with torchvision's arithmetic (PIL), on the same decoded pixels.
+  // Each step by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images do it. For the same
+  // parameters, pixels differ from theirs as docs/data.md says: in most steps not at all.
   kExact,
 };
 
-// What a sample looks like in memory: channels planes of height rows of width numbers, without gaps.
+// A sample in memory: for each channel a plane of height x width numbers, without gaps.
 struct SampleShape {
   int channels = 3;
   int height = 0;
@@ -45,8 +46,8 @@ class SamplePlan;
 
 class Compose {
  public:
-  // Throws DataError (kInvalidArgument) naming the transform and what is wrong with it: sizes below 1, ranges the wrong
-  // way round, Normalize without ToTensor, and so on.
+  // Throws DataError (kInvalidArgument) that names the wrong transform and its fault: a size below 1, a range whose low
+  // end is above its high end, Normalize without ToTensor, and so on.
   explicit Compose(std::vector<Transform> transforms = {}, Precision precision = Precision::kFast);
   ~Compose();
   Compose(const Compose&);
@@ -57,16 +58,17 @@ class Compose {
   const std::vector<Transform>& transforms() const;
   Precision precision() const;
 
-  // Draws what is to be done with a picture of this size (positive sides). Throws DataError when it cannot be done
-  // (RandomCrop of a picture that is too small, a picture that grows beyond 2^28 pixels). The plan is valid until the
-  // thread's next draw().
+  // Draws the parameters for a picture of this size (positive sides). Throws DataError (kInvalidArgument) when the
+  // transforms cannot take it: RandomCrop of a picture that is too small, a picture that grows beyond 2^28 pixels. The
+  // plan is valid until the thread's next draw().
   const SamplePlan& draw(ImageSize picture, const SampleKey& key) const;
   static SampleShape shape_of(const SamplePlan& plan);
 
-  // Does it: `out` has room for the shape, all of which is written. An error is the decoder's, without the name of the
-  // file. The picture has to have the size that was said: else kCorrupt, or a DataError (kInvalidArgument).
-  Status apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
-               void* out) const;
+  // Executes the plan. `out` has room for shape_of(plan), and all of it is written. Throws DataError: from encoded
+  // bytes the decoder's code, without the name of the file (kCorrupt also when the pixels do not have the size that the
+  // plan was drawn for); from an Image of another size kInvalidArgument. Exceptions of a Lambda pass through.
+  void apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+             void* out) const;
   void apply(const SamplePlan& plan, const Image& picture, void* out) const;
 
  private:

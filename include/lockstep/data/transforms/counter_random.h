@@ -1,5 +1,5 @@
-// Random numbers that depend on what they are for and on nothing else: a function (Philox4x32-10) of a key and a
-// counter. The same sample gets the same numbers whichever thread, worker or rank draws them, and in whatever order.
+// Random numbers that depend only on a sample's key and on their purpose: a function (Philox4x32-10) of a key and a
+// counter. A sample gets the same numbers in any thread, worker or rank, and in any order of samples.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// Which sample, in which pass over the data.
+// The sample, and the pass over the data.
 struct SampleKey {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
@@ -18,7 +18,8 @@ struct SampleKey {
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw (2011).
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
-// The numbers of one sample and one purpose (`stream`: the place of a transform in its list). A value; not thread-safe.
+// The random numbers of one sample and one purpose (`stream`: the index of a transform in its list). A value; not
+// thread-safe.
 class CounterRandom {
  public:
   CounterRandom(const SampleKey& key, std::uint16_t stream);
@@ -28,10 +29,11 @@ class CounterRandom {
   double uniform();
   // In [low, high), or low when they are equal.
   double uniform(double low, double high);
-  // Each of 0..count-1 alike; count from 1 to 2^32.
+  // Uniform in 0..count-1; count from 1 to 2^32.
   std::int64_t below(std::int64_t count);
   // True with probability p.
   bool chance(double p) { return uniform() < p; }
+  // From the standard normal distribution.
   double normal();
 
  private:

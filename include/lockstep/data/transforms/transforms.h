@@ -1,10 +1,11 @@
-// Torchvision's transforms: the same names, parameters, defaults and distributions, on 8-bit pictures.
+// The transforms of torchvision.transforms (v1) that are listed in `Transform` below, and Lambda: the same names,
+// parameters, defaults and distributions, on 8-bit pictures. The drawn numbers are not torchvision's.
 //
 //   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
 //                  ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
 //
-// They are plain values that say what is to be done; Compose (compose.h) checks and does it. Each random one draws its
-// parameters anew for each sample. docs/data.md says how close the pixels are to torchvision's.
+// They are plain values; Compose (compose.h) checks and executes them. Random ones draw new parameters for each sample.
+// docs/data.md says how close the pixels are to torchvision's.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ namespace lockstep::data {
 
 enum class Interpolation { kNearest, kBilinear, kBicubic, kBox, kHamming, kLanczos };
 
-// Of pixels that lie outside of the picture: a grey level, or R, G, B.
+// The colour of pixels outside of the picture: a grey level, or R, G, B.
 struct Fill {
   std::array<std::uint8_t, 3> color{0, 0, 0};
   Fill() = default;
@@ -59,19 +60,19 @@ struct Point {
 // --- Sizes
 
 struct Resize {
-  // One number: the length of the shorter side, the other in proportion. Two: height and width.
+  // One number: the length of the shorter side; the other side keeps the proportion. Two numbers: height and width.
   std::variant<int, OutputSize> size;
   Interpolation interpolation = Interpolation::kBilinear;
-  // Of the longer side, when one number is given.
+  // The limit for the longer side, when `size` is one number.
   std::optional<int> max_size = {};
 };
 
-// Pictures that are too small are padded with black.
+// Pictures that are smaller than `size` are padded with black.
 struct CenterCrop {
   OutputSize size;
 };
 
-// A part with `scale` of the picture's area and `ratio` of width to height, resized to `size`.
+// A random part of the picture, resized to `size`. `scale`: its share of the picture's area; `ratio`: width to height.
 struct RandomResizedCrop {
   OutputSize size;
   Interval01 scale = {0.08, 1.0};
@@ -81,7 +82,7 @@ struct RandomResizedCrop {
 
 enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
 
-// {4}: on all sides; {x, y}: left and right, top and bottom; or each.
+// {4}: on all sides; {x, y}: left and right, top and bottom; {left, top, right, bottom}. Negative numbers crop.
 struct Padding {
   int left;
   int top;
@@ -119,18 +120,18 @@ struct RandomVerticalFlip {
 struct RandomRotation {
   AngleRange degrees;
   Interpolation interpolation = Interpolation::kNearest;
-  // Makes the picture large enough for all of the turned one.
+  // Enlarges the result so that it holds the whole turned picture.
   bool expand = false;
-  std::optional<Point> center = {};  // pixels from the upper left corner; the middle
+  std::optional<Point> center = {};  // pixels from the upper left corner; default: the middle
   Fill fill = {};
 };
 
 struct RandomAffine {
   AngleRange degrees;
-  std::optional<Point> translate = {};  // at most this part of width and height
+  std::optional<Point> translate = {};  // at most this share of width and height, in both directions
   std::optional<Interval01> scale = {};
   std::optional<AngleRange> shear = {};    // along x
-  std::optional<AngleRange> shear_y = {};  // torchvision's third and fourth number of shear
+  std::optional<AngleRange> shear_y = {};  // along y: the third and fourth number of torchvision's shear
   Interpolation interpolation = Interpolation::kNearest;
   Fill fill = {};
   std::optional<Point> center = {};
@@ -148,7 +149,7 @@ struct Jitter {
   Jitter(double from, double to) : amount(std::nullopt), low(from), high(to) {}
 };
 
-// In random order.
+// Changes brightness, contrast, saturation and hue in random order.
 struct ColorJitter {
   Jitter brightness = {};
   Jitter contrast = {};
@@ -185,24 +186,24 @@ struct RandAugment {
   Fill fill = {};
 };
 
-// Your own: may change the pixels, not the size. Called by several threads at once. Grey pictures have their value in
-// R, G and B alike; after Grayscale R is the one that counts.
+// Your own function: it may change the pixels, but not the size. Several threads call it at once. Grey pictures have
+// the same value in R, G and B; after Grayscale{1} the sample takes R.
 struct Lambda {
   std::function<void(Image& image, CounterRandom& random)> apply;
 };
 
 // --- Numbers
 
-// Float [channels, height, width] from 0 to 1. Without it samples are uint8.
+// Converts to float [channels, height, width] from 0 to 1. Without it samples are uint8.
 struct ToTensor {};
 
-// (value - mean) / std; after ToTensor. One number each serves all channels, else there is one a channel.
+// (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel.
 struct Normalize {
   std::vector<double> mean;
   std::vector<double> std;
 };
 
-// After ToTensor. Overwrites a rectangle with `value` (one number, or one a channel), or with noise.
+// After ToTensor. Overwrites a rectangle with `value` (one number, or one for each channel) or with noise.
 struct RandomErasing {
   double p = 0.5;
   Interval01 scale = {0.02, 0.33};
