@@ -123,8 +123,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   const World::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
   const Target target = find_host_target(whole, "split_group");
-  // The other backends take host memory whatever devices they are there for.
-  const at::Device device = target->getBackendName() == "nccl" ? local_device() : at::Device(at::kCPU);
+  const at::Device device = target.device == c10::DeviceType::CPU ? at::Device(at::kCPU) : local_device();
   at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(device);
   at::Tensor all = at::empty({size, 2}, mine.options());
   target

@@ -7,23 +7,23 @@
 #include "c10d/target.h"
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/c10d/point_to_point_backend.h"
+#include "lockstep/c10d/group_backend.h"
 
 namespace lockstep {
 namespace {
 
 using Kind = PointToPoint::Kind;
-using Message = PointToPointBackend::Message;
+using Message = GroupBackend::Message;
 
 // A message on its way to a backend.
 struct Transfer {
   Kind kind;
   Target target;
   Message message;
-  PointToPointBackend* own;  // null: the backend is another library's
+  GroupBackend* own;  // null: the backend is another library's
 };
 
-// What a backend of another library can be checked for here: as our own ones, and what NCCL is known to refuse.
+// What a message over a backend of another library can be checked for here.
 void check_foreign(const Transfer& transfer, const char* operation) {
   const Target& target = transfer.target;
   const Message& message = transfer.message;
@@ -31,13 +31,14 @@ void check_foreign(const Transfer& transfer, const char* operation) {
   const std::string who = describe_member(members.rank, members.name, members.ranks);
   const CallChecks checks(who, operation, static_cast<int>(members.ranks.size()));
   checks.check_tag(message.tag);
+  const BackendCapabilities& can = capabilities_of(*target.backend);
   if (message.peer == kAnySource) {
-    if (transfer.kind == Kind::kReceive && target->getBackendName() != "nccl") return;
+    if (transfer.kind == Kind::kReceive && can.receives_from_any()) return;
     checks.reject("backend {} receives from a named rank only", target->getBackendName());
   }
   checks.check_peer(message.peer, transfer.kind == Kind::kSend ? "destination" : "source");
-  if (target->getBackendName() == "nccl" && !message.tensor.is_contiguous(message.tensor.suggest_memory_format())) {
-    checks.reject("backend nccl needs `tensor` contiguous; use .contiguous()");
+  if (!can.takes_strided_messages() && !message.tensor.is_contiguous(message.tensor.suggest_memory_format())) {
+    checks.reject("backend {} needs `tensor` contiguous; use .contiguous()", target->getBackendName());
   }
 }
 
@@ -48,7 +49,7 @@ Transfer prepare(Kind kind, const at::Tensor& tensor, int peer, const PointToPoi
   const bool from_any = kind == Kind::kReceive && peer == kAnySource;
   transfer.message = {tensor, from_any ? kAnySource : transfer.target.group_rank(peer, operation), options.tag,
                       options.timeout};
-  transfer.own = dynamic_cast<PointToPointBackend*>(transfer.target.backend.get());
+  transfer.own = dynamic_cast<GroupBackend*>(transfer.target.backend.get());
   if (transfer.own == nullptr) check_foreign(transfer, operation);
   return transfer;
 }

@@ -75,7 +75,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::T
                       {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   if (is_sparse_sum(tensors)) {
     call.prepare([&] { check_sparse_sum(call, tensors.front(), opts); });
-    sum_sparse(*this, {core_->who(), explain_ranks(options_.global_ranks)}, tensors.front(), opts);
+    sum_sparse(*this, {core_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   call.collective([&] { return all_reduce_args(call, tensors, opts.reduceOp); });

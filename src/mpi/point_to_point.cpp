@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <thread>
 
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 
 namespace lockstep {
 namespace {
-
-constexpr int kFromAny = -1;  // Message::peer
 
 // The largest tag is kept for monitored_barrier.
 int own_tag(MPI_Comm communicator) {
@@ -40,43 +39,12 @@ void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag)
 
 }  // namespace
 
-void ProcessGroupMpi::check_message(const CallChecks& checks, const Message& message) const {
+void ProcessGroupMpi::check_limits(const char* operation, const Message& message) const {
+  const CallChecks checks(who(), operation, size_);
   check_movable(checks, message.tensor, "tensor");
   static_cast<void>(mpi_count(checks, message.tensor.numel()));
   const int limit = own_tag(group_->communicator());
-  if (message.tag < 0 || message.tag >= limit) {
-    checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
-  }
-}
-
-void ProcessGroupMpi::check_send(const Message& message) const {
-  const CallChecks checks(group_->who(), "send", size_);
-  checks.check_readable(message.tensor, "tensor");
-  checks.check_peer(message.peer, "destination");
-  check_message(checks, message);
-}
-
-void ProcessGroupMpi::check_receive(const Message& message) const {
-  const CallChecks checks(group_->who(), "recv", size_);
-  checks.check_writable(message.tensor, "tensor");
-  if (message.peer != kFromAny) checks.check_peer(message.peer, "source");
-  check_message(checks, message);
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::send(Tensors& tensors, int destination, int tag) {
-  const CallChecks checks(group_->who(), "send", size_);
-  return send_async({checks.only(tensors, "tensors", "takes a single tensor"), destination, tag});
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::recv(Tensors& tensors, int source, int tag) {
-  const CallChecks checks(group_->who(), "recv", size_);
-  checks.check_peer(source, "source");
-  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), source, tag});
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::recvAnysource(Tensors& tensors, int tag) {
-  const CallChecks checks(group_->who(), "recv", size_);
-  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), kFromAny, tag});
+  if (message.tag >= limit) checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
@@ -87,7 +55,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) {
-  const bool from_any = message.peer == kFromAny;
+  const bool from_any = message.peer == kAnySource;
   MpiCall call(group_, "recv", rank_,
                {from_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, /*async=*/true,
                 timeout_or_default(message.timeout)});
@@ -109,7 +77,7 @@ void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*
   }
   std::vector<int> names;
   for (int rank = 0; rank < size_; ++rank) {
-    if (missing[rank].item<int>() != 0) names.push_back(request_.global_ranks[rank]);
+    if (missing[rank].item<int>() != 0) names.push_back(global_rank(rank));
   }
   if (names.empty()) return;
   const Status status(ErrorCode::kTimeout, fmt::format("rank(s) {} of the world did not come within {} ms",

@@ -2,12 +2,10 @@
 #include "mpi/process_group_mpi.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "lockstep/c10d/errors.h"
-#include "lockstep/store/prefix_store.h"
 #include "mpi/mpi_runtime.h"
 #include "store/membership/check_in.h"
 
@@ -55,65 +53,25 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.world_size()), LeakInForks());
   runtime.enter_group(request.timeout);
-  return c10::intrusive_ptr<c10d::Backend>::unsafe_steal_from_new(new ProcessGroupMpi(request, std::move(group)));
+  Membership membership{request.store,        request.name,         request.rank,
+                        request.world_size(), request.global_ranks, request.timeout};
+  return c10::intrusive_ptr<c10d::Backend>::unsafe_steal_from_new(
+      new ProcessGroupMpi(std::move(membership), std::move(group)));
 }
 
-ProcessGroupMpi::ProcessGroupMpi(BackendRequest request, std::shared_ptr<MpiGroup> group)
-    : Backend(request.rank, request.world_size()),
-      request_(std::move(request)),
-      group_(std::move(group)),
-      timeout_(request_.timeout) {}
+ProcessGroupMpi::ProcessGroupMpi(Membership membership, std::shared_ptr<MpiGroup> group)
+    : GroupBackend(std::move(membership)), group_(std::move(group)) {}
 
 ProcessGroupMpi::~ProcessGroupMpi() {
   group_->leave();
 }
 
-c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupMpi::getBackendOptions() {
-  auto options = c10::make_intrusive<Options>("mpi", timeout_.load());
-  options->group_name = request_.name;
-  options->global_ranks_in_group.assign(request_.global_ranks.begin(), request_.global_ranks.end());
-  return options;
-}
-
-c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
-                                                         const std::vector<int>& ranks,
-                                                         const c10::intrusive_ptr<Options>& opts) {
-  const CallChecks checks(group_->who(), "split", size_);
-  BackendRequest part = request_;
-  part.rank = -1;
-  part.global_ranks.clear();
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] < 0 || ranks[i] >= size_) checks.reject("{} is not a rank of this group of {}", ranks[i], size_);
-    if (ranks[i] == rank_) part.rank = static_cast<int>(i);
-    part.global_ranks.push_back(request_.global_ranks[ranks[i]]);
-  }
-  if (part.rank < 0) checks.reject("this rank is not among the ranks {{{}}}", fmt::join(ranks, ","));
-  const std::string members = fmt::format("{}/split{{{}}}", request_.name, fmt::join(ranks, ","));
-  // LibTorch hands every part of a split the options of the whole.
-  const bool own_name = opts != nullptr && !opts->group_name.empty() && opts->group_name != request_.name;
-  part.name = own_name ? opts->group_name : members;
-  part.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
-  // The members meet under what only they have in common: how often they have split off in this way.
-  int number = 0;
-  {
-    MutexLock lock(mutex_);
-    number = ++splits_[members];
-  }
-  part.store = std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, number), request_.store);
-  return create(part);
+c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create_part(Membership part) const {
+  return create({std::move(part.store), std::move(part.name), part.rank, std::move(part.global_ranks), part.timeout});
 }
 
 void ProcessGroupMpi::abort() {
   group_->break_with(Status(ErrorCode::kAborted, group_->who() + " aborted it"));
-}
-
-c10d::ErrorType ProcessGroupMpi::getError() {
-  switch (group_->error().code()) {
-    case ErrorCode::kOk: return c10d::ErrorType::SUCCESS;
-    case ErrorCode::kTimeout: return c10d::ErrorType::TIMEOUT;
-    case ErrorCode::kAborted: return c10d::ErrorType::REMOTE_ERROR;
-    default: return c10d::ErrorType::COMM_ERROR;
-  }
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& opts) {

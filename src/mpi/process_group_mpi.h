@@ -15,21 +15,19 @@
 // Threads: any, as for ProcessGroupLockstep.
 #pragma once
 
-#include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "c10d/backend_plugin.h"
-#include "lockstep/c10d/point_to_point_backend.h"
+#include "lockstep/c10d/group_backend.h"
 #include "mpi/mpi_call.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {
 
-class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
+class ProcessGroupMpi final : public GroupBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -40,8 +38,6 @@ class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
   ~ProcessGroupMpi() override;
 
   const std::string getBackendName() const override { return "mpi"; }  // NOLINT(readability-const-return-type)
-  c10::intrusive_ptr<Options> getBackendOptions() override;
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
@@ -73,11 +69,6 @@ class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
 
-  WorkPtr send(Tensors& tensors, int destination, int tag) override;
-  WorkPtr recv(Tensors& tensors, int source, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  void check_send(const Message& message) const override;
-  void check_receive(const Message& message) const override;
   WorkPtr send_async(const Message& message) override;
   WorkPtr receive_async(const Message& message) override;
 
@@ -88,35 +79,26 @@ class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
   std::uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
   void setSequenceNumberForGroup() override {}
 
-  bool supportsSplitting() const override { return true; }
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-                                          const c10::intrusive_ptr<Options>& opts) override;
-
   // Breaks the group on this rank.
   void abort() override;
   void shutdown() override { group_->leave(); }
-  c10d::ErrorType getError() override;
+  Status health() const override { return group_->error(); }
 
  private:
-  ProcessGroupMpi(BackendRequest request, std::shared_ptr<MpiGroup> group);
+  ProcessGroupMpi(Membership membership, std::shared_ptr<MpiGroup> group);
+  const std::string& who() const override { return group_->who(); }
+  void check_limits(const char* operation, const Message& message) const override;
+  c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
   template <typename CallOptions>
   MpiCall::Options options(c10d::OpType type, const CallOptions& opts) const {
     return {type, opts.asyncOp, timeout_or_default(opts.timeout)};
   }
-  std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
-    return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
-  }
-  void check_message(const CallChecks& checks, const Message& message) const;
   enum class Way { kSend, kReceive };
   WorkPtr barrier_message(const at::Tensor& tensor, int peer, Way way);
   // Sets missing[rank] for each rank that did not come.
   void lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing);
 
-  const BackendRequest request_;
   const std::shared_ptr<MpiGroup> group_;
-  std::atomic<std::chrono::milliseconds> timeout_;
-  Mutex mutex_;
-  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // by their members
 };
 
 }  // namespace lockstep

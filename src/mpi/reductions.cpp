@@ -111,7 +111,7 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
     check_sparse_sum(CallChecks(group_->who(), "all_reduce", size_), tensors.front(), opts);
-    sum_sparse(*this, {group_->who(), explain_ranks(request_.global_ranks)}, tensors.front(), opts);
+    sum_sparse(*this, {group_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<MpiWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   MpiCall call(group_, "all_reduce", rank_, options(c10d::OpType::ALLREDUCE, opts));

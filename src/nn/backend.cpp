@@ -1,12 +1,13 @@
 #include "backend.h"
 
+#include "lockstep/c10d/backend_capabilities.h"
+
 namespace lockstep::nn_detail {
 
 Backend::Backend(ProcessGroup group, torch::Device device)
-    : backend_((group ? group : default_group())->getBackend(device.type())), device_(device) {
-  const std::string name = backend_->getBackendName();
-  has_avg_ = name == "lockstep" || name == "nccl" || name == "mpi";
-}
+    : backend_((group ? group : default_group())->getBackend(device.type())),
+      device_(device),
+      has_avg_(capabilities_of(*backend_).has_avg()) {}
 
 torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
   const auto options = torch::TensorOptions().dtype(dtype).device(device_);

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/ranks.h"
+#include "lockstep/c10d/backend_capabilities.h"
 
 namespace lockstep::test {
 namespace {
@@ -75,11 +76,13 @@ class DoneWork : public c10d::Work {
   DoneWork() { finish(); }
 };
 
-// What a backend for devices of another kind is asked; as NCCL, it makes one operation of several messages.
-class FakeBackend : public c10d::Backend {
+// What a backend for devices of another kind is asked; as NCCL, it makes one operation of several messages, and has no
+// monitored barrier.
+class FakeBackend : public c10d::Backend, public BackendCapabilities {
  public:
   explicit FakeBackend(std::string name) : Backend(0, 1), name_(std::move(name)) {}
   const std::string getBackendName() const override { return name_; }  // NOLINT(readability-const-return-type)
+  bool has_monitored_barrier() const override { return false; }
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { calls += "("; }
   Work endCoalescing() override {

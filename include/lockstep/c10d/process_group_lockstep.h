@@ -37,16 +37,13 @@
 // lock.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
-#include "lockstep/c10d/point_to_point_backend.h"
+#include "lockstep/c10d/group_backend.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/store/store.h"
 
@@ -73,7 +70,7 @@ struct ProcessGroupLockstepOptions {
   static constexpr const char* kProfiledAs = "lockstep";
 };
 
-class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
+class ProcessGroupLockstep : public GroupBackend {
  public:
   static constexpr const char* kBackendName = "lockstep";
 
@@ -83,9 +80,7 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   ~ProcessGroupLockstep() override;
 
   const std::string getBackendName() const override { return kBackendName; }  // NOLINT(readability-const-return-type)
-  c10::intrusive_ptr<Options> getBackendOptions() override;
-  const std::string& name() const { return options_.name; }
-  void setTimeout(std::chrono::milliseconds timeout) override;
+  const std::string& name() const { return membership().name; }
 
   // Several tensors of a rank, as Gloo takes them, of one dtype and size: those of the root that opts.rootTensor names
   // go to all tensors of all ranks.
@@ -145,14 +140,6 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
                                           const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
 
-  // Point to point; always asynchronous, as in c10d. Tags are not negative.
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
-  // Work::sourceRank tells who sent the message.
-  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
-  // With a timeout, and blocking.
-  void check_send(const Message& message) const override;
-  void check_receive(const Message& message) const override;
   c10::intrusive_ptr<c10d::Work> send_async(const Message& message) override;
   c10::intrusive_ptr<c10d::Work> receive_async(const Message& message) override;
   void send_blocking(const Message& message) override;
@@ -173,11 +160,6 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
 
-  // A group of the members `ranks` (ranks of this group; the caller must be among them), over the store of this group.
-  bool supportsSplitting() const override { return true; }
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-                                          const c10::intrusive_ptr<Options>& opts) override;
-
   // Breaks the group for every rank: operations, now and later, fail with kAborted and this reason.
   void abort() override;
   void abort(const std::string& reason);
@@ -190,21 +172,14 @@ class ProcessGroupLockstep : public c10d::Backend, public PointToPointBackend {
   void shutdown() override;
   // The same without waiting for callbacks.
   void retire();
-  c10d::ErrorType getError() override;
-  // The error that broke the group; ok while it works.
-  Status health() const;
+  Status health() const override;
 
  private:
-  ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
-                       const ProcessGroupLockstepOptions& options);
-  std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
+  ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core);
+  const std::string& who() const override;
+  c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
 
-  const std::shared_ptr<comm::Store> store_;
   const std::shared_ptr<GroupCore> core_;
-  const ProcessGroupLockstepOptions options_;
-  std::atomic<std::chrono::milliseconds> timeout_;
-  Mutex mutex_;
-  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep
