@@ -22,15 +22,15 @@ thread_local Active active;
 class Occupied {
  public:
   // Forks free tensors too.
-  Occupied() { hold_during_forks(mutex_); }
+  Occupied() { hold_during_forks(mutex_.native()); }
 
-  void add(std::shared_ptr<Slot> slot) {
-    const std::lock_guard lock(mutex_);
+  void add(std::shared_ptr<Slot> slot) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     slots_[slot->data] = std::move(slot);
   }
-  bool remove(void* data) {
+  bool remove(void* data) LOCKSTEP_EXCLUDES(mutex_) {
     std::shared_ptr<Slot> slot;  // destroyed after the lock is gone: it may free the bucket
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = slots_.find(data);
     if (found == slots_.end()) return false;
     slot = std::move(found->second);
@@ -40,8 +40,8 @@ class Occupied {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<void*, std::shared_ptr<Slot>> slots_;
+  Mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Slot>> slots_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Occupied& occupied() {
@@ -96,7 +96,7 @@ void install_once() {
 void GradientPlacement::begin() {
   install_once();
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     thread_ = std::this_thread::get_id();
     counts_.clear();
     seen_.clear();
@@ -107,7 +107,7 @@ void GradientPlacement::begin() {
 
 void GradientPlacement::end() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     thread_ = {};
   }
   if (active.placement.lock().get() != this) return;  // another model has begun since
@@ -116,12 +116,12 @@ void GradientPlacement::end() {
 }
 
 bool GradientPlacement::is_active_here() {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return thread_ == std::this_thread::get_id();
 }
 
 void GradientPlacement::learn(std::size_t index, const void* data, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto seen = seen_.find(data);
   if (seen == seen_.end() || seen->second.bytes != bytes) return;
   const Allocation now = seen->second;
@@ -135,12 +135,12 @@ void GradientPlacement::learn(std::size_t index, const void* data, std::size_t b
 }
 
 void GradientPlacement::set_slot(std::size_t index, std::shared_ptr<Slot> slot) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   slots_[index] = std::move(slot);
 }
 
 std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = parameter_of_.find({bytes, counts_[bytes]});
   if (found == parameter_of_.end()) return nullptr;
   const std::shared_ptr<Slot>& slot = slots_[found->second];
@@ -152,7 +152,7 @@ std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
 }
 
 void GradientPlacement::note(std::size_t bytes, const void* data) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   seen_[data] = {bytes, counts_[bytes]++};
 }
 

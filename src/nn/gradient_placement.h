@@ -13,13 +13,13 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/fork.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::nn_detail {
 
@@ -41,22 +41,22 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
 
   // From here on allocations that this thread makes in backward passes count, until end(), which any thread may call. A
   // new begin() starts over.
-  void begin();
-  void end();
+  void begin() LOCKSTEP_EXCLUDES(mutex_);
+  void end() LOCKSTEP_EXCLUDES(mutex_);
   // Whether the calling thread is the one that counts.
-  bool is_active_here();
+  bool is_active_here() LOCKSTEP_EXCLUDES(mutex_);
   // False in forks: what they compute is none of the group's gradients.
   bool is_this_process() const { return origin_.is_this_process(); }
 
   // Parameter `index` got its gradient at `data`: remembers which allocation that was.
-  void learn(std::size_t index, const void* data, std::size_t bytes);
+  void learn(std::size_t index, const void* data, std::size_t bytes) LOCKSTEP_EXCLUDES(mutex_);
   // Where parameter `index` belongs from now on; null: nowhere.
-  void set_slot(std::size_t index, std::shared_ptr<Slot> slot);
+  void set_slot(std::size_t index, std::shared_ptr<Slot> slot) LOCKSTEP_EXCLUDES(mutex_);
 
   // Answers an allocation of this thread: a slot, or nothing.
-  std::shared_ptr<Slot> take(std::size_t bytes);
+  std::shared_ptr<Slot> take(std::size_t bytes) LOCKSTEP_EXCLUDES(mutex_);
   // What was answered otherwise.
-  void note(std::size_t bytes, const void* data);
+  void note(std::size_t bytes, const void* data) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   struct Allocation {
@@ -65,14 +65,15 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
   };
 
   const Origin origin_;
-  std::mutex mutex_;  // guards all below
-  std::thread::id thread_;
   const std::vector<torch::Tensor> parameters_;
-  std::vector<std::shared_ptr<Slot>> slots_;
-  std::vector<std::optional<Allocation>> expected_;
-  std::map<std::pair<std::size_t, std::size_t>, std::size_t> parameter_of_;  // (bytes, nth) -> parameter
-  std::map<std::size_t, std::size_t> counts_;                                // by bytes, in this pass
-  std::map<const void*, Allocation> seen_;                                   // in this pass
+  Mutex mutex_;
+  std::thread::id thread_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Slot>> slots_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::optional<Allocation>> expected_ LOCKSTEP_GUARDED_BY(mutex_);
+  // From (bytes, nth) to the parameter.
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> parameter_of_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::size_t, std::size_t> counts_ LOCKSTEP_GUARDED_BY(mutex_);  // by bytes, in this pass
+  std::map<const void*, Allocation> seen_ LOCKSTEP_GUARDED_BY(mutex_);     // in this pass
 };
 
 }  // namespace lockstep::nn_detail

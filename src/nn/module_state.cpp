@@ -33,6 +33,13 @@ std::string describe(const torch::nn::Module& module) {
   return text;
 }
 
+// FNV-1a: the same in every build, unlike std::hash.
+std::int64_t fingerprint(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return static_cast<std::int64_t>(hash);
+}
+
 torch::Tensor as_bytes(const std::string& text, torch::Device device) {
   const auto size = static_cast<std::int64_t>(text.size());
   return torch::from_blob(const_cast<char*>(text.data()), {size}, torch::kByte).clone().to(device);
@@ -66,9 +73,10 @@ std::string first_difference(const std::vector<std::vector<std::string>>& by_ran
 
 void check_same_model(const torch::nn::Module& module, const Backend& backend) {
   const std::string mine = describe(module);
-  const auto fingerprint = static_cast<std::int64_t>(std::hash<std::string>()(mine));
   const torch::Tensor all =
-      backend.all_gather(torch::tensor({fingerprint}, torch::TensorOptions().dtype(torch::kInt64)).to(backend.device()))
+      backend
+          .all_gather(
+              torch::tensor({fingerprint(mine)}, torch::TensorOptions().dtype(torch::kInt64)).to(backend.device()))
           .cpu();
   if ((all == all[0][0]).all().item<bool>()) return;
   std::vector<std::vector<std::string>> by_rank;

@@ -57,6 +57,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
                       parameter.tensor.device(), ", others are on ", backend_.device(),
                       "; all parameters must be on one device");
     Entry entry;
+    entry.index = entries_.size();
     entry.name = std::move(parameter.name);
     entry.parameter = parameter.tensor;
     entry.sizes = parameter.tensor.sizes().vec();
@@ -97,10 +98,11 @@ void Reducer::Impl::drop_unfinished_gradients() {
 }
 
 void Reducer::Impl::detach_hooks() {
+  MutexLock lock(mutex_);
   drop_unfinished_gradients();
   for (Entry& entry : entries_) {
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
-    if (entry.slot) placement_learner_->set_slot(&entry - entries_.data(), nullptr);
+    if (entry.slot) placement_learner_->set_slot(entry.index, nullptr);
   }
   if (placement_learner_) placement_learner_->end();
 }
@@ -136,7 +138,7 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
 }
 
 void Reducer::Impl::before_forward(bool synchronise) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (pass_is_running()) return;  // part of a backward pass: a checkpointed segment is computed again
   abandon_pass();
   synchronise_ = synchronise;
@@ -144,7 +146,7 @@ void Reducer::Impl::before_forward(bool synchronise) {
 }
 
 void Reducer::Impl::on_gradient(std::size_t index) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   record_ready(index);
   if (!synchronise_) return;
   Entry& entry = entries_[index];
@@ -212,7 +214,7 @@ void Reducer::Impl::start_pass() {
   end_of_pass_ = end_of_pass;
   torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this(), end_of_pass] {
     if (const auto impl = self.lock()) {
-      const std::lock_guard lock(impl->mutex_);
+      MutexLock lock(impl->mutex_);
       impl->finish_pass(/*shadow=*/false);
     }
   });
@@ -221,7 +223,7 @@ void Reducer::Impl::start_pass() {
 }
 
 void Reducer::Impl::shadow_pass() {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   abandon_pass();
   next_bucket_ = 0;
   ready_order_.clear();
@@ -237,7 +239,7 @@ void Reducer::Impl::place(Entry& entry, bool shadow) {
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();  // no rank's was in the first pass
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
-  used_.mutable_data_ptr<float>()[&entry - entries_.data()] = used ? 1.0F : 0.0F;
+  used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
   const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
   if (used && same_memory(gradient, entry.view)) {
     ++placed_now_;
@@ -419,6 +421,7 @@ void Reducer::Impl::check_static_graph() const {
 }
 
 std::size_t Reducer::Impl::bucket_bytes() const {
+  MutexLock lock(mutex_);
   std::size_t sum = 0;
   for (const Bucket& bucket : buckets_) sum += bucket.buffer.nbytes();
   return sum;
