@@ -1,4 +1,4 @@
-// The free functions: find the backend of the tensor's device and call it, past LibTorch's dispatcher.
+// The free functions for collectives: each calls the backend of the tensor's device, past LibTorch's dispatcher.
 #include "lockstep/c10d/collectives.h"
 
 #include <fmt/format.h>
@@ -19,14 +19,14 @@ struct Call {
   Target target;
   Options options;
 
-  // c10d's methods take their tensors by reference, but leave them alone.
+  // By value: c10d's methods take references to lists and tensors that are not const.
   template <typename Method, typename... Tensors>
   Work run(Method method, Tensors... tensors) const {
     return (target.backend.get()->*method)(tensors..., options);
   }
 };
 
-// Finds the backend for `tensors`, one or a list, and makes c10d's options of ours; `fill` adds what they have besides.
+// Finds the backend for `tensors`, one or a list, and makes c10d's options from ours; `fill` sets the remaining ones.
 template <typename Options, typename Tensors, typename OwnOptions, typename Fill>
 Call<Options> prepare(const Tensors& tensors, const OwnOptions& from, Mode mode, const char* operation,
                       const Fill& fill) {
@@ -93,7 +93,7 @@ Work do_all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList 
       .run(&Backend::allgather_into_tensor_coalesced, outputs.vec(), inputs.vec());
 }
 
-// What a rooted method takes for a list: one list on the root, none elsewhere.
+// The lists of a rooted method: one on the root, none elsewhere.
 Lists on_root(at::TensorList list) {
   return list.empty() ? Lists() : Lists{list.vec()};
 }

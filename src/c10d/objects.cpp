@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// The core only reads from it.
+// The engine only reads from it.
 at::Tensor as_tensor(const std::string& bytes) {
   return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
 }
@@ -18,7 +18,7 @@ std::vector<at::Tensor> as_tensors(std::vector<std::string>& list) {
   return tensors;
 }
 
-// Every rank's number of bytes.
+// The number of bytes of every rank.
 std::vector<std::int64_t> gather_sizes(std::size_t mine, const CollectiveOptions& options) {
   const at::Tensor size = at::tensor({static_cast<std::int64_t>(mine)}, at::kLong);
   const at::Tensor sizes = at::empty({get_world_size(options.group)}, at::kLong);

@@ -23,7 +23,7 @@ struct Transfer {
   GroupBackend* own;  // null: the backend is another library's
 };
 
-// What a message over a backend of another library can be checked for here.
+// The checks that a message over a backend of another library can have here.
 void check_foreign(const Transfer& transfer, const char* operation) {
   const Target& target = transfer.target;
   const Message& message = transfer.message;
@@ -54,7 +54,7 @@ Transfer prepare(Kind kind, const at::Tensor& tensor, int peer, const PointToPoi
   return transfer;
 }
 
-// What our own backends would find only when it is started.
+// The checks that our own backends would otherwise do when the message starts.
 void check(const Transfer& transfer) {
   if (transfer.own == nullptr) return;
   if (transfer.kind == Kind::kSend) {
@@ -76,12 +76,12 @@ Work start(const Transfer& transfer) {
   return backend.recv(tensors, message.peer, message.tag);
 }
 
-// Messages that their backend makes one operation of; NCCL does so per group and device.
+// Whether a backend that coalesces makes one operation of both messages; NCCL does so per group and device.
 bool go_together(const Transfer& a, const Transfer& b) {
   return a.target.backend == b.target.backend && a.message.tensor.device() == b.message.tensor.device();
 }
 
-// Starts all of `list` that go with list[first]; they share a work.
+// Starts all entries of `list` that go together with list[first]; they share a work.
 void start_together(std::span<const Transfer> list, std::size_t first, std::vector<Work>& works) {
   c10d::Backend& backend = *list[first].target.backend;
   backend.startCoalescing();
@@ -129,7 +129,7 @@ Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options
 }
 
 std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list) {
-  // All checks come before the first start: a receive that was started and forgotten takes the next message.
+  // All checks come before the first start: a receive that was started and dropped would take the next message.
   std::vector<Transfer> transfers;
   transfers.reserve(list.size());
   for (const PointToPoint& entry : list) {

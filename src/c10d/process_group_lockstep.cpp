@@ -44,7 +44,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   auto core = std::make_shared<GroupCore>(std::move(communicator).value(), GroupCore::Names{who, options.profiled_as});
   Membership membership{std::move(store),   options.name,         options.rank,
                         options.world_size, options.global_ranks, options.timeout};
-  // Not reclaim(), which expects an object that is counted already.
+  // Not reclaim(), which expects an object with a reference count above zero.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
       std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(membership), std::move(core))));
 }
@@ -68,7 +68,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::Barrier
   return call.work({});
 }
 
-// Rank 0 says who is missing in the words of c10d's monitored barriers, for the sake of programs that look for them.
+// Rank 0 names the missing ranks in the words of c10d's monitored barriers, for programs that look for these.
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_or_default(opts.timeout) : opts.timeout;
   CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
@@ -129,7 +129,7 @@ void ProcessGroupLockstep::retire() {
 }
 
 void ProcessGroupLockstep::refuse(const std::string& reason) {
-  // A group that is broken needs not be told.
+  // A broken group need not be told.
   if (const auto communicator = core_->communicator()) static_cast<void>(communicator->start(comm::Refusal{reason}));
 }
 

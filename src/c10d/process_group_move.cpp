@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// Of inputs[i] to outputs[i], which holds the parts of all ranks in their order.
+// From inputs[i] to outputs[i], which holds the slices of all ranks in their order.
 std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorList outputs, at::TensorList inputs) {
   std::vector<comm::AllGather> all(outputs.size());
   std::vector<std::byte*> places;
@@ -27,7 +27,7 @@ std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorLis
   return all;
 }
 
-// Of inputs[i] to columns[i], one tensor per rank.
+// From inputs[i] to columns[i], which has one tensor per rank.
 std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
                                                   const std::vector<std::vector<at::Tensor>>& columns,
                                                   at::TensorList inputs) {
@@ -48,7 +48,7 @@ std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
   return all;
 }
 
-// Several inputs of this rank travel as one. Each list of outputs gets input i of rank r at r * number of inputs + i.
+// Sends several inputs of this rank as one. Each list of outputs gets input i of rank r at r * (number of inputs) + i.
 comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vector<at::Tensor>>& outputs,
                                const std::vector<at::Tensor>& inputs) {
   call.check_alike(inputs, "inputs", "requires non-empty input tensor list");
@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::T
     comm::Broadcast args;
     args.root = static_cast<int>(opts.rootRank);
     if (rank_ == args.root) {
-      // The core only reads it on the root.
+      // On the root the engine only reads it.
       args.data = const_cast<void*>(call.input(tensor, "tensor").data);
     } else {
       args.data = call.output(tensor, "tensor").data;

@@ -45,7 +45,7 @@ void ProcessGroupLockstep::send_blocking(const Message& message) {
 }
 
 int ProcessGroupLockstep::receive_blocking(const Message& message) {
-  // Only a started operation can tell who the sender was.
+  // Only a started operation can tell the sender.
   if (message.peer == comm::kAnySource) return GroupBackend::receive_blocking(message);
   CollectiveCall call(core_, "recv", {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout)},
                       message.tensor);

@@ -9,14 +9,14 @@
 namespace lockstep {
 namespace {
 
-// Several tensors of this rank: what takes part is their own reduction, and each of them gets the result.
+// For several tensors of this rank: reduces them here first; each of them gets the result.
 comm::Piece reduce_own(CollectiveCall& call, const std::vector<at::Tensor>& tensors,
                        const CollectiveCall::Reduction& reduction) {
   const bool mean = reduction.op == comm::ReduceOp::kAvg;
   if (mean && comm::is_supported(reduction.type, comm::ReduceOp::kBand)) {
     call.reject("AVG of integers is not defined for several tensors of a rank, as their own sum can wrap");
   }
-  // The core divides, or multiplies, all at once.
+  // Only sums here: the engine divides or multiplies.
   const bool sums = mean || reduction.op == comm::ReduceOp::kPremulSum;
   std::vector<const std::byte*> inputs;
   for (const at::Tensor& tensor : tensors) {
@@ -46,7 +46,7 @@ void set_reduction(comm::ReduceScatter& args, const CollectiveCall::Reduction& r
   args.factor = reduction.factor;
 }
 
-// Of inputs[i], which holds the shares of all ranks in their order, to outputs[i].
+// From inputs[i], which holds the slices of all ranks in their order, to outputs[i].
 std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::TensorList outputs,
                                                      at::TensorList inputs, const c10d::ReduceOp& op) {
   std::vector<comm::ReduceScatter> all(outputs.size());

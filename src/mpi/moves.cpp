@@ -1,12 +1,12 @@
-// The methods of ProcessGroupMpi that move data between all ranks. Lists of tensors travel as one flat tensor, because
-// MPI describes the parts of all ranks as places in one buffer.
+// The methods of ProcessGroupMpi that move data between all ranks. A list of tensors is sent as one flat tensor,
+// because MPI describes the slices of all ranks as places in one buffer.
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 
 namespace lockstep {
 namespace {
 
-// Of inputs[i] to outputs[i].
+// From inputs[i] to outputs[i].
 void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inputs) {
   std::vector<at::Tensor> to;
   std::vector<at::Tensor> from;
@@ -58,7 +58,8 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::broadcast(Tensors& tensors, const c10d
   call.check_root(opts.rootRank);
   const at::Tensor& tensor = call.only(tensors, "tensors");
   const int root = static_cast<int>(opts.rootRank);
-  call.check_writable(tensor, "tensor");  // on the root too: what only others refused would leave it waiting
+  call.check_writable(tensor,
+                      "tensor");  // on the root too: if only the others refused it, the root would wait for them
   const at::Tensor memory = rank_ == root ? call.input(tensor, "tensor") : call.output(tensor, "tensor");
   const int count = call.count(memory.numel());
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {

@@ -59,7 +59,7 @@ void MpiGroup::leave() {
   MpiRuntime& runtime = MpiRuntime::of_process();
   {
     MutexLock lock(runtime.mutex());
-    // A communicator with operations under way stays: freeing it would wait for other ranks.
+    // Not with operations under way: freeing the communicator would wait for other ranks.
     if (unfinished.empty() && error().ok() && runtime.is_usable()) MPI_Comm_free(&communicator_);
   }
   runtime.leave_group();

@@ -1,4 +1,4 @@
-// The methods of ProcessGroupMpi that send and receive, and the barrier that is made of such.
+// The methods of ProcessGroupMpi that send and receive, and the monitored barrier, which uses messages.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,14 +13,14 @@
 namespace lockstep {
 namespace {
 
-// The largest tag is kept for monitored_barrier.
+// The largest tag is reserved for monitored_barrier.
 int own_tag(MPI_Comm communicator) {
   MpiRuntime& runtime = MpiRuntime::of_process();
   MutexLock lock(runtime.mutex());
   void* value = nullptr;
   int found = 0;
   if (runtime.is_usable()) MPI_Comm_get_attr(communicator, MPI_TAG_UB, static_cast<void*>(&value), &found);
-  return found != 0 ? *static_cast<int*>(value) : 32767;  // what every MPI has
+  return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
 }
 
 void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
@@ -64,7 +64,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) 
   return call.work({message.tensor});
 }
 
-// Rank 0 hears from everyone, and tells everyone that it has heard from who is missing.
+// Every rank reports to rank 0, which then tells all that did so which ranks are missing.
 void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
   const auto timeout = timeout_or_default(opts.timeout);
   const at::Tensor missing = at::zeros({size_}, at::kInt);
@@ -106,7 +106,7 @@ void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::
   for (const WorkPtr& answer : answers) answer->wait(timeout);
 }
 
-// Without a deadline of its own: that of the barrier counts.
+// Has no deadline of its own: the barrier's counts.
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
   MpiCall call(group_, "monitored_barrier", rank_,
                {c10d::OpType::UNKNOWN, /*async=*/true, std::chrono::milliseconds(-1)});

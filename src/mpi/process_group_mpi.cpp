@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Before this rank meets the others, who might learn of nothing but its absence.
+// Checked before this rank joins: an error later might show on the other ranks only as its absence.
 void check_usable(MpiRuntime& runtime, const BackendRequest& request) {
   MutexLock lock(runtime.mutex());
   if (runtime.is_usable()) return;
@@ -43,7 +43,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   check_usable(runtime, request);
   check_place(runtime, request);
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
-  // Making a communicator has no deadline: first find out, with one, that everyone is here.
+  // MPI makes communicators without a deadline: first make sure, with one, that all members are here.
   const std::string members = "members";
   auto met = comm::check_in(*request.store, members, comm::make_participant(request.rank, request.world_size()),
                             Deadline::after(request.timeout));
@@ -83,7 +83,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& op
 
 }  // namespace lockstep
 
-// The one symbol that this library shows; see c10d/backend_plugin.h.
+// The only symbol that this library exports; see c10d/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
   static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::ProcessGroupMpi::create};
   return &plugin;

@@ -1,16 +1,16 @@
 // ProcessGroupMpi: the MPI that started the job as a c10d::Backend.
 //
 // It keeps the rules of ProcessGroupLockstep (tensors, dtypes, blocking and asynchronous calls, in-place use, roots and
-// peers as ranks of the group, errors by argument checks before anything moves); these are different:
+// peers as ranks of the group, argument checks before anything moves), with these differences:
 //
-// Ranks that disagree about kinds, sizes or types of an operation are not all told: MPI finds some of it (parts too
-// long for their receiver), and that breaks the group on the rank that sees it; a collective with parts that are too
-// short leaves the rest of the output as it was. recv finds every wrong size, and leaves the group in order. A lost
-// rank is the business of mpirun, which ends the job. Running out of time breaks the group on this rank only.
+// Not all ranks are told when they disagree about kind, size or type of an operation. MPI finds slices that are too
+// long for their receiver, which breaks the group on the rank that sees it. After slices that are too short, the rest
+// of the output keeps its values. recv finds every wrong size and leaves the group usable. mpirun handles lost ranks:
+// it ends the job. A timeout breaks the group on this rank only.
 //
-// Sums are made in the order that MPI chooses: the same on every rank, but not the rank order of the lockstep engine.
-// AVG is the sum divided once; PREMUL_SUM multiplies, rounding, before it adds. At most 2^31 - 1 elements a call.
-// Quantized tensors are not moved. Tags go up to what MPI allows, less one.
+// MPI chooses the order of sums: the same on every rank, but not the rank order of the lockstep engine. AVG divides the
+// sum once; PREMUL_SUM multiplies, with rounding, before it adds. A call takes at most 2^31 - 1 elements. Quantized
+// tensors are refused. The largest tag is one less than MPI's.
 //
 // Threads: any, as for ProcessGroupLockstep.
 #pragma once
@@ -32,7 +32,7 @@ class ProcessGroupMpi final : public GroupBackend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Collective over the members. Throws kInvalidArgument when MPI knows these processes by other ranks, kTimeout naming
+  // Collective over the members. Throws kInvalidArgument when MPI has other ranks for these processes; kTimeout names
   // the members that did not come.
   static c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request);
   ~ProcessGroupMpi() override;
@@ -73,7 +73,7 @@ class ProcessGroupMpi final : public GroupBackend {
   WorkPtr receive_async(const Message& message) override;
 
   WorkPtr barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
-  // Rank 0 asks for everyone; when some do not come in time, every rank that came gets an error that names them.
+  // When some ranks do not come in time, every rank that came gets an error that names them.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks = false) override;
 
   std::uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }

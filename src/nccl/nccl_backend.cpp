@@ -19,7 +19,7 @@ namespace {
                      fmt::format("backend nccl, group '{}', rank {}: {}", request.name, request.rank, text));
 }
 
-// The GPU that choose_device() gives to this rank.
+// The same GPU as choose_device() in c10d/backends.h returns.
 c10::Device find_gpu(const BackendRequest& request) {
   int count = 0;
   try {
@@ -56,7 +56,7 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
   options->global_ranks_in_group.assign(request.global_ranks.begin(), request.global_ranks.end());
   auto group = c10::make_intrusive<NcclBackend>(c10::make_intrusive<StoreAdapter>(request.store, request.timeout),
                                                 request.rank, request.world_size(), options);
-  // What has no tensors, such as a barrier, runs there.
+  // Operations without tensors, such as a barrier, run on it.
   group->setBoundDeviceId(gpu);
   return group;
 }
@@ -64,7 +64,7 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
 }  // namespace
 }  // namespace lockstep
 
-// The one symbol that this library shows; see c10d/backend_plugin.h.
+// The only symbol that this library exports; see c10d/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
   static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create};
   return &plugin;

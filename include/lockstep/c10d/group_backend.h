@@ -1,5 +1,5 @@
-// GroupBackend: what this library's own backends (lockstep, mpi) have in common. Messages have a timeout each and can
-// be checked before anything starts, beyond what c10d offers: send, recv and their kin (lockstep/c10d/collectives.h)
+// GroupBackend: what this library's own backends (lockstep, mpi) have in common. Beyond c10d, each message has a
+// timeout of its own and can be checked before anything starts; send, recv and the like (lockstep/c10d/collectives.h)
 // use that.
 #pragma once
 
@@ -35,18 +35,18 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   // Point to point; always asynchronous, as in c10d. Tags are not negative.
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) final;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) final;
-  // Work::sourceRank tells who sent the message.
+  // Work::sourceRank tells the sender.
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) final;
 
   // Throw ArgumentError for what the calls below would refuse.
   void check_send(const Message& message) const;
   void check_receive(const Message& message) const;
-  // The timeout counts from here, for Work::wait() and the Work's future.
+  // The timeout counts from this call, for Work::wait() and the Work's future.
   virtual c10::intrusive_ptr<c10d::Work> send_async(const Message& message) = 0;
   // Work::sourceRank tells the sender.
   virtual c10::intrusive_ptr<c10d::Work> receive_async(const Message& message) = 0;
   virtual void send_blocking(const Message& message);
-  // Answers the sender.
+  // Returns the sender.
   virtual int receive_blocking(const Message& message);
 
   // A group of the members `ranks` (ranks of this group; the caller must be among them), over the store of this group.
@@ -79,7 +79,7 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
 
   // "rank 1, group 'world'": this rank in errors.
   virtual const std::string& who() const = 0;
-  // Throws ArgumentError for what only this kind of backend refuses; `operation` is "send" or "recv".
+  // Throws ArgumentError for messages that only this kind of backend refuses; `operation` is "send" or "recv".
   virtual void check_limits(const char* operation, const Message& message) const;
   // The backend of a part of this group. Collective over the part's members.
   virtual c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const = 0;
