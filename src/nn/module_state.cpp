@@ -10,13 +10,13 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// As much as is sent in one block.
+// Parameters and buffers are sent in blocks of about this size.
 constexpr std::size_t kBlockBytes = std::size_t{32} << 20;
 
 std::string shape_of(const torch::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.scalar_type() << ' ' << tensor.sizes();
-  // Gradients are added up element by element in memory: channels-last models do not go with others.
+  // Gradients are summed in the order of memory: all ranks need the same strides (channels-last or not).
   if (!tensor.is_contiguous()) text << " strides " << tensor.strides();
   return text.str();
 }

@@ -1,4 +1,4 @@
-// What stands behind a Reducer. See include/lockstep/nn/reducer.h for the idea.
+// The implementation of Reducer. include/lockstep/nn/reducer.h explains the idea.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -41,11 +41,11 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
  private:
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
 
-  struct Entry {  // one parameter
+  struct Entry {            // one parameter
     std::size_t index = 0;  // in entries_
     std::string name;
     torch::Tensor parameter;
-    std::vector<std::int64_t> sizes;  // of the parameter, when it was handed over
+    std::vector<std::int64_t> sizes;  // of the parameter, at first
     AccumulatorPtr accumulator;
     std::uintptr_t hook = 0;
     nn_detail::GradientInfo info;
@@ -53,8 +53,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     torch::Tensor view;  // its place in the bucket
     std::shared_ptr<nn_detail::Slot> slot;
     bool ready = false;     // in this pass
-    int arrivals = 0;       // how often in this pass: several with reentrant backward passes
-    int expected = 1;       // arrivals of the pass that had most
+    int arrivals = 0;       // in this pass; more than one with reentrant backward passes
+    int expected = 1;       // the most arrivals of any pass
     bool in_first = false;  // was ready in the first pass
   };
 
