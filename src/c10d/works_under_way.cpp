@@ -107,7 +107,7 @@ Status WorksUnderWay::take_lost_error(const Works& works) {
     const Status error = work->untold();
     if (error.ok()) continue;
     work->count_as_told();
-    return error.with_context("an operation before it failed, and its work was let go of");
+    return error.with_context("an earlier operation failed, and its caller dropped the work");
   }
   return {};
 }

@@ -132,7 +132,7 @@ TEST(DroppedWorksMulti, TheirErrorsAreTold) {
   run_world(2, [](int rank) {
     for (const Form form : {Form::kBlocking, Form::kWait, Form::kFuture}) {
       all_reduce_async(torch::ones({3 + rank}));
-      expect_error(ErrorCode::kMismatch, {"barrier", "an operation before it failed", "all_reduce of 4 float32"},
+      expect_error(ErrorCode::kMismatch, {"barrier", "an earlier operation failed", "all_reduce of 4 float32"},
                    [&] { pass_barrier(form); });
       barrier();
     }

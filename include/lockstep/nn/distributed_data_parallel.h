@@ -11,8 +11,7 @@
 // `ddp->` reaches every method of the module: any of them can be the training step. Semantics are those of
 // torch.nn.parallel.DistributedDataParallel, with these differences:
 //   - A pass may leave parameters unused in every mode (PyTorch: an error unless find_unused_parameters is set). If
-//   some
-//     rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
+//     some rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
 //   - Every backward pass synchronises, even if several follow one forward pass.
 //   - Activation checkpointing by a backward pass inside the backward pass works, even if several segments share a
 //     parameter.
