@@ -423,7 +423,6 @@ void Reducer::Impl::check_static_graph() const {
 }
 
 std::size_t Reducer::Impl::bucket_bytes() const {
-  MutexLock lock(mutex_);
   std::size_t sum = 0;
   for (const Bucket& bucket : buckets_) sum += bucket.buffer.nbytes();
   return sum;

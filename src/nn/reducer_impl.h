@@ -32,11 +32,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
   void shadow_pass() LOCKSTEP_EXCLUDES(mutex_);
-  std::size_t bucket_bytes() const LOCKSTEP_EXCLUDES(mutex_);
-  PlacementStats placement() const LOCKSTEP_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return {placed_, gradients_};
-  }
+  // These two do not lock: a communication hook, which runs under the lock, may call them.
+  std::size_t bucket_bytes() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  PlacementStats placement() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return {placed_, gradients_}; }
 
  private:
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
@@ -106,7 +104,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
 
   // Hooks may run in several autograd threads, one per device. The mutex also guards what changes in `entries_` after
   // the constructor.
-  mutable Mutex mutex_;
+  Mutex mutex_;
   bool synchronise_ LOCKSTEP_GUARDED_BY(mutex_) = true;
   bool in_pass_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // Lives as long as autograd will call finish_pass.
