@@ -25,7 +25,7 @@ struct BackendRequest {
   std::chrono::milliseconds timeout;   // for joining, and for operations without their own
   int local_rank = 0;                  // of this process on its machine
 
-  int world_size() const { return static_cast<int>(global_ranks.size()); }
+  int group_size() const { return static_cast<int>(global_ranks.size()); }
 };
 
 struct BackendPlugin {

@@ -122,7 +122,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
   if (name == BackendName::kLockstep) {
     ProcessGroupLockstepOptions options;
     options.rank = request.rank;
-    options.world_size = request.world_size();
+    options.world_size = request.group_size();
     options.name = request.name;
     options.timeout = request.timeout;
     options.global_ranks = request.global_ranks;

@@ -26,12 +26,12 @@ std::string explain_ranks(const std::vector<int>& global_ranks);
 class CallChecks {
  public:
   // `who` as from describe_member; `operation` is the public name of the called function; both outlive this.
-  CallChecks(const std::string& who, const char* operation, int world_size)
-      : who_(who), operation_(operation), world_size_(world_size) {}
+  CallChecks(const std::string& who, const char* operation, int group_size)
+      : who_(who), operation_(operation), group_size_(group_size) {}
 
   const std::string& who() const { return who_; }
   const char* operation() const { return operation_; }
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
 
   // `name` is the argument's, for errors. `words` are those of PyTorch's own backends, since people search for them.
   const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name,
@@ -78,7 +78,7 @@ class CallChecks {
 
   const std::string& who_;
   const char* operation_;
-  int world_size_;
+  int group_size_;
 };
 
 }  // namespace lockstep

@@ -29,7 +29,7 @@ std::string reason_to_refuse(const CallChecks& call, const std::exception& error
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
                                const CallOptions& options, at::TensorList inputs)
-    : CallChecks(group->who(), operation, group->world_size()),
+    : CallChecks(group->who(), operation, group->group_size()),
       group_(group),
       communicator_(group_->communicator()),
       options_(options),

@@ -28,7 +28,7 @@ class GroupCore {
   // Throws the error of the engine for `operation` number `sequence` (0: it has no number).
   [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
 
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
   // False in a fork of the rank: there, waiting for a lock or a thread of the group would never end.
   bool is_this_process() const { return origin_.is_this_process(); }
   // Throws in a fork.
@@ -57,7 +57,7 @@ class GroupCore {
  private:
   const Origin origin_;
   const Names names_;
-  const int world_size_;
+  const int group_size_;
   WorksUnderWay works_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);

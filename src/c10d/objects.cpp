@@ -74,13 +74,13 @@ std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const C
 }
 
 std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options) {
-  const auto world = static_cast<std::size_t>(get_world_size(options.group));
+  const auto group_size = static_cast<std::size_t>(get_world_size(options.group));
   const bool is_source = get_rank() == src;
-  if (bytes.size() != (is_source ? world : 0)) {
+  if (bytes.size() != (is_source ? group_size : 0)) {
     throw ArgumentError(
         ErrorCode::kInvalidArgument,
         fmt::format("scatter_object: rank {} must give {} values, found {}", get_rank(),
-                    is_source ? fmt::format("{} (one per rank of the group)", world) : "no", bytes.size()));
+                    is_source ? fmt::format("{} (one per rank of the group)", group_size) : "no", bytes.size()));
   }
   std::vector<std::string> list(bytes.begin(), bytes.end());
   std::vector<at::Tensor> sizes;

@@ -17,7 +17,7 @@ void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroup
   }
   if (!options.global_ranks.empty() && options.global_ranks.size() != static_cast<std::size_t>(options.world_size)) {
     throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("group '{}': {} global ranks given for a world of {}", options.name,
+                        fmt::format("group '{}': {} global ranks given for a group of {}", options.name,
                                     options.global_ranks.size(), options.world_size));
   }
   if (store == nullptr) {

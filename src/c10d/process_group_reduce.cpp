@@ -55,12 +55,12 @@ std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::T
     comm::ReduceScatter& args = all[i];
     call.check_readable(inputs[i], "input");
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
                         "world_size times those of `output`");
     set_reduction(args, call.reduction(op, outputs[i].scalar_type()));
     const std::size_t share = args.output.bytes;
     const comm::ConstPiece input = call.input(inputs[i], "input", args.output, call.rank() * share);
-    for (int rank = 0; rank < call.world_size(); ++rank) {
+    for (int rank = 0; rank < call.group_size(); ++rank) {
       args.inputs.push_back({static_cast<const std::byte*>(input.data) + rank * share, share});
     }
   }

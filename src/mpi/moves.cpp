@@ -14,7 +14,7 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     from.push_back(call.input(inputs[i], "input"));
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(outputs[i], "output", inputs[i].numel() * call.world_size(),
+    call.check_elements(outputs[i], "output", inputs[i].numel() * call.group_size(),
                         "world_size times those of `input`");
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -27,7 +27,7 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
 }
 
 void start_all_gather_list(MpiCall& call, const std::vector<at::Tensor>& outputs, const at::Tensor& input) {
-  call.check_count(outputs.size(), call.world_size(), "outputs", "invalid output tensor list at index 0");
+  call.check_count(outputs.size(), call.group_size(), "outputs", "invalid output tensor list at index 0");
   const at::Tensor from = call.input(input, "input");
   const at::Tensor to = call.flat_output(outputs, "outputs");
   call.check_same_dtype(to, "outputs", input, "input");

@@ -15,7 +15,7 @@ void* mpi_address(const at::Tensor& tensor) {
 }
 
 MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, int rank, const Options& options)
-    : CallChecks(group->who(), operation, group->world_size()), rank_(rank), options_(options) {
+    : CallChecks(group->who(), operation, group->group_size()), rank_(rank), options_(options) {
   if (record_.isActive()) record_.before(operation);
   if (const Status health = group->health(); !health.ok()) {
     throw_status(health, fmt::format("{}, {}", who(), operation));

@@ -6,8 +6,8 @@
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {
-MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int world_size)
-    : who_(std::move(who)), world_size_(world_size), communicator_(communicator) {}
+MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size)
+    : who_(std::move(who)), group_size_(group_size), communicator_(communicator) {}
 
 MpiGroup::~MpiGroup() {
   leave();

@@ -18,13 +18,13 @@ class FutureCompleter;
 
 class MpiGroup {
  public:
-  MpiGroup(MPI_Comm communicator, std::string who, int world_size);
+  MpiGroup(MPI_Comm communicator, std::string who, int group_size);
   ~MpiGroup();
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
   const std::string& who() const { return who_; }
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
   MPI_Comm communicator() const { return communicator_; }  // not after leave()
   std::uint64_t next_sequence() { return ++sequence_; }
   std::uint64_t sequence() const { return sequence_; }
@@ -48,7 +48,7 @@ class MpiGroup {
  private:
   const Origin origin_;
   const std::string who_;
-  const int world_size_;
+  const int group_size_;
   MPI_Comm communicator_;
   std::atomic<std::uint64_t> sequence_{0};
   WorksUnderWay works_;

@@ -45,16 +45,16 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
   // MPI makes communicators without a deadline: first make sure, with one, that all members are here.
   const std::string members = "members";
-  auto met = comm::check_in(*request.store, members, comm::make_participant(request.rank, request.world_size()),
+  auto met = comm::check_in(*request.store, members, comm::make_participant(request.rank, request.group_size()),
                             Deadline::after(request.timeout));
   if (!met.ok()) throw_status(met.status(), who + ", joining the group");
-  comm::forget(*request.store, members, met.value(), request.world_size());
+  comm::forget(*request.store, members, met.value(), request.group_size());
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.world_size()), LeakInForks());
+  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.group_size()), LeakInForks());
   runtime.enter_group(request.timeout);
   Membership membership{request.store,        request.name,         request.rank,
-                        request.world_size(), request.global_ranks, request.timeout};
+                        request.group_size(), request.global_ranks, request.timeout};
   return c10::intrusive_ptr<c10d::Backend>::unsafe_steal_from_new(
       new ProcessGroupMpi(std::move(membership), std::move(group)));
 }

@@ -22,10 +22,10 @@ void multiply_first(const Reduction& reduction, const at::Tensor& memory) {
 // Uses the engine's kernel, which knows all dtypes.
 void divide_after(MpiCall& call, const Reduction& reduction, const at::Tensor& memory) {
   if (reduction.op != comm::ReduceOp::kAvg) return;
-  call.after([memory, type = reduction.type, world = static_cast<std::size_t>(call.world_size())] {
+  call.after([memory, type = reduction.type, size = static_cast<std::size_t>(call.group_size())] {
     std::byte* const sums = static_cast<std::byte*>(mpi_address(memory));
     const std::byte* const inputs[] = {sums};
-    comm::reduce({type, comm::ReduceOp::kAvg, 1.0, world}, inputs, std::span(&sums, 1), memory.numel());
+    comm::reduce({type, comm::ReduceOp::kAvg, 1.0, size}, inputs, std::span(&sums, 1), memory.numel());
   });
 }
 
@@ -89,7 +89,7 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
   for (std::size_t i = 0; i < all.size(); ++i) {
     call.check_readable(inputs[i], "input");
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
                         "world_size times those of `output`");
     all[i].from = reduce_input(call, all[i].reduction, inputs[i], "input");
     static_cast<void>(call.count(all[i].to.numel()));

@@ -55,7 +55,7 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
   options->group_name = request.name;
   options->global_ranks_in_group.assign(request.global_ranks.begin(), request.global_ranks.end());
   auto group = c10::make_intrusive<NcclBackend>(c10::make_intrusive<StoreAdapter>(request.store, request.timeout),
-                                                request.rank, request.world_size(), options);
+                                                request.rank, request.group_size(), options);
   // Operations without tensors, such as a barrier, run on it.
   group->setBoundDeviceId(gpu);
   return group;
