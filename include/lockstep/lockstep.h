@@ -1,10 +1,15 @@
-// All of Lockstep that a training program needs.
+// All of Lockstep that a training program uses: process groups, collectives and objects, DDP with metrics and models,
+// data, checkpoints and spawn. Not here: image files and transforms by themselves (lockstep/data/image,
+// lockstep/data/transforms, lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch
+// (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/distributed.h"               // IWYU pragma: export
+#include "lockstep/c10d/objects.h"                   // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"  // IWYU pragma: export
 #include "lockstep/data/data_loader.h"               // IWYU pragma: export
+#include "lockstep/data/data_partitioner.h"          // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"       // IWYU pragma: export
 #include "lockstep/data/image_folder.h"              // IWYU pragma: export
 #include "lockstep/data/mix.h"                       // IWYU pragma: export
@@ -12,7 +17,10 @@
 #include "lockstep/data/packed_images.h"             // IWYU pragma: export
 #include "lockstep/data/samplers.h"                  // IWYU pragma: export
 #include "lockstep/data/views.h"                     // IWYU pragma: export
+#include "lockstep/launch/spawn.h"                   // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
+#include "lockstep/nn/models/mnist_net.h"            // IWYU pragma: export
+#include "lockstep/nn/models/resnet.h"               // IWYU pragma: export

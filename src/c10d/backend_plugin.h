@@ -1,6 +1,6 @@
-// The seam between init_process_group and the backends that live in libraries of their own, liblockstep_mpi.so and
-// liblockstep_nccl.so: programs that use neither load neither, nor what they link. A library exports one C function
-// that answers a BackendPlugin.
+// The interface between init_process_group and the backends in libraries of their own, liblockstep_mpi.so and
+// liblockstep_nccl.so. Programs that use neither load neither, nor what these link. A library exports one C function,
+// which returns a BackendPlugin.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,20 +16,20 @@
 
 namespace lockstep {
 
-// A backend's part in one group.
+// What a backend gets to join one group.
 struct BackendRequest {
-  std::shared_ptr<comm::Store> store;  // keys are this backend's and group's alone
+  std::shared_ptr<comm::Store> store;  // its keys are for this backend and group alone
   std::string name;                    // in errors
   int rank = 0;                        // in the group
   std::vector<int> global_ranks;       // by group rank
-  std::chrono::milliseconds timeout;   // for joining, and for each operation unless it has its own
+  std::chrono::milliseconds timeout;   // for joining, and for operations without their own
   int local_rank = 0;                  // of this process on its machine
 
-  int world_size() const { return static_cast<int>(global_ranks.size()); }
+  int group_size() const { return static_cast<int>(global_ranks.size()); }
 };
 
 struct BackendPlugin {
-  const char* build;  // must be that of the caller: C++ types cross this seam
+  const char* build;  // must be that of the caller: C++ types cross this interface
   // Collective over the members; throws what init_process_group and new_group throw.
   c10::intrusive_ptr<c10d::Backend> (*create)(const BackendRequest& request);
 };

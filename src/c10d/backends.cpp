@@ -84,8 +84,8 @@ void add_entry(BackendChoice& choice, const std::string& entry, std::string_view
   add(choice, device, backend, text);
 }
 
-// Whether the program has brought LibTorch's CUDA half, and a GPU is there. Asking LibTorch itself comes second: it
-// remembers for good that there is no CUDA when it is asked before that library is loaded.
+// Whether the program has loaded LibTorch's CUDA library, and there is a GPU. LibTorch itself is asked second: if asked
+// before that library is loaded, it remembers for good that there is no CUDA.
 bool has_gpus() {
   void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
   if (library == nullptr) return false;
@@ -99,8 +99,8 @@ struct Library {
 };
 
 const BackendPlugin& load(const Library& library) {
-  // Found by this program's RUNPATH or LD_LIBRARY_PATH. Never closed: MPI and CUDA cannot be unloaded. Global, because
-  // MPI's own plug-ins look for its symbols.
+  // The loader searches this program's RUNPATH and LD_LIBRARY_PATH. Never closed: MPI and CUDA cannot be unloaded.
+  // RTLD_GLOBAL: MPI's own plug-ins look for its symbols.
   void* handle = dlopen(library.file, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     throw ArgumentError(ErrorCode::kUnsupported,
@@ -122,7 +122,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
   if (name == BackendName::kLockstep) {
     ProcessGroupLockstepOptions options;
     options.rank = request.rank;
-    options.world_size = request.world_size();
+    options.world_size = request.group_size();
     options.name = request.name;
     options.timeout = request.timeout;
     options.global_ranks = request.global_ranks;

@@ -12,7 +12,7 @@ namespace lockstep {
 
 enum class BackendName { kLockstep, kMpi, kNccl };
 
-// A backend string of init_process_group, understood.
+// A backend string of init_process_group, parsed.
 struct BackendChoice {
   struct Entry {
     c10::DeviceType device;
@@ -24,8 +24,8 @@ struct BackendChoice {
 };
 
 // "name" (every device that the backend serves), or "device:name,device:name"; "": what this program can use. Throws
-// ArgumentError for unknown names and devices, and for backends that this build lacks; each message lists what there
-// is.
+// ArgumentError for unknown names and devices, and for backends that this build lacks; each message lists the available
+// ones.
 BackendChoice parse_backends(std::string_view text);
 
 struct DeviceBackend {
@@ -37,8 +37,8 @@ struct DeviceBackend {
 // One backend per name in `choice`, listed per device. Collective over the members.
 std::vector<DeviceBackend> make_backends(const BackendChoice& choice, const BackendRequest& request);
 
-// Where this rank computes: the GPU of its number among those of the machine when a backend serves GPUs alone or GPUs
-// are there and NCCL serves them, else the CPU.
+// The device that this rank computes on: a GPU, by its local rank, if NCCL is among the backends and there are GPUs;
+// else the CPU.
 c10::Device choose_device(const BackendChoice& choice, int local_rank);
 
 }  // namespace lockstep

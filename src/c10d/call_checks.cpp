@@ -64,8 +64,8 @@ void CallChecks::check_count(std::size_t count, std::size_t expected, const char
 }
 
 void CallChecks::check_root(std::int64_t root) const {
-  if (root < 0 || root >= world_size_) {
-    reject("invalid root rank: {}; the root must be a rank of the group, 0 to {}", root, world_size_ - 1);
+  if (root < 0 || root >= group_size_) {
+    reject("invalid root rank: {}; the root must be a rank of the group, 0 to {}", root, group_size_ - 1);
   }
 }
 
@@ -103,17 +103,17 @@ void CallChecks::check_root_lists(const std::vector<std::vector<at::Tensor>>& li
   }
   if (lists.size() != 1) {
     reject("`{}` must be one list, found {}: requires a single-element {} list containing a list with {} tensors", name,
-           lists.size(), way, world_size_);
+           lists.size(), way, group_size_);
   }
-  if (lists.front().size() != static_cast<std::size_t>(world_size_)) {
-    reject("`{}` must have {} tensor(s), found {}: Incorrect {} list size {}", name, world_size_, lists.front().size(),
+  if (lists.front().size() != static_cast<std::size_t>(group_size_)) {
+    reject("`{}` must have {} tensor(s), found {}: Incorrect {} list size {}", name, group_size_, lists.front().size(),
            way, lists.front().size());
   }
 }
 
 void CallChecks::check_peer(int peer, const char* what) const {
-  if (peer >= 0 && peer < world_size_) return;
-  reject("the {} must be a rank of the group, 0 to {}, found {}", what, world_size_ - 1, peer);
+  if (peer >= 0 && peer < group_size_) return;
+  reject("the {} must be a rank of the group, 0 to {}, found {}", what, group_size_ - 1, peer);
 }
 
 void CallChecks::check_tag(int tag) const {
@@ -169,21 +169,21 @@ CallChecks::Reduction CallChecks::reduction(const c10d::ReduceOp& op, at::Scalar
 
 std::vector<std::int64_t> CallChecks::split_elements(const at::Tensor& tensor, const char* name,
                                                      const std::vector<std::int64_t>& splits) const {
-  const auto world = static_cast<std::size_t>(world_size_);
+  const auto size = static_cast<std::size_t>(group_size_);
   if (tensor.dim() == 0) reject("`{}` must have a first dimension to split, found a scalar", name);
   const std::int64_t rows = tensor.size(0);
   if (splits.empty()) {
-    if (rows % world_size_ != 0) {
+    if (rows % group_size_ != 0) {
       reject(
           "the first dimension of `{}` must divide by {} ranks, found {}; give splits: Tensor's dim 0 does not divide "
           "equally across group size",
-          name, world, rows);
+          name, size, rows);
     }
-    return std::vector<std::int64_t>(world, tensor.numel() / world_size_);
+    return std::vector<std::int64_t>(size, tensor.numel() / group_size_);
   }
-  if (splits.size() != world) {
+  if (splits.size() != size) {
     reject("there must be a split of `{}` per rank ({}), found {}: Number of tensor splits not equal to group size",
-           name, world, splits.size());
+           name, size, splits.size());
   }
   const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
   if (sum != rows) {

@@ -1,5 +1,4 @@
-// What a call of a group can check about its arguments on this rank alone, and the words in which it says so. Shared by
-// the backends.
+// The checks of a call's arguments that one rank can do alone, and their error texts. Shared by the backends.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,31 +19,31 @@ std::string ranks_text(const std::vector<int>& ranks);
 // "rank 1 (rank 3 of the world), group 'odd'": how errors name a member. `global_ranks` may be empty.
 std::string describe_member(int rank, const std::string& group, const std::vector<int>& global_ranks);
 
-// What errors that name ranks of the group alone need after them: ". These are ranks of the group: ...". Empty where
-// both numbers are the same. (The engine names ranks of the world.)
+// Ends an error that names ranks of the group only: ". These are ranks of the group: ...". Empty where group ranks and
+// ranks of the world are the same. (The engine names ranks of the world.)
 std::string explain_ranks(const std::vector<int>& global_ranks);
 
 class CallChecks {
  public:
-  // `who` as from describe_member; `operation` is the public name of what was called; both outlive this.
-  CallChecks(const std::string& who, const char* operation, int world_size)
-      : who_(who), operation_(operation), world_size_(world_size) {}
+  // `who` as from describe_member; `operation` is the public name of the called function; both outlive this.
+  CallChecks(const std::string& who, const char* operation, int group_size)
+      : who_(who), operation_(operation), group_size_(group_size) {}
 
   const std::string& who() const { return who_; }
   const char* operation() const { return operation_; }
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
 
-  // `name` is the argument's, for errors. `words` are those of PyTorch's own backends, which people search for.
+  // `name` is the argument's, for errors. `words` are those of PyTorch's own backends, since people search for them.
   const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* name,
                          const char* words = "requires a single-element tensor list") const;
   void check_count(std::size_t count, std::size_t expected, const char* name, const char* words) const;
   void check_root(std::int64_t root) const;
-  // Which of the caller's tensors is meant.
+  // `index` names one of the caller's `count` tensors.
   void check_root_tensor(std::int64_t index, std::size_t count) const;
   // At least one, all of one dtype, size and device.
   void check_alike(const std::vector<at::Tensor>& tensors, const char* name, const char* words) const;
-  // The lists of a rooted operation: one list with a tensor for each rank on the root, none elsewhere. `way` is "input"
-  // or "output".
+  // The lists of a rooted operation: on the root one list with a tensor per rank, elsewhere none. `way` is "input" or
+  // "output".
   void check_root_lists(const std::vector<std::vector<at::Tensor>>& lists, const char* name, const char* way, int rank,
                         std::int64_t root) const;
   // `what` is "source" or "destination".
@@ -53,7 +52,7 @@ class CallChecks {
   void check_same_dtype(const at::Tensor& a, const char* a_name, const at::Tensor& b, const char* b_name,
                         std::size_t index = 0) const;
   void check_elements(const at::Tensor& tensor, const char* name, std::int64_t expected, const char* why) const;
-  // A dense tensor on a device that the host reaches; for outputs, no two elements may share memory.
+  // A dense tensor on a device that the host can copy from; in outputs, no two elements may share memory.
   void check_readable(const at::Tensor& tensor, const char* name) const;
   void check_writable(const at::Tensor& tensor, const char* name) const;
 
@@ -64,7 +63,7 @@ class CallChecks {
   };
   Reduction reduction(const c10d::ReduceOp& op, at::ScalarType dtype) const;
 
-  // Elements for each rank: equal parts of the first dimension, or as many rows as `splits` says.
+  // Elements for each rank: equal parts of the first dimension, or the rows in `splits`.
   std::vector<std::int64_t> split_elements(const at::Tensor& tensor, const char* name,
                                            const std::vector<std::int64_t>& splits) const;
 
@@ -79,7 +78,7 @@ class CallChecks {
 
   const std::string& who_;
   const char* operation_;
-  int world_size_;
+  int group_size_;
 };
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@ const char* profile_title(c10d::OpType type, const char* operation) {
   }
 }
 
-// Without who it is that speaks: the others name the rank themselves.
+// Without this rank's name in front: the other ranks add it.
 std::string reason_to_refuse(const CallChecks& call, const std::exception& error) {
   const auto* const own = dynamic_cast<const c10::Error*>(&error);
   std::string text = own == nullptr ? error.what() : own->what_without_backtrace();
@@ -29,7 +29,7 @@ std::string reason_to_refuse(const CallChecks& call, const std::exception& error
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
                                const CallOptions& options, at::TensorList inputs)
-    : CallChecks(group->who(), operation, group->world_size()),
+    : CallChecks(group->who(), operation, group->group_size()),
       group_(group),
       communicator_(group_->communicator()),
       options_(options),
@@ -61,7 +61,7 @@ void CollectiveCall::record(at::TensorList inputs) {
 
 void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
   if (status.ok()) return;
-  // Messages are not counted.
+  // Messages have no sequence number.
   const bool is_message = options_.type == c10d::OpType::SEND || options_.type == c10d::OpType::RECV ||
                           options_.type == c10d::OpType::RECVANYSOURCE;
   group_->fail(status, operation(), is_message ? 0 : sequence);
@@ -70,7 +70,7 @@ void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
 void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
   const std::string reason = reason_to_refuse(*this, error);
   for (std::size_t i = 0; i < count; ++i) {
-    // A group that is broken needs not be told.
+    // A broken group need not be told.
     if (!communicator_->start(comm::Refusal{reason, static_cast<int>(count)}, nullptr, deadline_).ok()) return;
   }
 }

@@ -1,5 +1,5 @@
-// One call of a group's method, from its arguments to its Work: checks tensors and turns them into memory of the core,
-// runs or starts the core's operations, and says in every error who called what.
+// One call of a group's method, from its arguments to its Work: checks tensors and turns them into memory for the
+// engine, runs or starts the engine's operations, and names the rank and the operation in every error.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -38,34 +38,33 @@ struct CallOptions {
 
 class CollectiveCall : public CallChecks {
  public:
-  // `operation` is the public name of what was called. Throws when the group was left.
-  // `inputs` are shown in profiles.
+  // `operation` is the public name of the called function; `inputs` are for profiles. Throws when the group was left.
   CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation, const CallOptions& options,
                  at::TensorList inputs = {});
   ~CollectiveCall();
 
   int rank() const { return communicator_->rank(); }
 
-  // Row-major memory whose contents become those of `tensor` when the call is done. Of outputs that share memory the
-  // last one counts there. All outputs of a call come before its inputs.
+  // Row-major memory whose contents become those of `tensor` when the call is done. Where outputs share memory, the
+  // last one counts. Call this for all outputs before the first input.
   comm::Piece output(const at::Tensor& tensor, const char* name);
-  // Row-major memory with the elements of `tensor`, which no output of this call changes. `own`, a piece of an output,
-  // may be the same memory as the part of it that is this rank's own, `own_at` bytes behind its beginning.
+  // Row-major memory with the elements of `tensor`, which no output of this call changes. Exception: `own`, a chunk of
+  // an output, may be the same memory as this rank's own part of `tensor`, which begins at byte `own_at`.
   comm::ConstPiece input(const at::Tensor& tensor, const char* name, const comm::Piece& own = {},
                          std::size_t own_at = 0);
-  // Both.
+  // Output and input in one.
   comm::Piece in_place(const at::Tensor& tensor, const char* name);
 
-  // Memory of `elements` of this dtype for the time of the call, as an operand in place of tensors of the caller.
+  // Memory for `elements` of the dtype of `like`, until the call is done: an operand in place of the caller's tensors.
   at::Tensor make_operand(const at::Tensor& like, std::int64_t elements);
   // When the call is done, `destination` becomes equal to `from`.
   void copy_later(const at::Tensor& from, const at::Tensor& destination, const char* name);
 
-  // Everything that this rank has started before, messages apart, is settled before this call is.
+  // This call settles after all collectives that this rank has started before.
   void follow_earlier_works();
 
-  // Answers what `make` does. What this rank can find wrong alone, it finds there; an error is told to the other ranks
-  // in place of `count` operations, so that none of them waits for this one.
+  // Returns what `make` returns. `make` does the checks that this rank can do alone. If it throws, the other ranks are
+  // told in place of `count` operations, so that none of them waits for this rank.
   template <typename Make>
   auto prepare(const Make& make, std::size_t count = 1) {
     try {
@@ -76,20 +75,20 @@ class CollectiveCall : public CallChecks {
     }
   }
 
-  // Runs the operations that `make` answers, one or a vector, or starts them.
+  // Runs or starts the operation that `make` returns, or the vector of them.
   template <typename Make>
   void collective(const Make& make, std::size_t count = 1) {
     submit(prepare(make, count));
   }
 
-  // The same of a message, which concerns one other rank: nobody is told.
+  // For messages, which concern one other rank only: other ranks are not told of errors.
   template <typename Operation>
   void submit(const Operation& operation) {
     const Status status = begin(operation);
     if (!status.ok()) check(status, communicator_->sequence());
   }
 
-  // The answer of the method; `outputs` is what Work::result() and its future give.
+  // What the method returns; `outputs` is for Work::result() and its future.
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
  private:
@@ -100,7 +99,7 @@ class CollectiveCall : public CallChecks {
     operations_.push_back(std::move(started));
     return {};
   }
-  // Submits all of them, also where ranks disagree about one, to keep all ranks in step.
+  // Submits the rest also after a mismatch, so that all ranks stay in step.
   template <typename Operation>
   void submit(std::vector<Operation> operations) {
     Status first;
@@ -125,7 +124,7 @@ class CollectiveCall : public CallChecks {
   std::shared_ptr<comm::Communicator> communicator_;
   CallOptions options_;
   Deadline deadline_;
-  std::shared_ptr<std::vector<at::Tensor>> kept_;  // what the core uses: until the operation is done, or the call
+  std::shared_ptr<std::vector<at::Tensor>> kept_;  // the tensors that started operations use
   std::vector<at::Tensor> temporaries_;            // of blocking calls
   OutputMemory outputs_;
   std::vector<CopyBack> copies_;

@@ -1,22 +1,32 @@
-// The free functions: find the backend of the tensor's device and call it, past LibTorch's dispatcher.
+// The free functions for collectives: each calls the backend of the tensor's device, past LibTorch's dispatcher.
 #include "lockstep/c10d/collectives.h"
 
 #include <fmt/format.h>
 
 #include "c10d/target.h"
+#include "lockstep/c10d/backend_capabilities.h"
 
 namespace lockstep {
 namespace {
 
+using Backend = c10d::Backend;
+using List = std::vector<at::Tensor>;
+using Lists = std::vector<List>;
+
+// A call of a backend's method, all but its tensors.
 template <typename Options>
 struct Call {
   Target target;
   Options options;
 
-  c10d::Backend* operator->() const { return target.backend.get(); }
+  // By value: c10d's methods take references to lists and tensors that are not const.
+  template <typename Method, typename... Tensors>
+  Work run(Method method, Tensors... tensors) const {
+    return (target.backend.get()->*method)(tensors..., options);
+  }
 };
 
-// Finds the backend for `tensors`, one or a list, and makes c10d's options of ours; `fill` adds what they have besides.
+// Finds the backend for `tensors`, one or a list, and makes c10d's options from ours; `fill` sets the remaining ones.
 template <typename Options, typename Tensors, typename OwnOptions, typename Fill>
 Call<Options> prepare(const Tensors& tensors, const OwnOptions& from, Mode mode, const char* operation,
                       const Fill& fill) {
@@ -43,114 +53,87 @@ Call<Options> prepare_rooted(const at::Tensor& tensor, int root, const OwnOption
 }
 
 Work do_all_reduce(const at::Tensor& tensor, const ReductionOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllreduceOptions>(tensor, options, mode, "all_reduce");
-  std::vector<at::Tensor> tensors{tensor};
-  return call->allreduce(tensors, call.options);
+  return prepare<c10d::AllreduceOptions>(tensor, options, mode, "all_reduce").run(&Backend::allreduce, List{tensor});
 }
 
-Work do_all_reduce_coalesced(at::TensorList list, const ReductionOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllreduceCoalescedOptions>(list, options, mode, "all_reduce_coalesced");
-  std::vector<at::Tensor> tensors = list.vec();
-  return call->allreduce_coalesced(tensors, call.options);
+Work do_all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options, Mode mode) {
+  return prepare<c10d::AllreduceCoalescedOptions>(tensors, options, mode, "all_reduce_coalesced")
+      .run(&Backend::allreduce_coalesced, tensors.vec());
 }
 
 Work do_broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare_rooted<c10d::BroadcastOptions>(tensor, src, options, mode, "broadcast");
-  std::vector<at::Tensor> tensors{tensor};
-  return call->broadcast(tensors, call.options);
+  return prepare_rooted<c10d::BroadcastOptions>(tensor, src, options, mode, "broadcast")
+      .run(&Backend::broadcast, List{tensor});
 }
 
 Work do_reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options, Mode mode) {
-  const auto call = prepare_rooted<c10d::ReduceOptions>(tensor, dst, options, mode, "reduce");
-  std::vector<at::Tensor> tensors{tensor};
-  return call->reduce(tensors, call.options);
+  return prepare_rooted<c10d::ReduceOptions>(tensor, dst, options, mode, "reduce").run(&Backend::reduce, List{tensor});
 }
 
 Work do_all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather");
-  std::vector<std::vector<at::Tensor>> output_lists{outputs.vec()};
-  std::vector<at::Tensor> inputs{input};
-  return call->allgather(output_lists, inputs, call.options);
+  return prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather")
+      .run(&Backend::allgather, Lists{outputs.vec()}, List{input});
 }
 
 Work do_all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
                                Mode mode) {
-  const auto call = prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather_into_tensor");
-  at::Tensor to = output;
-  at::Tensor from = input;
-  return call->_allgather_base(to, from, call.options);
+  return prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather_into_tensor")
+      .run(&Backend::_allgather_base, output, input);
 }
 
-Work do_all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
-                             const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_coalesced");
-  std::vector<std::vector<at::Tensor>> to(outputs.begin(), outputs.end());
-  std::vector<at::Tensor> from = inputs.vec();
-  return call->allgather_coalesced(to, from, call.options);
+Work do_all_gather_coalesced(std::span<const List> outputs, at::TensorList inputs, const CollectiveOptions& options,
+                             Mode mode) {
+  return prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_coalesced")
+      .run(&Backend::allgather_coalesced, Lists(outputs.begin(), outputs.end()), inputs.vec());
 }
 
 Work do_all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
                                          const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_into_tensor_coalesced");
-  std::vector<at::Tensor> to = outputs.vec();
-  std::vector<at::Tensor> from = inputs.vec();
-  return call->allgather_into_tensor_coalesced(to, from, call.options);
+  return prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_into_tensor_coalesced")
+      .run(&Backend::allgather_into_tensor_coalesced, outputs.vec(), inputs.vec());
+}
+
+// The lists of a rooted method: one on the root, none elsewhere.
+Lists on_root(at::TensorList list) {
+  return list.empty() ? Lists() : Lists{list.vec()};
 }
 
 Work do_gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare_rooted<c10d::GatherOptions>(input, dst, options, mode, "gather");
-  std::vector<std::vector<at::Tensor>> output_lists;
-  if (!outputs.empty()) output_lists.push_back(outputs.vec());
-  std::vector<at::Tensor> inputs{input};
-  return call->gather(output_lists, inputs, call.options);
+  return prepare_rooted<c10d::GatherOptions>(input, dst, options, mode, "gather")
+      .run(&Backend::gather, on_root(outputs), List{input});
 }
 
 Work do_scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare_rooted<c10d::ScatterOptions>(output, src, options, mode, "scatter");
-  std::vector<std::vector<at::Tensor>> input_lists;
-  if (!inputs.empty()) input_lists.push_back(inputs.vec());
-  std::vector<at::Tensor> outputs{output};
-  return call->scatter(outputs, input_lists, call.options);
+  return prepare_rooted<c10d::ScatterOptions>(output, src, options, mode, "scatter")
+      .run(&Backend::scatter, List{output}, on_root(inputs));
 }
 
 Work do_reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options, Mode mode) {
-  const auto call = prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter");
-  std::vector<at::Tensor> outputs{output};
-  std::vector<std::vector<at::Tensor>> input_lists{inputs.vec()};
-  return call->reduce_scatter(outputs, input_lists, call.options);
+  return prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter")
+      .run(&Backend::reduce_scatter, List{output}, Lists{inputs.vec()});
 }
 
 Work do_reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
                               Mode mode) {
-  const auto call = prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter_tensor");
-  at::Tensor to = output;
-  at::Tensor from = input;
-  return call->_reduce_scatter_base(to, from, call.options);
+  return prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter_tensor")
+      .run(&Backend::_reduce_scatter_base, output, input);
 }
 
 Work do_reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options,
                                         Mode mode) {
-  const auto call = prepare<c10d::ReduceScatterOptions>(inputs, options, mode, "reduce_scatter_tensor_coalesced");
-  std::vector<at::Tensor> to = outputs.vec();
-  std::vector<at::Tensor> from = inputs.vec();
-  return call->reduce_scatter_tensor_coalesced(to, from, call.options);
+  return prepare<c10d::ReduceScatterOptions>(inputs, options, mode, "reduce_scatter_tensor_coalesced")
+      .run(&Backend::reduce_scatter_tensor_coalesced, outputs.vec(), inputs.vec());
 }
 
 Work do_all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare<c10d::AllToAllOptions>(inputs, options, mode, "all_to_all");
-  std::vector<at::Tensor> to = outputs.vec();
-  std::vector<at::Tensor> from = inputs.vec();
-  return call->alltoall(to, from, call.options);
+  return prepare<c10d::AllToAllOptions>(inputs, options, mode, "all_to_all")
+      .run(&Backend::alltoall, outputs.vec(), inputs.vec());
 }
 
 Work do_all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
                           Mode mode) {
-  const auto call = prepare<c10d::AllToAllOptions>(input, options, mode, "all_to_all_single");
-  at::Tensor to = output;
-  at::Tensor from = input;
-  std::vector<std::int64_t> output_splits = options.output_splits;
-  std::vector<std::int64_t> input_splits = options.input_splits;
-  return call->alltoall_base(to, from, output_splits, input_splits, call.options);
+  return prepare<c10d::AllToAllOptions>(input, options, mode, "all_to_all_single")
+      .run(&Backend::alltoall_base, output, input, options.output_splits, options.input_splits);
 }
 
 Call<c10d::BarrierOptions> prepare_barrier(const ProcessGroup& group, std::chrono::milliseconds timeout, Mode mode,
@@ -162,8 +145,7 @@ Call<c10d::BarrierOptions> prepare_barrier(const ProcessGroup& group, std::chron
 }
 
 Work do_barrier(const CollectiveOptions& options, Mode mode) {
-  const auto call = prepare_barrier(options.group, options.timeout, mode, "barrier");
-  return call->barrier(call.options);
+  return prepare_barrier(options.group, options.timeout, mode, "barrier").run(&Backend::barrier);
 }
 
 }  // namespace
@@ -294,11 +276,14 @@ Work barrier_async(const CollectiveOptions& options) {
 void monitored_barrier(const MonitoredBarrierOptions& options) {
   constexpr const char* kName = "monitored_barrier";
   const auto call = prepare_barrier(options.group, options.timeout, Mode::kBlocking, kName);
-  if (call->getBackendName() == "nccl") {
-    throw ArgumentError(ErrorCode::kUnsupported,
-                        fmt::format("{}: backend nccl has none; make the group with cpu:lockstep,cuda:nccl", kName));
+  c10d::Backend& backend = *call.target.backend;
+  if (!capabilities_of(backend).has_monitored_barrier()) {
+    const std::string name = backend.getBackendName();
+    throw ArgumentError(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: backend {} has none; make the group with cpu:lockstep,cuda:{}", kName, name, name));
   }
-  call->monitoredBarrier(call.options, options.wait_all_ranks);
+  backend.monitoredBarrier(call.options, options.wait_all_ranks);
 }
 
 }  // namespace lockstep

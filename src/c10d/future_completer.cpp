@@ -25,19 +25,19 @@ class FutureCompleter::Queue : public std::enable_shared_from_this<Queue> {
   void begin_stop() LOCKSTEP_EXCLUDES(mutex_);
   // One of the threads; not joinable when there is none left.
   std::jthread take_thread() LOCKSTEP_EXCLUDES(mutex_);
-  // Nobody will wait for the threads.
+  // Detaches the threads: nobody will wait for them.
   void let_threads_go() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   void run();
-  // Blocks until this thread has found a work that is over; null when there will be none.
+  // Blocks until this thread has found a work that is over; null when no more will come.
   GroupWorkPtr next() LOCKSTEP_EXCLUDES(mutex_);
-  // Blocks until there is something to look after; false when there will not be.
+  // Blocks until there are works and nobody leads; false when no more works will come.
   bool take_lead() LOCKSTEP_EXCLUDES(mutex_);
   void leave_lead(const GroupWorkPtr& found) LOCKSTEP_EXCLUDES(mutex_);
   GroupWorkPtr find_settled(const std::vector<GroupWorkPtr>& works, bool stopping) const;
-  // Sees to it that somebody looks after the works.
-  // An error when all threads are inside callbacks and the system refuses another.
+  // Makes sure that a thread takes the lead. An error when all threads are inside callbacks and the system refuses
+  // another.
   Status call_a_leader() LOCKSTEP_REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -55,7 +55,7 @@ bool FutureCompleter::Queue::add(GroupWorkPtr work) {
   if (stop_) return false;
   works_.push_back(std::move(work));
   const Status called = call_a_leader();
-  // Whoever is busy will lead again, unless there is nobody.
+  // Without a new thread, a busy one takes the lead later, if there is any.
   if (called.ok() || !threads_.empty()) return true;
   works_.pop_back();
   throw BackendError(called.code(), called.message());
@@ -118,7 +118,7 @@ void FutureCompleter::Queue::leave_lead(const GroupWorkPtr& found) {
     if (stop_) changed_.notify_all();
     return;
   }
-  // Where no thread is to be had, this one comes back after the callbacks.
+  // If no thread can be started, this one takes the lead again after its callbacks.
   static_cast<void>(call_a_leader());
 }
 
@@ -147,7 +147,7 @@ GroupWorkPtr FutureCompleter::Queue::next() {
 GroupWorkPtr FutureCompleter::Queue::find_settled(const std::vector<GroupWorkPtr>& works, bool stopping) const {
   for (const GroupWorkPtr& work : works) {
     if (stopping) work->give_up();
-    if (work->advance()) return work;
+    if (work->test()) return work;
   }
   return nullptr;
 }
@@ -169,7 +169,7 @@ void FutureCompleter::begin_stop() {
 void FutureCompleter::stop() {
   queue_->begin_stop();
   if (runs_callbacks) return queue_->let_threads_go();
-  // A thread that ends may have started another before.
+  // A thread that ends may have started another one.
   for (std::jthread thread = queue_->take_thread(); thread.joinable(); thread = queue_->take_thread()) thread.join();
 }
 

@@ -1,10 +1,10 @@
-// Completes the futures of unfinished works. Futures promise to become ready by themselves, and the engine has no
-// progress thread; so the first future that somebody asks for starts one. It looks at its works with growing pauses (at
-// most 1 ms).
+// Completes the futures of unfinished works. A future has to become ready by itself, but the engine has no progress
+// thread. Therefore the first future that somebody asks for starts one. It tests its works with growing pauses (at most
+// 1 ms).
 //
-// A callback may wait for another future, so the thread that runs it cannot be the one that completes that other. One
-// thread leads: it looks for a work that is over, leaves the lead, and completes that work's future. Where works
-// remain, or come while it is busy, another thread leads; it is started when all that are there are inside callbacks.
+// A callback may wait for another future, so the thread that runs the callback cannot complete that future too. One
+// thread leads: it looks for a work that is over, gives up the lead, and completes that work's future. If works remain,
+// or come while it is busy, another thread takes the lead. A new thread starts when all threads are inside callbacks.
 #pragma once
 
 #include <memory>
@@ -25,10 +25,10 @@ class FutureCompleter {
   // no thread can be started.
   bool add(GroupWorkPtr work);
 
-  // Completes what is left now, with errors where works are not over.
+  // Has all remaining futures completed now, with errors where works are not over.
   void begin_stop();
-  // Waits for that and for callbacks to end. But not inside the callback of a future: those who wait for one another
-  // would wait for ever, so threads end by themselves then.
+  // The same, and waits until callbacks have ended. Inside a callback it does not wait: callbacks that wait for one
+  // another would wait for ever. The threads end by themselves then.
   void stop();
 
  private:

@@ -17,7 +17,7 @@ std::string numbered(const char* operation, std::uint64_t sequence) {
 }  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
-    : names_(std::move(names)), world_size_(communicator->world_size()), communicator_(std::move(communicator)) {}
+    : names_(std::move(names)), group_size_(communicator->world_size()), communicator_(std::move(communicator)) {}
 
 GroupCore::~GroupCore() {
   leave();
@@ -54,7 +54,7 @@ void GroupCore::retire() {
   if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator = this->communicator();
   if (communicator == nullptr) return;
-  const auto is_in_use = [&] { return communicator.use_count() > 2; };  // beside this function and this group
+  const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
   works_.drain(Deadline::after(WorksUnderWay::kPartingTime),
                [&] { return is_in_use() || !communicator->health().ok(); });
   std::shared_ptr<FutureCompleter> completer;
@@ -63,7 +63,7 @@ void GroupCore::retire() {
     if (std::exchange(communicator_, nullptr) == nullptr) return;
     completer = completer_;
   }
-  // Another thread of this process is inside an operation: nothing but an abort gets it out.
+  // Another thread of this process is inside an operation: only an abort ends that.
   if (communicator.use_count() > 1) communicator->abort(fmt::format("{} left it while it was in use", who()));
   communicator.reset();
   for (const GroupWorkPtr& work : works_.close()) work->give_up();

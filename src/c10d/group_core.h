@@ -1,4 +1,4 @@
-// What a group and the works it has handed out share: works may outlive the group.
+// What a group shares with the works that it has returned: works may outlive the group.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class GroupCore {
  public:
   struct Names {
     std::string who;          // "rank 1, group 'world'"
-    std::string profiled_as;  // before operations' names in profiles: "lockstep" gives "lockstep:all_reduce"
+    std::string profiled_as;  // prefix in profiles: "lockstep" gives "lockstep:all_reduce"
   };
   GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names);
   ~GroupCore();
@@ -25,13 +25,13 @@ class GroupCore {
   const std::string& who() const { return names_.who; }
   const std::string& profiled_as() const { return names_.profiled_as; }
 
-  // Throws what the engine answered to `operation`, which was number `sequence` (0: it has no number).
+  // Throws the error of the engine for `operation` number `sequence` (0: it has no number).
   [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
 
-  int world_size() const { return world_size_; }
-  // False in a fork of the rank, where nobody may wait for a lock of the group or a thread of it.
+  int group_size() const { return group_size_; }
+  // False in a fork of the rank: there, waiting for a lock or a thread of the group would never end.
   bool is_this_process() const { return origin_.is_this_process(); }
-  // Throws there.
+  // Throws in a fork.
   void check_process() const;
 
   // Null once the group was left. Throws in a fork.
@@ -41,23 +41,23 @@ class GroupCore {
     return communicator_;
   }
 
-  // Works hold this core; leave() lets go of them.
+  // Works refer to this object and it to them; leave() breaks the circle.
   WorksUnderWay& works() { return works_; }
   void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
 
   // Made at the first call; null once the group was left. Throws in a fork.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Leaves the group: first lets collectives that are under way come to their end, for a while, if the group works.
-  // Works that are not over then end with an error.
+  // Leaves the group. If the group works, collectives that are under way first get some time to end. Works that are not
+  // over then end with an error.
   void retire() LOCKSTEP_EXCLUDES(mutex_);
-  // The same, and waits for callbacks of futures.
+  // Does that, and waits for callbacks of futures.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   const Origin origin_;
   const Names names_;
-  const int world_size_;
+  const int group_size_;
   WorksUnderWay works_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -28,14 +28,14 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
     MutexLock lock(settle_mutex_);
     future = future_;
   }
-  // Another thread may be just about to complete it, and who has waited for the work expects it complete.
+  // Another thread may be completing it just now; after wait() the caller expects it complete.
   if (future != nullptr) future->wait();
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
 }
 
 bool GroupWork::isCompleted() {
-  if (!advance()) return false;
+  if (!test()) return false;
   complete_future();
   return true;
 }
@@ -98,12 +98,12 @@ c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
     if (future_ != nullptr) return future_;
     future = future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   }
-  if (!advance()) {
+  if (!test()) {
     auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
     try {
       const auto own_completer = completer();
       if (own_completer != nullptr && own_completer->add(std::move(self))) return future;
-    } catch (...) {  // no thread for it: there must be no future that nobody completes
+    } catch (...) {  // no thread will complete this future: drop it
       MutexLock lock(settle_mutex_);
       future_ = nullptr;
       throw;

@@ -1,8 +1,8 @@
-// What the works of this library's own backends have in common: the end that comes once, the future, and who has been
-// told of an error.
+// What the works of this library's own backends have in common: they settle once, have a future, and remember whether
+// anybody was told of their error.
 //
-// A work is *settled* once its results are where they belong, or its error is known. Its future is completed after
-// that, as a step of its own, because callbacks run there and may take any time.
+// A work is *settled* once its results are in its outputs, or its error is known. Completing its future is a later,
+// separate step, because that runs callbacks, which may take any time.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -22,9 +22,9 @@ class FutureCompleter;
 
 class GroupWork : public c10d::Work {
  public:
-  // Zero: until the operation's own deadline, which counts from its start. Running out of time breaks the group.
+  // Zero: until the operation's own deadline, which counts from its start. A timeout breaks the group.
   bool wait(std::chrono::milliseconds timeout) final;
-  // Also true once the operation's deadline has passed or the group broke: then with an error.
+  // Also true, with an error, once the operation's deadline has passed or the group is broken.
   bool isCompleted() final;
   bool isSuccess() const final;
   std::exception_ptr exception() const final;
@@ -34,33 +34,34 @@ class GroupWork : public c10d::Work {
   bool is_settled() const { return settled_.load(std::memory_order_acquire); }
   bool is_message() const;
   bool is_barrier() const { return opType_ == c10d::OpType::BARRIER; }
-  // Helps it on and settles it if it is over or overdue; whether it is settled. Never waits, runs no callbacks.
-  virtual bool advance() = 0;
-  // The same of what is known to be over already.
-  virtual bool collect() { return advance(); }
-  // Settles it at the latest at this deadline.
+  // Makes some progress; settles the work if it is over or overdue. Returns whether it is settled. Never waits, runs no
+  // callbacks.
+  virtual bool test() = 0;
+  // Settles the work if it is known to be over already; may skip the progress.
+  virtual bool collect() { return test(); }
+  // Waits until the work is settled, at the latest at this deadline.
   virtual void finish_by(Deadline deadline) = 0;
-  // Settles it, with an error if it is not over: this rank has left the group.
+  // Settles it now, with an error if it is not over: this rank has left the group.
   virtual void give_up() = 0;
 
-  // Completes the future, if somebody has asked for it, and runs its callbacks. Once settled; only the first call
-  // counts.
+  // Completes the future, if somebody has asked for it, and runs its callbacks. Only for settled works; only the first
+  // call counts.
   void complete_future() LOCKSTEP_EXCLUDES(settle_mutex_);
 
-  // The error of a settled work that nobody has been told of, and for which nobody asked for a future; else ok.
+  // The error of a settled work, if nobody was told of it and nobody asked for its future; else ok.
   Status untold() const LOCKSTEP_EXCLUDES(settle_mutex_);
-  // That somebody has, or need not be.
+  // Somebody was told of the error, or need not be.
   void count_as_told() const { told_ = true; }
 
  protected:
-  // `settled`: work that is done.
+  // `settled`: the work is done already.
   GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, bool settled);
 
-  // The first call counts.
+  // Only the first call counts.
   void settle(const Status& status) LOCKSTEP_EXCLUDES(settle_mutex_);
-  // Called by it: brings the results to the outputs when `status` is ok. May throw.
+  // Called by settle(): moves the results to the outputs when `status` is ok. May throw.
   virtual void conclude(const Status& status) = 0;
-  // What to throw for it.
+  // The exception for `status`.
   virtual std::exception_ptr make_exception(const Status& status) const = 0;
   // Null once the group was left.
   virtual std::shared_ptr<FutureCompleter> completer() = 0;
@@ -75,7 +76,7 @@ class GroupWork : public c10d::Work {
   mutable Mutex settle_mutex_;
   Status status_ LOCKSTEP_GUARDED_BY(settle_mutex_);
   c10::intrusive_ptr<c10::ivalue::Future> future_ LOCKSTEP_GUARDED_BY(settle_mutex_);
-  bool future_taken_ LOCKSTEP_GUARDED_BY(settle_mutex_) = false;  // somebody completes it, or has
+  bool future_taken_ LOCKSTEP_GUARDED_BY(settle_mutex_) = false;  // a thread completes it, or has done so
 };
 
 using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;

@@ -1,4 +1,4 @@
-// Groups of ranks and translation between their numbers.
+// Groups of ranks, and translation between group ranks and ranks of the world.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
   return group != nullptr ? group : world;
 }
 
-// `ranks` by group rank. `key` tells this group from all others for its members; the store's keys go under it.
+// `members.ranks` is by group rank. `key` is unique among the groups of its members: the prefix of the group's keys.
 ProcessGroup make_group(World::Members members, const std::string& key, std::chrono::milliseconds timeout) {
   World& world = World::of_process();
   const World::Facts facts = world.facts("new_group");
@@ -105,7 +105,7 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   members.ranks.assign(ranks.begin(), ranks.end());
   std::sort(members.ranks.begin(), members.ranks.end());
   check_members(members.ranks, world.facts("new_group").world_size);
-  // Every member counts the groups of exactly these members, so all agree without asking the others.
+  // Every member counts the groups of exactly these members, so all have the same number without communication.
   const std::string text = fmt::format("group{{{}}}", ranks_text(members.ranks));
   const std::string key = fmt::format("{}#{}", text, world.count(text));
   members.name = options.name.empty() ? text : options.name;
@@ -123,8 +123,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   const World::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
   const Target target = find_host_target(whole, "split_group");
-  // The other backends take host memory whatever devices they are there for.
-  const at::Device device = target->getBackendName() == "nccl" ? local_device() : at::Device(at::kCPU);
+  const at::Device device = target.device == c10::DeviceType::CPU ? at::Device(at::kCPU) : local_device();
   at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(device);
   at::Tensor all = at::empty({size, 2}, mine.options());
   target

@@ -26,10 +26,10 @@ constexpr std::chrono::milliseconds kPartingTime{5000};
 
 struct Place {
   comm::RendezvousOptions rendezvous;
-  std::optional<launch::World> world = {};  // nothing: nobody said which of its machine's ranks this is
+  std::optional<launch::World> world = {};  // none: the local rank is not known
 };
 
-// Rank, size and address from whatever the environment offers.
+// Rank, size and address, from the environment.
 Place find_place(const InitOptions& options) {
   launch::WorldArguments arguments;
   if (options.rank >= 0) arguments.rank = options.rank;
@@ -42,7 +42,7 @@ Place find_place(const InitOptions& options) {
   place.rendezvous.world_size = world->world_size;
   place.rendezvous.job_key = world->job_key;
   place.rendezvous.master_addr = world->master_addr;
-  // A port in the environment is not handed on: the rendezvous reads it there, and knows when torchrun's agent has it.
+  // MASTER_PORT is not handed on: the rendezvous reads it, and knows when torchrun's agent listens there.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
   if (found_out) place.rendezvous.master_port = world->master_port;
   if (world->local_rank_known) place.world = world.value();
@@ -80,7 +80,7 @@ comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions&
   return std::move(met).value();
 }
 
-// Of a rank that came by other ways than the environment: what that says nevertheless, if it means the same rank.
+// For a rank whose number did not come from the environment: the environment's world, if it is that of the same rank.
 std::optional<launch::World> world_in_environment(int rank, int world_size) {
   launch::WorldArguments arguments;
   arguments.rank = rank;
@@ -89,8 +89,8 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
   return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
-// Every rank puts down in the store where it is, before the first group is made: for those that nobody told which of
-// their machine's ranks they are.
+// Every rank writes its machine to the store before the first group is made, for ranks that do not know their local
+// rank.
 class Places {
  public:
   explicit Places(const comm::Rendezvous& met)
@@ -101,13 +101,13 @@ class Places {
     check(store_.set(std::to_string(rank_), machine_));
   }
 
-  // The lower ranks on this machine. Blocks until they have put theirs down.
+  // The number of lower ranks on this machine. Blocks until all lower ranks have written theirs.
   int local_rank(Deadline deadline) {
     const std::vector<std::string> machines = of_first(rank_, deadline);
     return static_cast<int>(std::count(machines.begin(), machines.end(), machine_));
   }
 
-  // Where everybody is. Blocks until all have put theirs down.
+  // This rank's place among all ranks. Blocks until all have written theirs.
   launch::World world(Deadline deadline) {
     const std::vector<std::string> machines = of_first(world_size_, deadline);
     std::vector<std::string> distinct;
@@ -126,7 +126,7 @@ class Places {
     return world;
   }
 
-  // Nothing more to read here: the last rank to say so leaves nothing in the store.
+  // This rank reads no more. The last rank to say so clears the store.
   void done() {
     const auto ranks = store_.add("done", 1);
     check(ranks.status());
@@ -168,7 +168,7 @@ void open_world(const BackendChoice& backends, const InitOptions& options, const
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
   const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, local_rank};
   const auto made = make_backends(backends, request);
-  // Now that all ranks are there; one that does not come is for the backends to name.
+  // After the backends: all ranks are there now, and the backends name those that are missing.
   if (!place) place = places.world(deadline);
   places.done();
   World::Facts facts{met.store, met.rank, met.world_size, *place, options.timeout, backends};
@@ -241,8 +241,8 @@ ProcessGroupGuard::~ProcessGroupGuard() {
   if (!origin_.is_this_process()) return;
   try {
     if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
-      // One that a peer's failure caused is not where it began. Without the claim only the report may name another
-      // rank.
+      // An exception that another rank's failure caused is not the first one. If the claim fails, only the report may
+      // name another rank.
       if (!World::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
       abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
     }

@@ -27,12 +27,12 @@ WorksUnderWay::Shared LockstepWork::earlier() const {
   return earlier_;
 }
 
-bool LockstepWork::advance() {
+bool LockstepWork::test() {
   if (is_settled()) return true;
   pending_.group->check_process();
   bool over = true;
   if (const WorksUnderWay::Shared works = earlier()) {
-    for (const GroupWorkPtr& work : *works) over = work->advance() && over;
+    for (const GroupWorkPtr& work : *works) over = work->test() && over;
   }
   over = over && std::all_of(pending_.operations.begin(), pending_.operations.end(),
                              [](comm::Operation& operation) { return operation.is_completed(); });
@@ -68,7 +68,7 @@ Status LockstepWork::wait_for_operations(Deadline deadline) {
 }
 
 void LockstepWork::give_up() {
-  if (!advance()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
+  if (!test()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
 }
 
 void LockstepWork::conclude(const Status& status) {
@@ -101,7 +101,7 @@ int LockstepWork::sourceRank() const {
 }
 
 void LockstepWork::abort() {
-  if (advance()) return;
+  if (test()) return;
   if (const auto communicator = pending_.group->communicator()) {
     communicator->abort(fmt::format("{} aborted its {}", pending_.group->who(), pending_.operation));
   }

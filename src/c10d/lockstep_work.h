@@ -1,4 +1,4 @@
-// The c10d::Work of the CPU engine: one or more operations of the core that count as one.
+// The c10d::Work of the CPU engine: one or more of its operations that count as one.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -22,16 +22,16 @@ class LockstepWork final : public GroupWork {
     std::vector<CopyBack> copies;
     Deadline deadline = Deadline::never();
     std::shared_ptr<at::RecordFunction> record = nullptr;  // ends with the work
-    WorksUnderWay::Shared earlier = nullptr;               // of a barrier: what must be settled first
+    WorksUnderWay::Shared earlier = nullptr;               // of a barrier: works that must be settled first
   };
 
-  // Work that is done.
+  // For an operation that is done.
   LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs);
-  // Work that was started.
+  // For operations that were started.
   LockstepWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, Pending pending);
   ~LockstepWork() override;
 
-  bool advance() override;
+  bool test() override;
   bool collect() override;
   void finish_by(Deadline deadline) override;
   void give_up() override;
@@ -47,7 +47,7 @@ class LockstepWork final : public GroupWork {
   Status wait_for_operations(Deadline deadline) LOCKSTEP_EXCLUDES(earlier_mutex_);
   WorksUnderWay::Shared earlier() const LOCKSTEP_EXCLUDES(earlier_mutex_);
 
-  Pending pending_;  // copies and record are taken by conclude(), the rest is constant
+  Pending pending_;  // conclude() takes copies and record, the rest is constant
   mutable Mutex earlier_mutex_;
   WorksUnderWay::Shared earlier_ LOCKSTEP_GUARDED_BY(earlier_mutex_);  // of pending_; null once settled
 };

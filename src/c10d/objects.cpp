@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// The core only reads from it.
+// The engine only reads from it.
 at::Tensor as_tensor(const std::string& bytes) {
   return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
 }
@@ -18,7 +18,7 @@ std::vector<at::Tensor> as_tensors(std::vector<std::string>& list) {
   return tensors;
 }
 
-// Every rank's number of bytes.
+// The number of bytes of every rank.
 std::vector<std::int64_t> gather_sizes(std::size_t mine, const CollectiveOptions& options) {
   const at::Tensor size = at::tensor({static_cast<std::int64_t>(mine)}, at::kLong);
   const at::Tensor sizes = at::empty({get_world_size(options.group)}, at::kLong);
@@ -74,13 +74,13 @@ std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const C
 }
 
 std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options) {
-  const auto world = static_cast<std::size_t>(get_world_size(options.group));
+  const auto group_size = static_cast<std::size_t>(get_world_size(options.group));
   const bool is_source = get_rank() == src;
-  if (bytes.size() != (is_source ? world : 0)) {
+  if (bytes.size() != (is_source ? group_size : 0)) {
     throw ArgumentError(
         ErrorCode::kInvalidArgument,
         fmt::format("scatter_object: rank {} must give {} values, found {}", get_rank(),
-                    is_source ? fmt::format("{} (one per rank of the group)", world) : "no", bytes.size()));
+                    is_source ? fmt::format("{} (one per rank of the group)", group_size) : "no", bytes.size()));
   }
   std::vector<std::string> list(bytes.begin(), bytes.end());
   std::vector<at::Tensor> sizes;

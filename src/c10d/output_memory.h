@@ -1,5 +1,5 @@
-// The memory that the outputs of one call cover: where tensors share some of it, their data must pass through memory of
-// its own, or one would overwrite what another still needs.
+// The memory that the outputs of one call cover. Tensors that share some of it go through temporaries, or one would
+// overwrite what another still needs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,10 +11,10 @@ namespace lockstep {
 
 class OutputMemory {
  public:
-  // Whether some byte of the memory from the tensor's first to its last element is an output's, other than one that
-  // lies within the `except_bytes` from `except` on.
+  // Whether an output has a byte between the tensor's first and last element. The `except_bytes` from `except` on do
+  // not count.
   bool overlaps(const at::Tensor& tensor, const void* except, std::size_t except_bytes) const;
-  // Makes it an output. False: it overlaps one that was there before.
+  // Adds an output. Returns false if it overlaps an earlier one.
   bool add(const at::Tensor& tensor);
 
  private:
@@ -23,7 +23,7 @@ class OutputMemory {
     const std::byte* end;
   };
   static Extent extent_of(const at::Tensor& tensor);
-  // The first that ends behind `place`.
+  // The index of the first extent that ends after `place`.
   std::size_t first_after(const std::byte* place) const;
 
   c10::SmallVector<Extent, 8> extents_;  // in order; apart from one another

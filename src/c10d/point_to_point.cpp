@@ -7,23 +7,23 @@
 #include "c10d/target.h"
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/c10d/point_to_point_backend.h"
+#include "lockstep/c10d/group_backend.h"
 
 namespace lockstep {
 namespace {
 
 using Kind = PointToPoint::Kind;
-using Message = PointToPointBackend::Message;
+using Message = GroupBackend::Message;
 
 // A message on its way to a backend.
 struct Transfer {
   Kind kind;
   Target target;
   Message message;
-  PointToPointBackend* own;  // null: the backend is another library's
+  GroupBackend* own;  // null: the backend is another library's
 };
 
-// What a backend of another library can be checked for here: as our own ones, and what NCCL is known to refuse.
+// The checks that a message over a backend of another library can have here.
 void check_foreign(const Transfer& transfer, const char* operation) {
   const Target& target = transfer.target;
   const Message& message = transfer.message;
@@ -31,13 +31,14 @@ void check_foreign(const Transfer& transfer, const char* operation) {
   const std::string who = describe_member(members.rank, members.name, members.ranks);
   const CallChecks checks(who, operation, static_cast<int>(members.ranks.size()));
   checks.check_tag(message.tag);
+  const BackendCapabilities& can = capabilities_of(*target.backend);
   if (message.peer == kAnySource) {
-    if (transfer.kind == Kind::kReceive && target->getBackendName() != "nccl") return;
+    if (transfer.kind == Kind::kReceive && can.receives_from_any()) return;
     checks.reject("backend {} receives from a named rank only", target->getBackendName());
   }
   checks.check_peer(message.peer, transfer.kind == Kind::kSend ? "destination" : "source");
-  if (target->getBackendName() == "nccl" && !message.tensor.is_contiguous(message.tensor.suggest_memory_format())) {
-    checks.reject("backend nccl needs `tensor` contiguous; use .contiguous()");
+  if (!can.takes_strided_messages() && !message.tensor.is_contiguous(message.tensor.suggest_memory_format())) {
+    checks.reject("backend {} needs `tensor` contiguous; use .contiguous()", target->getBackendName());
   }
 }
 
@@ -48,12 +49,12 @@ Transfer prepare(Kind kind, const at::Tensor& tensor, int peer, const PointToPoi
   const bool from_any = kind == Kind::kReceive && peer == kAnySource;
   transfer.message = {tensor, from_any ? kAnySource : transfer.target.group_rank(peer, operation), options.tag,
                       options.timeout};
-  transfer.own = dynamic_cast<PointToPointBackend*>(transfer.target.backend.get());
+  transfer.own = dynamic_cast<GroupBackend*>(transfer.target.backend.get());
   if (transfer.own == nullptr) check_foreign(transfer, operation);
   return transfer;
 }
 
-// What our own backends would find only when it is started.
+// The checks that our own backends would otherwise do when the message starts.
 void check(const Transfer& transfer) {
   if (transfer.own == nullptr) return;
   if (transfer.kind == Kind::kSend) {
@@ -75,12 +76,12 @@ Work start(const Transfer& transfer) {
   return backend.recv(tensors, message.peer, message.tag);
 }
 
-// Messages that their backend makes one operation of; NCCL does so per group and device.
+// Whether a backend that coalesces makes one operation of both messages; NCCL does so per group and device.
 bool go_together(const Transfer& a, const Transfer& b) {
   return a.target.backend == b.target.backend && a.message.tensor.device() == b.message.tensor.device();
 }
 
-// Starts all of `list` that go with list[first]; they share a work.
+// Starts all entries of `list` that go together with list[first]; they share a work.
 void start_together(std::span<const Transfer> list, std::size_t first, std::vector<Work>& works) {
   c10d::Backend& backend = *list[first].target.backend;
   backend.startCoalescing();
@@ -128,7 +129,7 @@ Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options
 }
 
 std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list) {
-  // All checks come before the first start: a receive that was started and forgotten takes the next message.
+  // All checks come before the first start: a receive that was started and dropped would take the next message.
   std::vector<Transfer> transfers;
   transfers.reserve(list.size());
   for (const PointToPoint& entry : list) {

@@ -6,7 +6,6 @@
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {
@@ -18,7 +17,7 @@ void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroup
   }
   if (!options.global_ranks.empty() && options.global_ranks.size() != static_cast<std::size_t>(options.world_size)) {
     throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("group '{}': {} global ranks given for a world of {}", options.name,
+                        fmt::format("group '{}': {} global ranks given for a group of {}", options.name,
                                     options.global_ranks.size(), options.world_size));
   }
   if (store == nullptr) {
@@ -43,36 +42,22 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   auto core = std::make_shared<GroupCore>(std::move(communicator).value(), GroupCore::Names{who, options.profiled_as});
-  // Not reclaim(), which expects an object that is counted already.
+  Membership membership{std::move(store),   options.name,         options.rank,
+                        options.world_size, options.global_ranks, options.timeout};
+  // Not reclaim(), which expects an object with a reference count above zero.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
-      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(store), std::move(core), options)));
+      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(membership), std::move(core))));
 }
 
-ProcessGroupLockstep::ProcessGroupLockstep(std::shared_ptr<comm::Store> store, std::shared_ptr<GroupCore> core,
-                                           const ProcessGroupLockstepOptions& options)
-    : Backend(options.rank, options.world_size),
-      store_(std::move(store)),
-      core_(std::move(core)),
-      options_(options),
-      timeout_(options.timeout) {}
+ProcessGroupLockstep::ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core)
+    : GroupBackend(std::move(membership)), core_(std::move(core)) {}
 
 ProcessGroupLockstep::~ProcessGroupLockstep() {
   core_->leave();
 }
 
-c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupLockstep::getBackendOptions() {
-  auto options = c10::make_intrusive<Options>(kBackendName, timeout_.load());
-  options->group_name = options_.name;
-  options->global_ranks_in_group.assign(options_.global_ranks.begin(), options_.global_ranks.end());
-  return options;
-}
-
-void ProcessGroupLockstep::setTimeout(std::chrono::milliseconds timeout) {
-  timeout_ = timeout;
-}
-
-std::chrono::milliseconds ProcessGroupLockstep::timeout_or_default(std::chrono::milliseconds timeout) const {
-  return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
+const std::string& ProcessGroupLockstep::who() const {
+  return core_->who();
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
@@ -83,9 +68,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::Barrier
   return call.work({});
 }
 
-// Rank 0 says who is missing in the words of c10d's monitored barriers, for the sake of programs that look for them.
+// Rank 0 names the missing ranks in the words of c10d's monitored barriers, for programs that look for these.
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_.load() : opts.timeout;
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_or_default(opts.timeout) : opts.timeout;
   CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
   try {
     call.follow_earlier_works();
@@ -95,21 +80,19 @@ void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bo
     const auto communicator = core_->communicator();
     std::vector<int> absent;
     if (communicator != nullptr) absent = communicator->absent(communicator->sequence());
-    const auto of_world = [this](int rank) {
-      return options_.global_ranks.empty() ? rank : options_.global_ranks[rank];
-    };
-    for (int& rank : absent) rank = of_world(rank);
+    for (int& rank : absent) rank = global_rank(rank);
     std::string text;
     if (rank_ != 0) {
       text = fmt::format(
           "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank {}",
-          of_world(rank_), of_world(0));
+          global_rank(rank_), global_rank(0));
     } else if (!absent.empty()) {
       text = absent.size() > 1 && wait_all_ranks
                  ? fmt::format("Ranks {} failed to pass monitoredBarrier", fmt::join(absent, ", "))
                  : fmt::format("Rank {} failed to pass monitoredBarrier", absent.front());
       if (error.code() == ErrorCode::kTimeout) {
-        text = fmt::format("Rank {} timed out in monitoredBarrier after {} ms: {}", of_world(0), timeout.count(), text);
+        text =
+            fmt::format("Rank {} timed out in monitoredBarrier after {} ms: {}", global_rank(0), timeout.count(), text);
       }
     }
     if (text.empty()) throw;
@@ -122,38 +105,18 @@ std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
   return communicator == nullptr ? 0 : communicator->sequence();
 }
 
-c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
-                                                              const std::vector<int>& ranks,
-                                                              const c10::intrusive_ptr<Options>& opts) {
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership part) const {
   ProcessGroupLockstepOptions options;
-  options.world_size = static_cast<int>(ranks.size());
-  options.rank = -1;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] < 0 || ranks[i] >= size_) {
-      throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, split: {} is not a rank of this group of {}",
-                                                                   core_->who(), ranks[i], size_));
-    }
-    if (ranks[i] == rank_) options.rank = static_cast<int>(i);
-    options.global_ranks.push_back(options_.global_ranks.empty() ? ranks[i] : options_.global_ranks[ranks[i]]);
-  }
-  if (options.rank < 0) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, split: this rank is not among the ranks {{{}}}",
-                                                                 core_->who(), fmt::join(ranks, ",")));
-  }
-  options.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
-  // The members meet under what only they have in common: LibTorch hands every part of a split the same options.
-  std::string members = fmt::format("{}/split{{{}}}", options_.name, fmt::join(ranks, ","));
-  options.name =
-      opts == nullptr || opts->group_name.empty() || opts->group_name == options_.name ? members : opts->group_name;
-  {
-    MutexLock lock(mutex_);
-    members += fmt::format("#{}", ++splits_[members]);
-  }
-  return create(std::make_shared<comm::PrefixStore>(members, store_), options);
+  options.rank = part.rank;
+  options.world_size = part.size;
+  options.name = std::move(part.name);
+  options.timeout = part.timeout;
+  options.global_ranks = std::move(part.global_ranks);
+  return create(std::move(part.store), options);
 }
 
 void ProcessGroupLockstep::abort() {
-  abort(fmt::format("{} aborted it", core_->who()));
+  abort(fmt::format("{} aborted it", who()));
 }
 
 void ProcessGroupLockstep::abort(const std::string& reason) {
@@ -166,7 +129,7 @@ void ProcessGroupLockstep::retire() {
 }
 
 void ProcessGroupLockstep::refuse(const std::string& reason) {
-  // A group that is broken needs not be told.
+  // A broken group need not be told.
   if (const auto communicator = core_->communicator()) static_cast<void>(communicator->start(comm::Refusal{reason}));
 }
 
@@ -175,19 +138,9 @@ void ProcessGroupLockstep::shutdown() {
 }
 
 Status ProcessGroupLockstep::health() const {
-  if (!core_->is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + core_->who()};
+  if (!core_->is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + who()};
   const auto communicator = core_->communicator();
   return communicator == nullptr ? Status() : communicator->health();
-}
-
-c10d::ErrorType ProcessGroupLockstep::getError() {
-  switch (health().code()) {
-    case ErrorCode::kOk: return c10d::ErrorType::SUCCESS;
-    case ErrorCode::kTimeout: return c10d::ErrorType::TIMEOUT;
-    case ErrorCode::kPeerFailed:
-    case ErrorCode::kAborted: return c10d::ErrorType::REMOTE_ERROR;
-    default: return c10d::ErrorType::COMM_ERROR;
-  }
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// Of inputs[i] to outputs[i], which holds the parts of all ranks in their order.
+// From inputs[i] to outputs[i], which holds the slices of all ranks in their order.
 std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorList outputs, at::TensorList inputs) {
   std::vector<comm::AllGather> all(outputs.size());
   std::vector<std::byte*> places;
@@ -16,9 +16,9 @@ std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorLis
     comm::AllGather& args = all[i];
     call.check_readable(inputs[i], "input");
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(outputs[i], "output", inputs[i].numel() * call.world_size(),
+    call.check_elements(outputs[i], "output", inputs[i].numel() * call.group_size(),
                         "world_size times those of `input`");
-    for (int rank = 0; rank < call.world_size(); ++rank) {
+    for (int rank = 0; rank < call.group_size(); ++rank) {
       args.outputs.push_back({places[i] + rank * byte_size(inputs[i]), byte_size(inputs[i])});
     }
     args.type = data_type(inputs[i].scalar_type());
@@ -27,7 +27,7 @@ std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorLis
   return all;
 }
 
-// Of inputs[i] to columns[i], one tensor per rank.
+// From inputs[i] to columns[i], which has one tensor per rank.
 std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
                                                   const std::vector<std::vector<at::Tensor>>& columns,
                                                   at::TensorList inputs) {
@@ -48,20 +48,20 @@ std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
   return all;
 }
 
-// Several inputs of this rank travel as one. Each list of outputs gets input i of rank r at r * number of inputs + i.
+// Sends several inputs of this rank as one. Each list of outputs gets input i of rank r at r * (number of inputs) + i.
 comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vector<at::Tensor>>& outputs,
                                const std::vector<at::Tensor>& inputs) {
   call.check_alike(inputs, "inputs", "requires non-empty input tensor list");
   const std::int64_t elements = inputs[0].numel();
   const auto count = static_cast<std::int64_t>(inputs.size());
   const at::Tensor mine = call.make_operand(inputs[0], count * elements);
-  const at::Tensor everything = call.make_operand(inputs[0], call.world_size() * count * elements);
+  const at::Tensor everything = call.make_operand(inputs[0], call.group_size() * count * elements);
   for (std::int64_t i = 0; i < count; ++i) {
     call.check_readable(inputs[i], "inputs");
     copy_elements(mine.narrow(0, i * elements, elements).view(inputs[i].sizes()), inputs[i]);
   }
   for (const std::vector<at::Tensor>& list : outputs) {
-    call.check_count(list.size(), call.world_size() * count, "outputs", "invalid output tensor list");
+    call.check_count(list.size(), call.group_size() * count, "outputs", "invalid output tensor list");
     for (std::size_t i = 0; i < list.size(); ++i) {
       call.check_writable(list[i], "outputs");
       call.check_same_dtype(list[i], "outputs", inputs[0], "inputs", i);
@@ -74,7 +74,7 @@ comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vect
   args.type = data_type(inputs[0].scalar_type());
   args.input = {mine.const_data_ptr(), mine.nbytes()};
   auto* const place = static_cast<std::byte*>(everything.mutable_data_ptr());
-  for (int rank = 0; rank < call.world_size(); ++rank)
+  for (int rank = 0; rank < call.group_size(); ++rank)
     args.outputs.push_back({place + rank * mine.nbytes(), mine.nbytes()});
   return args;
 }
@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::T
     comm::Broadcast args;
     args.root = static_cast<int>(opts.rootRank);
     if (rank_ == args.root) {
-      // The core only reads it on the root.
+      // On the root the engine only reads it.
       args.data = const_cast<void*>(call.input(tensor, "tensor").data);
     } else {
       args.data = call.output(tensor, "tensor").data;

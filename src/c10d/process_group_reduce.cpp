@@ -9,14 +9,14 @@
 namespace lockstep {
 namespace {
 
-// Several tensors of this rank: what takes part is their own reduction, and each of them gets the result.
+// For several tensors of this rank: reduces them here first; each of them gets the result.
 comm::Piece reduce_own(CollectiveCall& call, const std::vector<at::Tensor>& tensors,
                        const CollectiveCall::Reduction& reduction) {
   const bool mean = reduction.op == comm::ReduceOp::kAvg;
   if (mean && comm::is_supported(reduction.type, comm::ReduceOp::kBand)) {
     call.reject("AVG of integers is not defined for several tensors of a rank, as their own sum can wrap");
   }
-  // The core divides, or multiplies, all at once.
+  // Only sums here: the engine divides or multiplies.
   const bool sums = mean || reduction.op == comm::ReduceOp::kPremulSum;
   std::vector<const std::byte*> inputs;
   for (const at::Tensor& tensor : tensors) {
@@ -46,7 +46,7 @@ void set_reduction(comm::ReduceScatter& args, const CollectiveCall::Reduction& r
   args.factor = reduction.factor;
 }
 
-// Of inputs[i], which holds the shares of all ranks in their order, to outputs[i].
+// From inputs[i], which holds the slices of all ranks in their order, to outputs[i].
 std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::TensorList outputs,
                                                      at::TensorList inputs, const c10d::ReduceOp& op) {
   std::vector<comm::ReduceScatter> all(outputs.size());
@@ -55,12 +55,12 @@ std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::T
     comm::ReduceScatter& args = all[i];
     call.check_readable(inputs[i], "input");
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
                         "world_size times those of `output`");
     set_reduction(args, call.reduction(op, outputs[i].scalar_type()));
     const std::size_t share = args.output.bytes;
     const comm::ConstPiece input = call.input(inputs[i], "input", args.output, call.rank() * share);
-    for (int rank = 0; rank < call.world_size(); ++rank) {
+    for (int rank = 0; rank < call.group_size(); ++rank) {
       args.inputs.push_back({static_cast<const std::byte*>(input.data) + rank * share, share});
     }
   }
@@ -75,7 +75,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::T
                       {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   if (is_sparse_sum(tensors)) {
     call.prepare([&] { check_sparse_sum(call, tensors.front(), opts); });
-    sum_sparse(*this, {core_->who(), explain_ranks(options_.global_ranks)}, tensors.front(), opts);
+    sum_sparse(*this, {core_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   call.collective([&] { return all_reduce_args(call, tensors, opts.reduceOp); });

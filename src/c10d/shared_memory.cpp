@@ -1,5 +1,5 @@
-// The process's arena as LibTorch memory: every tensor's deleter holds a share of the arena, so neither the end of a
-// group nor the order of static destructors can pull it away.
+// The process's arena as LibTorch memory. Every tensor's deleter owns a reference to the arena, which therefore
+// outlives groups and static objects for as long as a tensor uses it.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/staging.h"

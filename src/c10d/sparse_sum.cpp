@@ -27,7 +27,7 @@ at::Tensor gather_uneven(c10d::Backend& group, const at::Tensor& mine, const at:
   return at::cat(parts[0]);
 }
 
-// What must agree: elements, sparse and dense dimensions, the sizes.
+// Throws unless all ranks have the same sparse dimensions, dense dimensions and sizes.
 void check_shapes(c10d::Backend& group, const SparseCaller& caller, const at::Tensor& tensor,
                   const c10d::AllgatherOptions& options) {
   at::Tensor shape = at::tensor(tensor.sizes(), at::kLong);

@@ -23,7 +23,7 @@ void wait_for_device(const at::Tensor& tensor) {
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
   const c10::AutoGradMode no_grad(false);
-  const c10::InferenceMode inference(to.is_inference());  // else a tensor of inference mode cannot be written
+  const c10::InferenceMode inference(to.is_inference());  // tensors of inference mode can be written only in it
   to.copy_(from, /*non_blocking=*/false);
 }
 

@@ -27,7 +27,7 @@ std::string device_name(c10::DeviceType device) {
                   fmt::join(served, " and ")));
 }
 
-// The group without its backend.
+// The target without its backend.
 Target find_group(const ProcessGroup& group, const char* operation) {
   ProcessGroup world = World::of_process().default_group(operation);
   const bool is_world = group == nullptr || group == world;
@@ -50,7 +50,7 @@ void add_backend(Target& target, c10::DeviceType device, const char* operation) 
 
 }  // namespace
 
-// In the world both numbers are the same, and the backend checks the range.
+// In the world both ranks are the same, and the backend checks the range.
 int Target::group_rank(int rank, const char* operation) const {
   return is_world ? rank : group_rank_of(group, rank, operation);
 }

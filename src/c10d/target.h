@@ -1,4 +1,4 @@
-// Where a free function's call goes: the group and its backend for the tensor's device.
+// The target of a free function: the group and its backend for the tensor's device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,24 +20,25 @@ struct Target {
   bool is_world;
 
   c10d::Backend* operator->() const { return backend.get(); }
-  // Of a rank of the world; throws for one that is no member.
+  // The group rank of `rank` of the world. Throws if that is no member.
   int group_rank(int rank, const char* operation) const;
 };
 
-// The same for any group of this process; errors begin with `operation`.
+// The same for any group of this process. Errors begin with `operation`.
 int group_rank_of(const ProcessGroup& group, int rank, const char* operation);
 
 // All throw when there is no world, when this rank is no member of `group` (null: the world), and when the group has no
 // backend for the device.
 Target find_target(const ProcessGroup& group, c10::DeviceType device, const char* operation);
 Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const char* operation);
-// By the first tensor; a list without one: as find_host_target.
+// By the first tensor; for an empty list as find_host_target.
 Target find_target(const ProcessGroup& group, at::TensorList tensors, const char* operation);
-// For what has no tensors of the caller's: the CPU's backend, else the first that the group has.
+// For operations without tensors of the caller: the CPU's backend, else the group's first one.
 Target find_host_target(const ProcessGroup& group, const char* operation);
 
-// Answers what `prepare` does. When that finds this rank's call wrong, the other ranks are told, as by a backend's own
-// checks; only where the group has one backend, lockstep, as else nobody knows in which one they wait.
+// Returns what `prepare` returns. If it throws, since this rank's call is wrong, the other ranks are told, as a
+// backend's own checks do. Only where lockstep is the group's only backend: otherwise it is unknown in which one they
+// wait.
 void tell_others(const ProcessGroup& group, const std::exception& error);
 template <typename Prepare>
 auto prepared(const ProcessGroup& group, const Prepare& prepare) {
@@ -52,7 +53,7 @@ auto prepared(const ProcessGroup& group, const Prepare& prepare) {
 // Throws unless it is positive or kGroupTimeout.
 void check_timeout(std::chrono::milliseconds timeout, const char* operation);
 
-// Fills in what all of c10d's options have.
+// Sets the fields that all of c10d's options have.
 template <typename Options>
 Options make_options(std::chrono::milliseconds timeout, Mode mode, const char* operation) {
   check_timeout(timeout, operation);

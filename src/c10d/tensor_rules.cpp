@@ -28,7 +28,7 @@ comm::DataType data_type(at::ScalarType type) {
   }
 }
 
-// Dimensions in order of stride: each must step over all that the finer ones reach.
+// In order of stride, each dimension must step over everything that the dimensions before it reach.
 bool may_overlap_itself(const at::Tensor& tensor) {
   if (tensor.numel() <= 1 || tensor.is_non_overlapping_and_dense()) return false;
   std::vector<std::pair<int64_t, int64_t>> dimensions;  // (stride, size)

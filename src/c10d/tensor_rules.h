@@ -1,4 +1,4 @@
-// How tensors of LibTorch become memory of the core.
+// How tensors of LibTorch become memory for the engine.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,16 +7,15 @@
 
 namespace lockstep {
 
-// The core's name for a dtype; kByte (moved, never reduced) for those that have no arithmetic there.
+// The engine's name for a dtype; kByte (moved, never reduced) for those without arithmetic in the engine.
 comm::DataType data_type(at::ScalarType type);
 
-// Whether the bytes behind data_ptr are the elements in row-major order in host memory, so that the core may work on
-// them in place.
+// Whether data_ptr points to the elements, in row-major order in host memory: the engine can then use them in place.
 inline bool is_plain_memory(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
 }
 
-// Whether two elements may share memory (as after expand). Never for views made by slicing, transposing and permuting.
+// Whether two elements may share memory (as after expand). False for views made by slicing, transposing and permuting.
 bool may_overlap_itself(const at::Tensor& tensor);
 
 // Row-major host memory of the same sizes and dtype: shared with the other ranks, or pinned for tensors of another

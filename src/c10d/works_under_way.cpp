@@ -13,11 +13,11 @@
 namespace lockstep {
 namespace {
 
-// More messages than these are looked through when their number has doubled.
+// A longer list of messages is looked through only when its length has doubled.
 constexpr std::size_t kFewMessages = 64;
 constexpr std::chrono::microseconds kPause{50};
 
-// The first of them with an error that nobody can be told of but by a barrier waits for that.
+// Keeps the first failed collective that its caller has dropped: only a barrier can report its error.
 void take_settled(WorksUnderWay::Works& works, WorksUnderWay::Works& settled) {
   WorksUnderWay::Works rest;
   bool one_waits = false;
@@ -48,7 +48,7 @@ bool WorksUnderWay::is_worth_looking_through_messages() const {
   return messages_.size() <= kFewMessages || messages_.size() >= 2 * left_messages_;
 }
 
-// Works are asked outside of the lock: they may take locks of their own and of the group.
+// Calls works without the lock: they may take locks of their own and of the group.
 void WorksUnderWay::collect() {
   Works works;
   {
@@ -95,7 +95,7 @@ void WorksUnderWay::drain(Deadline until, const std::function<bool()>& stop) {
   const Shared works = before_a_barrier();
   if (works == nullptr) return;
   for (const GroupWorkPtr& work : *works) {
-    while (!work->advance() && !until.expired() && !stop()) std::this_thread::sleep_for(kPause);
+    while (!work->test() && !until.expired() && !stop()) std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -107,7 +107,7 @@ Status WorksUnderWay::take_lost_error(const Works& works) {
     const Status error = work->untold();
     if (error.ok()) continue;
     work->count_as_told();
-    return error.with_context("an operation before it failed, and its work was let go of");
+    return error.with_context("an earlier operation failed, and its caller dropped the work");
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// The works of a group that are not settled. The group keeps them, so that nothing depends on whether the caller does:
-// results reach their tensors when somebody drives the group, and errors are told.
+// The works of a group that are not settled. The group keeps them, in case the caller drops them: later calls of the
+// group still bring their results to the tensors, and report their errors.
 #pragma once
 
 #include <atomic>
@@ -20,39 +20,38 @@ class WorksUnderWay {
   static constexpr std::chrono::seconds kPartingTime{5};
 
   using Works = std::vector<GroupWorkPtr>;
-  using Shared = std::shared_ptr<const Works>;  // each work counts one reference more, however many share it
+  using Shared = std::shared_ptr<const Works>;  // one more reference per work, however many share the list
 
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // After close() it is not kept.
+  // Does nothing after close().
   void add(GroupWorkPtr work) LOCKSTEP_EXCLUDES(mutex_);
-  // Settles those that are over and lets go of them. Called often; so where many messages wait, only now and then.
+  // Settles works that are over and drops them. Called often, so with many messages it looks at these only sometimes.
   void collect() LOCKSTEP_EXCLUDES(mutex_);
-  // Lets go of those that are settled.
+  // Drops those that are settled.
   void forget_settled() LOCKSTEP_EXCLUDES(mutex_);
 
-  // What a barrier waits for: the collectives; of those before another barrier that alone. Null: nothing.
+  // The works that a barrier waits for: all collectives since the last barrier, and that barrier. Null: none.
   Shared before_a_barrier() const LOCKSTEP_EXCLUDES(mutex_);
-  // Lets go of all, which are the answer.
+  // Drops all works and returns them.
   Works close() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Of settled works: the first error that nobody else can be told of, as whoever started that work has let go of it.
-  // It counts as told then.
+  // The first error among these settled works whose callers have dropped them: nobody else can be told of it. It counts
+  // as told from now on.
   Status take_lost_error(const Works& works) LOCKSTEP_EXCLUDES(mutex_);
-  // Of a work that nobody has asked how it ended: says so in the log. `what` names it. Of what broke the group only
-  // once.
+  // Logs the error of a work that nobody asked for. `what` names the work. Errors that broke the group are logged once.
   void report_lost(const std::string& what, const Status& error);
 
-  // Drives collectives until all are settled, `until`, or `stop` says so.
+  // Makes progress on collectives until all are settled, `until` has passed, or `stop` returns true.
   void drain(Deadline until, const std::function<bool()>& stop) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   bool is_worth_looking_through_messages() const LOCKSTEP_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  // In the order of their starts. Of collectives there are never many: the core has no place for more.
+  // In the order of their starts. There are few collectives: the engine limits those under way.
   Works collectives_ LOCKSTEP_GUARDED_BY(mutex_);
   Works messages_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::size_t left_messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // when they were last looked through
+  std::size_t left_messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // after they were last looked through
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::atomic<std::size_t> count_{0};
   std::atomic<bool> break_reported_{false};

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The rank of the world that is open, and in which process. -1: none.
+// This process's rank in the open world (-1: none is open), and the process that has it.
 struct Joined {
   std::atomic<std::uint32_t> generation{0};
   std::atomic<int> rank{-1};
@@ -87,11 +87,11 @@ void World::close(std::chrono::milliseconds wait) {
     rendezvous.swap(rendezvous_);
   }
   launch::set_joined_world({});
-  // All of them before callbacks are waited for: one may wait for something of another group.
+  // All groups before the first wait for callbacks: a callback may wait for an operation of another group.
   for (const ProcessGroup& group : groups) retire(group);
   for (const ProcessGroup& group : groups) group->shutdown();
   groups.clear();
-  // kTimeout says that others are still connected; they do without the store then.
+  // kTimeout says that others are still connected; they lose the store then.
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
 }
 
@@ -163,7 +163,7 @@ ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<co
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<StoreAdapter>(store), members.rank,
                                                        static_cast<int>(members.ranks.size()));
   for (const auto& [device, type, backend] : backends) {
-    // c10d gives each backend the group's own device, which is none.
+    // setBackend() replaces each backend's device by that of the group, which has none.
     const auto bound = backend->getBoundDeviceId();
     group->setBackend(device, type, backend);
     backend->setBoundDeviceId(bound);

@@ -1,4 +1,4 @@
-// The world of this process: what init_process_group made and what groups came from it.
+// The world of this process: what init_process_group made, and the groups made from it.
 #pragma once
 
 #include <chrono>
@@ -23,10 +23,10 @@ class World {
     std::shared_ptr<comm::Store> store;
     int rank = 0;
     int world_size = 1;
-    launch::World place = {};  // among all ranks and on its machine
+    launch::World place = {};  // this rank among all ranks and on its machine
     std::chrono::milliseconds timeout{0};
     BackendChoice backends = {};
-    c10::Device device{c10::kCPU};  // where this rank computes
+    c10::Device device{c10::kCPU};  // that this rank computes on
   };
   struct Members {
     int rank = -1;           // this process's group rank; -1: not a member
@@ -40,27 +40,27 @@ class World {
   bool is_open() const LOCKSTEP_EXCLUDES(mutex_);
   void open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous)
       LOCKSTEP_EXCLUDES(mutex_);
-  // Leaves all groups; the rank that hosts the store then serves it until the others have left, for up to `wait`.
+  // Leaves all groups. The rank that hosts the store then serves it until the others have left, for up to `wait`.
   void close(std::chrono::milliseconds wait) LOCKSTEP_EXCLUDES(mutex_);
 
   // Whether the world or a group of it is broken.
   bool has_failed() const LOCKSTEP_EXCLUDES(mutex_);
 
-  // These throw "call init_process_group first" when there is no world; `what` is the caller's name.
+  // These throw "call init_process_group first" without a world; `what` is the caller's name.
   ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
   Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
 
   void add(const ProcessGroup& group, Members members) LOCKSTEP_EXCLUDES(mutex_);
   void remove(const ProcessGroup& group) LOCKSTEP_EXCLUDES(mutex_);
-  // Of a group that this process has made, also after it was left; groups made elsewhere count as having ranks 0 to
-  // n - 1.
+  // The members of a group that this process has made, also after it was left. Groups made elsewhere count as having
+  // ranks 0 to n - 1.
   Members members(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
 
-  // 1 for the first call with this key since the world was opened, then 2, ...
+  // Returns 1 for the first call with this key since the world was opened, then 2, ...
   int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
-  // Those that were not left.
+  // The groups that were not left.
   std::vector<ProcessGroup> living_groups() const LOCKSTEP_REQUIRES(mutex_);
 
   struct Entry {
@@ -73,12 +73,12 @@ class World {
   ProcessGroup default_ LOCKSTEP_GUARDED_BY(mutex_);
   Facts facts_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<comm::Rendezvous> rendezvous_ LOCKSTEP_GUARDED_BY(mutex_);
-  // Entries stay as long as their handles, who may be asked about their members at any time.
+  // Entries stay as long as their handles: somebody may ask for their members at any time.
   std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// A handle whose tensors go to these backends by device; none: the handle of a rank that is no member.
+// A handle with these backends by device; without backends: the handle of a rank that is no member.
 ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
                          const std::vector<DeviceBackend>& backends);
 

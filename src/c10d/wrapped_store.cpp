@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// The longest wait that is asked of a store at once: they count in milliseconds and add to the clock.
+// The longest single wait: stores count in milliseconds and add that to the clock, which must not overflow.
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24);
 
 std::vector<uint8_t> to_vector(std::string_view bytes) {
@@ -19,7 +19,7 @@ comm::Bytes to_bytes(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Zero would mean "for ever" to a store.
+// At least 1 ms: zero means "for ever" to a store.
 std::chrono::milliseconds time_left(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
   return std::clamp(left, std::chrono::milliseconds(1), kLongestWait);
@@ -66,7 +66,7 @@ class WrappedStore final : public comm::Store {
       const Status status = attempt([&] { store_->wait(list, time_left(deadline)); }, "wait", name_of(keys));
       if (status.ok()) return status;
       if (deadline.expired()) return {ErrorCode::kTimeout, status.message()};
-      // A store that is gone fails at once; one that waits shorter than it was asked is asked again.
+      // A store that is gone fails here. A store that waited less than it was asked to is asked again.
       LOCKSTEP_RETURN_IF_ERROR(check(keys).status());
     }
   }

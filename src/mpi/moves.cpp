@@ -1,12 +1,12 @@
-// The methods of ProcessGroupMpi that move data between all ranks. Lists of tensors travel as one flat tensor, because
-// MPI describes the parts of all ranks as places in one buffer.
+// The methods of ProcessGroupMpi that move data between all ranks. A list of tensors is sent as one flat tensor,
+// because MPI describes the slices of all ranks as places in one buffer.
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 
 namespace lockstep {
 namespace {
 
-// Of inputs[i] to outputs[i].
+// From inputs[i] to outputs[i].
 void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inputs) {
   std::vector<at::Tensor> to;
   std::vector<at::Tensor> from;
@@ -14,7 +14,7 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     from.push_back(call.input(inputs[i], "input"));
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(outputs[i], "output", inputs[i].numel() * call.world_size(),
+    call.check_elements(outputs[i], "output", inputs[i].numel() * call.group_size(),
                         "world_size times those of `input`");
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -27,7 +27,7 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
 }
 
 void start_all_gather_list(MpiCall& call, const std::vector<at::Tensor>& outputs, const at::Tensor& input) {
-  call.check_count(outputs.size(), call.world_size(), "outputs", "invalid output tensor list at index 0");
+  call.check_count(outputs.size(), call.group_size(), "outputs", "invalid output tensor list at index 0");
   const at::Tensor from = call.input(input, "input");
   const at::Tensor to = call.flat_output(outputs, "outputs");
   call.check_same_dtype(to, "outputs", input, "input");
@@ -58,7 +58,8 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::broadcast(Tensors& tensors, const c10d
   call.check_root(opts.rootRank);
   const at::Tensor& tensor = call.only(tensors, "tensors");
   const int root = static_cast<int>(opts.rootRank);
-  call.check_writable(tensor, "tensor");  // on the root too: what only others refused would leave it waiting
+  call.check_writable(tensor,
+                      "tensor");  // on the root too: if only the others refused it, the root would wait for them
   const at::Tensor memory = rank_ == root ? call.input(tensor, "tensor") : call.output(tensor, "tensor");
   const int count = call.count(memory.numel());
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {

@@ -15,7 +15,7 @@ void* mpi_address(const at::Tensor& tensor) {
 }
 
 MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, int rank, const Options& options)
-    : CallChecks(group->who(), operation, group->world_size()), rank_(rank), options_(options) {
+    : CallChecks(group->who(), operation, group->group_size()), rank_(rank), options_(options) {
   if (record_.isActive()) record_.before(operation);
   if (const Status health = group->health(); !health.ok()) {
     throw_status(health, fmt::format("{}, {}", who(), operation));
@@ -74,7 +74,7 @@ at::Tensor MpiCall::in_place(const at::Tensor& tensor, const char* name) {
 
 namespace {
 
-// One tensor for all, and the part of it that is each one's.
+// One flat tensor for all; `parts` gets a view of it for each.
 at::Tensor make_flat(const std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& parts) {
   std::int64_t total = 0;
   for (const at::Tensor& tensor : tensors) total += tensor.numel();
@@ -150,7 +150,7 @@ void MpiCall::follow_earlier_works() {
 
 void MpiCall::fail(const Status& status) {
   pending_.group->break_with(status.with_context(operation()));
-  // Earlier parts of a coalesced call are under way and MPI may still write there.
+  // Earlier requests of a coalesced call are under way, and MPI may still write to their memory.
   if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(pending_.kept);
   throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));
 }

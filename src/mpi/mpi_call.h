@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// What MPI does not move: too many elements for its counts, quantized tensors.
+// These refuse what MPI does not move: more elements than its counts allow, quantized tensors.
 int mpi_count(const CallChecks& checks, std::int64_t elements);
 void check_movable(const CallChecks& checks, const at::Tensor& tensor, const char* name);
 
@@ -31,19 +31,19 @@ class MpiCall : public CallChecks {
 
   int rank() const { return rank_; }
 
-  // Row-major host memory whose contents become those of `tensor` when the call is done, itself where possible. All
-  // outputs of a call come before its inputs.
+  // Row-major host memory whose contents become those of `tensor` when the call is done; the tensor's own where
+  // possible. Call this for all outputs before the first input.
   at::Tensor output(const at::Tensor& tensor, const char* name);
-  // Row-major host memory with the elements of `tensor`, itself where possible: MPI does not allow that it overlaps an
-  // output.
+  // Row-major host memory with the elements of `tensor`; the tensor's own where possible. It never overlaps an output,
+  // which MPI does not allow.
   at::Tensor input(const at::Tensor& tensor, const char* name);
-  // Both.
+  // Output and input in one.
   at::Tensor in_place(const at::Tensor& tensor, const char* name);
-  // The same for tensors of one dtype that lie one after the other in MPI's view of them.
+  // The same for tensors of one dtype: one flat tensor for MPI, which holds them one after the other.
   at::Tensor flat_input(const std::vector<at::Tensor>& tensors, const char* name);
   at::Tensor flat_output(const std::vector<at::Tensor>& tensors, const char* name);
 
-  // Where each rank's part of a flat tensor is, in elements.
+  // Where each rank's slice of a flat tensor is, in elements.
   struct Layout {
     std::vector<int> counts;
     std::vector<int> offsets;
@@ -51,16 +51,16 @@ class MpiCall : public CallChecks {
   Layout layout(const std::vector<at::Tensor>& tensors) const;
   Layout layout(const std::vector<std::int64_t>& elements) const;
   int count(std::int64_t elements) const { return mpi_count(*this, elements); }
-  // Kept until MPI is done, which may read it until then.
+  // Keeps the layout until MPI is done: MPI may read it until then.
   const Layout& keep(Layout layout);
 
-  // Everything that this rank has started before, messages apart, is settled before this call is.
+  // This call settles after all collectives that this rank has started before.
   void follow_earlier_works();
 
-  // Run when MPI is done and before copies to outputs.
+  // `finisher` runs when MPI is done, before copies to outputs.
   void after(std::function<void()> finisher) { arithmetic_.push_back(std::move(finisher)); }
 
-  // `begin(runtime, communicator, request)` makes one non-blocking call of MPI and answers its code.
+  // `begin(runtime, communicator, request)` makes one non-blocking call of MPI and returns its code.
   template <typename Begin>
   void start(const Begin& begin) {
     MpiRuntime& runtime = MpiRuntime::of_process();
@@ -78,8 +78,7 @@ class MpiCall : public CallChecks {
     pending_.requests.push_back(request);
   }
 
-  // The answer of the method; `outputs` is what Work::result() and its future give. Blocks unless the call is
-  // asynchronous.
+  // What the method returns; `outputs` is for Work::result() and its future. Blocks unless the call is asynchronous.
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
  private:
@@ -93,7 +92,7 @@ class MpiCall : public CallChecks {
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};  // costs nothing unless a profiler is on
 };
 
-// MPI's address of a tensor's elements: never null, which some calls refuse even for no elements.
+// The address of a tensor's elements for MPI: never null, since some calls refuse null even for no elements.
 void* mpi_address(const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {
-MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int world_size)
-    : who_(std::move(who)), world_size_(world_size), communicator_(communicator) {}
+MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size)
+    : who_(std::move(who)), group_size_(group_size), communicator_(communicator) {}
 
 MpiGroup::~MpiGroup() {
   leave();
@@ -59,7 +59,7 @@ void MpiGroup::leave() {
   MpiRuntime& runtime = MpiRuntime::of_process();
   {
     MutexLock lock(runtime.mutex());
-    // A communicator with operations under way stays: freeing it would wait for other ranks.
+    // Not with operations under way: freeing the communicator would wait for other ranks.
     if (unfinished.empty() && error().ok() && runtime.is_usable()) MPI_Comm_free(&communicator_);
   }
   runtime.leave_group();

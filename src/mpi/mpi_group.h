@@ -1,4 +1,4 @@
-// What an MPI group and the works it has handed out share: the communicator, the first error, the works under way.
+// What an MPI group shares with the works that it has returned: the communicator, the first error, the works under way.
 #pragma once
 
 #include <mpi.h>
@@ -18,37 +18,37 @@ class FutureCompleter;
 
 class MpiGroup {
  public:
-  MpiGroup(MPI_Comm communicator, std::string who, int world_size);
+  MpiGroup(MPI_Comm communicator, std::string who, int group_size);
   ~MpiGroup();
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
   const std::string& who() const { return who_; }
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
   MPI_Comm communicator() const { return communicator_; }  // not after leave()
   std::uint64_t next_sequence() { return ++sequence_; }
   std::uint64_t sequence() const { return sequence_; }
 
   // The error that broke the group; ok while it works.
   Status error() const LOCKSTEP_EXCLUDES(mutex_);
-  // What to tell later operations: that the group is broken, or that this rank has left it; else ok.
+  // The error of later operations: the group is broken, or this rank has left it; else ok.
   Status health() const LOCKSTEP_EXCLUDES(mutex_);
   // Later operations on this rank fail with this error. MPI cannot tell the other ranks.
   void break_with(const Status& error) LOCKSTEP_EXCLUDES(mutex_);
 
-  // Works whose end nobody may ever ask for are moved on by later calls, and kept until they are done.
+  // Later calls make progress on works that their callers have dropped; they are kept here until they are done.
   WorksUnderWay& works() { return works_; }
   // Made at the first call; null once the group was left.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Ends what is unfinished, after up to WorksUnderWay::kPartingTime, with an error, and frees the communicator. Waits
-  // for callbacks of futures, unless it is called in one.
+  // Waits for unfinished works for up to WorksUnderWay::kPartingTime, then ends them with an error, and frees the
+  // communicator. Waits for callbacks of futures, unless called in one.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   const Origin origin_;
   const std::string who_;
-  const int world_size_;
+  const int group_size_;
   MPI_Comm communicator_;
   std::atomic<std::uint64_t> sequence_{0};
   WorksUnderWay works_;

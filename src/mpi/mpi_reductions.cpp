@@ -1,5 +1,5 @@
-// Which of MPI's own reductions stand for ours, and operations of our own for the rest: half and bfloat16, which MPI
-// does not know; truth values; complex products; and MIN and MAX of floats, which pass a NaN on in this project.
+// Which of MPI's reductions serve for ours, and own operations for the rest: half and bfloat16, which MPI does not
+// know; booleans; complex numbers; and MIN and MAX of floats, which propagate NaN in this project.
 #include <array>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 using comm::DataType;
 using comm::ReduceOp;
 
-// MPI's name for the type; null where reductions go through our kernels.
+// MPI's type; null where reductions use our kernels.
 MPI_Datatype native_type(DataType type) {
   switch (type) {
     case DataType::kUInt8: return MPI_UINT8_T;
@@ -43,7 +43,7 @@ MPI_Op native_op(DataType type, ReduceOp op) {
   }
 }
 
-// An MPI_User_function knows neither type nor operation: there is one for each pair.
+// An MPI_User_function is told neither type nor operation, so there is one for each pair.
 template <std::size_t kPair>
 void combine(void* input, void* in_out, int* count, MPI_Datatype* /*type*/) {
   constexpr auto kType = static_cast<DataType>(kPair / comm::kNumReduceOps);

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// How long the exit of a program waits for the other ranks that did not leave its groups, or never had one.
+// How long the exit of a process waits for other ranks if it has not left its groups, or never had one.
 constexpr std::chrono::milliseconds kShortPartingTime{5000};
 
 std::string level_name(int level) {
@@ -29,7 +29,7 @@ std::string level_name(int level) {
   throw BackendError(ErrorCode::kUnsupported, "backend mpi: " + text);
 }
 
-// Answers whether it was this call that initialised MPI.
+// Returns whether this call has initialised MPI.
 bool initialise() {
   int done = 0;
   MPI_Finalized(&done);
@@ -163,7 +163,7 @@ bool MpiRuntime::all_ranks_exit(std::chrono::milliseconds timeout) {
     if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
     if (done != 0) return true;
     if (deadline.expired()) return false;
-    // Others may train on for long: leave them the core.
+    // Other ranks may train for long: leave them the core.
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }

@@ -3,9 +3,9 @@
 // Threads: MPI is used at level MPI_THREAD_SERIALIZED: every call is made under mutex(). A program that initialises MPI
 // itself must ask for that level (or MULTIPLE, if it calls MPI while groups are in use), and finalises it itself.
 //
-// Exit: MPI_Finalize waits for all ranks, and would hang on one that is gone. So it is called only when every rank has
-// come to its own exit in order, which is found out by a barrier with a deadline; otherwise the process just ends, and
-// mpirun ends the others, as it does for any rank that ends without finalising.
+// Exit: MPI_Finalize waits for all ranks and would hang if one is gone. It is called only when every rank has reached
+// its exit in order; a barrier with a deadline finds that out. Otherwise the process just ends, and mpirun ends the
+// others, as it does after any rank that ends without finalising.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,40 +23,40 @@
 
 namespace lockstep {
 
-// The error that `code` of an MPI call stands for; ok for MPI_SUCCESS. `what` says what was tried.
+// The error for `code` of an MPI call; ok for MPI_SUCCESS. `what` names the call.
 Status mpi_status(int code, const std::string& what);
 
 class MpiRuntime {
  public:
-  // Initialises MPI when nobody has. Throws BackendError when it cannot be used: finalised already, or initialised for
-  // fewer threads than needed.
+  // Initialises MPI if nobody has. Throws BackendError when MPI was finalised already, or initialised with a lower
+  // thread level than needed.
   static MpiRuntime& of_process();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
   Mutex& mutex() LOCKSTEP_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
-  // These three under mutex(), which the compiler cannot see in functions that are handed over.
+  // Call the next three under mutex(). The compiler cannot check that, as callers pass functions to MpiCall::start.
   // False once MPI was finalised, by this class or by the program.
   bool is_usable() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
-  // The type that stands for one element of this many bytes (1, 2, 4, 8 or 16) where MPI only moves it.
+  // The type for one element of this many bytes (1, 2, 4, 8 or 16) where MPI only moves it.
   MPI_Datatype element_type(std::int64_t bytes) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   struct Reduction {
     MPI_Datatype type;
     MPI_Op op;
   };
-  // For sums (kAvg, kPremulSum: the sum), products, ... of any type that comm::is_supported allows.
+  // For any type and operation that comm::is_supported allows; for kAvg and kPremulSum, the sum.
   Reduction reduction(comm::DataType type, comm::ReduceOp op) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
 
-  // A communicator of these ranks of MPI_COMM_WORLD, in this order, whose errors are returned. Collective over them.
+  // A communicator of these ranks of MPI_COMM_WORLD, in this order, which returns its errors. Collective over them.
   Result<MPI_Comm> make_communicator(const std::vector<int>& ranks) LOCKSTEP_EXCLUDES(mutex_);
 
-  // Groups in use, and how long the exit of this process waits for the other ranks' when none is left.
+  // Count groups in use. `timeout`: how long the exit of this process waits for that of other ranks, once all are left.
   void enter_group(std::chrono::milliseconds timeout) LOCKSTEP_EXCLUDES(mutex_);
   void leave_group() LOCKSTEP_EXCLUDES(mutex_);
-  // After this the process ends without finalising: some rank will not get there.
+  // From now on this process ends without finalising: some rank will not reach its exit.
   void give_up_finalising() LOCKSTEP_EXCLUDES(mutex_);
-  // Memory that MPI may still use: kept until the process ends.
+  // Keeps memory that MPI may still use until the process ends.
   void keep_for_ever(std::vector<at::Tensor> tensors) LOCKSTEP_EXCLUDES(mutex_);
 
  private:

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Short waits spin, giving the core to whoever wants it; long ones sleep.
+// Short waits spin and yield the core to other threads; long ones sleep.
 class Backoff {
  public:
   void pause() {
@@ -50,7 +50,7 @@ std::string MpiWork::name() const {
 }
 
 void MpiWork::finish_by(Deadline deadline) {
-  for (Backoff backoff; !progress(); backoff.pause()) {
+  for (Backoff backoff; !settle_if_done(); backoff.pause()) {
     if (const Status health = group_->health(); !health.ok()) {
       settle(health);
     } else if (deadline.expired()) {
@@ -59,27 +59,27 @@ void MpiWork::finish_by(Deadline deadline) {
   }
 }
 
-bool MpiWork::progress() {
+bool MpiWork::settle_if_done() {
   if (is_settled()) return true;
   Status status;
   {
     MutexLock lock(pending_mutex_);
     bool all_done = false;
-    status = test(all_done);
+    status = test_all(all_done);
     if (status.ok() && !all_done) return false;
   }
   settle(status);
-  // A message of the wrong size has been received all the same, and concerns nobody else. Nor does what was told
-  // before.
+  // A message of the wrong size was received nevertheless, and concerns no other rank. A barrier only repeats the error
+  // of an earlier work.
   const bool harmless = is_receive() || is_barrier() ? status.code() == ErrorCode::kMismatch : false;
   if (!status.ok() && !harmless) group_->break_with(status.with_context(operation_));
   return true;
 }
 
-Status MpiWork::test(bool& all_done) {
+Status MpiWork::test_all(bool& all_done) {
   bool earlier_done = true;
   if (pending_.earlier != nullptr) {
-    for (const GroupWorkPtr& work : *pending_.earlier) earlier_done = work->advance() && earlier_done;
+    for (const GroupWorkPtr& work : *pending_.earlier) earlier_done = work->test() && earlier_done;
   }
   LOCKSTEP_RETURN_IF_ERROR(test_requests(all_done));
   all_done = all_done && earlier_done;
@@ -111,7 +111,7 @@ Status MpiWork::test_requests(bool& all_done) {
   return {};
 }
 
-// MPI itself objects to longer messages only.
+// MPI itself reports messages that are too long, but not those that are too short.
 Status MpiWork::check_received(const MPI_Status& status) const {
   MPI_Count bytes = 0;
   LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x"));
@@ -130,8 +130,8 @@ void MpiWork::time_out() {
   group_->break_with(Status(ErrorCode::kTimeout, fmt::format("{} timed out", operation_)));
 }
 
-bool MpiWork::advance() {
-  if (progress()) return true;
+bool MpiWork::test() {
+  if (settle_if_done()) return true;
   if (!group_->error().ok()) {
     settle(group_->health());
   } else if (deadline_.expired()) {
@@ -141,7 +141,7 @@ bool MpiWork::advance() {
 }
 
 void MpiWork::give_up() {
-  if (!progress()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
+  if (!settle_if_done()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
 }
 
 void MpiWork::conclude(const Status& status) {
@@ -174,7 +174,7 @@ int MpiWork::sourceRank() const {
 }
 
 void MpiWork::abort() {
-  if (!advance()) {
+  if (!test()) {
     group_->break_with(Status(ErrorCode::kAborted, fmt::format("{} aborted its {}", group_->who(), operation_)));
   }
 }

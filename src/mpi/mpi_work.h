@@ -1,6 +1,6 @@
-// The c10d::Work of backend mpi: one or more requests of MPI that count as one. There is no progress thread: requests
-// move on inside wait() and isCompleted() of any work, inside later calls of the group, and, once a future was asked
-// for, in a thread of the group.
+// The c10d::Work of backend mpi: one or more of MPI's requests that count as one. There is no progress thread: wait()
+// and isCompleted() of any work make progress, and so do later calls of the group. Once somebody has asked for a
+// future, a thread of the group does too.
 #pragma once
 
 #include <mpi.h>
@@ -26,16 +26,16 @@ class MpiWork final : public GroupWork {
     std::vector<std::shared_ptr<const void>> layouts = {};  // counts and offsets that MPI reads
     std::vector<std::function<void()>> finishers = {};      // from MPI's memory to the outputs
     Deadline deadline = Deadline::never();
-    WorksUnderWay::Shared earlier = nullptr;  // of a barrier: what must be settled first
+    WorksUnderWay::Shared earlier = nullptr;  // of a barrier: works that must be settled first
   };
 
-  // Work that is done.
+  // For an operation that is done.
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs);
-  // Work that was started.
+  // For operations that were started.
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, Pending pending);
   ~MpiWork() override;
 
-  bool advance() override;
+  bool test() override;
   void finish_by(Deadline deadline) override;
   void give_up() override;
   int sourceRank() const override;
@@ -44,9 +44,9 @@ class MpiWork final : public GroupWork {
 
  private:
   bool is_receive() const { return opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE; }
-  // Settles when the requests are done or one has failed; answers whether the work is settled.
-  bool progress() LOCKSTEP_EXCLUDES(pending_mutex_);
-  Status test(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
+  // Settles the work when all requests are done or one has failed. Returns whether it is settled.
+  bool settle_if_done() LOCKSTEP_EXCLUDES(pending_mutex_);
+  Status test_all(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
   Status test_requests(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
   Status check_received(const MPI_Status& status) const;
   void time_out();

@@ -1,10 +1,11 @@
-// The methods of ProcessGroupMpi that send and receive, and the barrier that is made of such.
+// The methods of ProcessGroupMpi that send and receive, and the monitored barrier, which uses messages.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
@@ -12,16 +13,14 @@
 namespace lockstep {
 namespace {
 
-constexpr int kFromAny = -1;  // Message::peer
-
-// The largest tag is kept for monitored_barrier.
+// The largest tag is reserved for monitored_barrier.
 int own_tag(MPI_Comm communicator) {
   MpiRuntime& runtime = MpiRuntime::of_process();
   MutexLock lock(runtime.mutex());
   void* value = nullptr;
   int found = 0;
   if (runtime.is_usable()) MPI_Comm_get_attr(communicator, MPI_TAG_UB, static_cast<void*>(&value), &found);
-  return found != 0 ? *static_cast<int*>(value) : 32767;  // what every MPI has
+  return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
 }
 
 void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
@@ -40,43 +39,12 @@ void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag)
 
 }  // namespace
 
-void ProcessGroupMpi::check_message(const CallChecks& checks, const Message& message) const {
+void ProcessGroupMpi::check_limits(const char* operation, const Message& message) const {
+  const CallChecks checks(who(), operation, size_);
   check_movable(checks, message.tensor, "tensor");
   static_cast<void>(mpi_count(checks, message.tensor.numel()));
   const int limit = own_tag(group_->communicator());
-  if (message.tag < 0 || message.tag >= limit) {
-    checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
-  }
-}
-
-void ProcessGroupMpi::check_send(const Message& message) const {
-  const CallChecks checks(group_->who(), "send", size_);
-  checks.check_readable(message.tensor, "tensor");
-  checks.check_peer(message.peer, "destination");
-  check_message(checks, message);
-}
-
-void ProcessGroupMpi::check_receive(const Message& message) const {
-  const CallChecks checks(group_->who(), "recv", size_);
-  checks.check_writable(message.tensor, "tensor");
-  if (message.peer != kFromAny) checks.check_peer(message.peer, "source");
-  check_message(checks, message);
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::send(Tensors& tensors, int destination, int tag) {
-  const CallChecks checks(group_->who(), "send", size_);
-  return send_async({checks.only(tensors, "tensors", "takes a single tensor"), destination, tag});
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::recv(Tensors& tensors, int source, int tag) {
-  const CallChecks checks(group_->who(), "recv", size_);
-  checks.check_peer(source, "source");
-  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), source, tag});
-}
-
-ProcessGroupMpi::WorkPtr ProcessGroupMpi::recvAnysource(Tensors& tensors, int tag) {
-  const CallChecks checks(group_->who(), "recv", size_);
-  return receive_async({checks.only(tensors, "tensors", "takes a single tensor"), kFromAny, tag});
+  if (message.tag >= limit) checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
@@ -87,7 +55,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) {
-  const bool from_any = message.peer == kFromAny;
+  const bool from_any = message.peer == kAnySource;
   MpiCall call(group_, "recv", rank_,
                {from_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, /*async=*/true,
                 timeout_or_default(message.timeout)});
@@ -96,7 +64,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) 
   return call.work({message.tensor});
 }
 
-// Rank 0 hears from everyone, and tells everyone that it has heard from who is missing.
+// Every rank reports to rank 0, which then tells all that did so which ranks are missing.
 void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
   const auto timeout = timeout_or_default(opts.timeout);
   const at::Tensor missing = at::zeros({size_}, at::kInt);
@@ -109,7 +77,7 @@ void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*
   }
   std::vector<int> names;
   for (int rank = 0; rank < size_; ++rank) {
-    if (missing[rank].item<int>() != 0) names.push_back(request_.global_ranks[rank]);
+    if (missing[rank].item<int>() != 0) names.push_back(global_rank(rank));
   }
   if (names.empty()) return;
   const Status status(ErrorCode::kTimeout, fmt::format("rank(s) {} of the world did not come within {} ms",
@@ -138,7 +106,7 @@ void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::
   for (const WorkPtr& answer : answers) answer->wait(timeout);
 }
 
-// Without a deadline of its own: that of the barrier counts.
+// Has no deadline of its own: the barrier's counts.
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
   MpiCall call(group_, "monitored_barrier", rank_,
                {c10d::OpType::UNKNOWN, /*async=*/true, std::chrono::milliseconds(-1)});

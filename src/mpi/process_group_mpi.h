@@ -1,47 +1,43 @@
 // ProcessGroupMpi: the MPI that started the job as a c10d::Backend.
 //
 // It keeps the rules of ProcessGroupLockstep (tensors, dtypes, blocking and asynchronous calls, in-place use, roots and
-// peers as ranks of the group, errors by argument checks before anything moves); these are different:
+// peers as ranks of the group, argument checks before anything moves), with these differences:
 //
-// Ranks that disagree about kinds, sizes or types of an operation are not all told: MPI finds some of it (parts too
-// long for their receiver), and that breaks the group on the rank that sees it; a collective with parts that are too
-// short leaves the rest of the output as it was. recv finds every wrong size, and leaves the group in order. A lost
-// rank is the business of mpirun, which ends the job. Running out of time breaks the group on this rank only.
+// Not all ranks are told when they disagree about kind, size or type of an operation. MPI finds slices that are too
+// long for their receiver, which breaks the group on the rank that sees it. After slices that are too short, the rest
+// of the output keeps its values. recv finds every wrong size and leaves the group usable. mpirun handles lost ranks:
+// it ends the job. A timeout breaks the group on this rank only.
 //
-// Sums are made in the order that MPI chooses: the same on every rank, but not the rank order of the lockstep engine.
-// AVG is the sum divided once; PREMUL_SUM multiplies, rounding, before it adds. At most 2^31 - 1 elements a call.
-// Quantized tensors are not moved. Tags go up to what MPI allows, less one.
+// MPI chooses the order of sums: the same on every rank, but not the rank order of the lockstep engine. AVG divides the
+// sum once; PREMUL_SUM multiplies, with rounding, before it adds. A call takes at most 2^31 - 1 elements. Quantized
+// tensors are refused. The largest tag is one less than MPI's.
 //
 // Threads: any, as for ProcessGroupLockstep.
 #pragma once
 
-#include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "c10d/backend_plugin.h"
-#include "lockstep/c10d/point_to_point_backend.h"
+#include "lockstep/c10d/group_backend.h"
 #include "mpi/mpi_call.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {
 
-class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
+class ProcessGroupMpi final : public GroupBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Collective over the members. Throws kInvalidArgument when MPI knows these processes by other ranks, kTimeout naming
+  // Collective over the members. Throws kInvalidArgument when MPI has other ranks for these processes; kTimeout names
   // the members that did not come.
   static c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request);
   ~ProcessGroupMpi() override;
 
   const std::string getBackendName() const override { return "mpi"; }  // NOLINT(readability-const-return-type)
-  c10::intrusive_ptr<Options> getBackendOptions() override;
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
@@ -73,50 +69,36 @@ class ProcessGroupMpi final : public c10d::Backend, public PointToPointBackend {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
 
-  WorkPtr send(Tensors& tensors, int destination, int tag) override;
-  WorkPtr recv(Tensors& tensors, int source, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  void check_send(const Message& message) const override;
-  void check_receive(const Message& message) const override;
   WorkPtr send_async(const Message& message) override;
   WorkPtr receive_async(const Message& message) override;
 
   WorkPtr barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
-  // Rank 0 asks for everyone; when some do not come in time, every rank that came gets an error that names them.
+  // When some ranks do not come in time, every rank that came gets an error that names them.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks = false) override;
 
   std::uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
   void setSequenceNumberForGroup() override {}
 
-  bool supportsSplitting() const override { return true; }
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-                                          const c10::intrusive_ptr<Options>& opts) override;
-
   // Breaks the group on this rank.
   void abort() override;
   void shutdown() override { group_->leave(); }
-  c10d::ErrorType getError() override;
+  Status health() const override { return group_->error(); }
 
  private:
-  ProcessGroupMpi(BackendRequest request, std::shared_ptr<MpiGroup> group);
+  ProcessGroupMpi(Membership membership, std::shared_ptr<MpiGroup> group);
+  const std::string& who() const override { return group_->who(); }
+  void check_limits(const char* operation, const Message& message) const override;
+  c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
   template <typename CallOptions>
   MpiCall::Options options(c10d::OpType type, const CallOptions& opts) const {
     return {type, opts.asyncOp, timeout_or_default(opts.timeout)};
   }
-  std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
-    return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
-  }
-  void check_message(const CallChecks& checks, const Message& message) const;
   enum class Way { kSend, kReceive };
   WorkPtr barrier_message(const at::Tensor& tensor, int peer, Way way);
   // Sets missing[rank] for each rank that did not come.
   void lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing);
 
-  const BackendRequest request_;
   const std::shared_ptr<MpiGroup> group_;
-  std::atomic<std::chrono::milliseconds> timeout_;
-  Mutex mutex_;
-  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // by their members
 };
 
 }  // namespace lockstep

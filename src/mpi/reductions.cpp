@@ -13,24 +13,24 @@ namespace {
 
 using Reduction = CallChecks::Reduction;
 
-// What MPI has no word for: PREMUL_SUM multiplies what goes in, AVG divides what comes out.
+// MPI lacks PREMUL_SUM and AVG: the first multiplies inputs before a sum, the second divides the result after it.
 void multiply_first(const Reduction& reduction, const at::Tensor& memory) {
   const c10::AutoGradMode no_grad(false);
   if (reduction.op == comm::ReduceOp::kPremulSum) memory.mul_(reduction.factor);
 }
 
-// By the engine's own kernel, which knows all dtypes.
+// Uses the engine's kernel, which knows all dtypes.
 void divide_after(MpiCall& call, const Reduction& reduction, const at::Tensor& memory) {
   if (reduction.op != comm::ReduceOp::kAvg) return;
-  call.after([memory, type = reduction.type, world = static_cast<std::size_t>(call.world_size())] {
+  call.after([memory, type = reduction.type, size = static_cast<std::size_t>(call.group_size())] {
     std::byte* const sums = static_cast<std::byte*>(mpi_address(memory));
     const std::byte* const inputs[] = {sums};
-    comm::reduce({type, comm::ReduceOp::kAvg, 1.0, world}, inputs, std::span(&sums, 1), memory.numel());
+    comm::reduce({type, comm::ReduceOp::kAvg, 1.0, size}, inputs, std::span(&sums, 1), memory.numel());
   });
 }
 
-// What MPI reduces: memory of a tensor, or in place of it 64-bit integers where a mean of narrower ones is wanted,
-// whose sum could wrap. `reduction` is that of the tensor before, of the answer afterwards.
+// The memory that MPI reduces: that of the tensor, or a copy as 64-bit integers for AVG of narrower ones, whose sum
+// could wrap. On return `reduction` has the type of the result.
 at::Tensor operand(MpiCall& call, Reduction& reduction, const at::Tensor& memory) {
   const bool integers = comm::is_supported(reduction.type, comm::ReduceOp::kBand);
   if (reduction.op != comm::ReduceOp::kAvg || !integers || memory.element_size() == 8) return memory;
@@ -38,7 +38,7 @@ at::Tensor operand(MpiCall& call, Reduction& reduction, const at::Tensor& memory
   return call.input(memory.to(at::kLong), "tensor");
 }
 
-// The operand of what comes out.
+// The operand for an output.
 at::Tensor result(MpiCall& call, Reduction& reduction, const at::Tensor& memory) {
   const at::Tensor sum = operand(call, reduction, memory);
   divide_after(call, reduction, sum);
@@ -46,7 +46,7 @@ at::Tensor result(MpiCall& call, Reduction& reduction, const at::Tensor& memory)
   return sum;
 }
 
-// A copy where it will be multiplied, which must not show in the caller's tensor.
+// A copy if it will be multiplied: the caller's tensor must not change.
 at::Tensor reduce_input(MpiCall& call, const Reduction& reduction, const at::Tensor& tensor, const char* name) {
   at::Tensor memory = call.input(tensor, name);
   if (reduction.op != comm::ReduceOp::kPremulSum) return memory;
@@ -80,7 +80,7 @@ void start_all_reduces(MpiCall& call, const std::vector<at::Tensor>& tensors, co
   }
 }
 
-// Of inputs[i] to outputs[i].
+// From inputs[i] to outputs[i].
 void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList inputs, const c10d::ReduceOp& op) {
   std::vector<Reduced> all;
   for (const at::Tensor& output : outputs) {
@@ -89,7 +89,7 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
   for (std::size_t i = 0; i < all.size(); ++i) {
     call.check_readable(inputs[i], "input");
     call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.world_size(),
+    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
                         "world_size times those of `output`");
     all[i].from = reduce_input(call, all[i].reduction, inputs[i], "input");
     static_cast<void>(call.count(all[i].to.numel()));
@@ -111,7 +111,7 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
     check_sparse_sum(CallChecks(group_->who(), "all_reduce", size_), tensors.front(), opts);
-    sum_sparse(*this, {group_->who(), explain_ranks(request_.global_ranks)}, tensors.front(), opts);
+    sum_sparse(*this, {group_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<MpiWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   MpiCall call(group_, "all_reduce", rank_, options(c10d::OpType::ALLREDUCE, opts));
@@ -134,7 +134,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::R
   const int root = static_cast<int>(opts.rootRank);
   const bool here = rank_ == root;
   call.check_root_tensor(opts.rootTensor, tensors.size());
-  call.check_writable(tensor, "tensor");  // elsewhere too: what only the root refused would leave the others waiting
+  call.check_writable(tensor, "tensor");  // elsewhere too: if only the root refused it, the others would wait
   Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
   at::Tensor memory = here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, tensor, "tensor");
   const int count = call.count(memory.numel());

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "c10d/backend_plugin.h"
+#include "lockstep/c10d/backend_capabilities.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/store_adapter.h"
 
@@ -18,7 +19,7 @@ namespace {
                      fmt::format("backend nccl, group '{}', rank {}: {}", request.name, request.rank, text));
 }
 
-// The GPU that choose_device() gives to this rank.
+// The same GPU as choose_device() in c10d/backends.h returns.
 c10::Device find_gpu(const BackendRequest& request) {
   int count = 0;
   try {
@@ -38,6 +39,14 @@ c10::Device find_gpu(const BackendRequest& request) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(request.local_rank % count)};
 }
 
+class NcclBackend final : public c10d::ProcessGroupNCCL, public BackendCapabilities {
+ public:
+  using ProcessGroupNCCL::ProcessGroupNCCL;
+  bool receives_from_any() const override { return false; }
+  bool takes_strided_messages() const override { return false; }
+  bool has_monitored_barrier() const override { return false; }
+};
+
 c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
   const c10::Device gpu = find_gpu(request);
   c10::cuda::set_device(gpu.index());
@@ -45,9 +54,9 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
   options->timeout = request.timeout;
   options->group_name = request.name;
   options->global_ranks_in_group.assign(request.global_ranks.begin(), request.global_ranks.end());
-  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      c10::make_intrusive<StoreAdapter>(request.store, request.timeout), request.rank, request.world_size(), options);
-  // What has no tensors, such as a barrier, runs there.
+  auto group = c10::make_intrusive<NcclBackend>(c10::make_intrusive<StoreAdapter>(request.store, request.timeout),
+                                                request.rank, request.group_size(), options);
+  // Operations without tensors, such as a barrier, run on it.
   group->setBoundDeviceId(gpu);
   return group;
 }
@@ -55,7 +64,7 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
 }  // namespace
 }  // namespace lockstep
 
-// The one symbol that this library shows; see c10d/backend_plugin.h.
+// The only symbol that this library exports; see c10d/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
   static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create};
   return &plugin;

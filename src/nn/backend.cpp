@@ -1,12 +1,13 @@
 #include "backend.h"
 
+#include "lockstep/c10d/backend_capabilities.h"
+
 namespace lockstep::nn_detail {
 
 Backend::Backend(ProcessGroup group, torch::Device device)
-    : backend_((group ? group : default_group())->getBackend(device.type())), device_(device) {
-  const std::string name = backend_->getBackendName();
-  has_avg_ = name == "lockstep" || name == "nccl" || name == "mpi";
-}
+    : backend_((group ? group : default_group())->getBackend(device.type())),
+      device_(device),
+      has_avg_(capabilities_of(*backend_).has_avg()) {}
 
 torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
   const auto options = torch::TensorOptions().dtype(dtype).device(device_);
@@ -45,7 +46,7 @@ std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat)
   const torch::Tensor lengths =
       all_gather(torch::tensor({flat.numel()}, torch::TensorOptions().dtype(torch::kInt64).device(device_))).cpu();
   const std::int64_t longest = lengths.max().item<std::int64_t>();
-  // Padded to the longest: every backend gathers equal sizes.
+  // Padded to the longest: all backends gather equal sizes, not all gather others.
   torch::Tensor padded = torch::zeros({longest}, flat.options());
   padded.narrow(0, 0, flat.numel()).copy_(flat);
   const torch::Tensor all = all_gather(padded);

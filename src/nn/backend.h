@@ -1,5 +1,4 @@
-// The few c10d calls that nn makes, straight on the backend of a tensor's device: the CPU engine, NCCL and MPI serve
-// alike.
+// The few c10d calls that nn makes, on the backend of a tensor's device: the CPU engine, NCCL, MPI or another.
 #pragma once
 
 #include <torch/types.h>
@@ -18,16 +17,16 @@ class Backend {
   int world_size() const { return backend_->getSize(); }
   const torch::Device& device() const { return device_; }
 
-  // A flat tensor, zeros, in memory that collectives use without a copy if the backend has such.
+  // A flat tensor of zeros. If the backend has memory that collectives use without a copy, it is there.
   torch::Tensor allocate(std::int64_t elements, torch::Dtype dtype) const;
 
-  // Starts making `flat` the mean over ranks. Backends without AVG divide first.
+  // Starts an all-reduce that makes `flat` the mean over ranks. For backends without AVG it divides first.
   c10::intrusive_ptr<c10d::Work> start_mean(const torch::Tensor& flat) const;
   c10::intrusive_ptr<c10d::Work> start_broadcast(const torch::Tensor& tensor, int root) const;
   void broadcast(const torch::Tensor& tensor, int root) const;
-  // [world, n] from everyone's [n].
+  // [world_size, n] from the [n] of every rank.
   torch::Tensor all_gather(const torch::Tensor& flat) const;
-  // Everyone's flat tensor, of any length.
+  // The flat tensor of every rank; lengths may differ.
   std::vector<torch::Tensor> all_gather_uneven(const torch::Tensor& flat) const;
 
  private:

@@ -11,7 +11,7 @@ constexpr std::size_t kLine = 64;
 struct Open {
   std::vector<std::size_t> members;
   std::size_t bytes = 0;
-  std::size_t last = 0;  // place in the order of its last member: when it becomes complete
+  std::size_t last = 0;  // position of its last member in the order: when it becomes complete
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ class CompressHook final : public CommHook {
  private:
   torch::Dtype dtype_;
   ProcessGroup group_;
-  std::map<std::size_t, torch::Tensor> compressed_;  // by bucket; kept, so that no pass allocates
+  std::map<std::size_t, torch::Tensor> compressed_;  // by bucket; kept so that later passes do not allocate
 };
 
 class NoopHook final : public CommHook {

@@ -10,7 +10,7 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// The flag outlives the pointer: memory is still allocated and freed while a thread's objects are destroyed.
+// The flag outlives the pointer: a thread still allocates and frees memory while its objects are destroyed.
 thread_local bool any_active = false;
 struct Active {
   std::weak_ptr<GradientPlacement> placement;
@@ -18,19 +18,19 @@ struct Active {
 };
 thread_local Active active;
 
-// Memory of slots that tensors own now, for the deleter, which gets nothing but the address.
+// The slots that tensors own now, by address: the deleter gets nothing else.
 class Occupied {
  public:
   // Forks free tensors too.
-  Occupied() { hold_during_forks(mutex_); }
+  Occupied() { hold_during_forks(mutex_.native()); }
 
-  void add(std::shared_ptr<Slot> slot) {
-    const std::lock_guard lock(mutex_);
+  void add(std::shared_ptr<Slot> slot) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     slots_[slot->data] = std::move(slot);
   }
-  bool remove(void* data) {
-    std::shared_ptr<Slot> slot;  // destroyed after the lock is gone: it may free the bucket
-    const std::lock_guard lock(mutex_);
+  bool remove(void* data) LOCKSTEP_EXCLUDES(mutex_) {
+    std::shared_ptr<Slot> slot;  // destroyed after the unlock: that may free the bucket
+    MutexLock lock(mutex_);
     const auto found = slots_.find(data);
     if (found == slots_.end()) return false;
     slot = std::move(found->second);
@@ -40,8 +40,8 @@ class Occupied {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<void*, std::shared_ptr<Slot>> slots_;
+  Mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Slot>> slots_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Occupied& occupied() {
@@ -56,7 +56,7 @@ class PlacingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     if (!any_active || bytes < GradientPlacement::kMinBytes) return base_->allocate(bytes);
-    // Gradients come from backward passes; activations, which live long, must not land in a slot.
+    // Gradients come from backward passes. Activations live long and must not get a slot.
     if (torch::autograd::get_current_graph_task_id() < 0) return base_->allocate(bytes);
     const auto placement = active.placement.lock();
     if (!placement || !placement->is_this_process() || !placement->is_active_here()) return base_->allocate(bytes);
@@ -70,7 +70,7 @@ class PlacingAllocator final : public c10::Allocator {
     return plain;
   }
 
-  // Callers of raw_allocate hand the bare address back to this.
+  // Callers of raw_allocate pass the bare address to this.
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { base_->copy_data(to, from, bytes); }
 
@@ -96,7 +96,7 @@ void install_once() {
 void GradientPlacement::begin() {
   install_once();
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     thread_ = std::this_thread::get_id();
     counts_.clear();
     seen_.clear();
@@ -107,7 +107,7 @@ void GradientPlacement::begin() {
 
 void GradientPlacement::end() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     thread_ = {};
   }
   if (active.placement.lock().get() != this) return;  // another model has begun since
@@ -116,12 +116,12 @@ void GradientPlacement::end() {
 }
 
 bool GradientPlacement::is_active_here() {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return thread_ == std::this_thread::get_id();
 }
 
 void GradientPlacement::learn(std::size_t index, const void* data, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto seen = seen_.find(data);
   if (seen == seen_.end() || seen->second.bytes != bytes) return;
   const Allocation now = seen->second;
@@ -135,16 +135,16 @@ void GradientPlacement::learn(std::size_t index, const void* data, std::size_t b
 }
 
 void GradientPlacement::set_slot(std::size_t index, std::shared_ptr<Slot> slot) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   slots_[index] = std::move(slot);
 }
 
 std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = parameter_of_.find({bytes, counts_[bytes]});
   if (found == parameter_of_.end()) return nullptr;
   const std::shared_ptr<Slot>& slot = slots_[found->second];
-  // A gradient that exists is added to in place: its memory must not be handed out.
+  // Autograd adds to an existing gradient in place: its memory must not be given away.
   if (!slot || slot->bytes != bytes || parameters_[found->second].grad().defined()) return nullptr;
   if (slot->busy.exchange(true, std::memory_order_acq_rel)) return nullptr;
   seen_[slot->data] = {bytes, counts_[bytes]++};
@@ -152,7 +152,7 @@ std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
 }
 
 void GradientPlacement::note(std::size_t bytes, const void* data) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   seen_[data] = {bytes, counts_[bytes]++};
 }
 

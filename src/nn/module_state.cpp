@@ -10,13 +10,13 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// As much as is sent in one block.
+// Parameters and buffers are sent in blocks of about this size.
 constexpr std::size_t kBlockBytes = std::size_t{32} << 20;
 
 std::string shape_of(const torch::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.scalar_type() << ' ' << tensor.sizes();
-  // Gradients are added up element by element in memory: channels-last models do not go with others.
+  // Gradients are summed in the order of memory: all ranks need the same strides (channels-last or not).
   if (!tensor.is_contiguous()) text << " strides " << tensor.strides();
   return text.str();
 }
@@ -31,6 +31,13 @@ std::string describe(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers())
     text += fmt::format("buffer '{}': {}\n", item.key(), shape_of(item.value()));
   return text;
+}
+
+// FNV-1a: the same in every build, unlike std::hash.
+std::int64_t fingerprint(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return static_cast<std::int64_t>(hash);
 }
 
 torch::Tensor as_bytes(const std::string& text, torch::Device device) {
@@ -66,9 +73,10 @@ std::string first_difference(const std::vector<std::vector<std::string>>& by_ran
 
 void check_same_model(const torch::nn::Module& module, const Backend& backend) {
   const std::string mine = describe(module);
-  const auto fingerprint = static_cast<std::int64_t>(std::hash<std::string>()(mine));
   const torch::Tensor all =
-      backend.all_gather(torch::tensor({fingerprint}, torch::TensorOptions().dtype(torch::kInt64)).to(backend.device()))
+      backend
+          .all_gather(
+              torch::tensor({fingerprint(mine)}, torch::TensorOptions().dtype(torch::kInt64)).to(backend.device()))
           .cpu();
   if ((all == all[0][0]).all().item<bool>()) return;
   std::vector<std::vector<std::string>> by_rank;

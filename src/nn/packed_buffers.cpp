@@ -11,7 +11,7 @@ std::int64_t padded(std::int64_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
-// An expanded buffer's elements once each: writing all of them would write some memory several times.
+// Each element of an expanded buffer once: writing all of them would write some memory several times.
 torch::Tensor distinct(torch::Tensor tensor) {
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
     if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
@@ -19,7 +19,7 @@ torch::Tensor distinct(torch::Tensor tensor) {
   return tensor;
 }
 
-// Whether its bytes are its elements, one after the other.
+// Whether its memory holds its elements, one after the other.
 bool is_plain_memory(const torch::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -71,7 +71,7 @@ void PackedBuffers::copy(bool pack) {
 void PackedBuffers::start(int source) {
   if (empty()) return;
   finish();
-  check_unchanged();  // whoever sends, on every rank
+  check_unchanged();  // on every rank, not only on the source
   source_ = source;
   if (backend_.rank() == source) copy(/*pack=*/true);
   work_ = backend_.start_broadcast(packed_, source);

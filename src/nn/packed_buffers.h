@@ -1,4 +1,4 @@
-// PackedBuffers: a model's buffers (running means and the like), sent from one rank to all as one block of bytes.
+// PackedBuffers: sends a model's buffers (running means and the like) from one rank to all, as one block of bytes.
 #pragma once
 
 #include <torch/types.h>
@@ -17,11 +17,11 @@ class PackedBuffers {
   PackedBuffers(const Backend& backend, std::vector<NamedParameter> buffers);
 
   bool empty() const { return items_.empty(); }
-  // Throws when a buffer has another size or dtype than at first: its place in the block follows from these.
+  // Throws when a buffer has another size or dtype than at first: these define its place in the block.
   void check_unchanged() const;
   // Packs this rank's values if it is `source`, and starts the broadcast.
   void start(int source);
-  // Ends it and takes over what arrived. Does nothing when none was started.
+  // Waits for the broadcast and unpacks it. Does nothing if none was started.
   void finish();
 
  private:
@@ -29,7 +29,7 @@ class PackedBuffers {
     NamedParameter buffer;
     std::vector<std::int64_t> sizes;
     torch::Dtype dtype;
-    std::int64_t bytes = 0;  // of its elements that have memory of their own
+    std::int64_t bytes = 0;  // of its distinct elements
   };
 
   void copy(bool pack);

@@ -23,8 +23,8 @@ torch::Device device_of(const std::vector<NamedParameter>& parameters) {
       "DistributedDataParallel, or set requires_grad before wrapping it");
 }
 
-// Whether equal bytes in both mean equal elements: type, sizes, lazy conjugation and negation, strides (but those of
-// dimensions of size 1).
+// Whether equal bytes in both mean equal elements: compares dtype, sizes, lazy conjugation and negation, and strides
+// (except those of dimensions of size 1).
 bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   if (a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg()) return false;
@@ -38,8 +38,8 @@ bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && same_layout(a, b);
 }
 
-// The gradients of the first pass had memory of their own until they moved into the buckets. Under `lockstep run`
-// malloc keeps what is freed, as the next step will need it; that it will never need.
+// The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
+// keep freed memory for the next step, but no later step needs this memory.
 void return_freed_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -57,6 +57,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
                       parameter.tensor.device(), ", others are on ", backend_.device(),
                       "; all parameters must be on one device");
     Entry entry;
+    entry.index = entries_.size();
     entry.name = std::move(parameter.name);
     entry.parameter = parameter.tensor;
     entry.sizes = parameter.tensor.sizes().vec();
@@ -71,7 +72,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
 }
 
 void Reducer::Impl::attach_hooks() {
-  if (backend_.world_size() == 1 && !comm_hook_) return;  // the gradients are their own mean
+  if (backend_.world_size() == 1 && !comm_hook_) return;  // its gradients are the mean already
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (entry.accumulator) continue;
@@ -84,8 +85,8 @@ void Reducer::Impl::attach_hooks() {
   }
 }
 
-// The memory of buckets that are still being reduced (a pass ended with an exception) stays with the operation until it
-// is over. Gradients in it are dropped: nobody could tell what they hold, nor when they change.
+// A pass may end with an exception while buckets are still being reduced. Each operation keeps its bucket's memory
+// until it is over. Gradients in it are dropped: their values, and when these change, are unknown.
 void Reducer::Impl::drop_unfinished_gradients() {
   for (const Bucket& bucket : buckets_) {
     if (!bucket.work && !bucket.finish) continue;
@@ -97,11 +98,11 @@ void Reducer::Impl::drop_unfinished_gradients() {
 }
 
 void Reducer::Impl::detach_hooks() {
+  MutexLock lock(mutex_);
   drop_unfinished_gradients();
-  for (std::size_t index = 0; index < entries_.size(); ++index) {
-    const Entry& entry = entries_[index];
+  for (Entry& entry : entries_) {
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
-    if (entry.slot) placement_learner_->set_slot(index, nullptr);
+    if (entry.slot) placement_learner_->set_slot(entry.index, nullptr);
   }
   if (placement_learner_) placement_learner_->end();
 }
@@ -118,7 +119,7 @@ void Reducer::Impl::check_sizes() const {
   buffers_.check_unchanged();
 }
 
-// Places in buckets, and what other ranks send, follow from what the parameters were at first.
+// The layout of buckets, here and on other ranks, follows from the parameters as they were at first.
 void Reducer::Impl::check_unchanged(const Entry& entry) const {
   const auto check = [&](const char* what, const torch::Tensor& tensor) {
     const bool same = tensor.sizes() == entry.sizes && tensor.scalar_type() == entry.info.dtype &&
@@ -137,15 +138,15 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
 }
 
 void Reducer::Impl::before_forward(bool synchronise) {
-  const std::lock_guard lock(mutex_);
-  if (pass_is_running()) return;  // part of a backward pass: a checkpointed segment is computed again
+  MutexLock lock(mutex_);
+  if (pass_is_running()) return;  // inside a backward pass: a checkpointed segment is computed again
   abandon_pass();
   synchronise_ = synchronise;
   if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
 }
 
 void Reducer::Impl::on_gradient(std::size_t index) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   record_ready(index);
   if (!synchronise_) return;
   Entry& entry = entries_[index];
@@ -169,7 +170,7 @@ void Reducer::Impl::on_gradient(std::size_t index) {
               entry.expected,
               ". If parts of the model run backward several times in a "
               "pass (reentrant checkpointing), make the first pass do the same, or use no_sync() for all but the last");
-  place(index, /*shadow=*/false);
+  place(entry, /*shadow=*/false);
   if (entry.arrivals == entry.expected) --bucket.pending;
   entry.ready = true;
   start_complete_buckets();
@@ -184,7 +185,7 @@ void Reducer::Impl::record_ready(std::size_t index) {
   placement_learner_->learn(index, gradient.const_data_ptr(), gradient.nbytes());
 }
 
-// What an exception in the middle of a backward pass left behind. Other ranks may still be reducing in our buckets.
+// Cleans up after an exception in a backward pass. Other ranks may still be reducing this rank's buckets.
 void Reducer::Impl::abandon_pass() {
   in_pass_ = false;
   for (Bucket& bucket : buckets_) {
@@ -213,7 +214,7 @@ void Reducer::Impl::start_pass() {
   end_of_pass_ = end_of_pass;
   torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this(), end_of_pass] {
     if (const auto impl = self.lock()) {
-      const std::lock_guard lock(impl->mutex_);
+      MutexLock lock(impl->mutex_);
       impl->finish_pass(/*shadow=*/false);
     }
   });
@@ -222,7 +223,7 @@ void Reducer::Impl::start_pass() {
 }
 
 void Reducer::Impl::shadow_pass() {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   abandon_pass();
   next_bucket_ = 0;
   ready_order_.clear();
@@ -232,19 +233,19 @@ void Reducer::Impl::shadow_pass() {
   finish_pass(/*shadow=*/true);
 }
 
-// Brings the gradient to its place in the bucket, where it usually is already.
-void Reducer::Impl::place(std::size_t index, bool shadow) {
-  Entry& entry = entries_[index];
+// Moves the gradient to its place in the bucket, if it is not there already.
+void Reducer::Impl::place(Entry& entry, bool shadow) {
   torch::Tensor& gradient = entry.parameter.mutable_grad();
-  if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();  // no rank's was in the first pass
+  if (gradient.defined() && gradient.is_sparse())
+    gradient = gradient.to_dense();  // in the first pass it was sparse on no rank
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
-  used_.mutable_data_ptr<float>()[index] = used ? 1.0F : 0.0F;
+  used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
   const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
   if (used && same_memory(gradient, entry.view)) {
     ++placed_now_;
   } else {
-    // Another tensor lives where this gradient belongs: autograd's allocations differed from those of earlier passes.
+    // Another tensor is in this gradient's slot: autograd's allocations differ from those of earlier passes.
     if (!in_place && entry.slot && entry.slot->busy.load(std::memory_order_acquire)) relocate(buckets_[entry.bucket]);
     const torch::NoGradGuard no_grad;
     if (!used) {
@@ -259,7 +260,7 @@ void Reducer::Impl::place(std::size_t index, bool shadow) {
 void Reducer::Impl::copy_to_view(Entry& entry) {
   const torch::Tensor& gradient = entry.parameter.grad();
   if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
-    entry.view.copy_(gradient.clone());  // there already, in another order of elements or lazily conjugated
+    entry.view.copy_(gradient.clone());  // same memory, but another order of elements, or lazily conjugated
   } else if (gradient.is_cpu() && same_layout(gradient, entry.view)) {
     std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
   } else {
@@ -267,7 +268,7 @@ void Reducer::Impl::copy_to_view(Entry& entry) {
   }
 }
 
-// A fresh buffer for the bucket; the old one lives on with the tensors in it.
+// Gives the bucket a new buffer. The old one lives as long as the tensors in it.
 void Reducer::Impl::relocate(Bucket& bucket) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor old = bucket.buffer;
@@ -310,7 +311,8 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
 
 void Reducer::Impl::finish_pass(bool shadow) {
   in_pass_ = false;
-  // From here on buckets are being reduced whose parameters may have no gradient yet: nothing may be put there.
+  // From here on, all buckets are being reduced, even if some parameters have no gradient yet: no tensor may get a
+  // slot.
   if (placement_learner_) placement_learner_->end();
   const bool first = !built_;
   if (first) build_buckets();
@@ -320,7 +322,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
     if (entry.info.sparse) {
       used_.mutable_data_ptr<float>()[i] = entry.parameter.grad().defined() && !shadow ? 1.0F : 0.0F;
     } else if (first || shadow || !entry.ready) {
-      place(i, shadow);  // in the first pass all, later those that no gradient reached: what they have, or zeros
+      place(entry, shadow);  // in the first pass all; later those without a new gradient: their old one, or zeros
     }
   }
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
@@ -337,7 +339,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
   placed_ = placed_now_;
   gradients_ = entries_.size();
   if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
-  // Last, so that the other ranks are not left waiting.
+  // Last, so that the other ranks do not wait for this one if it throws.
   if (options_.static_graph && !first && !shadow) check_static_graph();
 }
 
@@ -351,7 +353,7 @@ void Reducer::Impl::finish_buckets() {
   }
 }
 
-// A hook may leave its result in a tensor of its own, or in a view of the bucket that is lazily conjugated.
+// A hook may put its result into another tensor, or into a lazily conjugated view of the bucket.
 void Reducer::Impl::take_over_result(Bucket& bucket) {
   const torch::Tensor result = bucket.for_hook->buffer().flatten();
   TORCH_CHECK_VALUE(result.numel() == bucket.buffer.numel(), "rank ", backend_.rank(), ": the communication hook left ",
@@ -392,7 +394,7 @@ void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
     own = own.to_sparse(1);
   }
   own = own.coalesce();
-  const std::int64_t sparse_dims = 1;  // an embedding's rows
+  const std::int64_t sparse_dims = 1;  // the rows of an embedding
   TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
               ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
               " sparse dimensions; only gradients that are sparse in rows are reduced");

@@ -1,4 +1,4 @@
-// The building of the buckets, once, at the end of the first pass.
+// Builds the buckets once, at the end of the first pass.
 #include <numeric>
 
 #include "reducer_impl.h"
@@ -10,7 +10,7 @@ std::size_t mebibytes(double amount) {
   return static_cast<std::size_t>(amount * 1024 * 1024);
 }
 
-// The strides that autograd wants a gradient to have: the parameter's, when they leave no holes.
+// The strides that autograd gives a gradient: the parameter's if these leave no holes, else contiguous ones.
 std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return torch::empty(parameter.sizes(), torch::TensorOptions().device(torch::kMeta)).strides().vec();
@@ -18,8 +18,8 @@ std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
 
 }  // namespace
 
-// Rank 0's order, for all; what it has not seen comes last, in reverse order of registration (roughly that of the
-// backward pass). Gradients that were sparse on any rank count as sparse.
+// Returns rank 0's order, on all ranks. Gradients that rank 0 did not have come last, in reverse order of registration
+// (roughly that of the backward pass). Gradients that were sparse on any rank count as sparse.
 std::vector<std::size_t> Reducer::Impl::agree_on_order() {
   std::vector<std::int64_t> mine;
   for (const std::size_t index : ready_order_) mine.push_back(static_cast<std::int64_t>(index));
@@ -78,7 +78,7 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
   std::size_t offset = 0;
   for (const std::size_t member : bucket.members) {
     Entry& entry = entries_[member];
-    // Shares the memory without being a view for autograd: optimizers detach gradients in place, which views refuse.
+    // Shares the memory, but is no view for autograd: optimizers detach gradients in place, which fails for views.
     entry.view = torch::empty({0}, bucket.buffer.options());
     entry.view.set_(bucket.buffer.storage(), static_cast<std::int64_t>(offset), entry.sizes,
                     gradient_strides(entry.parameter));

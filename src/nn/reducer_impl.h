@@ -1,4 +1,4 @@
-// What stands behind a Reducer. See include/lockstep/nn/reducer.h for the idea.
+// The implementation of Reducer. include/lockstep/nn/reducer.h explains the idea.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "backend.h"
 #include "buckets.h"
 #include "gradient_placement.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
 #include "packed_buffers.h"
 
@@ -25,23 +25,25 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
        const ReducerOptions& options);
 
   void attach_hooks();
-  void detach_hooks();
+  void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
-  void before_forward(bool synchronise);
+  void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
-  void shadow_pass();
-  std::size_t bucket_bytes() const;
-  PlacementStats placement() const { return {placed_, gradients_}; }
+  void shadow_pass() LOCKSTEP_EXCLUDES(mutex_);
+  // These two do not lock: a communication hook, which runs under the lock, may call them.
+  std::size_t bucket_bytes() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  PlacementStats placement() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return {placed_, gradients_}; }
 
  private:
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
 
-  struct Entry {  // one parameter
+  struct Entry {            // one parameter
+    std::size_t index = 0;  // in entries_
     std::string name;
     torch::Tensor parameter;
-    std::vector<std::int64_t> sizes;  // of the parameter, when it was handed over
+    std::vector<std::int64_t> sizes;  // of the parameter, at first
     AccumulatorPtr accumulator;
     std::uintptr_t hook = 0;
     nn_detail::GradientInfo info;
@@ -49,8 +51,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     torch::Tensor view;  // its place in the bucket
     std::shared_ptr<nn_detail::Slot> slot;
     bool ready = false;     // in this pass
-    int arrivals = 0;       // how often in this pass: several with reentrant backward passes
-    int expected = 1;       // arrivals of the pass that had most
+    int arrivals = 0;       // in this pass; more than one with reentrant backward passes
+    int expected = 1;       // the most arrivals of any pass
     bool in_first = false;  // was ready in the first pass
   };
 
@@ -65,30 +67,30 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   };
 
   // The backward pass.
-  void on_gradient(std::size_t index);
-  void start_pass();
-  bool pass_is_running() const { return in_pass_ && !end_of_pass_.expired(); }
-  void abandon_pass();
-  void drop_unfinished_gradients();
-  void finish_pass(bool shadow);
-  void record_ready(std::size_t index);
+  void on_gradient(std::size_t index) LOCKSTEP_EXCLUDES(mutex_);
+  void start_pass() LOCKSTEP_REQUIRES(mutex_);
+  bool pass_is_running() const LOCKSTEP_REQUIRES(mutex_) { return in_pass_ && !end_of_pass_.expired(); }
+  void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
+  void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
+  void finish_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void record_ready(std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void check_unchanged(const Entry& entry) const;
   [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
-  void place(std::size_t index, bool shadow);
+  void place(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void copy_to_view(Entry& entry);
-  void relocate(Bucket& bucket);
-  void start_bucket(Bucket& bucket, std::size_t index);
-  void start_complete_buckets();
-  void finish_buckets();
+  void relocate(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
+  void start_bucket(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
+  void start_complete_buckets() LOCKSTEP_REQUIRES(mutex_);
+  void finish_buckets() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
   void take_over_gradients(const torch::Tensor& used);
   void reduce_sparse(Entry& entry, bool shadow);
   void check_static_graph() const;
 
   // The buckets.
-  void build_buckets();
-  std::vector<std::size_t> agree_on_order();
-  void build_bucket(const std::vector<std::size_t>& members);
+  void build_buckets() LOCKSTEP_REQUIRES(mutex_);
+  std::vector<std::size_t> agree_on_order() LOCKSTEP_REQUIRES(mutex_);
+  void build_bucket(const std::vector<std::size_t>& members) LOCKSTEP_REQUIRES(mutex_);
   void assign_views(Bucket& bucket);
 
   const ReducerOptions options_;
@@ -100,18 +102,22 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   int buffer_source_ = 0;
   std::function<void()> before_pass_;
 
-  std::mutex mutex_;  // hooks may run in several autograd threads (one per device)
-  bool synchronise_ = true;
-  bool in_pass_ = false;
-  std::weak_ptr<const char> end_of_pass_;  // lives as long as the engine will call finish_pass
-  bool built_ = false;
-  std::vector<std::size_t> ready_order_;
-  std::vector<Bucket> buckets_;
-  std::size_t next_bucket_ = 0;
-  torch::Tensor used_;  // [parameters] on the CPU, 1 where this rank has a gradient; then the mean over ranks
-  std::size_t placed_ = 0;
-  std::size_t gradients_ = 0;
-  std::size_t placed_now_ = 0;
+  // Hooks may run in several autograd threads, one per device. The mutex also guards what changes in `entries_` after
+  // the constructor.
+  Mutex mutex_;
+  bool synchronise_ LOCKSTEP_GUARDED_BY(mutex_) = true;
+  bool in_pass_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Lives as long as autograd will call finish_pass.
+  std::weak_ptr<const char> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool built_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Bucket> buckets_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::size_t next_bucket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  // [parameters] on the CPU: 1 where this rank has a gradient, then the mean over ranks.
+  torch::Tensor used_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::size_t placed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::size_t gradients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::size_t placed_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Shared parameters once, under their first name.
+// Parameters that require a gradient; shared ones once, under their first name.
 std::vector<NamedParameter> trainable(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
   std::unordered_set<const void*> seen;
@@ -76,12 +76,12 @@ void Replica::build_reducer() {
   options.bucket_cap_mb = options_.bucket_cap_mb;
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
-  reducer_.reset();  // its hooks go before new ones come
+  reducer_.reset();  // removes its hooks before new ones are added
   reducer_ = std::make_unique<Reducer>(
       known_, options_.broadcast_buffers ? buffers_of(*module_) : std::vector<NamedParameter>(), options_.process_group,
       options);
   reducer_->set_comm_hook(comm_hook_);
-  // Ranks that have finished meet every pass of the others; this tells them that there is one.
+  // Ranks that have finished a join take part in every pass of the others; this tells them of the pass.
   reducer_->set_before_pass([this] {
     if (!joining_) return;
     exchange_activity(/*active=*/true);
@@ -146,7 +146,7 @@ void Replica::finish_join() {
   }
   joining_ = false;
   reducer_->set_buffer_source(0);
-  // Ranks that had finished took no more steps; the last active one took all.
+  // Ranks that had finished took no more steps; `last_active_` took all of them.
   nn_detail::broadcast_state(*module_, backend_for(*module_, options_), last_active_);
 }
 

@@ -6,7 +6,7 @@
 namespace lockstep::test {
 namespace {
 
-// What a reduction of these dtypes is worked out in: torch lacks some operations on small and unsigned types.
+// The dtype to compute the expected reduction in: torch lacks some operations on small and unsigned types.
 torch::ScalarType wide(torch::ScalarType dtype) {
   if (dtype == torch::kComplexHalf) return torch::kComplexFloat;
   if (c10::isComplexType(dtype) || dtype == torch::kBool) return dtype;

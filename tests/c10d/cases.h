@@ -1,4 +1,4 @@
-// Inputs for collectives, in every kind of memory, and what torch's own operations make of them.
+// Inputs for collectives, in every kind of memory, and the results that torch's own operations give.
 #pragma once
 
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ struct Case {
   std::string text() const;
 };
 
-// A vector of c.dtype in c.memory: zeros, or those of `values`.
+// A vector of c.dtype in c.memory: zeros, or the elements of `values`.
 torch::Tensor make_zeros(const Case& c, std::int64_t size);
 torch::Tensor make_like(const Case& c, const torch::Tensor& values);
 
@@ -36,11 +36,11 @@ torch::Tensor make_like(const Case& c, const torch::Tensor& values);
 torch::Tensor values_of(torch::ScalarType dtype, std::int64_t size, int rank);
 std::vector<torch::Tensor> values_of_all(const Case& c);
 
-// The reduction of `inputs`, worked out by torch.
+// The reduction of `inputs`, computed by torch.
 torch::Tensor reduce_locally(const std::vector<torch::Tensor>& inputs, c10d::ReduceOp::RedOpType op, double factor = 1);
 
-// Every combination of some dtypes, sizes (0, 1, 3, 1000, 70000), kinds of memory, blocking and not; in an
-// instrumented build every fifth of them.
+// Every combination of some dtypes, sizes (0, 1, 3, 1000, 70000), kinds of memory, and both forms (blocking and not).
+// An instrumented build takes every fifth of them.
 void for_each_case(int rank, int world, const std::function<void(const Case&)>& check);
 
 }  // namespace lockstep::test

@@ -74,14 +74,14 @@ void check_all_gather_into_tensor(const Case& c) {
   const torch::Tensor output = make_zeros(c, c.size * c.world);
   RUN(c, all_gather_into_tensor, output, make_like(c, inputs[c.rank]));
   expect_equal(output, torch::cat(inputs), "all_gather_into_tensor " + c.text());
-  // In place: the input is this rank's part of the output.
+  // In place: the input is this rank's slice of the output.
   output.zero_();
   const torch::Tensor part = output.narrow(0, c.rank * c.size, c.size).copy_(inputs[c.rank]);
   RUN(c, all_gather_into_tensor, output, part);
   expect_equal(output, torch::cat(inputs), "all_gather_into_tensor in place " + c.text());
 }
 
-// Of two inputs: one of the case's, uneven, and a small one of another dtype.
+// With two inputs: an uneven one of the case, and a small one of another dtype.
 void check_all_gather_coalesced(const Case& c) {
   std::vector<std::vector<torch::Tensor>> outputs;
   for (int rank = 0; rank < c.world; ++rank) {
@@ -126,7 +126,7 @@ void check_scatter(const Case& c) {
   expect_equal(output, all[c.rank], "scatter " + c.text());
 }
 
-// Rank r's share for rank s is values_of(r + s).
+// Rank r's slice for rank s is values_of(r + s).
 void check_reduce_scatter(const Case& c) {
   std::vector<torch::Tensor> mine;
   std::vector<torch::Tensor> for_me;
@@ -180,7 +180,7 @@ void check_even_all_to_all(int rank, int world) {
                "even all_to_all_single");
 }
 
-// A ring, then everybody to the last rank, which does not know from whom.
+// A ring; then every rank sends to the last one, which receives from any source.
 void check_point_to_point(const Case& c) {
   if (c.world == 1) return;
   const int next = (c.rank + 1) % c.world;
@@ -216,12 +216,12 @@ void check_point_to_point(const Case& c) {
   EXPECT_EQ(static_cast<int>(senders.size()), c.world - 1);
 }
 
-// As torch compares it: it has no comparison of complex32.
+// In a dtype that torch can compare: it cannot compare complex32.
 torch::Tensor plain(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kComplexHalf ? tensor.to(torch::kComplexFloat) : tensor;
 }
 
-// Sums that their own type cannot hold. PyTorch's Gloo has no mean of integers at all.
+// AVG where the dtype cannot hold the sum. PyTorch's Gloo has no mean of integers at all.
 void check_means_of_integers(int rank, int world) {
   const std::map<torch::ScalarType, std::int64_t> largest{
       {torch::kByte, 255},     {torch::kChar, 127},          {torch::kShort, 32767},       {torch::kInt, 2147483647},
@@ -250,8 +250,8 @@ void check_means_of_integers(int rank, int world) {
   }
 }
 
-// Views that torch resolves when they are read: conjugates, negatives of imaginary parts, both at once, zeros without
-// memory. `make(values)` is such a view that holds `values`.
+// Views that torch resolves when it reads them: conjugates, negatives of imaginary parts, both at once, zeros without
+// memory. `make(values)` returns such a view with the elements of `values`.
 using MakeView = std::function<torch::Tensor(const torch::Tensor& values)>;
 
 void check_lazy_view(const Case& c, const std::string& name, torch::ScalarType dtype, const MakeView& make) {
@@ -365,7 +365,7 @@ void check_reductions(int rank, int world) {
   expect_equal(tensor, reduce_locally(inputs, Op::PREMUL_SUM, 0.5), "premul_sum");
 }
 
-// Strides and conjugation may differ between ranks: elements meet by index.
+// Strides and conjugation may differ between ranks: elements are matched by index.
 void check_mixed_layouts(int rank, int world) {
   const torch::Tensor values = torch::arange(24, torch::kFloat).reshape({4, 6});
   const torch::Tensor tensor = rank % 2 == 0 ? values.clone() : values.t().contiguous().t();
@@ -377,13 +377,13 @@ void check_mixed_layouts(int rank, int world) {
   all_reduce(conjugated);
   expect_equal(conjugated.resolve_conj(), complex_values.conj().resolve_conj() * world, "conjugated");
 
-  // Moved as bytes: dtypes without arithmetic.
+  // Dtypes without arithmetic are moved as bytes.
   const torch::Tensor eighths = (values + rank).to(at::kFloat8_e4m3fn);
   broadcast(eighths, world - 1);
   expect_equal(eighths.view(torch::kByte), (values + (world - 1)).to(at::kFloat8_e4m3fn).view(torch::kByte), "float8");
 }
 
-// Every rank has elements of its own and one in common.
+// Every rank has elements of its own and one that all have.
 void check_sparse(int rank, int world) {
   const torch::Tensor indices = torch::tensor({rank, world, rank}, torch::kLong).unsqueeze(0);
   const torch::Tensor tensor =
@@ -397,7 +397,7 @@ void check_sparse(int rank, int world) {
   expect_equal(none.to_dense(), torch::zeros({3, 2}), "sparse, empty");
 }
 
-// Everybody sends to everybody, itself too, first all sends and then all receives.
+// Every rank sends to every rank, itself included: first all sends, then all receives.
 void check_batch(int rank, int world) {
   std::vector<torch::Tensor> received;
   std::vector<PointToPoint> list;

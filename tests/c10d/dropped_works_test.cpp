@@ -1,4 +1,4 @@
-// Works that nobody keeps: what was started comes to its end all the same.
+// Works that nobody keeps: operations that were started end nevertheless.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void pass_barrier(Form form) {
   }
 }
 
-// One call of every collective, its work let go of; large enough for other ways than the inline one.
+// One call of every collective, whose work is dropped; too large to be sent inline.
 struct Calls {
   Calls(const Case& at) : c(at) {  // NOLINT(google-explicit-constructor)
     const auto inputs = values_of_all(c);
@@ -72,7 +72,7 @@ TEST(DroppedWorksMulti, AreDoneWhenABarrierIs) {
         calls.check();
       }
     }
-    // Barriers that nobody waits for lie between.
+    // With barriers between them that nobody waits for.
     const Calls first({torch::kFloat, 3, Memory::kStrided, true, rank, 2});
     for (int i = 0; i < 20; ++i) barrier_async();
     const Calls second({torch::kFloat, 40'000, Memory::kStrided, true, rank, 2});
@@ -132,11 +132,11 @@ TEST(DroppedWorksMulti, TheirErrorsAreTold) {
   run_world(2, [](int rank) {
     for (const Form form : {Form::kBlocking, Form::kWait, Form::kFuture}) {
       all_reduce_async(torch::ones({3 + rank}));
-      expect_error(ErrorCode::kMismatch, {"barrier", "an operation before it failed", "all_reduce of 4 float32"},
+      expect_error(ErrorCode::kMismatch, {"barrier", "an earlier operation failed", "all_reduce of 4 float32"},
                    [&] { pass_barrier(form); });
       barrier();
     }
-    // Who keeps the work asks it.
+    // The error of a work that is kept belongs to its owner, not to the barrier.
     const Work work = all_reduce_async(torch::ones({3 + rank}));
     barrier();
     expect_error(ErrorCode::kMismatch, {"all_reduce of 4 float32"}, [&] { work->wait(); });
@@ -153,7 +153,7 @@ TEST(DroppedWorksMulti, TheirErrorsAreTold) {
 TEST(DroppedWorksMulti, AreDoneWhenTheGroupIsLeft) {
   std::vector<torch::Tensor> tensors;
   run_world(2, [&tensors](int rank) {
-    // Longer than a rank that leaves waits for others that are at work already.
+    // Longer than a leaving rank waits for other ranks that take part already.
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     for (const int size : {3, 40'000}) {
       tensors.push_back(torch::full({size}, static_cast<float>(rank + 1)));

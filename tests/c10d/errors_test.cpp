@@ -1,4 +1,4 @@
-// Wrong calls: an error on every rank that says what is wrong, and a group that works on.
+// Wrong calls: every rank gets an error that says what is wrong, and the group stays usable.
 #include "lockstep/c10d/errors.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ void expect_usable(int world) {
   EXPECT_EQ(tensor[99].item<float>(), static_cast<float>(world));
 }
 
-// What ranks only see together.
+// Errors that only all ranks together can see.
 void check_disagreement(int rank, int world) {
   expect_error(ErrorCode::kMismatch, {c10::str("rank ", rank, ", group 'world', all_reduce"), "rank(s) 0", "rank(s) 1"},
                [&] { all_reduce(torch::ones({10 + rank})); });
@@ -26,7 +26,7 @@ void check_disagreement(int rank, int world) {
                [&] { all_reduce(torch::ones({5000}), {.op = rank == 1 ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM}); });
   expect_usable(world);
   expect_error(ErrorCode::kMismatch, {"broadcast"}, [&] { broadcast(torch::ones({10}), rank); });
-  // As many bytes everywhere.
+  // The same number of bytes on every rank.
   const torch::Tensor typed = torch::ones({4}, rank == 0 ? torch::kInt : torch::kFloat);
   expect_error(ErrorCode::kMismatch, {"rank(s) 0 called broadcast of 16 bytes of int32", "float32"},
                [&] { broadcast(typed, 0); });
@@ -47,7 +47,7 @@ void check_disagreement(int rank, int world) {
   expect_usable(world);
 }
 
-// What one rank sees alone: nothing has moved.
+// Errors that one rank sees alone: nothing has moved.
 void check_arguments(int rank, int world) {
   const torch::Tensor tensor = torch::ones({4, 4});
   const auto expect_rejected = [](std::initializer_list<std::string> pieces, const std::function<void()>& action) {
@@ -108,7 +108,7 @@ TEST(ErrorsMulti, LateRankIsNamedAndTheGroupBroken) {
         });
         expect_error(ErrorCode::kTimeout, {"barrier", "2"}, [&] { barrier({.group = another}); });
       }
-      barrier();  // rank 2 has not left its group before
+      barrier();  // until here rank 2 stays in its group
     }
     const ProcessGroup alone = new_group({0, 1, 2});
     if (rank == 0) {

@@ -1,4 +1,4 @@
-// A rank is killed: the others hear of it soon, with its number.
+// A rank is killed: the others soon get an error that names it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 namespace lockstep::test {
 namespace {
 
-// Runs all_reduce after all_reduce until an error comes, and writes down what came.
+// Repeats all_reduce until an error comes, and writes it to a file.
 void reduce_until_error(const std::filesystem::path& report) {
   const ProcessGroupGuard group;
   const torch::Tensor tensor = torch::ones({1 << 20});
@@ -53,7 +53,7 @@ TEST(KilledRankFault, SurvivorsGetAnErrorThatNamesIt) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
 }
 
-// Large messages follow one another from rank 0 to rank 1, of which `victim` is killed amid one of them.
+// Rank 0 sends large messages to rank 1, one after another; `victim` is killed during one of them.
 void die_amid_messages(int victim, bool in_arena) {
   run_processes_with_a_victim(
       2, victim,
@@ -69,7 +69,7 @@ void die_amid_messages(int victim, bool in_arena) {
         std::thread killer;
         if (rank == victim) {
           killer = std::thread([] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in the midst of what follows
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));  // during the following messages
             raise(SIGKILL);
           });
         }
@@ -100,7 +100,7 @@ TEST(LostMessageFault, ReceiverDiesWithinALargeMessageFromTheArena) {
   die_amid_messages(/*victim=*/1, /*in_arena=*/true);
 }
 
-// The error of a barrier that rank 1 does not live to see, whether somebody waits for its work or not.
+// Rank 1 dies before a barrier: the barrier's error, whether somebody waits for its work or not.
 std::string error_of_barrier(bool by_future) {
   const ProcessGroupGuard group;
   barrier();
@@ -136,7 +136,7 @@ TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
       });
 }
 
-// A future needs a thread; the work itself does not, and goes on.
+// Without threads a future fails, but the work itself needs none and goes on.
 TEST(FutureThreadsFault, WithoutAThreadTheFutureIsAnErrorAndTheWorkEnds) {
   run_processes(2, [](int rank) {
     const ProcessGroupGuard group;

@@ -1,5 +1,4 @@
-// Forks of a rank, as a training program sees them. What a fork may do to the engine is tested below, in
-// engine.
+// Forks of a rank, as a training program sees them. tests/engine tests forks and the engine itself.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,7 +22,7 @@ bool refused(const std::function<void()>& call) {
   return false;
 }
 
-// A world of the fork's own.
+// The fork makes a world of its own.
 bool works_alone() {
   InitOptions options;
   options.store = std::make_shared<comm::HashStore>();
@@ -37,7 +36,7 @@ bool works_alone() {
   return right;
 }
 
-// 0: it is as it should be.
+// Returns 0 if all is as expected.
 int look_around(const ProcessGroup& group, const Work& work, const torch::Tensor& shared) {
   if (is_initialized()) return 11;
   if (!refused([] { all_reduce(torch::ones({3})); })) return 12;
@@ -52,7 +51,7 @@ int look_around(const ProcessGroup& group, const Work& work, const torch::Tensor
   return works_alone() ? 0 : 15;
 }
 
-// OpenMP's threads, which LibTorch uses for what is larger, are not there in a fork.
+// Small: for larger tensors LibTorch uses OpenMP's threads, which a fork does not have.
 constexpr std::int64_t kElementsOfOneThread = 10'000;
 
 void fork_in(int way) {
@@ -79,7 +78,7 @@ void fork_in(int way) {
   EXPECT_TRUE(torch::equal(after, torch::full({10}, 2.0F)));
 }
 
-// The fork ends at once, leaves by exit(), by the end of main, and by an exception.
+// The fork ends in four ways: at once, by exit(), at the end of main, and by an exception.
 TEST(ForkMulti, LeavesTheRankAlone) {
   for (int way = 0; way < 4; ++way) run_world(2, [way](int) { fork_in(way); });
 }

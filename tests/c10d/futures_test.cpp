@@ -1,4 +1,4 @@
-// Futures whose callbacks wait, start operations, leave and throw.
+// Futures whose callbacks wait, start operations, leave the group and throw.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -15,7 +15,7 @@ Future start(const torch::Tensor& tensor, const ProcessGroup& group = nullptr) {
   return all_reduce_async(tensor, {.group = group})->getFuture();
 }
 
-// The future of a message that comes when both ranks have called release(): not before callbacks are there.
+// The future of a message that arrives once both ranks have called release(), when callbacks are there.
 Future expect_message(int rank, const ProcessGroup& group) {
   return irecv(torch::ones({1}), 1 - rank, {.tag = 2, .group = group})->getFuture();
 }
@@ -24,7 +24,7 @@ void release(int rank, const ProcessGroup& group) {
   send(torch::ones({1}), 1 - rank, {.tag = 2, .group = group});
 }
 
-// Its callback starts the next one and waits for it, and so on.
+// The callback starts the next operation and waits for it, and so on.
 float nest(int depth, const ProcessGroup& group) {
   const Future future = start(torch::ones({1000}), group)
                             ->then(
@@ -40,7 +40,7 @@ float nest(int depth, const ProcessGroup& group) {
 TEST(FuturesMulti, CallbacksOfAnyDepthMayWait) {
   run_world(2, [](int) {
     for (const int depth : {0, 1, 10}) EXPECT_EQ(nest(depth, nullptr), 2.0F * static_cast<float>(depth + 1));
-    // From several threads, a group each, as operations have one order in a group.
+    // From several threads, with a group each: within a group, ranks must agree on the order of operations.
     std::vector<ProcessGroup> groups;
     for (int i = 0; i < 3; ++i) groups.push_back(new_group({0, 1}));
     std::vector<std::thread> threads;
@@ -50,7 +50,7 @@ TEST(FuturesMulti, CallbacksOfAnyDepthMayWait) {
   });
 }
 
-// Whichever is completed first.
+// In either order of completion.
 TEST(FuturesMulti, CallbacksMayWaitForWhatIsUnderWay) {
   run_world(2, [](int rank) {
     constexpr int kWorks = 6;
@@ -84,7 +84,7 @@ TEST(FuturesMulti, LeavingEndsCallbacksThatWait) {
     for (const bool whole_world : {false, true}) {
       const ProcessGroup first = new_group({0, 1});
       const ProcessGroup second = new_group({0, 1});
-      // A message that never comes, of this group and of another.
+      // A message that never comes, in this group and in another.
       const Future never = irecv(torch::ones({1}), 1 - rank, {.tag = 1, .group = first})->getFuture();
       const Future nor_this = irecv(torch::ones({1}), 1 - rank, {.tag = 1, .group = second})->getFuture();
       std::promise<void> inside;

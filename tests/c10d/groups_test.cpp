@@ -14,7 +14,7 @@ namespace {
 
 // Open descriptors of this process, its mappings of shared memory, and all ranks' keys in the world's store.
 std::tuple<std::ptrdiff_t, std::ptrdiff_t, std::int64_t> resources() {
-  barrier();  // whoever clears up after the last group has done so
+  barrier();  // the clean-up after the last group is done
   const std::ptrdiff_t descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   std::ptrdiff_t mappings = 0;
   std::ifstream maps("/proc/self/maps");
@@ -22,7 +22,7 @@ std::tuple<std::ptrdiff_t, std::ptrdiff_t, std::int64_t> resources() {
     if (line.find("memfd") != std::string::npos) ++mappings;
   }
   const std::int64_t keys = default_group()->getStore()->getNumKeys();
-  barrier();  // and nobody makes the next one before all have counted
+  barrier();  // no rank makes the next group before all have counted
   return {descriptors, mappings, keys};
 }
 
@@ -67,7 +67,7 @@ void check_rank_translation(int rank) {
   expect_error(ErrorCode::kInvalidArgument, {"rank 0", "three", "1-3"}, [&] { get_group_rank(group, 0); });
   expect_error(ErrorCode::kInvalidArgument, {"group rank 3"}, [&] { get_global_rank(group, 3); });
 
-  // src and the sender are ranks of the world.
+  // `src` and the sender are ranks of the world.
   const torch::Tensor tensor = torch::full({2}, rank);
   broadcast(tensor, 3, {.group = group});
   EXPECT_EQ(tensor[0].item<int>(), 3);
@@ -79,7 +79,7 @@ void check_rank_translation(int rank) {
   }
 }
 
-// A handle knows its members for as long as it lives.
+// A handle knows its members as long as it lives.
 void check_left_group(int rank) {
   const ProcessGroup group = new_group({2, 3});
   if (rank >= 2) destroy_process_group(group);
@@ -90,7 +90,7 @@ void check_left_group(int rank) {
                [&] { broadcast(torch::ones({1}), 2, {.group = group}); });
 }
 
-// Errors inside a group whose ranks have other numbers in the world.
+// Errors in a group whose ranks have other numbers in the world.
 void check_errors_name_world_ranks(int rank) {
   const ProcessGroup group = new_group({1, 2}, {.name = "middle"});
   const ProcessGroup late = new_group({1, 2}, {.timeout = std::chrono::milliseconds(300)});
@@ -108,7 +108,7 @@ void check_errors_name_world_ranks(int rank) {
   barrier();
 }
 
-// The number in an error is the failed collective's; messages have none.
+// An error has the number of the failed collective; messages have no number.
 void check_numbers_in_errors(int rank) {
   const ProcessGroup group = new_group({0, 1});
   if (rank < 2) barrier({.group = group});

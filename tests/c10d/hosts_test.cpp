@@ -1,4 +1,4 @@
-// Process groups over several machines (network namespaces): what LibTorch sees of them.
+// Process groups over several machines (network namespaces), through LibTorch's interface.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <torch/torch.h>
@@ -24,7 +24,7 @@ TEST(HostsC10dMulti, GroupsAndMessagesSpanMachines) {
     all_reduce(sum);
     EXPECT_TRUE(torch::equal(sum, torch::full({3, 1000}, 6, torch::kBFloat16)));
 
-    const ProcessGroup far = new_group({0, 2});  // one of each machine
+    const ProcessGroup far = new_group({0, 2});  // one rank of each machine
     const ProcessGroup near = new_group({0, 1});
     torch::Tensor ones = torch::ones({5000});
     if (rank != 1) all_reduce(ones, {.group = far});
@@ -50,7 +50,7 @@ TEST(HostsC10dMulti, GroupsAndMessagesSpanMachines) {
   });
 }
 
-// The program says no more than rank, world size and MASTER_ADDR.
+// The program gives only rank, world size and MASTER_ADDR.
 TEST(HostsC10dMulti, LocalRanksAreFoundOut) {
   test::run_on_machines({{1, 2}}, [](int rank) {
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) unsetenv(name);
@@ -59,7 +59,7 @@ TEST(HostsC10dMulti, LocalRanksAreFoundOut) {
   });
 }
 
-// The machine that hosts the store, and half of every group, is gone from one moment to the next.
+// The machine that hosts the store, and half of every group, disappears at once.
 TEST(HostsC10dFault, AMachineIsGone) {
   const test::SharedScratchFolder folder;
   test::run_on_machines(
@@ -79,7 +79,7 @@ TEST(HostsC10dFault, AMachineIsGone) {
           EXPECT_ANY_THROW(all_reduce(tensor));
           error_at = std::chrono::steady_clock::now();
         }
-        // Far above the second that is promised, far below the minute that it took.
+        // Far above the promised second, far below a minute.
         EXPECT_LT(std::chrono::steady_clock::now() - error_at, std::chrono::seconds(15)) << "rank " << rank;
       },
       [&](test::JobOnMachines& job) {

@@ -1,4 +1,4 @@
-// Making the world, and all that can be wrong with it.
+// Making the world, and the errors of that.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -80,7 +80,7 @@ TEST(Init, BackendNames) {
 }
 
 #ifdef LOCKSTEP_HAS_NCCL
-// Where there are GPUs this test uses them; elsewhere NCCL's part of the world says what is missing.
+// With GPUs this test uses them; without, backend nccl must say what is missing.
 TEST(Init, NcclIsThereOrSaysWhatIsMissing) {
   if (torch::cuda::is_available()) {
     const ProcessGroupGuard group("cpu:lockstep,cuda:nccl");
@@ -111,7 +111,7 @@ TEST(Init, WrongOptions) {
 TEST(InitMulti, MissingRankIsNamedWithThoseWhoCame) {
   run_processes(2, [](int rank) {
     if (rank == 1) return;
-    // Three were announced, one comes.
+    // Three ranks are expected, one comes.
     setenv("WORLD_SIZE", "3", 1);
     expect_error(ErrorCode::kTimeout, {"init_process_group", "rank", "1", "2"},
                  [] { init_process_group("", {.timeout = milliseconds(500)}); });
@@ -145,7 +145,7 @@ void leave_launcher() {
   }
 }
 
-// Two machines of two and one rank, as mpirun describes them to a program that names a file.
+// Two machines with two and one ranks, as mpirun describes them, for a program that uses a file.
 TEST(InitMulti, LocalRankFromMpirunBesideAFile) {
   const SharedScratchFolder folder;
   run_processes(3, [&folder](int rank) {
@@ -160,7 +160,7 @@ TEST(InitMulti, LocalRankFromMpirunBesideAFile) {
   });
 }
 
-// Nobody says: the ranks find out.
+// Nothing tells the local ranks: the ranks find them out.
 TEST(InitMulti, LocalRankFromTheMachines) {
   const SharedScratchFolder folder;
   run_processes(3, [&folder](int rank) {
@@ -171,7 +171,7 @@ TEST(InitMulti, LocalRankFromTheMachines) {
   });
 }
 
-// Two pairs of the same ranks at the same time, each with a file of its own.
+// Two worlds of the same ranks at the same time, each with a file of its own.
 TEST(InitMulti, TwoJobsAtOnce) {
   const SharedScratchFolder folder;
   run_processes(4, [&folder](int rank) {

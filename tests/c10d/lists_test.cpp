@@ -1,4 +1,4 @@
-// Lists of tensors: several of a rank in one call, as Gloo takes them, and tensors that share memory.
+// Lists of tensors: several per rank in one call, as with Gloo, and tensors that share memory.
 #include <gtest/gtest.h>
 
 #include "c10d/output_memory.h"
@@ -17,7 +17,7 @@ c10::intrusive_ptr<c10d::Backend> backend() {
   return default_group()->getBackend(torch::kCPU);
 }
 
-// Rank r has r + 1 and 10 * (r + 1). What Gloo makes of them was tried out.
+// Rank r has r + 1 and 10 * (r + 1). The expected results were measured with Gloo.
 void check_several_tensors(int rank, int world) {
   const double ranks = world * (world + 1) / 2.0;
   for (const bool strided : {false, true}) {
@@ -57,7 +57,7 @@ void check_several_tensors(int rank, int world) {
   expect_equal(means[1], full((ranks - world) * 2 / world + 2), "mean over the ranks of their sums");
 }
 
-// Words that people search for.
+// The words that people search for.
 void check_words(int rank, int world) {
   const auto expect_words = [](const std::string& words, const std::function<void()>& call) {
     expect_error(ErrorCode::kInvalidArgument, {words}, call);
@@ -108,7 +108,7 @@ TEST(ListsMulti, SeveralTensorsOfARankAsWithGloo) {
   }
 }
 
-// Each form blocking and not, small and large, in memory of the group and in other.
+// Blocking and not, small and large, in the group's memory and in other memory.
 struct Way {
   bool async;
   std::int64_t size;
@@ -137,7 +137,7 @@ void check_lists_with_common_memory(int rank, int world, const Way& way) {
   RUN(all_gather, Tensors(world, output), way.numbers(rank, n));
   EXPECT_TRUE(torch::equal(output, torch::full({n}, world - 1.0))) << "all_gather to one tensor";
 
-  // The input of the second lies in the output of the first.
+  // The second input is in the first output.
   const torch::Tensor first = way.numbers(7, n * world);
   const torch::Tensor second = way.numbers(0, n * world);
   RUN(all_gather_into_tensor_coalesced, {first, second}, {way.numbers(rank, n), first.narrow(0, 0, n)});
@@ -146,7 +146,7 @@ void check_lists_with_common_memory(int rank, int world, const Way& way) {
 
 void check_calls_in_place(int rank, int world, const Way& way) {
   const std::int64_t n = way.size;
-  // Rank r has 10 r + part in each of its parts.
+  // Each part of rank r holds 10 r + (number of the part).
   const auto parts = [&] {
     const torch::Tensor all = way.numbers(0, n * world);
     for (int part = 0; part < world; ++part) all.narrow(0, part * n, n).fill_(10 * rank + part);
@@ -157,7 +157,7 @@ void check_calls_in_place(int rank, int world, const Way& way) {
   for (int part = 0; part < world; ++part) {
     EXPECT_TRUE(torch::equal(all.narrow(0, part * n, n), torch::full({n}, 10.0 * part + rank))) << "all_to_all_single";
   }
-  // A part of the input that is another rank's, and this rank's own.
+  // The output is another rank's part of the input, and this rank's own part.
   for (const int own : {rank, (rank + 1) % world}) {
     all = parts();
     const torch::Tensor result = all.narrow(0, own * n, n);
@@ -171,7 +171,7 @@ void check_calls_in_place(int rank, int world, const Way& way) {
       EXPECT_TRUE(torch::equal(all.narrow(0, part * n, n), torch::full({n}, expected))) << "all_gather_into_tensor";
     }
   }
-  // On the root the input of a gather is another rank's place; the output of a scatter likewise.
+  // On the root, the input of a gather is another rank's output; the output of a scatter is another rank's input.
   all = parts();
   Tensors list;
   for (int part = 0; part < world; ++part) list.push_back(all.narrow(0, part * n, n));

@@ -70,7 +70,7 @@ TEST(ObjectCodec, KeepsTensorsAndModules) {
   expect_equal(made->layer->weight, net->layer->weight, "module");
 }
 
-// Each rank has its own; afterwards all have rank 1's, in the objects that they had.
+// Each rank has its own values; then all have rank 1's, in the same objects.
 void check_modules(int rank) {
   torch::manual_seed(rank);
   torch::nn::Linear linear(2, 3);
@@ -88,7 +88,7 @@ void check_modules(int rank) {
   torch::manual_seed(1);
   expect_equal(net->layer->weight.detach(), Net().layer->weight.detach(), "shared_ptr");
 
-  // The momentum that rank 1's first step left: the gradient itself.
+  // The momentum after rank 1's first step is the gradient itself.
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad() = torch::full_like(parameter, rank);
   optimizer.step();
@@ -121,7 +121,7 @@ void check_objects(int rank) {
   ASSERT_EQ(all.size(), 3U);
   for (int r = 0; r < 3; ++r) EXPECT_EQ(all[r], (Config{std::string(r, 'r'), {r * 0.5}}));
 
-  // Shapes that nobody knew.
+  // Shapes that the other ranks do not know.
   const auto tensors = gather_object(torch::full({rank, 2}, rank), 2);
   ASSERT_EQ(tensors.size(), rank == 2 ? 3U : 0U);
   for (std::size_t r = 0; r < tensors.size(); ++r) {

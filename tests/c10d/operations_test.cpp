@@ -1,5 +1,5 @@
-// What the combinations of collectives_test.cpp leave out: reductions beside SUM of operations beside all_reduce,
-// further dtypes, the order of messages, and wrong calls of each operation.
+// Cases that collectives_test.cpp leaves out: reductions other than SUM in operations other than all_reduce, more
+// dtypes, the order of messages, and wrong calls of each operation.
 #include <gtest/gtest.h>
 
 #include "c10d/cases.h"
@@ -13,7 +13,7 @@ using Op = c10d::ReduceOp;
 
 constexpr int kWorld = 3;
 
-// Arithmetic of torch itself in one thread, as there are more ranks than cores.
+// torch computes in one thread, since there are more ranks than cores.
 void run_ranks(int world, const std::function<void(int rank)>& fn) {
   run_world(world, [&fn](int rank) {
     torch::set_num_threads(1);
@@ -27,7 +27,7 @@ void expect_near(const torch::Tensor& actual, const torch::Tensor& expected, con
   EXPECT_TRUE(torch::allclose(actual, expected, /*rtol=*/1e-2)) << what;
 }
 
-// reduce to the last rank, and both forms of reduce_scatter, where rank r's share for rank s is values_of(r + s).
+// reduce to the last rank, and both forms of reduce_scatter, where rank r's slice for rank s is values_of(r + s).
 void check_reductions(const Case& c, const Op& op, double factor, const std::string& what) {
   const auto inputs = values_of_all(c);
   const torch::Tensor tensor = make_like(c, inputs[c.rank]);
@@ -100,7 +100,7 @@ TEST(OperationsMulti, MoveFurtherDtypes) {
   });
 }
 
-// From a neighbour of this machine and, where ranks are on several, of another one.
+// From a neighbour on this machine and, if there are several machines, from one on another.
 TEST(OperationsMulti, MessagesKeepTheirOrderAndSizes) {
   run_ranks(kWorld, [](int rank) {
     constexpr int kMessages = 40;

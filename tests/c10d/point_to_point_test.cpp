@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/ranks.h"
+#include "lockstep/c10d/backend_capabilities.h"
 
 namespace lockstep::test {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using Kind = PointToPoint::Kind;
 using std::chrono::milliseconds;
 
-// In a group of its own, since running out of time breaks it. Rank 1 never sends.
+// In a group of its own, since a timeout breaks the group. Rank 1 never sends.
 void expect_timeout(int rank, const std::function<void(const ProcessGroup&)>& receive) {
   const ProcessGroup group = new_group({0, 1});
   if (rank == 0) receive(group);
@@ -45,7 +46,7 @@ TEST(PointToPointMulti, TimeoutsOfStartedMessages) {
   run_world(2, check_timeouts);
 }
 
-// A bad entry at the end: nothing was started that could take a later message.
+// A bad entry at the end: no receive was started that could take a later message.
 void check_bad_batches(int rank) {
   const int other = 1 - rank;
   const torch::Tensor received = torch::zeros({4});
@@ -75,11 +76,13 @@ class DoneWork : public c10d::Work {
   DoneWork() { finish(); }
 };
 
-// What a backend for devices of another kind is asked; as NCCL, it makes one operation of several messages.
-class FakeBackend : public c10d::Backend {
+// Records the calls of a backend for another kind of device. Like NCCL, it makes one operation of several messages, and
+// has no monitored barrier.
+class FakeBackend : public c10d::Backend, public BackendCapabilities {
  public:
   explicit FakeBackend(std::string name) : Backend(0, 1), name_(std::move(name)) {}
   const std::string getBackendName() const override { return name_; }  // NOLINT(readability-const-return-type)
+  bool has_monitored_barrier() const override { return false; }
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { calls += "("; }
   Work endCoalescing() override {
@@ -112,7 +115,7 @@ struct FakeGroup {
   ProcessGroup group;
 };
 
-// Of two groups, one per kind of device.
+// With two groups on another kind of device, and the world.
 TEST(BatchIsendIrecv, GroupsCallsPerBackendThatCan) {
   const ProcessGroupGuard world("lockstep");
   const FakeGroup a("fake", c10::kMeta);
@@ -132,7 +135,7 @@ TEST(BatchIsendIrecv, GroupsCallsPerBackendThatCan) {
   EXPECT_NE(works[0], works[2]);
   expect_equal(near, torch::ones({2}), "own backend");
 
-  // Closed also when a call fails; not opened when an entry is wrong.
+  // Coalescing ends also when a call fails, and does not start when an entry is wrong.
   a.backend->fails = true;
   a.backend->calls.clear();
   EXPECT_THROW(batch_isend_irecv(list), std::runtime_error);

@@ -17,8 +17,8 @@
 
 namespace lockstep::test {
 
-// fn(rank) in `world` processes, between init_process_group and destroy_process_group. In the tests of backend mpi,
-// which run some tests of this folder too, they are processes of mpirun.
+// Runs fn(rank) in `world` processes, between init_process_group and destroy_process_group. The tests of backend mpi,
+// which run some tests of this folder too, use processes of mpirun.
 inline void run_world(int world, const std::function<void(int rank)>& fn, const InitOptions& options = {}) {
 #ifdef LOCKSTEP_TEST_OVER_MPI
   constexpr auto kRun = run_under_mpirun;
@@ -33,7 +33,7 @@ inline void run_world(int world, const std::function<void(int rank)>& fn, const 
   });
 }
 
-// `action` throws an exception with this code, whose text has all the pieces.
+// Expects that `action` throws an exception with this code, whose text contains all of `pieces`.
 inline void expect_error(ErrorCode code, std::initializer_list<std::string> pieces,
                          const std::function<void()>& action) {
   try {

@@ -1,5 +1,5 @@
-// Calls that are wrong on some ranks only: an error on every rank, at once, and a group that works on. Nobody waits for
-// a rank that could not take part.
+// Calls that are wrong on some ranks only: every rank gets an error at once, and the group stays usable. No rank waits
+// for one that could not take part.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// What a case has to work with: all of it as it should be.
+// The correct arguments, which each case changes.
 struct At {
   int rank;
   int world;
@@ -35,7 +35,7 @@ struct RefusalCase {
   const char* name;
   std::function<bool(const At&)> is_wrong;
   std::function<void(const At&)> call;
-  ErrorCode code = ErrorCode::kInvalidArgument;  // of the ranks that are wrong
+  ErrorCode code = ErrorCode::kInvalidArgument;  // on the ranks whose call is wrong
 };
 
 bool on_root(const At& at) {
@@ -102,7 +102,7 @@ std::vector<RefusalCase> rooted_cases() {
   };
 }
 
-// Without a root: what only some ranks are given wrong.
+// Operations without a root: only some ranks get wrong arguments.
 std::vector<RefusalCase> other_cases() {
   return {
       {"all_reduce of expanded tensors", on_all, [](const At& at) { CALL(all_reduce, at.expanded); }},
@@ -177,7 +177,7 @@ TEST(RefusalsMulti, EveryRankIsToldAtOnce) {
   }
 }
 
-// The same words on every rank that is not at fault.
+// Every rank whose call is right gets the same text.
 TEST(RefusalsMulti, NameTheRankAndItsReason) {
   run_world(3, [](int rank) {
     const torch::Tensor tensor = rank == 1 ? torch::ones({1}).expand({4}) : torch::ones({4});
@@ -190,7 +190,7 @@ TEST(RefusalsMulti, NameTheRankAndItsReason) {
                     "rank(s) 1 could not take part: broadcast: `tensor` receives data, but several of its elements"},
                    call);
     }
-    // Not of a rank that reads it only.
+    // Not on a rank that only reads it.
     const torch::Tensor told = rank == 0 ? torch::full({1}, 5.0F).expand({4}) : torch::ones({4});
     broadcast(told, 0);
     EXPECT_TRUE(torch::equal(told, torch::full({4}, 5.0F)));

@@ -1,4 +1,4 @@
-// Leaving a world in which somebody stands still: whoever has an error is out soon, whatever it was that stopped.
+// Leaving a world in which a process is stopped: a rank with an error leaves soon, whichever process it is.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@
 namespace lockstep::test {
 namespace {
 
-// Far above the second that is promised, far below the minute and more that it took.
+// Far above the promised second, far below a minute.
 constexpr double kBound = 15;
 constexpr std::chrono::milliseconds kTimeout{1500};  // of operations
 
@@ -53,7 +53,7 @@ int read_mark(const std::filesystem::path& file) {
 
 enum class Way { kOrderly, kByException };
 
-// Meets an error in a world with several groups, and leaves it; answers how long the leaving took.
+// Gets an error in a world with several groups, and leaves it; returns how long the leaving took.
 double leave_after_error(const std::function<void()>& all_have_met, const InitOptions& options, Way way) {
   std::chrono::steady_clock::time_point error_at;
   try {
@@ -68,7 +68,7 @@ double leave_after_error(const std::function<void()>& all_have_met, const InitOp
     all_have_met();
     Work begun;  // under way in a group that is left
     try {
-      begun = all_reduce_async(tensor, {.group = groups.front()});  // an error already for who comes late
+      begun = all_reduce_async(tensor, {.group = groups.front()});  // a late rank gets an error here already
       all_reduce(tensor);
       ADD_FAILURE() << "no error";
     } catch (const std::exception&) {
@@ -81,13 +81,13 @@ double leave_after_error(const std::function<void()>& all_have_met, const InitOp
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - error_at).count();
 }
 
-// `frozen` stops when all have met: rank 0 by itself, or the process that spawned the ranks, which serves the store.
+// `frozen` stops once all ranks have joined: rank 0, or the process that spawned the ranks and serves the store.
 void leave_while_frozen(int world, bool launcher, Way way, const std::function<InitOptions()>& options,
                         const std::function<void()>& before_freeze = {}) {
   const SharedScratchFolder folder;
   if (::getenv("LOCKSTEP_STORE") == nullptr) mark(folder.path("launcher"), ::getpid());
   run_processes(world, [&](int rank) {
-    if (!launcher) ::unsetenv("LOCKSTEP_STORE");  // rank 0 serves one
+    if (!launcher) ::unsetenv("LOCKSTEP_STORE");  // then rank 0 serves one
     const auto victim = [&] { return read_mark(folder.path(launcher ? "launcher" : "rank0")); };
     const auto freeze = [&] {
       if (!launcher && rank == 0) {
@@ -95,7 +95,7 @@ void leave_while_frozen(int world, bool launcher, Way way, const std::function<I
         mark(folder.path("rank0"), ::getpid());
         ::raise(SIGSTOP);
       } else {
-        if (launcher && rank == 0) std::this_thread::sleep_for(kTimeout * 2);  // somebody has to be late
+        if (launcher && rank == 0) std::this_thread::sleep_for(kTimeout * 2);  // one rank has to be late
         if (launcher) ::kill(victim(), SIGSTOP);
         EXPECT_TRUE(wait_until_frozen(victim()));
       }

@@ -22,7 +22,7 @@ void check_future_of_finished_work() {
   EXPECT_TRUE(work->result().front().is_same(tensor));
 }
 
-// Nobody waits for the work itself: the future becomes ready by its own doing.
+// Nobody waits for the work: its future becomes ready by itself.
 void check_future_of_running_work(int world) {
   std::vector<torch::Tensor> tensors;
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
@@ -42,7 +42,7 @@ void check_callback(int world) {
   EXPECT_EQ(doubled->value().toTensor()[0].item<float>(), 2.0F * static_cast<float>(world));
 }
 
-// More under way than the core holds at once; polled instead of waited for.
+// More operations under way than the engine holds at once; tested instead of waited for.
 void check_many_at_once(int world) {
   std::vector<torch::Tensor> tensors;
   std::vector<Work> works;
@@ -87,7 +87,7 @@ TEST(WorkMulti, FuturesAndPolling) {
   });
 }
 
-// A callback that leaves the group, by name or as its last holder: it runs in the thread that completes futures.
+// A callback leaves the group, by a call or by dropping the last handle, in the thread that completes futures.
 void check_leaving_in_a_callback(int rank) {
   for (const bool by_name : {true, false}) {
     ProcessGroup group = new_group({0, 1});

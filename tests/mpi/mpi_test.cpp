@@ -1,5 +1,5 @@
-// Backend mpi under mpirun: groups, errors, DDP, other users of MPI in the program, lost ranks. What collectives and
-// point-to-point operations do is tested by c10d/collectives_test.cpp, of which this program is built too.
+// Backend mpi under mpirun: groups, errors, DDP, other users of MPI in the program, lost ranks. This program also
+// contains c10d/collectives_test.cpp, which tests collectives and point-to-point operations.
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <signal.h>
@@ -43,7 +43,7 @@ TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
     broadcast(number, rank % 2 + 2, {.group = parity});
     expect_equal(number, torch::full({1}, rank % 2 + 2), "odd and even");
 
-    // Many groups, some of them alive at the same time. None leaves anything in the store.
+    // Many groups, some at the same time. None leaves anything in the store.
     const auto keys = [] {
       barrier();
       const std::int64_t found = default_group()->getStore()->getNumKeys();
@@ -85,7 +85,7 @@ TEST(MpiGroupsMulti, SplitsOverlapInAnyNumber) {
   });
 }
 
-// In the thread that polls, by name or as the last holder of the group.
+// Leaves in the thread that completes futures, by a call or by dropping the last handle.
 TEST(MpiGroupsMulti, CallbacksMayLeaveTheGroup) {
   run_world(2, [](int rank) {
     for (const bool by_name : {true, false}) {
@@ -175,7 +175,7 @@ TEST(MpiErrorsMulti, NameRankAndReason) {
   });
 }
 
-// Rank 1 does not come: rank 0 hears who is missing, the group is broken there, and so the job ends as failed.
+// Rank 1 does not come: rank 0's error names it, the group is broken there, and the job fails.
 TEST(MpiFault, TimeoutsNameTheMissing) {
   if (!is_mpi_rank()) {
     const Finished end = mpirun_current_test(2);
@@ -196,7 +196,7 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
                [&] { all_reduce(torch::ones({2}), {.group = second, .timeout = milliseconds(300)}); });
   const Work message = irecv(torch::ones({2}), 1, {.group = fourth, .timeout = milliseconds(300)});
   expect_error(ErrorCode::kTimeout, {"recv", "not done in time"}, [&] { message->wait(); });
-  // Polling comes to an end as waiting does: at the deadline, and for all works of the group then.
+  // Testing ends like waiting: at the deadline, and then for all works of the group.
   const Work late = all_reduce_async(torch::ones({2}), {.group = third, .timeout = milliseconds(300)});
   const Work beside = irecv(torch::ones({2}), 1, {.group = third});
   while (!late->isCompleted()) std::this_thread::yield();
@@ -236,7 +236,7 @@ TEST(MpiTrainingMulti, ReachesTheWeightsOfTheLockstepEngine) {
   run_under_mpirun(2, [](int) { expect_equal(train("mpi"), train("lockstep"), "weights after 10 steps"); });
 }
 
-// A program that uses MPI itself: its own traffic and groups of the backend side by side.
+// A program that uses MPI itself, beside groups of the backend.
 TEST(MpiCoexistenceMulti, ProgramThatInitialisesMpi) {
   run_under_mpirun(2, [](int rank) {
     int level = 0;
@@ -291,7 +291,7 @@ TEST(MpiFault, KilledRankEndsTheJob) {
   EXPECT_NE((end.out + end.err).find("signal 9"), std::string::npos) << end.out << end.err;
 }
 
-// One rank fails and leaves; the others wait for it in vain, until mpirun ends them.
+// One rank fails and leaves; the others wait for it until mpirun ends them.
 TEST(MpiFault, RankThatLeavesByAnExceptionEndsTheJob) {
   if (is_mpi_rank()) {
     const ProcessGroupGuard group("mpi");

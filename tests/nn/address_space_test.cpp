@@ -1,4 +1,4 @@
-// Training where the address space is limited (ulimit -v): buckets lie in further segments of the arenas.
+// Training with a limited address space (ulimit -v): buckets are in further segments of the arenas.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
@@ -13,7 +13,7 @@
 namespace lockstep::test {
 namespace {
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take terabytes of it
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these need terabytes of it
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 void limit_address_space(std::size_t left) {

@@ -43,7 +43,7 @@ TEST(Buckets, AGradientLargerThanTheCapIsNotCut) {
   EXPECT_EQ(assign({{16, kFloat}, {100000, kFloat}, {16, kFloat}}, 128, 128), (Buckets{{0, 1}, {2}}));
 }
 
-// Two dtypes alternate: each has its own buckets, which follow one another in the order in which they become complete.
+// Two dtypes alternate: each has its own buckets, in the order in which these become complete.
 TEST(Buckets, HoldOneDtypeEach) {
   const std::vector<GradientInfo> gradients{{16, kFloat}, {8, kDouble}, {16, kFloat}, {8, kDouble}, {16, kFloat}};
   EXPECT_EQ(assign(gradients, 128, 128), (Buckets{{0, 2}, {1, 3}, {4}}));

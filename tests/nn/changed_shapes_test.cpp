@@ -1,5 +1,5 @@
-// Parameters, gradients and buffers that are no longer what they were when the model was wrapped: an error that names
-// them, before anything is copied.
+// Parameters, gradients and buffers that have changed since the model was wrapped: an error names them before anything
+// is copied.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -10,11 +10,11 @@
 namespace lockstep::test {
 namespace {
 
-// Alone a rank copies nothing.
+// A single rank copies nothing.
 class DdpChangedShapesMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpChangedShapesMulti, testing::Values(2, 3));
 
-// A scale of any shape, a parameter that is used only when asked to, and a buffer.
+// A scale of any shape, a parameter whose use is optional, and a buffer.
 struct ScalesImpl : torch::nn::Module {
   ScalesImpl() {
     scale = register_parameter("scale", torch::ones({4}));
@@ -30,12 +30,12 @@ struct ScalesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Scales);
 
-// One way to change the model, and what the error says; empty: there is none.
+// One way to change the model, and the text of the error; empty: no error.
 struct Change {
   const char* what;
   std::function<void(Scales&)> make;
   std::vector<std::string> error;
-  bool libtorch_may_notice = false;  // that a gradient does not fit the parameter
+  bool libtorch_may_notice = false;  // LibTorch itself may find that the gradient does not fit
 };
 
 std::vector<Change> changes() {
@@ -66,8 +66,8 @@ std::vector<Change> changes() {
   };
 }
 
-// Before the forward pass and between it and the backward pass, in the first pass and in a later one; afterwards a new
-// wrapper works.
+// Changes the model before the forward pass or between it and the backward pass, in the first pass or a later one. Then
+// a new wrapper works.
 TEST_P(DdpChangedShapesMulti, AreNamedOnEveryRank) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
@@ -104,7 +104,8 @@ TEST_P(DdpChangedShapesMulti, AreNamedOnEveryRank) {
   });
 }
 
-// Replaced on all ranks they count as new, whatever their shape: ranks compare, and rank 0's values win.
+// Parameters that are replaced on all ranks count as new, with any shape: all ranks compare them and get rank 0's
+// values.
 TEST_P(DdpChangedShapesMulti, ReplacedParametersAreTakenOver) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
@@ -118,7 +119,7 @@ TEST_P(DdpChangedShapesMulti, ReplacedParametersAreTakenOver) {
   });
 }
 
-// Only one rank notices; it leaves, and the others are told.
+// Only one rank sees the change; it leaves, and the others get an error.
 TEST(DdpChangedShapesFault, OnOneRankTheOthersAreNotLeftWaiting) {
   run_processes(3, [](int number) {
     const Rank rank;

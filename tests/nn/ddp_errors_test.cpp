@@ -57,7 +57,7 @@ TEST(DdpErrorsMulti, DifferentModelsAreNamedOnEveryRank) {
     if (rank == 2) normed->push_back(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(5).affine(false)));
     expect_in(error_of_wrapping(normed), {"buffer '1.running_mean'", "on rank(s) 2", "nothing more", "0, 1"});
 
-    // The group has survived all that.
+    // The group still works.
     DistributedDataParallel<Net> ddp(linear(4, 5));
     ddp.forward(torch::ones({2, 4})).sum().backward();
     expect_equal_on_all_ranks({ddp.parameters()[0].grad()}, "gradient");
@@ -98,7 +98,7 @@ TEST(DdpErrorsMulti, WrongOptionsAndBrokenPromises) {
     expect_in(error_of([&] { step(false); }),
               {fmt::format("rank {}", rank), "static_graph", "'left.weight' (used in the first pass, not now)",
                "'right.bias' (used now, not in the first pass)"});
-    // Only one rank breaks it: that one is told, the other is not left waiting.
+    // Only one rank breaks the promise: it gets an error, and the other does not wait for it.
     const std::string error = error_of([&] { step(rank == 0); });
     if (rank == 0) {
       EXPECT_EQ(error, "no error");
@@ -109,8 +109,7 @@ TEST(DdpErrorsMulti, WrongOptionsAndBrokenPromises) {
   });
 }
 
-// Trains until an error comes; dies in the middle of a backward pass if asked to; then writes down the error and the
-// weights.
+// Trains until an error comes, then writes the error and the weights to a file. The victim dies in a backward pass.
 void train_until_error(bool die, const std::filesystem::path& report) {
   const Rank group;
   torch::manual_seed(1);

@@ -46,8 +46,8 @@ torch::Tensor input(int step) {
   return random_input({4, kWidth}, step);
 }
 
-// Builds the buckets in the first pass and uses them in the second; the third ends with an exception after those of
-// `last` and `middle` have been started.
+// Builds the buckets in the first pass and uses them in the second. The third ends with an exception, after the buckets
+// of `last` and `middle` were started.
 void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
   DistributedDataParallelOptions options = kOneLayerABucket;
   options.process_group = group;
@@ -70,7 +70,7 @@ void expect_training_works(Chain& model, const ProcessGroup& group = nullptr) {
   DistributedDataParallelOptions options = kOneLayerABucket;
   options.process_group = group;
   Twins<Chain> twins([&] { return model; }, options);
-  // Twins makes its models by calling that twice: the twin needs parameters of its own.
+  // Twins calls this twice to make its models: the twin needs parameters of its own.
   twins.twin = Chain(std::dynamic_pointer_cast<ChainImpl>(model->clone()));
   for (int step = 10; step < 13; ++step) {
     twins.step([x = input(step)](Chain& net) { return net->forward(x); }, fmt::format("step {}", step));
@@ -93,7 +93,7 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenANewModelInTheSameGroup) {
   });
 }
 
-// Memory of the group's arena, of the size of the buckets that were destroyed.
+// Takes memory of the group's arena, as much as the destroyed buckets had.
 std::vector<torch::Tensor> fill_arena() {
   const auto backend = default_group()->getBackend(torch::kCPU);
   std::vector<torch::Tensor> tensors;
@@ -120,7 +120,7 @@ TEST(DdpExceptionsFault, OnOneRankTheOthersWriteIntoNothingButItsOldBuckets) {
       expect_no_gradients_in_flight(model);
       const std::vector<torch::Tensor> others = fill_arena();
       barrier();  // now rank 1 starts its third pass
-      barrier();  // now it has done its share of what this rank had started
+      barrier();  // now it has taken part in all that this rank had started
       expect_untouched(others);
       destroy_process_group(group);
       barrier();

@@ -1,4 +1,4 @@
-// What the wrapper takes and gives: modules in every form, any method as entry, communication hooks, checkpointed
+// The interface of the wrapper: modules in every form, any method as training step, communication hooks, checkpointed
 // segments.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -85,7 +85,7 @@ struct ScaledHook final : CommHook {
   }
 };
 
-// Leaves its result in a tensor of its own, of another dtype; looks at all that a bucket shows.
+// Returns its result in another tensor, of another dtype; uses every method of the bucket.
 struct ReplacingHook final : CommHook {
   std::function<void()> run(GradBucket& bucket) override {
     EXPECT_EQ(bucket.index(), next++);
@@ -140,7 +140,7 @@ TEST_P(DdpInterfaceMulti, RunsCommunicationHooks) {
   });
 }
 
-// A segment whose activations are computed again in the backward pass, by a backward pass inside it.
+// A checkpointed segment: a nested backward pass computes its activations again.
 using Segment = std::function<torch::Tensor(const torch::Tensor&)>;
 
 struct Checkpointed : torch::autograd::Function<Checkpointed> {
@@ -195,11 +195,11 @@ TEST_P(DdpInterfaceMulti, CheckpointsSegments) {
     const Rank rank;
     for (const bool with_head : {true, false}) {
       Twins<Segments> twins([] { return Segments(); }, {.bucket_cap_mb = 0.1});
-      // The segments may well be entered through the wrapper.
+      // The segments may be called through the wrapper.
       twins.model->before_segment = [&] { twins.ddp->is_training(); };
       for (int step = 0; step < 5; ++step) {
         const torch::Tensor x = random_input({4, 200}, step);
-        // Without the head each segment's backward pass synchronises on its own, so that roundings differ.
+        // Without the head, each segment's backward pass synchronises by itself, so rounding differs.
         twins.step([&](Segments& net) { return net->forward(x, with_head); },
                    fmt::format("with head {}, step {}", with_head, step),
                    with_head ? Closeness{} : Closeness{1e-4, 1e-7});

@@ -155,13 +155,13 @@ TEST_P(DdpModelsMulti, HaveSparseGradients) {
     DistributedDataParallel<Words> ddp(net);
     for (int step = 0; step < 6; ++step) {
       torch::Tensor words = (random_input({7}, step).abs() * 10).to(torch::kLong).clamp(0, 49);
-      if (number == step % 3) words = torch::Tensor();  // a rank without any, in the first pass rank 0
-      if (step == 3) words = torch::Tensor();           // nobody has any
+      if (number == step % 3) words = torch::Tensor();  // one rank has none; in the first pass rank 0
+      if (step == 3) words = torch::Tensor();           // no rank has any
       if (step == 4 && number == 0) words = torch::empty({0}, torch::kLong);  // no rows
-      const bool use_late = step == 5 && words.defined();  // dense by then: no rank had it in the first pass
+      const bool use_late = step == 5 && words.defined();  // counts as dense: no rank had it in the first pass
       net->zero_grad();
       twin->zero_grad();
-      for (int repeat = 0; repeat < 2; ++repeat) {  // the second adds to what the first left
+      for (int repeat = 0; repeat < 2; ++repeat) {  // the second pass adds to the gradients of the first
         ddp->forward(words, use_late).backward();
         twin->forward(words, use_late).backward();
         average_gradients(twin);

@@ -63,7 +63,7 @@ TEST_P(DdpPassesMulti, SeveralBackwardPasses) {
         twins.twin->zero_grad(/*set_to_none=*/false);
         twins.accumulate(whole(step), "zeroed in place");
       }
-      // Gradients belong to the user between passes: clip them, replace them.
+      // Between passes the user may clip or replace gradients.
       for (Heads* net : {&twins.model, &twins.twin}) {
         torch::nn::utils::clip_grad_norm_((*net)->parameters(), 0.01);
         (*net)->middle->weight.mutable_grad() = torch::ones_like((*net)->middle->weight).t();
@@ -71,7 +71,7 @@ TEST_P(DdpPassesMulti, SeveralBackwardPasses) {
       }
       twins.accumulate(whole(7), "onto gradients of the user's");
       twins.step(whole(8), "afterwards");
-      // Evaluation in between, in the way of the next pass's allocations.
+      // Evaluation in between, which changes the next pass's allocations.
       for (int step = 9; step < 12; ++step) {
         twins.model->eval();
         {
@@ -107,12 +107,12 @@ TEST_P(DdpPassesMulti, AccumulateWithoutSynchronising) {
           }
           expect_same_gradients(*twins.model, *twins.twin, "own gradients before the ranks meet");
         }
-        // The last part does not use `right`, whose sum is sent all the same.
+        // The last part does not use `right`, but its sum is sent nevertheless.
         const torch::Tensor x = random_input({8, 200}, 10 * step + 5);
         twins.accumulate([&](Heads& net) { return net->left_only(x); }, fmt::format("step {}", step));
         twins.descend();
       }
-      // The forward pass decides: inside the guard, backward outside, and the other way round.
+      // The forward pass decides: forward inside the guard and backward outside, and the other way round.
       const torch::Tensor x = random_input({8, 200}, 50);
       twins.model->zero_grad();
       twins.twin->zero_grad();
@@ -137,7 +137,7 @@ TEST_P(DdpPassesMulti, AccumulateWithoutSynchronising) {
   });
 }
 
-// A tensor of the backward pass that the user keeps may lie where a gradient belongs.
+// A tensor of the backward pass that the user keeps may be in a gradient's slot.
 TEST_P(DdpPassesMulti, KeptTensorsKeepTheirValues) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
@@ -146,7 +146,7 @@ TEST_P(DdpPassesMulti, KeptTensorsKeepTheirValues) {
     std::set<const void*> places;
     int in_places = 0;
     for (int step = 0; step < 8; ++step) {
-      const torch::Tensor x = random_input({300, 200}, step);  // a batch that makes activations as large as weights
+      const torch::Tensor x = random_input({300, 200}, step);  // activations as large as weights
       const bool keep = step >= 3 && (step + number) % 2 == 0;
       twins.step(
           [&](Heads& net) {
@@ -243,7 +243,7 @@ TEST_P(DdpPassesMulti, BackwardInAnotherThread) {
       twins.twin->forward(x).backward();
       average_gradients(twins.twin);
       expect_same_gradients(*twins.model, *twins.twin, fmt::format("step {}", step),
-                            {1e-4, 1e-7});  // another thread has another number of threads
+                            {1e-4, 1e-7});  // another thread may compute with another number of threads
       twins.descend();
     }
   });
@@ -255,7 +255,7 @@ TEST_P(DdpPassesMulti, SeveralModelsGroupsAndLives) {
     const auto loss = [](int step) {
       return [x = random_input({8, 200}, step)](Heads& net) { return net->forward(x); };
     };
-    {  // two in turn, their passes overlapping
+    {  // two models in turn, with overlapping passes
       Twins<Heads> one(make_heads);
       Twins<Heads> two(make_heads, {.bucket_cap_mb = 0.1});
       for (int step = 0; step < 4; ++step) {
@@ -276,7 +276,7 @@ TEST_P(DdpPassesMulti, SeveralModelsGroupsAndLives) {
         }
       }
     }
-    {  // one model, wrapped again and again, gradients kept from the life before; every run gives the same bits
+    {  // one model, wrapped repeatedly, with kept gradients; every run gives the same bits
       std::vector<torch::Tensor> first_run;
       for (int run = 0; run < 2; ++run) {
         torch::manual_seed(1);
@@ -298,7 +298,7 @@ TEST_P(DdpPassesMulti, SeveralModelsGroupsAndLives) {
           EXPECT_TRUE(torch::equal(net->parameters()[i], first_run[i]));
       }
     }
-    if (get_world_size() >= 2 && number >= get_world_size() - 2) {  // the last two ranks, at work on their own
+    if (get_world_size() >= 2 && number >= get_world_size() - 2) {  // the last two ranks also train by themselves
       const ProcessGroup pair = new_group({get_world_size() - 2, get_world_size() - 1});
       Twins<Heads> twins(make_heads, {.process_group = pair});
       for (int step = 0; step < 4; ++step) {

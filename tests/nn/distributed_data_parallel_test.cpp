@@ -1,5 +1,5 @@
-// DistributedDataParallel with real processes: gradients, unused parameters. Accumulation, uneven inputs and the like
-// are in ddp_passes_test.cpp.
+// DistributedDataParallel with real processes: gradients, unused parameters. ddp_passes_test.cpp has accumulation,
+// uneven inputs and the like.
 #include "lockstep/nn/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ torch::Tensor input_of(int rank, int step) {
   return torch::randn({8, 20}, generator);
 }
 
-// What every rank's gradients should be: the mean of those of independent replicas.
+// The expected gradients of every rank: the mean over independent replicas.
 std::vector<torch::Tensor> mean_gradients(const Net& net, int world, int step,
                                           const std::function<torch::Tensor(Net&, int)>& loss) {
   std::vector<torch::Tensor> sums;
@@ -109,7 +109,7 @@ TEST_P(DistributedDataParallelMulti, HandlesParametersThatSomeRanksDoNotUse) {
     Net net;
     DistributedDataParallel<Net> ddp(net);
     for (int step = 0; step < 5; ++step) {
-      // Which ranks take the other way changes from step to step.
+      // Which ranks use the other branch changes from step to step.
       const auto loss = [&](Net& model, int of_rank) {
         const torch::Tensor x = input_of(of_rank, step);
         return ((of_rank + step) % 3 == 0 ? model->with_spare(x) : model->forward(x)).square().mean();

@@ -1,4 +1,4 @@
-// What errors of calls say.
+// The texts of errors.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-// GradientPlacement without a Reducer: which allocations of a backward pass are answered with a slot.
+// GradientPlacement without a Reducer: which allocations of a backward pass get a slot.
 #include "nn/gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kElements = 10000;
 constexpr std::size_t kBytes = kElements * sizeof(float);
 
-// Runs its body where gradients are made: in a backward pass.
+// Runs its body in a backward pass, where gradients are made.
 struct InBackward : torch::autograd::Function<InBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const std::function<void()>* body) {
@@ -48,7 +48,7 @@ class GradientPlacementTest : public testing::Test {
     result->keep = bucket_;
     return result;
   }
-  // A pass whose second allocation of the gradient's size is the gradient.
+  // A pass in which the second allocation of its size is the gradient.
   void learn() {
     placement_->begin();
     in_backward([&] {
@@ -129,7 +129,7 @@ TEST_F(GradientPlacementTest, CountsBackwardPassesOfItsThreadBetweenBeginAndEndO
   placement_->begin();
   const auto other = std::make_shared<GradientPlacement>(std::vector<torch::Tensor>{parameter_});
   other->begin();
-  placement_->end();  // must not end the other's
+  placement_->end();  // must not end that of the other
   in_backward([&] {
     const torch::Tensor gradient = torch::empty({kElements});
     other->learn(0, gradient.data_ptr(), kBytes);
@@ -167,7 +167,7 @@ TEST_F(GradientPlacementTest, TwoGradientsThatTradePlacesAreBothFoundAgain) {
   });
 }
 
-// Some libraries allocate by raw_allocate and give the bare address back.
+// Some libraries use raw_allocate and free the bare address.
 TEST_F(GradientPlacementTest, ServesRawAllocations) {
   learn();
   c10::Allocator* allocator = c10::GetCPUAllocator();
@@ -207,7 +207,7 @@ TEST_F(GradientPlacementTest, ATensorInASlotOutlivesPlacementAndBucket) {
   EXPECT_TRUE(memory.expired()) << "the bucket is leaked";
 }
 
-// A gradient that lies in its own slot must not keep its parameter alive, which keeps the gradient alive.
+// A gradient in its own slot must not keep its parameter alive, since that keeps the gradient alive.
 TEST_F(GradientPlacementTest, AGradientInItsSlotIsNoCycle) {
   learn();
   placement_->begin();

@@ -1,5 +1,5 @@
-// Gradients, buffers and parameters whose bytes are not their elements: conjugated or negated lazily, transposed,
-// expanded, sliced. The judge is autograd in one process, over the inputs of all ranks.
+// Gradients, buffers and parameters whose memory is not simply their elements: lazily conjugated or negated,
+// transposed, expanded, sliced. Autograd in one process, over the inputs of all ranks, gives the expected values.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -12,7 +12,7 @@ namespace {
 class DdpLazyViewsMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpLazyViewsMulti, testing::Values(2, 3));
 
-// In which form `elements`, whose rows are equal, are handed on.
+// The form of view that passes on `elements`, whose rows are equal.
 enum Form : int { kPlain, kTransposed, kExpanded, kSliced };
 struct View {
   bool conjugated = false;
@@ -51,7 +51,7 @@ std::vector<View> views_of(torch::Dtype dtype) {
 
 constexpr std::array kDtypes{torch::kFloat, torch::kDouble, torch::kComplexFloat, torch::kComplexDouble};
 
-// Leaves its input as it is, and gives the gradient in that form.
+// The identity, but with its gradient in that form.
 struct Shaped : torch::autograd::Function<Shaped> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x, const View* view,
                                bool sparse) {
@@ -71,13 +71,13 @@ struct Shaped : torch::autograd::Function<Shaped> {
   }
 };
 
-// One parameter whose gradient is computed in its bucket (from 32 KiB on), one that is copied there.
+// One parameter whose gradient is computed in its bucket (from 32 KiB), and one whose gradient is copied there.
 struct PairImpl : torch::nn::Module {
   explicit PairImpl(torch::Dtype dtype, View the_view = {}) : view(the_view) {
     large = register_parameter("large", torch::randn({96, 96}, dtype));
     small = register_parameter("small", torch::randn({5, 7}, dtype));
   }
-  // `factor` has one number for each rank's step; the gradient's rows are equal.
+  // `factor` has one number per rank and step; the gradient's rows are equal.
   torch::Tensor forward(double factor) {
     torch::Tensor sum = loss_of(large, factor) + loss_of(small, 2 * factor);
     if (late.defined()) sum = sum + loss_of(late, 3 * factor);
@@ -101,7 +101,7 @@ double factor_of(int rank, int step) {
   return 1.0 + rank + 0.125 * step;
 }
 
-// The gradients that `steps` backward passes leave, each the mean over ranks: in one process.
+// The gradients after `steps` backward passes, each the mean over ranks, computed in one process.
 Pair in_one_process(const Pair& net, const std::vector<int>& steps) {
   Pair judge(net->large.scalar_type());
   judge->plain = true;
@@ -172,14 +172,14 @@ TEST_P(DdpLazyViewsMulti, SparseGradients) {
   });
 }
 
-// What a parameter has got by other ways than the backward pass is averaged too, and so by average_gradients.
+// A gradient that was not made by the backward pass is averaged too, also by average_gradients.
 TEST_P(DdpLazyViewsMulti, GradientsSetByHand) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
     const int world = get_world_size();
     for (const torch::Dtype dtype : kDtypes) {
       for (View view : views_of(dtype)) {
-        if (view.form == kExpanded) continue;  // cannot be written to, by anybody
+        if (view.form == kExpanded) continue;  // nobody can write to it
         Pair net(dtype, view);
         net->late = net->register_parameter("late", torch::randn({70, 70}, dtype));
         DistributedDataParallel<Pair> ddp(net);
@@ -245,7 +245,7 @@ TEST_P(DdpLazyViewsMulti, BuffersAndParametersAreSentByValue) {
   });
 }
 
-// Leaves its result lazily conjugated or negated, in the bucket or elsewhere.
+// Returns its result lazily conjugated or negated, in the bucket or elsewhere.
 struct LazyHook final : CommHook {
   LazyHook(bool in_place, bool conjugate) : in_place_(in_place), conjugate_(conjugate) {}
   std::function<void()> run(GradBucket& bucket) override {

@@ -1,4 +1,4 @@
-// torchvision, in the environment of the torch wheel, is the judge of names and shapes.
+// Compares names and shapes with torchvision, from the environment of the torch wheel.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ std::string output_of(const std::string& command) {
   return output;
 }
 
-// "conv1.weight 64 3 7 7 " for every parameter and then every buffer, a line each.
+// A line such as "conv1.weight 64 3 7 7 " for every parameter, then for every buffer.
 std::string torchvisions_names(const std::string& model) {
   const std::string script = "import itertools, torchvision; m = torchvision.models." + model +
                              "(); print(''.join(n + ' ' + ''.join(f'{d} ' for d in t.shape) + chr(10) for n, t in "

@@ -13,7 +13,7 @@ std::int64_t count_parameters(const torch::nn::Module& module) {
   return count;
 }
 
-// Counts as torchvision documents them for its models.
+// The counts in torchvision's documentation of its models.
 TEST(ResNet, HasTorchvisionsNumberOfParameters) {
   EXPECT_EQ(count_parameters(*resnet18()), 11689512);
   EXPECT_EQ(count_parameters(*resnet34()), 21797672);

@@ -1,5 +1,5 @@
-// A model under DistributedDataParallel beside its twin, whose gradients are averaged by hand after each backward pass:
-// they must agree, bit for bit unless a test says otherwise.
+// A model under DistributedDataParallel and its twin, whose gradients are averaged by hand after each backward pass:
+// both must agree, bit for bit unless a test says otherwise.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ inline bool agree(const torch::Tensor& a, const torch::Tensor& b, const Closenes
   return torch::allclose(a, b, closeness.relative, closeness.absolute);
 }
 
-// A gradient that is not defined counts as zero.
+// An undefined gradient counts as zero.
 inline void expect_same_gradients(const torch::nn::Module& model, const torch::nn::Module& twin,
                                   const std::string& where, const Closeness& closeness = {}) {
   const auto ours = model.named_parameters();
@@ -65,14 +65,14 @@ class Twins {
   explicit Twins(Make make, const DistributedDataParallelOptions& options = {})
       : model(seeded(make)), twin(seeded(make)), ddp(model, options), group_(options.process_group) {}
 
-  // One training step without the optimizer's: loss(model) on both.
+  // One training step on both, without the optimizer: loss(model) and its gradients.
   template <typename Loss>
   void step(Loss loss, const std::string& where, const Closeness& closeness = {}) {
     model->zero_grad();
     twin->zero_grad();
     accumulate(loss, where, closeness);
   }
-  // The same without zeroing gradients first.
+  // The same, but adds to the gradients.
   template <typename Loss>
   void accumulate(Loss loss, const std::string& where, const Closeness& closeness = {}) {
     ddp->is_training();  // announces the pass

@@ -6,16 +6,16 @@
 //   work->wait();                                                    // t may be read and written again
 //
 // Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
-// LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). The tensors of an asynchronous operation must
-// not be touched until its Work is seen complete, or a later barrier of the group is, also by another operation: two
-// that are under way on one tensor do not wait for one another. A Work may be let go of. A call returns at once, but at
-// most 32 operations of a group are under way: the next one first waits for the oldest. Blocking forms are the cheaper
-// ones; see lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
+// LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). Nobody may touch the tensors of an asynchronous
+// operation until its Work, or a later barrier of the group, is seen complete. That includes other operations: two that
+// are under way on one tensor do not wait for one another. The caller may drop a Work. A call returns at once, but a
+// group has at most 32 operations under way: the next one first waits for the oldest. Blocking forms cost less. See
+// lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
-// are ranks of the world. Backend lockstep tells every rank when they do not match, or when one of them could not take
-// part; with mpi and nccl results may be wrong or incomplete instead, or others wait (docs/backends.md). Without
-// init_process_group, and on ranks that are not in `group`, every function throws. Errors: lockstep/c10d/errors.h and
+// are ranks of the world. Backend lockstep tells every rank when calls do not match, or when a rank could not take
+// part. With mpi and nccl, results may be wrong or incomplete instead, or other ranks wait (docs/backends.md). Every
+// function throws without init_process_group, and on ranks that are not in `group`. Errors: lockstep/c10d/errors.h and
 // docs/errors.md.
 #pragma once
 
@@ -34,7 +34,7 @@ namespace lockstep {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// For `src` of recv and irecv: whoever sends first.
+// For `src` of recv and irecv: the rank that sends first.
 inline constexpr int kAnySource = -1;
 // The group's own timeout.
 inline constexpr std::chrono::milliseconds kGroupTimeout{-1};
@@ -47,17 +47,18 @@ struct CollectiveOptions {
 
 struct ReductionOptions {
   // SUM, AVG (integers add in 64 bits and truncate the quotient), PRODUCT, MIN, MAX, BAND, BOR, BXOR, or
-  // premul_sum(factor). Float sums are taken in rank order: bitwise equal on every rank and in every run. Refused
-  // (ArgumentError) before anything moves: AVG of bool; MIN and MAX of complex; BAND, BOR, BXOR of floating point and
-  // complex; premul_sum of integers and bool; all of float8 and quantised dtypes. Of bool, SUM and MAX are "or",
-  // PRODUCT and MIN "and". Sparse tensors: SUM only.
+  // premul_sum(factor). With backend lockstep, float sums have the same bits on every rank, and in every run with the
+  // same ranks on each machine: it adds in rank order on a machine, then in the order of machines. mpi and nccl add in
+  // an order of their own. Refused (ArgumentError) before anything moves: AVG of bool; MIN and MAX of complex; BAND,
+  // BOR, BXOR of floating point and complex; premul_sum of integers and bool; every reduction of float8 and quantised
+  // dtypes. For bool, SUM and MAX mean "or", PRODUCT and MIN mean "and". Sparse tensors: SUM only.
   c10d::ReduceOp op = c10d::ReduceOp::SUM;
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;
 };
 
 struct PointToPointOptions {
-  int tag = 0;  // only messages with equal tags meet; not negative
+  int tag = 0;  // a receive takes messages with its tag only; not negative
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;  // as for collectives; NCCL's isend and irecv keep the group's
 };
@@ -69,16 +70,16 @@ c10d::ReduceOp premul_sum(double factor);
 void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {});
 Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {});
 
-// all_reduce of each of several tensors; their dtypes may differ. One that is there twice is reduced once.
+// all_reduce of each of several tensors; their dtypes may differ. A tensor that is in the list twice is reduced once.
 void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {});
 Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {});
 
-// The others' `tensor` becomes that of `src`.
+// `tensor` of every other rank becomes that of `src`.
 void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
 Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
 
-// `tensor` of `dst` becomes the reduction; those of other ranks stay as they are (in other libraries they may end up
-// with partial sums).
+// `tensor` of `dst` becomes the reduction. On other ranks it keeps its values (in other libraries it may get partial
+// sums).
 void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
 Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
 
@@ -142,8 +143,9 @@ void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const 
 Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
                              const AllToAllSingleOptions& options = {});
 
-// Returns when every rank has called it. All collectives of the group that this rank has started before are done then;
-// an error of one whose Work nobody keeps is the barrier's. Runs on the CPU's backend where the group has one.
+// Returns when every rank has called it. By then all collectives of the group that this rank started before are done.
+// If one of them failed and nobody keeps its Work, the barrier throws that error. Runs on the CPU's backend where the
+// group has one.
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});
 
@@ -153,15 +155,14 @@ struct MonitoredBarrierOptions {
   // Rank 0's error begins with all lost ranks instead of the first.
   bool wait_all_ranks = false;
 };
-// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error (kTimeout) naming those that
-// did not. The group is broken then: later operations fail with this error. Needs a backend for CPU tensors: NCCL has
-// none.
+// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error (kTimeout) that names the
+// others. The group is broken then: later operations fail with this error. Needs a backend that has one: NCCL does not.
 void monitored_barrier(const MonitoredBarrierOptions& options = {});
 
-// Messages between two ranks with equal tags arrive in the order of sending. A message of another size than `tensor` is
-// an error on the receiver. send returns when `tensor` may be reused.
+// Messages between two ranks with equal tags arrive in the order of sending. If a message has another size than the
+// receiver's `tensor`, the receiver gets an error. send returns when `tensor` may be reused.
 void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
-// Answers the sender.
+// Returns the sender.
 int recv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
 Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
 // Work::sourceRank tells the sender, as a group rank.
@@ -175,8 +176,8 @@ struct PointToPoint {
   int peer = 0;  // the destination, or the source (kAnySource is allowed)
   PointToPointOptions options = {};
 };
-// Works in the order of the list; NCCL makes one operation of those of a group and device, which share a work. Every
-// entry is checked before any is started: after an ArgumentError nothing is under way.
+// Returns one Work per entry, in their order. NCCL makes one operation of all entries of a group and device, and these
+// share a Work. Every entry is checked before any is started: after an ArgumentError nothing is under way.
 std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list);
 
 }  // namespace lockstep

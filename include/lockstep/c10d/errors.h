@@ -1,8 +1,8 @@
-// The exceptions of process groups and of DDP (data and checkpoint have their own). docs/errors.md says what state
-// remains after each.
+// The exceptions of process groups and of DDP (data and checkpoint have their own). docs/errors.md says in what state
+// each leaves the group.
 //
-// All derive from c10::Error, so `catch (const c10::Error&)` (or std::exception) gets every one; their text is one
-// plain message without a stack trace. `error_code(e)` tells what kind of error it is:
+// All derive from c10::Error: `catch (const c10::Error&)` (or std::exception) catches every one. Their text is one
+// plain message without a stack trace. `error_code(e)` tells the kind of error:
 //
 //   try { lockstep::all_reduce(t); }
 //   catch (const std::exception& e) {
@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-// Mixed into every exception below.
+// A base of every exception below.
 class ErrorWithCode {
  public:
   virtual ~ErrorWithCode() = default;
@@ -39,8 +39,8 @@ class ArgumentError : public c10::ValueError, public ErrorWithCode {
   ArgumentError(ErrorCode code, const std::string& message) : c10::ValueError(message), ErrorWithCode(code) {}
 };
 
-// An operation of a group failed: ranks disagree (kMismatch), a rank died or left (kPeerFailed), did not come in time
-// (kTimeout), the group was aborted (kAborted), or the system failed. Python's torch.distributed shows it as
+// An operation of a group failed: ranks disagree (kMismatch), a rank died or left (kPeerFailed) or did not come in time
+// (kTimeout), the group was aborted (kAborted), or the system failed. Python's torch.distributed raises it as
 // DistBackendError.
 class BackendError : public c10::DistBackendError, public ErrorWithCode {
  public:
@@ -59,7 +59,7 @@ class NetworkError : public c10::DistNetworkError, public ErrorWithCode {
   NetworkError(ErrorCode code, const std::string& message) : c10::DistNetworkError(message), ErrorWithCode(code) {}
 };
 
-// The code that `error` carries; kInternal for exceptions of other origin.
+// The code of `error`; kInternal for exceptions of other libraries.
 ErrorCode error_code(const std::exception& error) noexcept;
 
 // Throws the exception that fits `status`, which must not be ok, with "context: " in front of its message.

@@ -1,16 +1,16 @@
 // ObjectCodec<T>: a value of type T as bytes and back, for the object collectives (objects.h).
 //
 // There are codecs for
-//   - numbers, enums and other trivially copyable types without pointers in them: their memory, as the ranks run one
-//     binary
+//   - numbers, enums and other trivially copyable types without pointers in them: their memory is sent, since all ranks
+//     run the same binary
 //   - std::string
 //   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can)
 //   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,
 //     std::tuple of all of these
 //   - what torch::save can write and torch::load can read: modules (nn::Linear and other holders, std::shared_ptr to a
-//     module), optimizers. Their parameters and state travel, not what they are made of: broadcast_object fills the
-//     receiver's own object, which must be made alike. To arrive as a new object (all_gather_object, ...) a module
-//     needs a default constructor.
+//     module), optimizers. Only their parameters and state are sent: broadcast_object fills the receiver's own object,
+//     which must have the same structure. To arrive as a new object (all_gather_object, ...) a module needs a default
+//     constructor.
 // For a type of your own, specialise it:
 //
 //   template <> struct lockstep::ObjectCodec<Config> {
@@ -69,7 +69,7 @@ class ObjectWriter {
   std::string bytes_;
 };
 
-// Throws ArgumentError when the bytes end too early: sender and receiver mean different types.
+// Throws ArgumentError when the bytes end too early: sender and receiver use different types.
 class ObjectReader {
  public:
   explicit ObjectReader(std::string_view bytes) : bytes_(bytes) {}
@@ -78,7 +78,7 @@ class ObjectReader {
   T get() {
     return ObjectCodec<T>::decode(*this);
   }
-  // Into an object that is there already, which may be of a type that cannot be made from bytes.
+  // Into an existing object, whose type may be one that cannot be made from bytes.
   template <typename T>
   void get_into(T& value) {
     if constexpr (requires { ObjectCodec<T>::decode_into(*this, value); }) {
@@ -122,7 +122,7 @@ concept Archived = requires(torch::serialize::OutputArchive& output, torch::seri
   input >> to;
 };
 
-// An object for torch::load to fill; nullptr_t: there is no way to make one.
+// An object for torch::load to fill; nullptr_t: none can be made.
 template <typename T>
 struct Maker {
   static auto make() {
@@ -145,7 +145,7 @@ struct Maker<T> {
     }
   }
 };
-// Null would be no object to fill.
+// torch::load could not fill a null pointer.
 template <typename T>
 struct Maker<std::shared_ptr<T>> {
   static auto make() {
@@ -161,7 +161,7 @@ inline constexpr bool kCanMake = !std::is_same_v<decltype(Maker<T>::make()), std
 
 }  // namespace object_codec
 
-// Everything without a specialisation below: raw memory, or torch::save.
+// Types without a specialisation below: raw memory, or torch::save.
 template <typename T>
 struct ObjectCodec {
   static_assert(object_codec::kIsRaw<T> || object_codec::Archived<T>,

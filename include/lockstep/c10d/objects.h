@@ -1,4 +1,4 @@
-// Collectives on values instead of tensors: nobody needs to know sizes or shapes beforehand.
+// Collectives on values instead of tensors: no rank needs to know sizes or shapes beforehand.
 //
 //   std::string path = rank == 0 ? make_run_folder() : "";
 //   lockstep::broadcast_object(path, 0);
@@ -7,7 +7,7 @@
 // T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules,
 // optimizers, and your own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each
 // function is collective over the group, blocks, and costs two small collectives more than one of known size. Values go
-// through the CPU engine; tensors in them arrive on the device on which they were.
+// through the CPU engine; tensors in them arrive on the device that they were on.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-// The same for bytes.
+// The functions below, on bytes.
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {});
 std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {});
 std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {});
@@ -32,7 +32,7 @@ std::string encode_object(const T& value) {
   return writer.take();
 }
 
-// Throws ArgumentError when `bytes` are not those of a T.
+// Throws ArgumentError when `bytes` do not hold a T.
 template <typename T>
 T decode_object(std::string_view bytes) {
   ObjectReader reader(bytes);
@@ -41,7 +41,7 @@ T decode_object(std::string_view bytes) {
   return value;
 }
 
-// The same into an object that is there already: for modules and optimizers, whose parameters and state it replaces.
+// Decodes into an existing object: for modules and optimizers, whose parameters and state it replaces.
 template <typename T>
 void decode_object_into(std::string_view bytes, T& value) {
   ObjectReader reader(bytes);
@@ -49,8 +49,9 @@ void decode_object_into(std::string_view bytes, T& value) {
   reader.check_end();
 }
 
-// The others' `value` becomes that of `src`. A module or an optimizer stays the object that it is and takes the
-// parameters and state of that of `src`, which must be made alike; a std::shared_ptr to a module must not be null.
+// `value` of every other rank becomes that of `src`. A module or an optimizer stays the same object and takes the
+// parameters and state of that of `src`, which must have the same structure. A std::shared_ptr to a module must not be
+// null.
 template <typename T>
 void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
   const bool is_source = get_rank() == src;
@@ -66,13 +67,13 @@ std::vector<T> decode_objects(std::span<const std::string> list) {
   return values;
 }
 
-// By group rank.
+// Returns the values by group rank.
 template <typename T>
 std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {}) {
   return decode_objects<T>(all_gather_bytes(encode_object(value), options));
 }
 
-// By group rank on `dst`; empty elsewhere.
+// Returns the values by group rank on `dst`, nothing elsewhere.
 template <typename T>
 std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& options = {}) {
   return decode_objects<T>(gather_bytes(encode_object(value), dst, options));

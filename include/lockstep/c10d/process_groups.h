@@ -1,13 +1,12 @@
-// Who takes part: the world of ranks, groups of them, and this process's place in each.
+// The world of ranks, groups of them, and this process's rank in each.
 //
 // A ProcessGroup is LibTorch's own c10d::ProcessGroup, which holds one c10d::Backend per kind of device. Lockstep's
-// functions take the backend of the tensor's device from it and call that directly, past LibTorch's dispatcher; the
-// same handle carries NCCL for GPU tensors beside the CPU engine, and works with everything else that is written
-// against c10d.
+// functions call the backend of the tensor's device directly, past LibTorch's dispatcher. One handle can carry NCCL for
+// GPU tensors beside the CPU engine. It works with everything else that is written against c10d.
 //
 // Ranks in this interface are ranks of the world, as in torch.distributed, unless a function says "group rank".
-// Everything here throws (lockstep/c10d/errors.h) and may be called from several threads; init, destroy and the making
-// of groups must not overlap with one another.
+// Everything here throws (lockstep/c10d/errors.h) and may be called from several threads, but calls that make or
+// destroy the world or a group must not overlap.
 #pragma once
 
 #include <chrono>
@@ -30,7 +29,7 @@ using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 struct InitOptions {
   // Where ranks find one another:
-  //   - "": whatever is there: explicit rank and world_size below, launcher variables, Slurm, Open MPI; when nothing
+  //   - "": what is there of explicit rank and world_size below, launcher variables, Slurm, Open MPI; when none of them
   //     says that the job is distributed, a world of one rank, without any network
   //   - "env://": MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   - "tcp://host:port": rank 0 listens there
@@ -39,7 +38,7 @@ struct InitOptions {
   // -1: from the environment.
   int rank = -1;
   int world_size = -1;
-  // For joining, and for each operation unless it has its own. A shorter one finds a lost rank earlier.
+  // For joining, and for each operation without a timeout of its own. A shorter one finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Shown in errors; "" is "world".
   std::string group_name = {};
@@ -47,8 +46,8 @@ struct InitOptions {
   std::shared_ptr<comm::Store> store = {};
 };
 
-// Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists who came and who did
-// not. Backends (docs/backends.md says which one when):
+// Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists the ranks that came and
+// those that did not. Backends (docs/backends.md says when to use which):
 //   - "lockstep": the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
 //   - "mpi": the same over the MPI that started the job
 //   - "nccl": CUDA tensors alone; for programs that link lockstep::nccl
@@ -59,11 +58,11 @@ struct InitOptions {
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
 // Leaves `group` (null: the world and every group made from it). Ranks that still wait for this one get an error.
-// Blocks only when a working world is left, on the rank that hosts its store (rank 0, unless a launcher hosts it):
-// until the others have left, for up to 5 s. Safe after errors and when called twice; without a world it does nothing.
+// Blocks only on the rank that hosts the store of a working world (rank 0, unless a launcher hosts it): until the other
+// ranks have left, for up to 5 s. Safe after errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
-// Breaks `group` for all its ranks: their operations fail with `reason`. For errors that only this rank has seen.
+// Breaks `group` for all its ranks: their operations fail with `reason`. Use it for errors that only this rank sees.
 void abort_process_group(const std::string& reason, const ProcessGroup& group = nullptr);
 
 // Whether this build has a backend of this name ("lockstep", "gloo", "mpi", "nccl"; "": any).
@@ -79,39 +78,39 @@ int get_rank(const ProcessGroup& group = nullptr);
 int get_world_size(const ProcessGroup& group = nullptr);
 // This process's number among those of the job on this machine.
 int get_local_rank();
-// "lockstep", "mpi" or "nccl"; where devices differ, as in "cpu:lockstep,cuda:nccl".
+// "lockstep", "mpi" or "nccl"; with several backends "cpu:lockstep,cuda:nccl".
 std::string get_backend(const ProcessGroup& group = nullptr);
-// The device that this rank should compute on: with NCCL, GPU number get_local_rank() of the machine's, counted anew
-// from the first when there are fewer; else the CPU.
+// The device that this rank should compute on. With NCCL: GPU number get_local_rank() of the machine, modulo the number
+// of GPUs. Else the CPU.
 at::Device local_device();
 
-// Rank translation; asking for a rank that is not there is an error.
+// Rank translation. A rank that is not there is an error.
 int get_group_rank(const ProcessGroup& group, int global_rank);
 int get_global_rank(const ProcessGroup& group, int group_rank);
 // The members' ranks in the world, by group rank.
 std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
-  std::chrono::milliseconds timeout{-1};  // positive, or as it stands here: that of the world
-  std::string name = {};                  // shown in errors; "": made from the members, as "group{0,1}"
+  std::chrono::milliseconds timeout{-1};  // positive; -1: that of the world
+  std::string name = {};                  // shown in errors; "": made from the members, such as "group{0,1}"
 };
 
-// A group of `ranks` (sorted; no duplicates). Collective over its members; blocks until they are there. Other ranks may
-// call it too and return at once, with a handle for which get_rank is -1 and every operation throws.
+// A group of `ranks`, in ascending order; no duplicates. Collective over its members; blocks until they are there.
+// Other ranks may call it too: they return at once with a handle whose get_rank is -1 and whose operations throw.
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {});
 ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {});
 
-// Collective over `parent`: ranks with equal colors form a group, ordered by key and then by rank. A negative color: in
-// none.
+// Collective over `parent`: ranks with equal colors form a group, ordered by key and then by rank. A rank with a
+// negative color joins none.
 ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nullptr,
                          const GroupOptions& options = {});
 
-// Collective over the world: consecutive groups of `group_size` ranks, which must divide the world. Answers this
-// rank's.
+// Collective over the world: makes consecutive groups of `group_size` ranks, which must divide the world size. Returns
+// this rank's group.
 ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {});
 
-// The world for a scope: made in the constructor, left in the destructor, whatever happened between. When the scope is
-// left by an exception, the other ranks are told so and fail at once instead of waiting. The destructor never throws.
+// The world for a scope: the constructor makes it, the destructor always leaves it. When an exception leaves the scope,
+// the other ranks are told and fail at once instead of waiting. The destructor never throws.
 class ProcessGroupGuard {
  public:
   explicit ProcessGroupGuard(std::string_view backend = "", const InitOptions& options = {});
@@ -123,7 +122,7 @@ class ProcessGroupGuard {
   int world_size() const { return world_size_; }
 
  private:
-  const Origin origin_;  // it is the rank that leaves, not its forks
+  const Origin origin_;  // only the rank itself leaves, not its forks
   int exceptions_at_start_;
   int rank_ = 0;
   int world_size_ = 1;

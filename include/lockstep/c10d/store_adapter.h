@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Shares the store it is made from. get and wait block for up to the timeout (c10d's default: 5 minutes), then throw
-// lockstep::StoreError naming the key. Thread-safe as the store is, but for setTimeout.
+// Shares the store that it is made from. get and wait block for up to the timeout (c10d's default: 5 minutes), then
+// throw lockstep::StoreError, which names the key. As thread-safe as the store, except setTimeout.
 class StoreAdapter : public c10d::Store {
  public:
   explicit StoreAdapter(std::shared_ptr<comm::Store> store, std::chrono::milliseconds timeout = kDefaultTimeout);
@@ -43,9 +43,10 @@ class StoreAdapter : public c10d::Store {
   std::shared_ptr<comm::Store> store_;
 };
 
-// The other direction: a store of LibTorch, or of Python, for the engine. A StoreAdapter answers what it was made from.
-// Shares the store; calls may block as the store does. Its exceptions become Status values: kTimeout once the deadline
-// has passed, else kUnavailable. append needs a store that offers it (TCPStore and HashStore do).
+// The other direction: a store of LibTorch, or of Python, for the engine. For a StoreAdapter, returns the store that it
+// was made from. Shares the store; calls block as long as the store's own do. Its exceptions become Status values:
+// kTimeout once the deadline has passed, else kUnavailable. append needs a store that has it (TCPStore and HashStore
+// do).
 std::shared_ptr<comm::Store> wrap_store(c10::intrusive_ptr<c10d::Store> store);
 
 }  // namespace lockstep

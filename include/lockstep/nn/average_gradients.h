@@ -4,12 +4,12 @@
 //   lockstep::average_gradients(net);   // gradients are now the mean over all ranks
 //   optimizer.step();
 //
-// Gives the same gradients, bit for bit, as DistributedDataParallel; slower, since nothing overlaps with the backward
-// pass and every gradient is copied twice. Parameters are not made equal first: broadcast them, or seed every rank
-// alike.
+// Gives the same gradients, bit for bit, as DistributedDataParallel. It is slower: nothing overlaps with the backward
+// pass, and every gradient is copied twice. It does not make parameters equal first: broadcast them, or give every rank
+// the same seed.
 //
-// Collective over the group; blocks. All ranks pass the same parameters in the same order. A parameter without a
-// gradient on some ranks counts as zero there; one without on all ranks stays so. Dense gradients only.
+// Collective over the group; blocks. All ranks pass the same parameters in the same order. Where some ranks have no
+// gradient for a parameter, it counts as zero there. If no rank has one, it stays undefined. Dense gradients only.
 // Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
 #pragma once
 

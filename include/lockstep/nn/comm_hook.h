@@ -21,7 +21,7 @@
 
 namespace lockstep {
 
-// Gradients that travel together. Valid until the backward pass is over.
+// Gradients that are sent together. Valid until the backward pass is over.
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, torch::Tensor buffer, std::vector<torch::Tensor> parameters,
@@ -52,14 +52,14 @@ class GradBucket {
 class CommHook {
  public:
   virtual ~CommHook() = default;
-  // Starts the communication and returns at once. The returned function finishes it: afterwards bucket.buffer() must
-  // hold the result. Buckets are started in the same order on every rank, and finished in that order.
+  // Starts the communication and returns at once. The returned function finishes it: then bucket.buffer() must hold the
+  // result. Every rank starts and finishes buckets in the same order.
   virtual std::function<void()> run(GradBucket& bucket) = 0;
 };
 
 // Sends gradients as `dtype` (torch::kBFloat16 or torch::kHalf): half the bytes, rounded to that type.
 std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const ProcessGroup& group = nullptr);
-// Leaves every rank its own gradients: for measuring what communication costs.
+// Every rank keeps its own gradients: for measuring the cost of communication.
 std::shared_ptr<CommHook> make_noop_hook();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// DistributedDataParallel: the same model on every rank, each training on its own part of the data.
+// DistributedDataParallel: the same model on every rank; each rank trains on its own share of the data.
 //
 //   Net net;                                               // any torch::nn module
 //   lockstep::DistributedDataParallel<Net> ddp(net);       // all ranks now have rank 0's parameters
@@ -6,31 +6,31 @@
 //   ...
 //   optimizer.zero_grad();
 //   loss_of(ddp->forward(x), y).backward();                // gradients are now the mean over all ranks
-//   optimizer.step();                                      // so every rank takes the same step
+//   optimizer.step();                                      // the same step on every rank
 //
-// `ddp->` reaches every method of the module, so the training step need not be called forward. Semantics are those of
+// `ddp->` reaches every method of the module: any of them can be the training step. Semantics are those of
 // torch.nn.parallel.DistributedDataParallel, with these differences:
-//   - Parameters that a pass does not use are handled in every mode (PyTorch: an error unless find_unused_parameters is
-//     set): where some rank used them the others count as zero, where none did the gradient stays as it was.
-//   - Every backward pass synchronises, also several after one forward pass.
-//   - Activation checkpointing by a backward pass inside the backward pass works, also for parameters of several
-//     segments.
+//   - A pass may leave parameters unused in every mode (PyTorch: an error unless find_unused_parameters is set). If
+//     some rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
+//   - Every backward pass synchronises, even if several follow one forward pass.
+//   - Activation checkpointing by a backward pass inside the backward pass works, even if several segments share a
+//     parameter.
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
 //     step they are equal on all ranks.
 //   - No prefix is added to parameter names.
 //
-// Parameters and buffers keep their shapes: one that was resized since is an error that names it. Replaced, added,
-// frozen or converted ones are taken over at the next pass, on all ranks.
+// Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
+// converted parameters take effect in the next pass; do this on all ranks.
 //
-// An exception that leaves backward() on all ranks alike does no harm: the next pass starts anew. On some ranks only,
-// the ranks no longer make the same calls, and the group is lost: destroy it, and make a new one and a new wrapper. A
-// wrapper that is destroyed after an exception drops the gradients that were still being reduced.
+// If backward() throws on all ranks, the next pass starts anew. If it throws on some ranks only, the ranks no longer
+// make the same calls, and the group is lost: destroy it, then make a new group and a new wrapper. A wrapper that is
+// destroyed after an exception drops the gradients that were still being reduced.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
-// them once. A reference to a gradient that is kept over a step sees the next step's values.
+// them once. A reference to a gradient that you keep over a step sees the next step's values.
 //
-// Threads: as the module; one forward and backward at a time. Errors are thrown by the call that notices them: of the
-// constructor (different models: the parameter and the ranks are named), of backward() (a rank died or did not come in
+// Threads: as for the module; one forward and backward pass at a time. Errors are thrown by the call that notices them:
+// the constructor (models differ: it names the parameter and the ranks) or backward() (a rank died or did not come in
 // time).
 #pragma once
 
@@ -76,12 +76,11 @@ class DistributedDataParallel {
   // buffers across ranks, then sends rank 0's to all.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
       : net_(std::move(net)), module_(pointer(net_)), replica_(module_, options) {}
-  // Hooks and guards refer to it: it stays where it is made. Put it into a std::optional or std::unique_ptr to hand it
-  // on.
+  // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's own forward, whatever it takes and returns.
+  // The module's own forward, with any arguments and result.
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
     replica_.before_forward();
@@ -92,25 +91,25 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // Any method of the module as the entry of a training step: `ddp->training_step(batch)`.
+  // Any method of the module can be the training step: `ddp->training_step(batch)`.
   Module* operator->() {
     replica_.before_forward();
     return module_.get();
   }
 
-  // The module itself, with its own type: for evaluation, saving, everything but training steps.
+  // The module itself, with its own type: for evaluation, saving, everything except training steps.
   Net& module() { return net_; }
   const Net& module() const { return net_; }
-  // For the optimizer: each parameter once, also those that are shared between layers.
+  // For the optimizer: each parameter once, even if layers share it.
   std::vector<torch::Tensor> parameters() const { return replica_.parameters(); }
 
-  // While the guard lives, backward passes add up gradients on this rank without communication; the first pass after it
-  // sends the sum. The forward pass belongs inside as well.
+  // While the guard lives, backward passes add up gradients on this rank without communication. The first pass after it
+  // sends the sum. The forward pass must be inside the guard too.
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
-  // until all have, and then gets the final parameters and buffers of the last one. Collective: the loop must not leave
-  // by an exception on some ranks only.
+  // until all have finished, then gets the final parameters and buffers of the last one. Collective: if the loop
+  // throws, it must throw on all ranks.
   template <typename Loop>
   void join(Loop&& loop) {
     replica_.begin_join();
@@ -123,10 +122,10 @@ class DistributedDataParallel {
     replica_.finish_join();
   }
 
-  // The same hook on every rank, before the first backward pass.
+  // Call it with the same hook on every rank, before the first backward pass.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { replica_.register_comm_hook(std::move(hook)); }
 
-  // What happens underneath: bytes of buckets, gradients computed in place.
+  // Statistics: bytes of buckets, gradients computed in place.
   const Reducer& reducer() const { return replica_.reducer(); }
 
  private:

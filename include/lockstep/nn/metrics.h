@@ -1,5 +1,5 @@
-// Averages that stay exact when ranks have different numbers of samples: each rank adds up sums and counts, these are
-// summed over ranks, and only then divided.
+// Averages that are exact also when ranks have different numbers of samples: each rank adds up a sum and a count, these
+// are summed over ranks, and only then divided.
 //
 //   Average loss, accuracy;
 //   for (...) {

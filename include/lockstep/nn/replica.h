@@ -1,4 +1,4 @@
-// Replica: what DistributedDataParallel does that does not depend on the module's type.
+// Replica: the part of DistributedDataParallel that does not depend on the module's type.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,19 +12,19 @@
 namespace lockstep {
 
 struct DistributedDataParallelOptions {
-  // The device that the module is on; at most one. Empty: wherever it is. Given otherwise: an error.
+  // The device that the module is on, or empty. Anything else is an error.
   std::vector<torch::Device> device_ids = {};
-  // Must be the module's device as well: outputs stay where they are computed.
+  // Must be the module's device too: outputs stay where they are computed.
   std::optional<torch::Device> output_device = std::nullopt;
   ProcessGroup process_group = nullptr;  // null: the world
   // Off: each rank keeps its own buffers (running means of batch normalisation).
   bool broadcast_buffers = true;
   double bucket_cap_mb = 25;
-  // Accepted for PyTorch's sake: unused parameters are handled either way, at no cost.
+  // Has no effect, as unused parameters always work, at no cost. For programs that come from PyTorch.
   bool find_unused_parameters = false;
-  // A promise that every pass uses the same parameters; a pass that breaks it is an error that names them.
+  // Promises that every pass uses the same parameters; a pass that does not is an error that names them.
   bool static_graph = false;
-  // Off: gradients are copied out of the buckets, twice the memory.
+  // Off: gradients are copied out of the buckets, which takes twice the memory.
   bool gradient_as_bucket_view = true;
 };
 
@@ -34,7 +34,7 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // Each of them once, also those that are registered under several names.
+  // Each parameter once, even if it is registered under several names.
   std::vector<torch::Tensor> parameters() const;
   void before_forward();
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
@@ -51,7 +51,7 @@ class Replica {
   void synchronise_state(int source);
   void build_reducer();
   bool parameters_changed() const;
-  // In a join: every rank's "I still have inputs", by rank; answers how many have.
+  // In a join: tells all ranks whether this one still has inputs. Returns how many ranks have.
   int exchange_activity(bool active);
 
   std::shared_ptr<torch::nn::Module> module_;

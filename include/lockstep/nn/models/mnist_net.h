@@ -10,7 +10,7 @@ class MnistNetImpl : public torch::nn::Module {
  public:
   MnistNetImpl();
 
-  // Float images {N, 1, 28, 28} to log-probabilities of 10 classes {N, 10}. Dropout (while training) draws from
+  // From float images {N, 1, 28, 28} to log-probabilities of 10 classes {N, 10}. Dropout (while training) draws from
   // LibTorch's generator.
   torch::Tensor forward(torch::Tensor images);
 

@@ -1,5 +1,5 @@
-// ResNet-18 and ResNet-34 (He et al., 2015) with the names of torchvision's parameters and buffers, so that state dicts
-// of either fit the other: conv1, bn1, layer1.0.conv1, ..., layer4.1.bn2, fc.
+// ResNet-18 and ResNet-34 (He et al., 2015) with torchvision's names of parameters and buffers, so that state dicts can
+// be exchanged: conv1, bn1, layer1.0.conv1, ..., layer4.1.bn2, fc.
 //
 //   auto model = lockstep::models::resnet18({.num_classes = 10});
 //   auto logits = model->forward(torch::randn({8, 3, 224, 224}));  // {8, 10}
@@ -24,7 +24,7 @@ class BasicBlockImpl : public torch::nn::Module {
  public:
   BasicBlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride);
 
-  // {N, in_channels, H, W} to {N, out_channels, ceil(H / stride), ceil(W / stride)}.
+  // From {N, in_channels, H, W} to {N, out_channels, ceil(H / stride), ceil(W / stride)}.
   torch::Tensor forward(const torch::Tensor& input);
 
  private:
@@ -32,17 +32,17 @@ class BasicBlockImpl : public torch::nn::Module {
   torch::nn::BatchNorm2d bn1_{nullptr};
   torch::nn::Conv2d conv2_{nullptr};
   torch::nn::BatchNorm2d bn2_{nullptr};
-  torch::nn::Sequential downsample_{nullptr};  // empty where the shape stays
+  torch::nn::Sequential downsample_{nullptr};  // empty if input and output have the same shape
 };
 TORCH_MODULE(BasicBlock);
 
 class ResNetImpl : public torch::nn::Module {
  public:
-  // Weights are drawn from LibTorch's generator (torch::manual_seed) as torchvision does: convolutions by Kaiming's
-  // normal rule for fan-out, batch norm 1 and 0, the last layer as any torch::nn::Linear.
+  // Draws weights from LibTorch's generator (torch::manual_seed), as torchvision does: convolutions by Kaiming's normal
+  // rule for fan-out, batch norm 1 and 0, the last layer like any torch::nn::Linear.
   explicit ResNetImpl(const ResNetOptions& options = {});
 
-  // Float images {N, in_channels, H, W}, H and W at least 32 for a sensible result, to logits {N, num_classes}.
+  // From float images {N, in_channels, H, W} to logits {N, num_classes}. H and W should be at least 32.
   torch::Tensor forward(const torch::Tensor& images);
 
  private:
@@ -56,7 +56,7 @@ class ResNetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ResNet);
 
-// `options.blocks` is set by the function.
+// These set `options.blocks` themselves.
 ResNet resnet18(ResNetOptions options = {});
 ResNet resnet34(ResNetOptions options = {});
 
