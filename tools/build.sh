@@ -61,6 +61,11 @@ check_pages() {
   python3 -B tools/docs/check.py || fail "correct the pages above, or the sources that they describe"
 }
 
+check_layers() {
+  say "layers: every include"
+  python3 -B tools/check_layers.py || fail "remove the includes above, or name the layer in src/CMakeLists.txt"
+}
+
 make_reference() {
   say "Doxygen: build/docs/html/index.html"
   rm -rf build/docs && mkdir -p build/docs
