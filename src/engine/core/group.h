@@ -73,7 +73,7 @@ class Group {
   // It has started operations that are not over.
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
   // True the first time.
-  bool begin_telling() { return !told_.exchange(true, std::memory_order_relaxed); }
+  bool begin_telling() { return !failure_told_.exchange(true, std::memory_order_relaxed); }
 
  protected:
   explicit Group(const CommunicatorOptions& options)
@@ -84,6 +84,7 @@ class Group {
         arena_(options.arena),
         timeout_(options.timeout) {}
 
+  GroupNames names() const { return {name_, roster_}; }
   // "rank 2 of the world": how errors name this rank.
   std::string me() const { return roster_.name(rank_); }
   Status destroyed() const { return {ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank"}; }
@@ -105,7 +106,7 @@ class Group {
  private:
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<bool> busy_{false};
-  std::atomic<bool> told_{false};
+  std::atomic<bool> failure_told_{false};
 };
 
 }  // namespace lockstep::comm

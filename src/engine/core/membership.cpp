@@ -101,7 +101,7 @@ Status missing(const std::vector<Member>& members, const GroupNames& names, int 
 }
 
 std::string members_so_far_key(const std::string& group) {
-  return fmt::format("lockstep/{}/roll", group);
+  return fmt::format("lockstep/{}/members_so_far", group);
 }
 std::string members_key(const std::string& group) {
   return fmt::format("lockstep/{}/members", group);
@@ -131,22 +131,22 @@ Result<Member> describe_this_process(int rank, int world, const std::string& mac
 Result<std::vector<Member>> exchange_members(Store& store, const GroupNames& names, const Member& me,
                                              Deadline deadline) {
   const std::string& group = names.group;
-  const std::string roll = members_so_far_key(group);
+  const std::string so_far = members_so_far_key(group);
   const std::string complete = members_key(group);
-  LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
-  LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(store.append(so_far, to_line(me)));
+  LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(so_far, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));
   // Whoever sees that all are there, or that they never can be, says so.
   Status status = check(members, names);
   if (status.ok() && static_cast<int>(members.size()) < me.world) {
-    auto told = store.get(complete, deadline);
-    if (!told.ok()) {
-      if (told.status().code() != ErrorCode::kTimeout) return told.status();
-      LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(roll, Deadline::after(std::chrono::seconds(1))));
+    auto published = store.get(complete, deadline);
+    if (!published.ok()) {
+      if (published.status().code() != ErrorCode::kTimeout) return published.status();
+      LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(so_far, Deadline::after(std::chrono::seconds(1))));
       LOCKSTEP_ASSIGN_OR_RETURN(members, parse(lines, group));
       return missing(members, names, me.world);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(members, parse(told.value(), group));
+    LOCKSTEP_ASSIGN_OR_RETURN(members, parse(published.value(), group));
     status = check(members, names);
   } else {
     LOCKSTEP_RETURN_IF_ERROR(store.set(complete, lines));

@@ -39,6 +39,6 @@ class Topology {
 };
 
 // "rank(s) 2, 3 (on node7), 5 (on node8)"
-std::string ranks_with_hosts(const Topology& layout, const Roster& roster, const std::vector<int>& ranks);
+std::string ranks_with_hosts(const Topology& topology, const Roster& roster, const std::vector<int>& ranks);
 
 }  // namespace lockstep::comm

@@ -1,14 +1,15 @@
 // What the ranks of a group that spans machines tell one another of failures, and why a wait can no longer succeed, in
 // words that name the rank, its machine, the operation and its number.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/fault_point.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
 #include "engine/core/process_state.h"
-#include "engine/local/farewell.h"
+#include "engine/core/timing.h"
 #include "hierarchical_group.h"
 
 namespace lockstep::comm {
@@ -22,8 +23,7 @@ constexpr auto kNewsEvery = std::chrono::milliseconds(200);
 // When the time is over, the others are asked what they have called: so long do their answers take on a busy machine.
 constexpr auto kAnswers = std::chrono::milliseconds(200);
 // A rank that is gone may have sent, or be about to finish, what is still on its way.
-constexpr auto kLastWords = std::chrono::milliseconds(20);
-constexpr auto kDeadTicket = std::chrono::milliseconds(500);
+constexpr auto kLateMessages = std::chrono::milliseconds(20);
 constexpr auto kTellFor = std::chrono::milliseconds(100);
 constexpr std::size_t kTextBytes = 2048;
 constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is where it is no collective
@@ -31,19 +31,13 @@ constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is 
 }  // namespace
 
 std::string HierarchicalGroup::describe(const HierarchicalOperation& operation) const {
-  return fmt::format("{} #{} of group '{}'", to_string(operation.request.kind), operation.sequence, name_);
-}
-
-std::string HierarchicalGroup::describe(const Transfer& transfer) const {
-  return fmt::format("{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv",
-                     transfer.is_send ? "to" : "from",
-                     transfer.peer == kAnySource ? "any rank" : roster_.name(transfer.peer), transfer.tag, name_);
+  return comm::describe(operation.request.kind, operation.sequence, name_);
 }
 
 std::string HierarchicalGroup::last_call(int rank) const {
   const std::uint64_t call = call_of(rank);
   if (call == 0) return "no call known";
-  return fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
+  return fmt::format("last call {} #{}", to_string(kind_of(call)), sequence_of(call));
 }
 
 // As its machine knows it.
@@ -52,9 +46,9 @@ std::string HierarchicalGroup::condition(int rank) const {
   return condition_of(*before_->memory().peer(topology_.index_of(rank)).process);
 }
 
-std::string HierarchicalGroup::last_words(int rank) const {
-  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return words_[rank];
-  return before_->waiting().last_words(topology_.index_of(rank));
+std::string HierarchicalGroup::known_cause(int rank) const {
+  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return known_causes_[rank];
+  return before_->waiting().known_cause(topology_.index_of(rank));
 }
 
 Failure HierarchicalGroup::failure() const {
@@ -69,7 +63,7 @@ void HierarchicalGroup::hear(const Failure& failure) {
   before_->hear(failure);
   after_->hear(failure);
   if (!check_local_groups().ok()) return;
-  tell_neighbours(ActiveMessageHeader::Type::kLastWords, 0, last_words(rank_));
+  tell_neighbours(ActiveMessageHeader::Type::kCause, 0, known_cause(rank_));
   transport_->progress();
 }
 
@@ -90,9 +84,9 @@ bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   // Strangers can reach the port; what does not know the group's token is none of ours.
   if (message.header.size() != token_.size() + sizeof header || !message.header.starts_with(token_)) return false;
   std::memcpy(&header, message.header.data() + token_.size(), sizeof header);
-  if (header.source < 0 || header.source >= world_size() || mail_ == nullptr) return false;
+  if (header.source < 0 || header.source >= world_size() || mailbox_ == nullptr) return false;
   if (header.type == ActiveMessageHeader::Type::kMessage) {
-    mail_->arrived(header, message);
+    mailbox_->arrived(header, message);
     return true;
   }
   if (message.data == nullptr && message.bytes > 0) return false;
@@ -100,12 +94,12 @@ bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   switch (header.type) {
     case ActiveMessageHeader::Type::kHello: greeted_[header.source] = true; break;
     case ActiveMessageHeader::Type::kGoodbye: left_[header.source] = true; [[fallthrough]];
-    case ActiveMessageHeader::Type::kLastWords:
-      if (words_[header.source].empty()) words_[header.source] = text;
+    case ActiveMessageHeader::Type::kCause:
+      if (known_causes_[header.source].empty()) known_causes_[header.source] = text;
       break;
     case ActiveMessageHeader::Type::kAsk: asked_ = true; break;
     case ActiveMessageHeader::Type::kAbort:
-      told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)};
+      reported_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)};
       break;
     case ActiveMessageHeader::Type::kNews: take_news(header.source, text); break;
     case ActiveMessageHeader::Type::kMessage: break;
@@ -125,7 +119,7 @@ void HierarchicalGroup::tell_neighbours(ActiveMessageHeader::Type type, std::int
     const bool ends = type == ActiveMessageHeader::Type::kAbort || type == ActiveMessageHeader::Type::kGoodbye;
     const bool to = topology_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
     if (!to || left_[rank] || transport_->is_lost(rank)) continue;
-    auto& [request, kept] = told_.emplace_back(TransportRequest(), text);
+    auto& [request, kept] = outgoing_.emplace_back(TransportRequest(), text);
     transport_->post(rank, head, kept.data(), kept.size(), request);
   }
 }
@@ -223,15 +217,15 @@ std::string HierarchicalGroup::why_still(int rank) const {
 }
 
 std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) const {
-  std::string text;
+  std::vector<std::string> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || std::find(named.begin(), named.end(), rank) != named.end()) continue;
     const std::string why = why_still(rank);
-    if (why.empty()) continue;
-    text += fmt::format("{}{} (on {}, {})", text.empty() ? "; rank(s) " : ", ", roster_.number(rank),
-                        topology_.member(rank).host, why);
+    if (!why.empty()) {
+      ranks.push_back(fmt::format("{} (on {}, {})", roster_.number(rank), topology_.member(rank).host, why));
+    }
   }
-  return text.empty() ? text : fmt::format("{}{} stand still", text, roster_.suffix());
+  return stand_still(ranks, roster_);
 }
 
 // Another rank of this machine has broken the group.
@@ -249,14 +243,14 @@ std::string HierarchicalGroup::loss_of(int rank, const std::string& during) cons
   const char* how = has_left(rank) ? "left the group"
                     : local        ? before_->memory().peer(topology_.index_of(rank)).how_gone()
                                    : "died, or the connection to it broke,";
-  return caused(last_words(rank), fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
-                                              topology_.member(rank).pid, topology_.member(rank).host, how, during,
-                                              last_call(rank), me()));
+  return caused(known_cause(rank), fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
+                                               topology_.member(rank).pid, topology_.member(rank).host, how, during,
+                                               last_call(rank), me()));
 }
 
 // Whether an operation among the ranks of this machine has stood still for so long that a dead rank holds a ticket of
 // it. What comes from other machines meanwhile, news for example, is no progress of it.
-bool HierarchicalGroup::local_operation_stands() {
+bool HierarchicalGroup::local_operation_is_stuck() {
   if (active_.empty() || active_.front().local == nullptr) return false;
   const Active& front = active_.front();
   const std::array at{static_cast<std::uint64_t>(front.stage), front.local->collective->sequence(),
@@ -270,8 +264,8 @@ bool HierarchicalGroup::local_operation_stands() {
 }
 
 Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
-  const bool stands = transfer == nullptr && local_operation_stands();
-  if ((stuck < kLastWords && !stands) || (transfer == nullptr && active_.empty())) return {};
+  const bool stands = transfer == nullptr && local_operation_is_stuck();
+  if ((stuck < kLateMessages && !stands) || (transfer == nullptr && active_.empty())) return {};
   std::vector<int> suspects = awaited(transfer);
   // Who left had done its part. A rank on another machine counts too: one of this machine may wait for it.
   for (int rank = 0; stands && rank < world_size(); ++rank) {
@@ -282,8 +276,9 @@ Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration
   }
   for (const int rank : suspects) {
     if (!is_gone(rank)) continue;
-    return break_group(ErrorCode::kPeerFailed,
-                       loss_of(rank, transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation)));
+    return break_group(
+        ErrorCode::kPeerFailed,
+        loss_of(rank, transfer != nullptr ? comm::describe(*transfer, names()) : describe(*active_.front().operation)));
   }
   if (transfer != nullptr) return {};
   const StepMessages& messages = active_.front().step->messages();
@@ -298,7 +293,7 @@ Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration
 std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (rank != rank_ && call_of(rank) >> 8 < sequence) ranks.push_back(rank);
+    if (rank != rank_ && sequence_of(call_of(rank)) < sequence) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -307,11 +302,10 @@ Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   if (transfer != nullptr) {
     std::string cause;
     for (int rank = 0; rank < world_size() && cause.empty(); ++rank) {
-      if (rank != rank_ && (transfer->peer == kAnySource || transfer->peer == rank)) cause = last_words(rank);
+      if (rank != rank_ && (transfer->peer == kAnySource || transfer->peer == rank)) cause = known_cause(rank);
     }
     return break_group(ErrorCode::kTimeout,
-                       caused(cause, fmt::format("{} of {} timed out: no matching {} came{}", describe(*transfer), me(),
-                                                 transfer->is_send ? "recv" : "send", who_stands_still({}))));
+                       caused(cause, describe_timeout(*transfer, names(), rank_, who_stands_still({}))));
   }
   if (active_.empty() && queue_.empty()) return {ErrorCode::kTimeout, "timed out"};
   const HierarchicalOperation& operation = active_.empty() ? *queue_.front() : *active_.front().operation;
@@ -319,18 +313,17 @@ Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   std::vector<std::string> texts;
   std::string cause;
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (rank == rank_ || call_of(rank) >> 8 >= operation.sequence) continue;
+    if (rank == rank_ || sequence_of(call_of(rank)) >= operation.sequence) continue;
     missing.push_back(rank);
     const std::string stopped = why_still(rank);
     texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), topology_.member(rank).host,
                                 last_call(rank), stopped.empty() ? "" : ", ", stopped));
-    if (cause.empty()) cause = last_words(rank);
+    if (cause.empty()) cause = known_cause(rank);
   }
   std::string why = who_stands_still(missing);
   const std::vector<int> silent = awaited(nullptr);
   if (!missing.empty()) {
-    why = fmt::format("rank(s) {}{} never called it, or cannot be reached{}", fmt::join(texts, ", "), roster_.suffix(),
-                      why);
+    why = fmt::format("{} never called it, or cannot be reached{}", list_of(texts, roster_), why);
   } else if (!why.empty()) {
     why = "every rank called it" + why;
   } else {
@@ -350,7 +343,7 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   break_status_ = local;
   tell_neighbours(ActiveMessageHeader::Type::kAbort, static_cast<std::int64_t>(local.code()),
                   local.message().substr(0, kTextBytes));
-  transport_->close(/*gently=*/true, Farewell(kTellFor).left());
+  transport_->close(/*gently=*/true, DrainTimeout(kTellFor).remaining());
   for (Active& active : active_) {
     if (active.local != nullptr)
       (void)local_group(active).wait(*active.local, Deadline::after(std::chrono::seconds(0)));
@@ -363,12 +356,12 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   active_.clear();
   queue_.clear();
   for (const auto& state : transfers_) {
-    mail_->withdraw(state->transfer);
+    mailbox_->withdraw(state->transfer);
     state->status = break_status_;
     state->over.store(true, std::memory_order_release);
   }
   transfers_.clear();
-  told_.clear();
+  outgoing_.clear();
   set_busy(false);
   return break_status_;
 }

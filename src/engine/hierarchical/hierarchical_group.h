@@ -95,13 +95,13 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   HierarchicalGroup(const CommunicatorOptions& options, Topology topology);
   Status open(const std::shared_ptr<Store>& store, Deadline deadline);
   void give_up(const std::string& why) LOCKSTEP_EXCLUDES(mutex_);
-  std::string wire_key(int rank) const;
+  std::string address_key(int rank) const;
   // Of a group of this machine's ranks.
   std::string local_name(int machine, const char* what) const;
   Result<std::shared_ptr<LocalGroup>> open_local(const std::shared_ptr<Store>& store, const char* what,
                                                  Deadline deadline) const;
   Status exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Status who_did_not_say(Store& store, const Status& why) const;
+  Status who_did_not_publish(Store& store, const Status& why) const;
   Status share_boards(Deadline deadline);
   Status greet(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
 
@@ -121,7 +121,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   void step_over(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void end(HierarchicalOperation& operation, Status status) LOCKSTEP_REQUIRES(mutex_);
   void reap_transfers() LOCKSTEP_REQUIRES(mutex_);
-  void met(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
+  void finish_meeting(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void plan(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void apply_payloads(HierarchicalOperation& operation) const;
 
@@ -148,7 +148,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   bool has_asked(std::uint64_t late) LOCKSTEP_REQUIRES(mutex_);
   // Ranks that have stopped as far as is known, or whose machine does not answer: "; rank(s) ... ". But not `named`.
   std::string who_stands_still(const std::vector<int>& named) const LOCKSTEP_REQUIRES(mutex_);
-  bool local_operation_stands() LOCKSTEP_REQUIRES(mutex_);
+  bool local_operation_is_stuck() LOCKSTEP_REQUIRES(mutex_);
   Status timed_out(const Transfer* transfer) LOCKSTEP_REQUIRES(mutex_);
   // The first reason stays. Afterwards nothing of this rank is under way any more.
   Status break_group(ErrorCode code, const std::string& reason) LOCKSTEP_REQUIRES(mutex_);
@@ -163,9 +163,8 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   std::string last_call(int rank) const;
   std::string condition(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string why_still(int rank) const LOCKSTEP_REQUIRES(mutex_);
-  std::string last_words(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  std::string known_cause(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string describe(const HierarchicalOperation& operation) const;
-  std::string describe(const Transfer& transfer) const;
 
   const Topology topology_;
   std::shared_ptr<LocalGroup> before_;  // local groups
@@ -177,20 +176,20 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   mutable Mutex mutex_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<StepContext> context_;
-  std::unique_ptr<HierarchicalMailbox> mail_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unique_ptr<HierarchicalMailbox> mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<HierarchicalOperation>> queue_ LOCKSTEP_GUARDED_BY(mutex_);  // with steps to begin
   std::deque<Active> active_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t under_way_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // bytes() of the active steps
   int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;            // operations that are not over
   std::vector<std::shared_ptr<Operation::State>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);  // started, not over
   std::uint64_t next_step_ LOCKSTEP_GUARDED_BY(mutex_) = 1;
-  std::deque<std::pair<TransportRequest, std::string>> told_
+  std::deque<std::pair<TransportRequest, std::string>> outgoing_
       LOCKSTEP_GUARDED_BY(mutex_);  // active messages on their way
   std::vector<bool> greeted_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);               // remote ranks that have said goodbye
-  std::vector<std::string> words_ LOCKSTEP_GUARDED_BY(mutex_);       // last words of remote ranks
-  std::vector<std::string> conditions_ LOCKSTEP_GUARDED_BY(mutex_);  // of remote ranks, by their machine's news
-  std::vector<bool> answered_ LOCKSTEP_GUARDED_BY(mutex_);           // since the last question
+  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);                 // remote ranks that have said goodbye
+  std::vector<std::string> known_causes_ LOCKSTEP_GUARDED_BY(mutex_);  // known causes of remote ranks
+  std::vector<std::string> conditions_ LOCKSTEP_GUARDED_BY(mutex_);    // of remote ranks, by their machine's news
+  std::vector<bool> answered_ LOCKSTEP_GUARDED_BY(mutex_);             // since the last question
   // How far the oldest local operation is (which it is, tickets done), and since when.
   std::array<std::uint64_t, 3> local_at_ LOCKSTEP_GUARDED_BY(mutex_) = {};
   std::chrono::steady_clock::time_point local_since_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -198,7 +197,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   bool asked_ LOCKSTEP_GUARDED_BY(mutex_) = false;             // another rank wants news
   std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last collective that was late here; or kMessages
   std::chrono::steady_clock::time_point asked_at_ LOCKSTEP_GUARDED_BY(mutex_);
-  Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // an active message said so; break_group() follows
+  Status reported_break_ LOCKSTEP_GUARDED_BY(mutex_);  // an active message said so; break_group() follows
   Status break_status_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };

@@ -18,8 +18,8 @@ namespace lockstep::comm {
 
 // The header of every letter of a group, behind the group's token.
 struct ActiveMessageHeader {
-  // kLastWords and kGoodbye carry what the sender has seen fail elsewhere (failure.h).
-  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kLastWords, kGoodbye };
+  // kCause and kGoodbye carry what the sender has seen fail elsewhere (failure.h).
+  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kCause, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
   std::int64_t tag = 0;  // of a message; of an abort its code

@@ -19,12 +19,12 @@ class IntegerMean {
   IntegerMean(const Request& request, std::span<SizeEntry> sizes);
 
   // The same operation on the copies.
-  const Request& request() const { return wide_; }
+  const Request& request() const { return widened_; }
   // Once it is done: from the copies to the results that `request` asks for.
   void finish(const Request& request) const;
 
  private:
-  Request wide_;
+  Request widened_;
   std::vector<std::int64_t> inputs_;
   std::vector<std::int64_t> output_;
 };

@@ -7,7 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "engine/local/farewell.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
 #include "hierarchical_group.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
@@ -74,7 +75,7 @@ Result<std::shared_ptr<HierarchicalGroup>> HierarchicalGroup::create(const std::
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (opened.ok()) return group;
   // In the address's place, for the machines that wait for it.
-  if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
+  if (group->token_.empty()) (void)store->set(group->address_key(options.rank), kRefusal + to_text(opened));
   const Status failed = opened.with_context(fmt::format("it spans {} machines", group->topology_.machines()));
   group->give_up(failed.with_context(fmt::format("{} cannot join group '{}'", group->me(), options.name)).message());
   return failed;
@@ -83,14 +84,14 @@ Result<std::shared_ptr<HierarchicalGroup>> HierarchicalGroup::create(const std::
 // For other ranks the group may be complete already.
 void HierarchicalGroup::give_up(const std::string& why) {
   MutexLock lock(mutex_);
-  if (mail_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
+  if (mailbox_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
   for (const auto& local : {before_, after_}) {
     if (local != nullptr) local->waiting().abort(ErrorCode::kPeerFailed, why);
   }
 }
 
-std::string HierarchicalGroup::wire_key(int rank) const {
-  return fmt::format("lockstep/{}/wire/{}", name_, rank);
+std::string HierarchicalGroup::address_key(int rank) const {
+  return fmt::format("lockstep/{}/address/{}", name_, rank);
 }
 
 std::string HierarchicalGroup::local_name(int machine, const char* what) const {
@@ -100,7 +101,7 @@ std::string HierarchicalGroup::local_name(int machine, const char* what) const {
 std::vector<std::string> HierarchicalGroup::meeting_keys() const {
   std::vector<std::string> keys;
   keys.reserve(world_size());
-  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(address_key(rank));
   for (int machine = 0; machine < topology_.machines(); ++machine) {
     for (const char* what : {kBefore, kAfter}) keys.push_back(hand_over_key(local_name(machine, what)));
   }
@@ -118,7 +119,7 @@ Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, Deadline dea
   context_ = std::make_unique<StepContext>(StepContext{topology_, rank_, *transport_, arena_, roster_});
   {
     MutexLock lock(mutex_);
-    mail_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);
+    mailbox_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);
   }
   return greet(deadline);
 }
@@ -141,30 +142,30 @@ Status HierarchicalGroup::exchange_addresses(const std::shared_ptr<Store>& store
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport_->address();
   if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
-  LOCKSTEP_RETURN_IF_ERROR(store->set(wire_key(rank_), token + address));
+  LOCKSTEP_RETURN_IF_ERROR(store->set(address_key(rank_), token + address));
   std::vector<std::string> keys;
   keys.reserve(world_size());
-  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(address_key(rank));
   auto all = store->multi_get(keys, deadline);
-  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_say(*store, all.status());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, std::move(all));
+  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_publish(*store, all.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> published, std::move(all));
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (words[rank].starts_with(kRefusal))
-      return status_from(std::string_view(words[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
-    if (words[rank].size() <= kTokenBytes) {
+    if (published[rank].starts_with(kRefusal))
+      return status_from(std::string_view(published[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
+    if (published[rank].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", roster_.name(rank))};
     }
     if (topology_.machine_of(rank) != topology_.machine_of(rank_))
-      transport_->introduce(rank, words[rank].substr(kTokenBytes));
+      transport_->introduce(rank, published[rank].substr(kTokenBytes));
   }
-  token_ = words[0].substr(0, kTokenBytes);
+  token_ = published[0].substr(0, kTokenBytes);
   return {};
 }
 
-Status HierarchicalGroup::who_did_not_say(Store& store, const Status& why) const {
+Status HierarchicalGroup::who_did_not_publish(Store& store, const Status& why) const {
   std::vector<int> silent;
   for (int rank = 0; rank < world_size(); ++rank) {
-    const std::array<std::string, 1> key{wire_key(rank)};
+    const std::array<std::string, 1> key{address_key(rank)};
     if (auto there = store.check(key); there.ok() && !there.value()) silent.push_back(rank);
   }
   if (silent.empty()) return why;
@@ -208,7 +209,7 @@ Status HierarchicalGroup::greet(Deadline deadline) {
         silent.push_back(rank);
         lost = lost || transport_->is_lost(rank);
       }
-      if (silent.empty() && told_.empty()) {
+      if (silent.empty() && outgoing_.empty()) {
         transport_->close_to_programs();
         return {};
       }
@@ -236,21 +237,21 @@ void HierarchicalGroup::close() {
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    Farewell farewell;
-    while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && farewell.may_wait())
+    DrainTimeout drain;
+    while (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && drain.may_wait())
       progress_all();
     closed_ = true;
     // Others of this machine, or other groups of this process, may have broken it without being heard of until now.
-    if (mail_ != nullptr && break_status_.ok()) (void)check_local_groups();
-    const std::string cause = before_->waiting().last_words(topology_.index_of(rank_));
-    if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
+    if (mailbox_ != nullptr && break_status_.ok()) (void)check_local_groups();
+    const std::string cause = before_->waiting().known_cause(topology_.index_of(rank_));
+    if (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
       const std::string what = pending_ > 0 ? describe(*(active_.empty() ? queue_.front() : active_.front().operation))
-                                            : describe(transfers_.front()->transfer);
+                                            : comm::describe(transfers_.front()->transfer, names());
       (void)break_group(ErrorCode::kPeerFailed,
                         caused(cause, fmt::format("{} left the group with {} under way", me(), what)));
     } else if (break_status_.ok()) {
       tell_neighbours(ActiveMessageHeader::Type::kGoodbye, 0, cause);
-      transport_->close(/*gently=*/true, farewell.left());
+      transport_->close(/*gently=*/true, drain.remaining());
     }
   }
   before_->close();

@@ -75,14 +75,13 @@ Status Collective::post(std::uint64_t sequence) {
   post.kind = request_.kind;
   post.type = request_.type;
   post.op = request_.op;
-  post.flags = conduct_ == Conduct::kStays ? kBlocking : 0;
+  post.flags = caller_ == Caller::kBlocks ? kBlocking : 0;
   post.root = static_cast<std::uint16_t>(request_.root);
   post.list = static_cast<std::uint16_t>(request_.list);
   post.count = request_.count;
   post.factor = request_.factor;
   LOCKSTEP_FAULT_POINT("post: called");
-  memory_.state(memory_.rank())
-      .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  memory_.state(memory_.rank()).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
   // Half a post must not be seen: the others learn of a failure by the abort that follows.
   LOCKSTEP_RETURN_IF_ERROR(publish(post));
   const bool ready = (post.flags & kUnstaged) == 0;
@@ -102,7 +101,7 @@ Status Collective::publish(Post& post) {
   if (reduces_in_place() && !Plan::is_one_shot(request_.kind, request_.input.bytes)) {
     const bool shared =
         in_arena(request_.input.data, request_.input.bytes) && in_arena(request_.output.data, request_.output.bytes);
-    if (!shared && conduct_ == Conduct::kStays) {
+    if (!shared && caller_ == Caller::kBlocks) {
       post.flags |= kUnstaged;
       return {};
     }
@@ -123,7 +122,7 @@ bool Collective::inputs_shared() const {
 }
 
 bool Collective::may_stream() const {
-  return conduct_ == Conduct::kStays && memory_.world() > 1 &&
+  return caller_ == Caller::kBlocks && memory_.world() > 1 &&
          padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
 }
 
@@ -202,7 +201,7 @@ Status Collective::publish_outputs(Post& post) {
   const bool own_work =
       Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
   // Who stays in the call fetches it himself; else others, whose inputs it needs, must be able to go on without us.
-  private_output_ = own_work || (!direct && conduct_ != Conduct::kLeaves);
+  private_output_ = own_work || (!direct && caller_ != Caller::kGoesOn);
   const bool staged = !private_output_ && !direct;
   if (private_output_) post.flags |= kPrivateOutput;
   if (!private_output_ && total > 0) needs_all_ = true;

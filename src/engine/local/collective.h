@@ -46,16 +46,16 @@ struct Scratch {
 };
 
 // How the rank that asked for an operation behaves.
-enum class Conduct {
-  kLeaves,  // goes on; others may have to do its work
-  kDrives,  // calls advance() until it is over
-  kStays,   // that, and nothing else meanwhile: it can stream
+enum class Caller {
+  kGoesOn,  // goes on; others may have to do its work
+  kTests,   // calls advance() until it is over
+  kBlocks,  // that, and nothing else meanwhile: it can stream
 };
 
 class Collective {
  public:
-  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Conduct conduct)
-      : memory_(memory), waiting_(waiting), request_(std::move(request)), conduct_(conduct) {}
+  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Caller caller)
+      : memory_(memory), waiting_(waiting), request_(std::move(request)), caller_(caller) {}
 
   Status post(std::uint64_t sequence);
   // Takes over an operation that a SmallCall has posted.
@@ -114,7 +114,7 @@ class Collective {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   Request request_;
-  Conduct conduct_;
+  Caller caller_;
   std::uint64_t sequence_ = 0;
   Phase phase_ = Phase::kPosted;
   Status status_;

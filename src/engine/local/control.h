@@ -106,19 +106,19 @@ struct alignas(kLine) AbortReason {
 };
 
 // What a rank has seen fail elsewhere, for whoever misses it here (failure.h). Written once, by the rank itself.
-struct alignas(kLine) LastWords {
-  std::atomic<std::uint32_t> said;
+struct alignas(kLine) KnownCause {
+  std::atomic<std::uint32_t> is_set;
   char cause[508];
 };
 
 // Each rank's staging holds so many pieces of at most so many bytes (a multiple of the page size), see stream.h.
-inline constexpr std::size_t kStreamPieces = 3;
+inline constexpr std::size_t kStreamChunks = 3;
 
 // Inputs of a rank that together have so many bytes are copied into control memory if they are private, or even if
 // they are not: a copy costs less than waiting until others have read them in place.
 inline constexpr std::size_t kCopiedBytes = std::size_t{32} << 10;
 inline constexpr std::size_t kAlwaysCopiedBytes = std::size_t{8} << 10;
-std::size_t stream_piece_bytes(int world);
+std::size_t stream_chunk_bytes(int world);
 
 // Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
 inline constexpr int kChannelEntries = 8;
@@ -137,7 +137,7 @@ struct alignas(kLine) Message {
 // A large message from private memory, in the sender's arena: its pieces are written while earlier ones are read, and
 // then over these, so that all stays in cache. To a receiver that is not there they are written side by side.
 struct PipelinedSend {
-  std::uint64_t piece_bytes;
+  std::uint64_t chunk_bytes;
   alignas(kLine) std::atomic<std::uint64_t> written;  // pieces
   alignas(kLine) std::atomic<std::uint64_t> read;
   // By piece, where it is in the staging, counted in pieces.
@@ -153,18 +153,18 @@ class ControlLayout {
         rank_bytes_(align(pieces_ + std::size_t{kRing} * world * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
         reasons_(align(states_ + world * sizeof(RankState))),
-        words_(reasons_ + world * sizeof(AbortReason)),
-        ranks_(align(words_ + world * sizeof(LastWords))),
+        known_causes_(reasons_ + world * sizeof(AbortReason)),
+        ranks_(align(known_causes_ + world * sizeof(KnownCause))),
         channels_(ranks_ + world * rank_bytes_),
         stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
-        stream_bytes_(kStreamPieces * stream_piece_bytes(world)),
+        stream_bytes_(kStreamChunks * stream_chunk_bytes(world)),
         copies_(stream_ + world * stream_bytes_) {}
 
   // Address space; pages exist once they are touched.
   std::size_t total() const { return copies_ + world_ * copies_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
-  std::size_t last_words(int rank) const { return words_ + rank * sizeof(LastWords); }
+  std::size_t known_cause(int rank) const { return known_causes_ + rank * sizeof(KnownCause); }
   std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
@@ -187,7 +187,7 @@ class ControlLayout {
   std::size_t rank_bytes_;
   std::size_t states_;
   std::size_t reasons_;
-  std::size_t words_;
+  std::size_t known_causes_;
   std::size_t ranks_;
   std::size_t channels_;
   std::size_t stream_;

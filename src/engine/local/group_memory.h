@@ -40,7 +40,7 @@ class GroupMemory {
   Header& header() const { return at<Header>(0); }
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
   AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
-  LastWords& last_words(int rank) const { return at<LastWords>(layout_.last_words(rank)); }
+  KnownCause& known_cause(int rank) const { return at<KnownCause>(layout_.known_cause(rank)); }
   std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }

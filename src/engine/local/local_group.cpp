@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "base/fault_point.h"
-#include "farewell.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
+#include "engine/core/timing.h"
 #include "plan.h"
 #include "shm/map_shared.h"
 
@@ -130,9 +132,9 @@ void LocalGroup::reap() {
 }
 
 void LocalGroup::forget(Collective& collective) {
-  Farewell farewell(kTicketTime);
+  DrainTimeout drain(kTicketTime);
   const bool stuck = stuck_.load(std::memory_order_relaxed);
-  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : farewell.left()));
+  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : drain.remaining()));
   MutexLock lock(mutex_);
   std::erase(pending_, &collective);
   if (quiet) return;
@@ -174,11 +176,11 @@ Status LocalGroup::run(const RequestView& request, Deadline deadline) {
     if (run_small(small, request, collective)) return {};
     if (collective) return finish(*collective, deadline);
   }
-  return run_at_length(request.copy(), deadline);
+  return run_general(request.copy(), deadline);
 }
 
-Status LocalGroup::run_at_length(Request request, Deadline deadline) {
-  Collective collective(memory_, waiting_, std::move(request), Conduct::kStays);
+Status LocalGroup::run_general(Request request, Deadline deadline) {
+  Collective collective(memory_, waiting_, std::move(request), Caller::kBlocks);
   LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
   if (finish_at_once(collective)) return collective.status();
   return finish(collective, deadline);
@@ -250,7 +252,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
     return true;
   }
   // Still under the lock: nobody may take the number for completed.
-  collective.emplace(memory_, waiting_, request.copy(), Conduct::kStays);
+  collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
   collective->adopt_small(sequence);
   pending_.push_back(&*collective);
   return false;
@@ -258,15 +260,15 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
 
 Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive, Deadline admission) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto operation,
-                            launch(std::move(request), std::move(keep_alive), Conduct::kLeaves, admission));
+                            launch(std::move(request), std::move(keep_alive), Caller::kGoesOn, admission));
   return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Conduct conduct,
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller,
                                                            Deadline admission) {
   auto operation = std::make_shared<LocalOperation>(shared_from_this());
   operation->keep_alive = std::move(keep_alive);
-  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
+  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), caller);
   LOCKSTEP_RETURN_IF_ERROR(post(*operation->collective, admission));
   MutexLock lock(mutex_);
   started_.push_back(operation);
@@ -367,17 +369,17 @@ bool LocalGroup::test_locally(LocalOperation& operation) {
 bool LocalGroup::test(Operation::State& state) {
   auto& operation = static_cast<LocalOperation&>(state);
   if (test_locally(operation)) return true;
-  look_after(operation);
+  check_while_testing(operation);
   GroupRegistry::of_process().progress_others(*this);
   return waiting_.aborted();
 }
 
 // Who polls for ever must learn of deaths too.
-void LocalGroup::look_after(LocalOperation& operation) {
+void LocalGroup::check_while_testing(LocalOperation& operation) {
   Watch watch;
   {
     MutexLock lock(mutex_);
-    if (watch.checked - operation.watch.checked < Waiting::kCheckEvery) return;
+    if (watch.checked - operation.watch.checked < kCheckEvery) return;
     operation.watch.checked = watch.checked;
     watch = operation.watch;
   }
@@ -409,9 +411,10 @@ bool LocalGroup::try_progress() {
 void LocalGroup::end_orphan(LocalOperation& operation) {
   const bool used = operation.collective != nullptr || mailbox_in_use(operation.transfer);
   if (used && !waiting_.aborted()) {
-    const std::string what = operation.collective ? describe(*operation.collective) : describe(operation.transfer);
+    const std::string what =
+        operation.collective ? describe(*operation.collective) : comm::describe(operation.transfer, names());
     const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), what);
-    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(memory_.rank()), how));
+    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(memory_.rank()), how));
   }
   if (operation.collective) {
     forget(*operation.collective);
@@ -434,14 +437,14 @@ bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
 void LocalGroup::close() {
   LOCKSTEP_FAULT_POINT("leave: begun");
   GroupRegistry::of_process().remove(*this);
-  Farewell farewell;
+  DrainTimeout drain;
   std::vector<std::shared_ptr<LocalOperation>> orphans;
   for (;;) {
     MutexLock lock(mutex_);
     advance_all(/*help=*/true);
     const bool wait = std::any_of(pending_.begin(), pending_.end(),
                                   [](const Collective* collective) { return collective->missing() < 0; });
-    if (wait && !waiting_.aborted() && farewell.may_wait()) {
+    if (wait && !waiting_.aborted() && drain.may_wait()) {
       std::this_thread::yield();
       continue;
     }

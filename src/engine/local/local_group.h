@@ -45,7 +45,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void progress() override;
   bool try_progress() override;
   void abort(const std::string& reason) override {
-    waiting_.abort(ErrorCode::kAborted, caused(waiting_.last_words(memory_.rank()), reason));
+    waiting_.abort(ErrorCode::kAborted, caused(waiting_.known_cause(memory_.rank()), reason));
   }
   Status health() const override { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
   Failure failure() const override;
@@ -54,7 +54,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void close() override;
 
   // For a HierarchicalGroup, which moves more than one group while it waits, and looks for deaths itself.
-  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Conduct conduct,
+  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Caller caller,
                                                  Deadline admission);
   Result<std::shared_ptr<LocalOperation>> launch(Transfer transfer, KeepAlive keep_alive);
   // As test(), of this group alone.
@@ -74,7 +74,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Status admit(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   bool admitted() LOCKSTEP_REQUIRES(mutex_);
   Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Status run_at_length(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status run_general(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   // True: over. Else `collective` goes on with it, or is empty where it has not begun.
   bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
       LOCKSTEP_EXCLUDES(mutex_);
@@ -88,7 +88,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   // After a failure: the caller may use its buffers again.
   void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status withdraw(LocalOperation& operation, Status status) LOCKSTEP_EXCLUDES(mutex_);
-  void look_after(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
+  void check_while_testing(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
   void end_orphan(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
   bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 
@@ -107,7 +107,6 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   std::string who_is_busy(const Collective& collective) const;
   bool behind_in_stream(int rank) const;
   std::string describe(const Collective& collective) const;
-  std::string describe(const Transfer& transfer) const;
   std::string last_call(int rank) const;
 
   const GroupMemory memory_;

@@ -1,7 +1,7 @@
 // Mailbox: point-to-point messages of one rank. Not thread-safe: the Communicator's lock is held around every call.
 //
 // A small message travels inside the channel entry; a large one stays in the sender's arena, is copied once by the
-// receiver, and the receiver says so in a flag beside it. From private memory it comes there in pieces, which the
+// receiver, and the receiver says so in a flag beside it. From private memory it comes there in chunks, which the
 // receiver may fetch meanwhile (PipelinedSend, control.h). Messages that nobody has asked for yet are taken out of the
 // channel, so an unmatched message never blocks the ones behind it.
 #pragma once
@@ -37,7 +37,7 @@ class Mailbox {
   void progress();
   // Whether progress() may have something to do: for operations of this rank, or for peers who need room in their
   // rings.
-  bool has_work() const { return !idle() || has_mail(); }
+  bool has_work() const { return !idle() || has_arrivals(); }
   bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
 
  private:
@@ -50,10 +50,10 @@ class Mailbox {
     std::atomic<std::uint32_t>* consumed;
     PipelinedSend* pipelined;  // null: all of it is there
   };
-  struct Fetching {  // a receive whose message comes in pieces
+  struct Fetching {  // a receive whose message comes in chunks
     Transfer* transfer;
     Arrival arrival;
-    std::uint64_t pieces = 0;  // fetched
+    std::uint64_t chunks = 0;  // fetched
   };
   struct Outgoing {  // a large message that the receiver has not copied yet
     Staging staging;
@@ -62,13 +62,13 @@ class Mailbox {
     std::atomic<std::uint32_t>* consumed() const { return reinterpret_cast<std::atomic<std::uint32_t>*>(flag.data()); }
   };
 
-  bool has_mail() const;
-  void pass_on();
+  bool has_arrivals() const;
+  void move_messages();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
   Status open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes);
-  void write_pieces(const ConstPiece& source, const Message& message);
-  bool fetch_pieces(Fetching& fetching);
+  void write_chunks(const ConstPiece& source, const Message& message);
+  bool fetch_chunks(Fetching& fetching);
   void end_receive(Transfer& receive, const Arrival& arrival);
   void fetch_from(int source);
   enum class Which { kAny, kWritten };  // of the arrivals that match: the first, or it only once it is complete

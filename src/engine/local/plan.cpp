@@ -1,11 +1,9 @@
 #include "plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
 
 #include "base/fault_point.h"
+#include "engine/core/error_text.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
 #include "reduce/large_reduce.h"
@@ -25,55 +23,6 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
 Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
     : memory_(memory), sequence_(sequence), kind_(own().kind) {
   for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
-}
-
-Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
-  std::map<std::string, std::string> ranks_by_call;
-  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-    std::string& ranks = ranks_by_call[calls[rank]];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(static_cast<int>(rank)));
-  }
-  std::string text;
-  for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {}{} {}", text.empty() ? "" : "; ", ranks, names.ranks.suffix(), call);
-  return {ErrorCode::kMismatch,
-          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
-                      "same calls with the same sizes, in the same order",
-                      names.group, sequence, text)};
-}
-
-std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
-  const auto* const text = reinterpret_cast<const char*>(reason);
-  const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
-  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
-}
-
-namespace {
-
-std::string describe_one(const Post& post, const Roster& ranks) {
-  std::string name = to_string(post.kind);
-  const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
-                                                         : std::string(to_string(post.op));
-  switch (post.kind) {
-    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
-    case Kind::kReduce:
-      return fmt::format("{} of {} {} ({}) to {}", name, post.count, to_string(post.type), op, ranks.name(post.root));
-    case Kind::kBroadcast:
-      return fmt::format("{} of {} bytes of {} from {}", name, post.count, to_string(post.type), ranks.name(post.root));
-    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
-    case Kind::kGather: return fmt::format("{} of {} to {}", name, to_string(post.type), ranks.name(post.root));
-    case Kind::kScatter: return fmt::format("{} of {} from {}", name, to_string(post.type), ranks.name(post.root));
-    case Kind::kAllGather:
-    case Kind::kAllToAll: return fmt::format("{} of {}", name, to_string(post.type));
-    default: return name;
-  }
-}
-
-}  // namespace
-
-std::string Plan::describe(const Post& post, const Roster& ranks) {
-  const std::string list = post.list > 1 ? fmt::format(" in a list of {}", post.list) : std::string();
-  return describe_one(post, ranks) + list;
 }
 
 bool Plan::lists_agree() const {
@@ -100,7 +49,7 @@ Status Plan::agreement() const {
     const Post& theirs = post(rank);
     const bool refused = theirs.kind == Kind::kRefusal;
     calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
-                            : "called " + describe(theirs, memory_.roster()));
+                            : "called " + describe(terms_of(theirs), memory_.roster()));
   }
   return disagreement({memory_.name(), memory_.roster()}, sequence_, calls);
 }
@@ -113,12 +62,7 @@ Status Plan::check_sizes() const {
       const std::size_t sends = sent_bytes(from, to);
       const std::size_t wants = wanted_bytes(to, from);
       if (sends == wants) continue;
-      return {
-          ErrorCode::kMismatch,
-          fmt::format(
-              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
-              memory_.name(), sequence_, to_string(kind_), memory_.roster().name(to), wants,
-              memory_.roster().name(from), sends)};
+      return disagreement({memory_.name(), memory_.roster()}, sequence_, kind_, {from, to, sends, wants});
     }
   }
   return {};

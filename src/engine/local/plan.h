@@ -16,12 +16,6 @@ struct Outputs {
   bool large = false;            // Plan::large_results()
 };
 
-// "could not take part: ...", from the input of a kRefusal.
-std::string describe_refusal(const std::byte* reason, std::size_t bytes);
-
-// kMismatch: which ranks did what. `calls` has that in words, by rank.
-Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls);
-
 class Plan {
  public:
   // Once all ranks have posted.
@@ -65,9 +59,6 @@ class Plan {
   Part sent(int from, int to) const;
   // Its size alone, as addresses may yet change.
   std::size_t sent_bytes(int from, int to) const;
-
-  // For messages: "all_reduce of 10 float32 (sum)".
-  static std::string describe(const Post& post, const Roster& ranks);
 
  private:
   struct Range {

@@ -66,7 +66,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     table[i].output = kNowhere;
     table[i].output_bytes = piece_;
   }
-  memory_.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  memory_.state(me).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
   LOCKSTEP_FAULT_POINT("small: written");
   post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("small: posted");

@@ -9,9 +9,9 @@
 namespace lockstep::comm {
 
 StagingRing::StagingRing(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), bytes_(kStreamPieces * stream_piece_bytes(memory.world())) {}
+    : memory_(memory), waiting_(waiting), bytes_(kStreamChunks * stream_chunk_bytes(memory.world())) {}
 
-Status StagingRing::begin_piece(std::size_t bytes, Use use, const WaitFor& wait_for) {
+Status StagingRing::begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_for) {
   if (!std::exchange(touched_, true)) populate({memory_.stream(0), memory_.world() * bytes_});
   // Never where the piece before lies: that one begins at most a piece before `next_place_`, and at the start only the
   // last third can be left.

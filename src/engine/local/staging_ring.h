@@ -22,9 +22,9 @@ class StagingRing {
 
   StagingRing(const GroupMemory& memory, const Waiting& waiting);
 
-  // The next piece, of at most stream_piece_bytes(), which every rank begins. With `writes`, waits for its place.
+  // The next piece, of at most stream_chunk_bytes(), which every rank begins. With `writes`, waits for its place.
   enum class Use { kReads, kWrites };
-  Status begin_piece(std::size_t bytes, Use use, const WaitFor& wait_for);
+  Status begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_for);
   // Of the piece at hand.
   std::uint64_t number() const { return number_; }
   std::byte* of(int rank) const { return memory_.stream(rank) + place_; }

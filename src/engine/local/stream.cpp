@@ -14,11 +14,11 @@ namespace {
 
 // Together the staging of a rank is larger than its second-level cache, as it must be (see stream.h). With more than
 // two ranks a piece is larger, since each costs two meetings.
-constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
-constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
+constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
+constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;
 
 // Up to here a second meeting costs more than reducing everything twice.
-constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
+constexpr std::size_t kSmallChunkBytes = std::size_t{32} << 10;
 // And a smaller reduce is sooner done by its root alone.
 constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
 
@@ -37,8 +37,8 @@ class Stopwatch {
 
 }  // namespace
 
-std::size_t stream_piece_bytes(int world) {
-  return world > 2 ? kPieceBytesManyRanks : kPieceBytes;
+std::size_t stream_chunk_bytes(int world) {
+  return world > 2 ? kChunkBytesManyRanks : kChunkBytes;
 }
 
 Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
@@ -64,19 +64,19 @@ bool Stream::receives(const Request& request) const {
 
 Status Stream::run(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
-  const std::size_t step = stream_piece_bytes(memory_.world()) / element;
+  const std::size_t step = stream_chunk_bytes(memory_.world()) / element;
   for (std::size_t end = request.count; end > 0;) {
     const std::size_t count = std::min(step, end);
     end -= count;
-    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(count * element, StagingRing::Use::kWrites, wait_for));
-    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallPieceBytes;
-    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
-                                   : pass_piece(request, end, count, wait_for));
+    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(count * element, StagingRing::Use::kWrites, wait_for));
+    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallChunkBytes;
+    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_chunk(request, end, count, wait_for)
+                                   : pass_chunk(request, end, count, wait_for));
   }
   return {};
 }
 
-Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
   const std::size_t element = size_of(request.type);
   copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
@@ -90,7 +90,7 @@ Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::
   return {};
 }
 
-Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
   // Ranks may see a change one piece apart, which harms nobody.
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));

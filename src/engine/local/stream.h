@@ -43,8 +43,8 @@ class Stream {
 
  private:
   Status wait_until_reduced(const WaitFor& wait_for) const;
-  Status pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
-  Status pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
+  Status pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
+  Status pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
   bool receives(const Request& request) const;
   void lay_out(const Request& request, std::size_t begin, std::size_t count);
   void reduce_slice(const Request& request, std::size_t begin, std::size_t count);

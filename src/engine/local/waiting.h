@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "engine/core/group_registry.h"
+#include "engine/core/timing.h"
 #include "group_memory.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
@@ -31,8 +32,6 @@ inline void cpu_relax() {
 
 class Waiting {
  public:
-  static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
-
   // `group`: whose waits these are.
   Waiting(const GroupMemory& memory, const Group& group);
 
@@ -72,7 +71,7 @@ class Waiting {
   // Leaves word of what this rank has seen fail elsewhere; the first stays.
   void note(const std::string& cause) const;
   // What `rank` has noted; empty: nothing.
-  std::string last_words(int rank) const;
+  std::string known_cause(int rank) const;
 
   // Ended, or another program by now.
   bool process_gone(int rank) const {
@@ -90,7 +89,7 @@ class Waiting {
   const GroupMemory& memory_;
   const Group& group_;
   bool crowded_;
-  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and LastWords
+  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and KnownCause
   int spins_;
   std::chrono::microseconds yield_for_;
 };
@@ -111,7 +110,7 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
     if (step()) return {};
     if (waiting.aborted()) return step() ? Status() : waiting.abort_status();
     const auto now = std::chrono::steady_clock::now();
-    if (now - last_check >= Waiting::kCheckEvery) {
+    if (now - last_check >= kCheckEvery) {
       last_check = now;
       Status status = on_check(deadline.expired());
       if (!status.ok()) return step() ? Status() : status;

@@ -11,19 +11,19 @@
 
 namespace lockstep::comm {
 
-class Farewell {
+class DrainTimeout {
  public:
-  explicit Farewell(std::chrono::microseconds longest = std::chrono::milliseconds(200))
+  explicit DrainTimeout(std::chrono::microseconds longest = std::chrono::milliseconds(200))
       : deadline_(Deadline::after(longest / (1 << History::of_process().in_vain()))) {}
-  ~Farewell() {
+  ~DrainTimeout() {
     if (waits_ && deadline_.expired()) History::of_process().add();
   }
-  Farewell(const Farewell&) = delete;
-  Farewell& operator=(const Farewell&) = delete;
+  DrainTimeout(const DrainTimeout&) = delete;
+  DrainTimeout& operator=(const DrainTimeout&) = delete;
 
   // Asked by who has to wait: whether it still may, or for how long.
-  bool may_wait() { return left() > std::chrono::milliseconds(0); }
-  std::chrono::milliseconds left() {
+  bool may_wait() { return remaining() > std::chrono::milliseconds(0); }
+  std::chrono::milliseconds remaining() {
     waits_ = true;
     return std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining());
   }
