@@ -1,6 +1,8 @@
-// How long a group that is left may wait for others. Who stands still for one group stands still for the next: each
-// wait in vain halves the time of those that soon follow it. So a process that leaves many groups of a frozen rank, or
-// of a machine that is gone, waits twice the first time in all.
+// DrainTimeout: how long a rank that leaves a group, or has seen it break, waits for what others have under way.
+//
+// A rank that is frozen in one group is frozen in the next group too. Therefore each wait in vain halves the time of
+// the waits that soon follow it. A process that leaves many groups with a frozen rank, or with a machine that is gone,
+// waits at most twice the first time altogether.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +23,7 @@ class DrainTimeout {
   DrainTimeout(const DrainTimeout&) = delete;
   DrainTimeout& operator=(const DrainTimeout&) = delete;
 
-  // Asked by who has to wait: whether it still may, or for how long.
+  // Call these only if there is something to wait for: whether the caller may still wait, and for how long.
   bool may_wait() { return remaining() > std::chrono::milliseconds(0); }
   std::chrono::milliseconds remaining() {
     waits_ = true;
@@ -29,7 +31,7 @@ class DrainTimeout {
   }
 
  private:
-  // The waits in vain of this process.
+  // The recent waits in vain of this process.
   class History {
    public:
     static History& of_process() {

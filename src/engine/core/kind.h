@@ -18,7 +18,7 @@ enum class Kind : std::uint8_t {
   kBarrier,
   kSend,
   kReceive,
-  kRefusal,  // a rank cannot take part; the input is the reason as text
+  kRefusal,  // this rank cannot take part; its input is the reason, as text
 };
 const char* to_string(Kind kind);
 

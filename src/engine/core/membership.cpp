@@ -31,7 +31,7 @@ Result<std::string> machine_identity() {
   return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
 }
 
-// One line a member, so that appending to one key collects them.
+// One line for each member, so that ranks can append to one key.
 std::string to_line(const Member& member) {
   const auto word = [](std::string text) {
     std::replace_if(
@@ -42,7 +42,7 @@ std::string to_line(const Member& member) {
                      word(member.host), fmt::join(member.addresses, " "));
 }
 
-constexpr std::string_view kRefusal = "refused ";  // instead of the members
+constexpr std::string_view kRefusal = "refused ";  // stands in place of the members
 
 Result<std::vector<Member>> parse(const std::string& lines, const std::string& group) {
   if (lines.starts_with(kRefusal)) return status_from(std::string_view(lines).substr(kRefusal.size()));
@@ -62,10 +62,10 @@ Result<std::vector<Member>> parse(const std::string& lines, const std::string& g
   return members;
 }
 
-// Whether these can be one world, all of it or a part.
+// Whether these members, perhaps not all yet, can be one group.
 Status check(const std::vector<Member>& members, const GroupNames& names) {
   std::map<int, const Member*> by_rank;
-  // One of another world may have any number.
+  // A rank of another job may have any number.
   const auto name = [&](const Member& member) {
     return names.ranks.has(member.rank) ? names.ranks.name(member.rank) : fmt::format("rank {}", member.rank);
   };
@@ -136,7 +136,7 @@ Result<std::vector<Member>> exchange_members(Store& store, const GroupNames& nam
   LOCKSTEP_RETURN_IF_ERROR(store.append(so_far, to_line(me)));
   LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(so_far, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));
-  // Whoever sees that all are there, or that they never can be, says so.
+  // The rank that completes the list, or sees that it is wrong, publishes it for all.
   Status status = check(members, names);
   if (status.ok() && static_cast<int>(members.size()) < me.world) {
     auto published = store.get(complete, deadline);

@@ -1,5 +1,5 @@
-// What the ranks of a group that spans machines tell one another of failures, and why a wait can no longer succeed, in
-// words that name the rank, its machine, the operation and its number.
+// What the ranks of a group that spans machines tell one another of failures. Also finds out why a wait can no longer
+// succeed: the error names the rank, its machine, the operation and its sequence number.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,16 +17,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// News of what the ranks of this machine have called go out while a rank waits.
+// While a rank waits, it sends news of what the ranks of its machine have called.
 constexpr auto kFirstNews = std::chrono::milliseconds(50);
 constexpr auto kNewsEvery = std::chrono::milliseconds(200);
-// When the time is over, the others are asked what they have called: so long do their answers take on a busy machine.
+// At a timeout the others are asked what they have called. On a busy machine their answers take up to this time.
 constexpr auto kAnswers = std::chrono::milliseconds(200);
-// A rank that is gone may have sent, or be about to finish, what is still on its way.
+// A rank that is gone may have sent messages that are still on their way.
 constexpr auto kLateMessages = std::chrono::milliseconds(20);
 constexpr auto kTellFor = std::chrono::milliseconds(100);
 constexpr std::size_t kTextBytes = 2048;
-constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is where it is no collective
+constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // the value of asked_about_ for point-to-point messages
 
 }  // namespace
 
@@ -40,7 +40,7 @@ std::string HierarchicalGroup::last_call(int rank) const {
   return fmt::format("last call {} #{}", to_string(kind_of(call)), sequence_of(call));
 }
 
-// As its machine knows it.
+// The rank's condition as its machine knows it.
 std::string HierarchicalGroup::condition(int rank) const {
   if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return conditions_[rank];
   return condition_of(*before_->memory().peer(topology_.index_of(rank)).process);
@@ -52,7 +52,7 @@ std::string HierarchicalGroup::known_cause(int rank) const {
 }
 
 Failure HierarchicalGroup::failure() const {
-  Failure failure = before_->failure();  // a death on another machine is the other groups' own connections' to see
+  Failure failure = before_->failure();  // other groups see a death on another machine by their own connections
   failure.status = health();
   return failure;
 }
@@ -67,7 +67,7 @@ void HierarchicalGroup::hear(const Failure& failure) {
   transport_->progress();
 }
 
-// The latest that any rank of this machine knows.
+// The latest call of `rank` that any rank of this machine knows.
 std::uint64_t HierarchicalGroup::call_of(int rank) const {
   std::uint64_t call = 0;
   for (const Board board : boards_) call = std::max(call, board[rank].load(std::memory_order_relaxed));
@@ -81,7 +81,7 @@ void HierarchicalGroup::note_call(int rank, std::uint64_t call) const {
 
 bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   ActiveMessageHeader header;
-  // Strangers can reach the port; what does not know the group's token is none of ours.
+  // Other programs can reach the port. A message without the group's token is not from a member.
   if (message.header.size() != token_.size() + sizeof header || !message.header.starts_with(token_)) return false;
   std::memcpy(&header, message.header.data() + token_.size(), sizeof header);
   if (header.source < 0 || header.source >= world_size() || mailbox_ == nullptr) return false;
@@ -115,7 +115,7 @@ void HierarchicalGroup::tell_neighbours(ActiveMessageHeader::Type type, std::int
   header.tag = value;
   const std::string head = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
   for (int rank = 0; rank < world_size(); ++rank) {
-    // Who is connected sees the connection end, and is to know why.
+    // Every connected rank will see the connection end, and must know why.
     const bool ends = type == ActiveMessageHeader::Type::kAbort || type == ActiveMessageHeader::Type::kGoodbye;
     const bool to = topology_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
     if (!to || left_[rank] || transport_->is_lost(rank)) continue;
@@ -124,7 +124,7 @@ void HierarchicalGroup::tell_neighbours(ActiveMessageHeader::Type type, std::int
   }
 }
 
-// Of each rank of this machine: its last call and, for who asks because its time is over, its condition.
+// For each rank of this machine: its last call and, if another rank asked at a timeout, its condition.
 void HierarchicalGroup::send_news(bool conditions) {
   std::string news;
   for (const int rank : topology_.ranks(topology_.machine_of(rank_))) {
@@ -161,7 +161,7 @@ bool HierarchicalGroup::is_gone(int rank) const {
   return waiting.process_gone(topology_.index_of(rank)) || waiting.left(topology_.index_of(rank));
 }
 
-// Ranks without which the oldest operation, or this transfer, cannot go on.
+// The ranks that the oldest operation, or this transfer, waits for.
 std::vector<int> HierarchicalGroup::awaited(const Transfer* transfer) const {
   std::vector<int> ranks;
   if (transfer != nullptr) {
@@ -209,7 +209,7 @@ bool HierarchicalGroup::has_asked(std::uint64_t late) {
   return now - asked_at_ >= kAnswers;
 }
 
-// Empty: it runs, as far as is known.
+// Why a rank may stand still; empty: it runs, as far as is known.
 std::string HierarchicalGroup::why_still(int rank) const {
   const std::string known = condition(rank);
   const bool silent = topology_.are_neighbours(rank_, rank) && !answered_[rank];
@@ -228,7 +228,7 @@ std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) c
   return stand_still(ranks, roster_);
 }
 
-// Another rank of this machine has broken the group.
+// Finds out whether another rank of this machine has broken the group.
 Status HierarchicalGroup::check_local_groups() {
   if (!break_status_.ok()) return break_status_;
   for (const auto& local : {before_, after_}) {
@@ -248,8 +248,8 @@ std::string HierarchicalGroup::loss_of(int rank, const std::string& during) cons
                                                last_call(rank), me()));
 }
 
-// Whether an operation among the ranks of this machine has stood still for so long that a dead rank holds a ticket of
-// it. What comes from other machines meanwhile, news for example, is no progress of it.
+// Whether an operation among the ranks of this machine has made no progress for so long that a dead rank may hold one
+// of its tickets. Messages from other machines, such as news, do not count as its progress.
 bool HierarchicalGroup::local_operation_is_stuck() {
   if (active_.empty() || active_.front().local == nullptr) return false;
   const Active& front = active_.front();
@@ -267,7 +267,7 @@ Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration
   const bool stands = transfer == nullptr && local_operation_is_stuck();
   if ((stuck < kLateMessages && !stands) || (transfer == nullptr && active_.empty())) return {};
   std::vector<int> suspects = awaited(transfer);
-  // Who left had done its part. A rank on another machine counts too: one of this machine may wait for it.
+  // A rank that left had done its part. Ranks of other machines count too: a rank of this machine may wait for one.
   for (int rank = 0; stands && rank < world_size(); ++rank) {
     if (!has_left(rank)) suspects.push_back(rank);
   }
@@ -338,7 +338,7 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   if (!break_status_.ok()) return break_status_;
   before_->waiting().abort(code, reason);
   after_->waiting().abort(code, reason);
-  // If another rank of the machine was first, its reason counts.
+  // If another rank of the machine was first, its reason is the group's.
   const Status local = before_->health();
   break_status_ = local;
   tell_neighbours(ActiveMessageHeader::Type::kAbort, static_cast<std::int64_t>(local.code()),

@@ -17,8 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
-// A wait that has seen nothing move yields its core for so long, then sleeps on the transport; what the ranks of its
-// own machine do meanwhile it sees at the latest after kNap.
+// A wait in which nothing moves spins, yields its core up to kYieldFor, then sleeps on the transport. Ranks of its own
+// machine do not wake it, so it sleeps only kNap at a time, and kLongNap after kLongIdle.
 constexpr auto kSpinFor = std::chrono::microseconds(2);
 constexpr auto kYieldFor = std::chrono::microseconds(300);
 constexpr auto kNap = std::chrono::microseconds(100);
@@ -67,7 +67,7 @@ Result<std::shared_ptr<HierarchicalOperation>> HierarchicalGroup::begin(Request 
   return operation;
 }
 
-// Two large steps are enough for the wire never to wait; more only push one another out of the caches.
+// Two large steps keep the network busy; more would only push one another out of the caches.
 bool HierarchicalGroup::has_room() const {
   return active_.size() < kWindow && (active_.size() < 2 || under_way_ < kBytesUnderWay);
 }
@@ -76,7 +76,7 @@ void HierarchicalGroup::begin_steps() {
   while (!queue_.empty() && has_room() && break_status_.ok()) {
     const std::shared_ptr<HierarchicalOperation>& operation = queue_.front();
     if (operation->steps.empty()) {
-      if (!operation->planned) return;  // the ranks have not met yet
+      if (!operation->planned) return;  // the meeting is not over yet
       queue_.pop_front();
       continue;
     }
@@ -96,7 +96,7 @@ void HierarchicalGroup::begin_steps() {
     if (request->kind != Kind::kNone) {
       auto started = before_->launch(std::move(request).value(), nullptr,
                                      operation->blocking ? Caller::kTests : Caller::kGoesOn, Deadline::never());
-      if (!started.ok()) return;  // the local group is broken, which check() finds
+      if (!started.ok()) return;  // the local group is broken; check() will find out
       active.local = std::move(started).value();
     }
     active_.push_back(std::move(active));
@@ -110,7 +110,7 @@ bool HierarchicalGroup::local_is_over(Active& active) {
   return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
 }
 
-// One stage further, if possible.
+// Takes a step one stage further, if possible.
 bool HierarchicalGroup::advance(Active& active) {
   switch (active.stage) {
     case Stage::kBefore:
@@ -155,7 +155,7 @@ bool HierarchicalGroup::progress_all() {
   moved = mailbox_->progress() || moved;
   while (!outgoing_.empty() && outgoing_.front().first.done) outgoing_.pop_front();
   begin_steps();
-  bool in_turn = true;  // local operations after the exchange are begun in the order of the steps
+  bool in_turn = true;  // local operations after the exchange begin in the order of the steps
   for (Active& active : active_) {
     while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && advance(active))
       moved = true;
@@ -190,7 +190,7 @@ void HierarchicalGroup::end(HierarchicalOperation& operation, Status status) {
   --pending_;
 }
 
-// All records, or all tables of sizes, are here: the same on every rank, and so is what follows.
+// All records, or all tables of sizes, are here. They are the same on every rank, so every rank decides the same.
 void HierarchicalGroup::finish_meeting(HierarchicalOperation& operation) {
   const bool sized = !operation.table.empty();
   for (int rank = 0; rank < world_size() && !sized; ++rank) {
@@ -268,7 +268,7 @@ void HierarchicalGroup::reap_transfers() {
     state->over.store(true, std::memory_order_release);
     return true;
   });
-  // The peer is gone in the middle of a message. Everyone hears of it, and this transfer gets the group's error.
+  // The peer is gone in the middle of a message. The group breaks, and this transfer gets the group's error.
   if (lost == nullptr || !check_local_groups().ok()) return;
   (void)break_group(ErrorCode::kPeerFailed,
                     loss_of(lost->is_send ? lost->peer : lost->from, comm::describe(*lost, names())));
@@ -331,7 +331,6 @@ Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request reque
   return std::shared_ptr<Operation::State>(std::move(started));
 }
 
-// The group's lock is held.
 Status HierarchicalGroup::begin(const std::shared_ptr<Operation::State>& transfer) {
   if (closed_) return destroyed();
   if (!break_status_.ok()) return break_status_;
@@ -375,7 +374,7 @@ bool HierarchicalGroup::test(Operation::State& state) {
     const auto now = Clock::now();
     if (progress_all()) watch.progressed = now;
     if (now - watch.checked >= kCheckEvery && break_status_.ok() && !state.is_over()) {
-      // Time in which nobody tested is no time in which nothing moved.
+      // Time between calls of test() does not count as time without progress.
       const auto unwatched = now - watch.checked - kCheckEvery;
       watch.progressed = std::min(now, watch.progressed + unwatched);
       watch.checked = now;

@@ -6,7 +6,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Calls visit(T{}) with the type of the elements.
+// Calls visit(T{}), T being the type of the elements, for integers of up to 32 bits.
 template <typename Visit>
 void visit_integer(DataType type, const Visit& visit) {
   switch (type) {

@@ -1,4 +1,4 @@
-// How a HierarchicalGroup comes into being, and how it ends.
+// How a HierarchicalGroup is made, and how it ends.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -25,8 +25,8 @@ const std::string kRefusal = "refused ";
 constexpr const char* kBefore = "before";  // the local groups
 constexpr const char* kAfter = "after";
 
-// The interface that other machines reach this one by: that of the way to the store, which everyone has gone already;
-// else that of the route to the master.
+// The interface by which other machines reach this one: the one that leads to the store, which every rank has reached;
+// else the one that leads to MASTER_ADDR.
 NetworkInterface find_interface(const Store& store) {
   if (const std::string address = store.local_address(); !address.empty()) {
     if (auto found = interface_with_address(address); found.ok()) return found.value();
@@ -40,11 +40,11 @@ NetworkInterface find_interface(const Store& store) {
   return {};
 }
 
-// The other machines. This one's own addresses, which any user here can use, only where a machine is one in name and
-// shares them (LOCKSTEP_MACHINE, or another user).
+// Admits the addresses of the other machines. This machine's own addresses are admitted only if another "machine" of
+// the group shares them (by LOCKSTEP_MACHINE, or as another user), because any user here can use them.
 Admitted admitted_to(const Topology& topology, int rank) {
   const std::vector<std::string>& own = topology.member(rank).addresses;
-  std::set<std::string> all;  // each rank of a machine says the same
+  std::set<std::string> all;  // the ranks of a machine publish the same addresses
   Admitted admitted;
   for (int other = 0; other < topology.world(); ++other) {
     if (topology.machine_of(other) == topology.machine_of(rank)) continue;
@@ -53,7 +53,7 @@ Admitted admitted_to(const Topology& topology, int rank) {
     all.insert(its.begin(), its.end());
   }
   for (const std::string& address : own) {
-    if (!admitted.loopback) all.erase(address);  // of a bridge, say, that every machine has
+    if (!admitted.loopback) all.erase(address);  // an address that every machine has, such as that of a bridge
   }
   admitted.addresses.assign(all.begin(), all.end());
   return admitted;
@@ -74,14 +74,14 @@ Result<std::shared_ptr<HierarchicalGroup>> HierarchicalGroup::create(const std::
   std::shared_ptr<HierarchicalGroup> group(new HierarchicalGroup(options, std::move(topology)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (opened.ok()) return group;
-  // In the address's place, for the machines that wait for it.
+  // Published instead of the address, for the ranks that wait for it.
   if (group->token_.empty()) (void)store->set(group->address_key(options.rank), kRefusal + to_text(opened));
   const Status failed = opened.with_context(fmt::format("it spans {} machines", group->topology_.machines()));
   group->give_up(failed.with_context(fmt::format("{} cannot join group '{}'", group->me(), options.name)).message());
   return failed;
 }
 
-// For other ranks the group may be complete already.
+// For other ranks the group may be complete already, so they must be told.
 void HierarchicalGroup::give_up(const std::string& why) {
   MutexLock lock(mutex_);
   if (mailbox_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
@@ -137,7 +137,8 @@ Result<std::shared_ptr<LocalGroup>> HierarchicalGroup::open_local(const std::sha
   return LocalGroup::create(*store, local, deadline);
 }
 
-// One rank's word and the group's secret travel through the store, which only members of the job can read.
+// Each rank publishes a token and its address in the store, which only members of the job can read. Rank 0's token is
+// the group's.
 Status HierarchicalGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport_->address();
@@ -190,8 +191,8 @@ Status HierarchicalGroup::share_boards(Deadline deadline) {
   return {};
 }
 
-// A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name. The own
-// words have to be out too, as nobody may drive this group for long once it is made.
+// Exchanges a hello with every neighbour, so that an unreachable machine is found now, and named. This rank's hellos
+// must have left too: perhaps no call progresses this group for a while after it is made.
 Status HierarchicalGroup::greet(Deadline deadline) {
   {
     MutexLock lock(mutex_);
@@ -230,7 +231,7 @@ Status HierarchicalGroup::greet(Deadline deadline) {
                       transport_->describe())};
 }
 
-// What others still need of this rank gets a moment; then whoever could still wait for it is told.
+// Operations under way get a moment to finish. Then the ranks that could still wait for this one are told.
 void HierarchicalGroup::close() {
   GroupRegistry::of_process().remove(*this);
   if (transport_ == nullptr || before_ == nullptr) return;
@@ -241,7 +242,7 @@ void HierarchicalGroup::close() {
     while (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && drain.may_wait())
       progress_all();
     closed_ = true;
-    // Others of this machine, or other groups of this process, may have broken it without being heard of until now.
+    // Other ranks of this machine may have broken the group without this rank noticing it so far.
     if (mailbox_ != nullptr && break_status_.ok()) (void)check_local_groups();
     const std::string cause = before_->waiting().known_cause(topology_.index_of(rank_));
     if (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {

@@ -1,5 +1,5 @@
-// Why a wait can no longer succeed, in words that name the rank, the operation and its number; and what groups of one
-// process tell one another of failures.
+// Finds out why a wait can no longer succeed. The error names the rank, the operation and its sequence number. Also:
+// how the groups of one process tell one another of failures.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -73,15 +73,15 @@ Status LocalGroup::check(const Collective& collective, bool expired, Watch& watc
   int lost = -1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank()) continue;
-    // In this order: what a rank posted before it went is visible once it is seen to be gone.
+    // The order matters: once a rank is seen to be gone, its last post is visible.
     const bool gone = waiting_.process_gone(rank);
     const bool left = waiting_.left(rank);
     const bool posted =
         memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
     if (!gone && !left) continue;
-    // Who has posted and then left has done its part.
+    // A rank that has posted and then left has done its part.
     if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
-    // A death comes before what others do because of it.
+    // A death is the cause: other ranks may have left because of it.
     if (lost < 0 || (!left && waiting_.left(lost))) lost = rank;
   }
   if (lost >= 0) {
@@ -91,7 +91,7 @@ Status LocalGroup::check(const Collective& collective, bool expired, Watch& watc
   return expired ? time_out(collective, now - watch.progressed) : Status();
 }
 
-// Who has not posted has not called it, or has stopped while it was at that.
+// A rank without a post has not called the collective, or has stopped while it wrote its post.
 std::vector<int> LocalGroup::never_called(std::uint64_t sequence) const {
   std::vector<int> ranks = absent(sequence);
   std::erase_if(ranks, [&](int rank) {
@@ -111,7 +111,7 @@ std::string LocalGroup::list_with_calls(const std::vector<int>& ranks) const {
   return list_of(texts, memory_.roster());
 }
 
-// What the first of them that has seen anything fail elsewhere has seen.
+// The known cause of the first of these ranks that has one.
 std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (std::string cause = waiting_.known_cause(rank); !cause.empty()) return cause;
@@ -119,7 +119,7 @@ std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
   return {};
 }
 
-// "; rank(s) 1 (stopped by a signal) stand still"; those that are `named` already are left out.
+// "; rank(s) 1 (stopped by a signal) stand still", without the ranks that the error has `named` already.
 std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> frozen;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -130,7 +130,7 @@ std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
   return stand_still(frozen, roster_);
 }
 
-// Of those that have called `collective`: others wait for them, asleep.
+// The ranks that hold up `collective`: those that neither sleep nor are finished with it.
 std::string LocalGroup::who_is_busy(const Collective& collective) const {
   std::vector<std::string> busy;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -185,7 +185,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
   }
   const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
   if (alive == 0 || only_self_left) {
-    // It may have sent before it went.
+    // The rank may have sent the message before it ended.
     MutexLock lock(mutex_);
     mailbox_.progress();
     if (transfer.over) return {};
@@ -209,7 +209,8 @@ Status LocalGroup::check_admission(bool expired) {
   const std::uint64_t next = sequence() + 1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
-    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next) continue;  // not in the way
+    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next)
+      continue;  // it is finished with the slot
     return blame(rank, fmt::format("while {} had {} operations under way in group '{}'", me(), kRing, memory_.name()));
   }
   if (!expired) return {};

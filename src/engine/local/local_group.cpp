@@ -19,13 +19,13 @@
 namespace lockstep::comm {
 namespace {
 
-// After a failure, how long a call waits for ranks that are inside its tickets.
+// How long a failed call waits for ranks that are inside its tickets.
 constexpr auto kTicketTime = std::chrono::milliseconds(200);
 
-// From here on the way in which inputs are copied into control memory matters.
+// From this size on it matters how inputs are copied into control memory.
 constexpr std::size_t kJudgedBytes = 4096;
 
-// A rank that has seen everyone arrive leaves the others' tickets to them for a moment: they are just about to begin.
+// When all ranks have posted, a rank does not take the others' tickets at once: they are about to begin them.
 constexpr int kSpinsBeforeHelp = 30;
 
 }  // namespace
@@ -87,7 +87,7 @@ Status LocalGroup::post(Collective& collective, Deadline deadline) {
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
     MutexLock lock(mutex_);
-    if (!admitted()) continue;  // another thread took the place
+    if (!admitted()) continue;  // another thread took the slot
     pending_.push_back(&collective);
     Status posted = collective.post(next_sequence());
     if (!posted.ok()) {
@@ -116,7 +116,7 @@ void LocalGroup::reap() {
   std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
   if (const std::uint64_t before = mine.load(std::memory_order_relaxed); before != completed) {
     mine.store(completed, std::memory_order_seq_cst);
-    // Somebody may wait for a free slot.
+    // A rank may be waiting for a free slot.
     if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
   if (started_.empty()) return;
@@ -154,7 +154,7 @@ Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
       [&](bool expired) { return check(collective, expired, watch); });
 }
 
-// The usual case: nothing else is under way and the others are there within microseconds.
+// The usual case: nothing else is under way and the other ranks post within microseconds.
 bool LocalGroup::finish_at_once(Collective& collective) {
   MutexLock lock(mutex_);
   if (pending_.size() != 1 || !mailbox_.idle()) return false;
@@ -202,7 +202,7 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
     return wait_until(
         waiting_, deadline, [] { return -1; }, step, [&](bool expired) { return check(collective, expired, watch); });
   };
-  // Earlier operations first: every rank streams in the order of the numbers.
+  // Earlier operations first: every rank streams in the order of the sequence numbers.
   LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
     MutexLock lock(mutex_);
     if (pending_.front() == &collective) return true;
@@ -221,12 +221,12 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
   return status;
 }
 
-// The usual case touches nothing but this rank's line and payload and those of the others.
+// The usual case touches only the posts and payloads of the ranks.
 bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
   MutexLock lock(mutex_);
   if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
   const std::uint64_t sequence = next_sequence();
-  // What is smaller goes well either way; no clock is asked for it.
+  // For smaller inputs both ways cost the same, and reading the clock would cost more.
   const bool judged = call.bytes() >= kJudgedBytes;
   const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
   const bool large = call.bytes() > Communicator::kInlineBytes;
@@ -251,7 +251,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
     reap();
     return true;
   }
-  // Still under the lock: nobody may take the number for completed.
+  // Still under the lock: else reap() could publish this number as completed.
   collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
   collective->adopt_small(sequence);
   pending_.push_back(&*collective);
@@ -346,7 +346,7 @@ Status LocalGroup::wait(Operation::State& state, Deadline deadline) {
   return status;
 }
 
-// A transfer that has failed; what comes for it later is not delivered.
+// Ends a transfer that has failed: a message that comes for it later is not delivered.
 Status LocalGroup::withdraw(LocalOperation& operation, Status status) {
   MutexLock lock(mutex_);
   if (operation.over.load(std::memory_order_relaxed)) return operation.status;
@@ -374,7 +374,7 @@ bool LocalGroup::test(Operation::State& state) {
   return waiting_.aborted();
 }
 
-// Who polls for ever must learn of deaths too.
+// A caller that only tests must learn of deaths too.
 void LocalGroup::check_while_testing(LocalOperation& operation) {
   Watch watch;
   {
@@ -407,7 +407,7 @@ bool LocalGroup::try_progress() {
   return started_.size() < started;
 }
 
-// An operation that this rank leaves behind.
+// Ends an operation that is under way when this rank leaves.
 void LocalGroup::end_orphan(LocalOperation& operation) {
   const bool used = operation.collective != nullptr || mailbox_in_use(operation.transfer);
   if (used && !waiting_.aborted()) {
@@ -432,8 +432,8 @@ bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
   return mailbox_.in_flight(transfer);
 }
 
-// What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
-// more, so whoever still could is told: the group breaks.
+// Operations that all ranks have called get a moment to finish. After that no rank may use this rank's buffers. If some
+// rank still could, the group breaks.
 void LocalGroup::close() {
   LOCKSTEP_FAULT_POINT("leave: begun");
   GroupRegistry::of_process().remove(*this);

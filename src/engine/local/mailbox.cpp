@@ -13,11 +13,11 @@
 namespace lockstep::comm {
 namespace {
 
-// Pieces of a pipelined, and how many lie side by side before places are used again.
+// Chunks of a pipelined send, and how many lie side by side before a place is used again.
 constexpr std::size_t kSmallestChunk = std::size_t{16} << 10;
 constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
 constexpr std::uint32_t kChunksAhead = 6;
-// Shorter messages do not tell how best to copy.
+// Shorter messages are not used to choose the way of copying.
 constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
 
 std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
@@ -106,7 +106,7 @@ void Mailbox::move_messages() {
     if (!blocked[to] && try_send(**send)) {
       send = sends_.erase(send);
     } else {
-      blocked[to] = true;  // later messages to the same rank stay behind
+      blocked[to] = true;  // later messages to the same rank must not overtake this one
       ++send;
     }
   }
@@ -148,7 +148,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
     LOCKSTEP_RETURN_IF_ERROR(open_pipelined_send(outgoing, message, transfer.source.bytes));
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
-    transfer.over = true;  // the caller's buffer is free again as soon as all is written
+    transfer.over = true;  // the caller's buffer is free again once all chunks are written
   } else {
     LOCKSTEP_RETURN_IF_ERROR(outgoing.flag.allocate(memory_.shared_arena(), kLine));
   }
@@ -159,11 +159,11 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   return {};
 }
 
-// The flag lies before the pipelined.
+// One allocation holds the flag and, behind it, the PipelinedSend.
 Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
   const std::size_t chunk = std::clamp(bytes / 4, kSmallestChunk, kLargestChunk) / kLine * kLine;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
-  // A receiver that follows lets a few chunks do, so the other pages are not wanted.
+  // If the receiver keeps up, a few chunks are enough. The other pages are then never touched.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(
       outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(PipelinedSend) + chunks * sizeof(std::uint32_t)));
@@ -172,7 +172,7 @@ Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::s
   return {};
 }
 
-// After the message has been announced, so that the receiver can follow. Never waits for one that stands still.
+// Called once the receiver can see the message, so that it can read meanwhile. Does not wait for a receiver that stops.
 void Mailbox::write_chunks(const ConstPiece& source, const Message& message) {
   auto& pipelined = *reinterpret_cast<PipelinedSend*>(memory_.resolve(memory_.rank(), message.pipelined));
   std::byte* const staging = memory_.resolve(memory_.rank(), message.data);
@@ -180,9 +180,9 @@ void Mailbox::write_chunks(const ConstPiece& source, const Message& message) {
   const std::uint64_t chunks = chunks_of(source.bytes, pipelined);
   const bool plain = choice_.way() == CopyWay::kPlain;
   const auto started = std::chrono::steady_clock::now();
-  std::uint64_t reused = 0;  // chunks that others have been written over
+  std::uint64_t reused = 0;  // chunks whose places have been used again
   std::uint32_t places = 0;
-  std::uint64_t stood_at = 0;  // where the receiver was when it was last waited for in vain
+  std::uint64_t stood_at = 0;  // how far the receiver was at the last wait in vain
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     std::uint64_t read = pipelined.read.load(std::memory_order_acquire);
     if (places >= kChunksAhead && read > stood_at) {
@@ -274,7 +274,7 @@ void Mailbox::deliver(Transfer& receive, const Arrival& arrival) {
   end_receive(receive, arrival);
 }
 
-// True once there are no more.
+// True once all chunks have been fetched.
 bool Mailbox::fetch_chunks(Fetching& fetching) {
   const Arrival& arrival = fetching.arrival;
   PipelinedSend& pipelined = *arrival.pipelined;
@@ -301,7 +301,7 @@ bool Mailbox::fetch_chunks(Fetching& fetching) {
 }
 
 void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
-  // The sender may have taken its memory back meanwhile; it breaks the group before it does.
+  // The sender breaks the group before it takes back its memory. What was read is valid only if that has not happened.
   if (arrival.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
   if (arrival.consumed != nullptr) {
     LOCKSTEP_FAULT_POINT("message: consumed");

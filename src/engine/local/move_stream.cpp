@@ -13,11 +13,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Small enough that a rank's second-level cache holds what it copies twice, large enough that a meeting costs little.
+// Small enough that data which is copied twice is still in the second-level cache; large enough that a meeting costs
+// little.
 constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
 constexpr std::size_t kSmallestChunk = std::size_t{16} << 10;
 
-// The way of copying is judged by so many bytes of a chunk at a time.
+// The way of copying is judged each time that this many bytes have passed.
 constexpr std::size_t kJudgedBytes = std::size_t{512} << 10;
 
 bool reduces(Kind kind) {
@@ -26,7 +27,7 @@ bool reduces(Kind kind) {
 
 }  // namespace
 
-// How many chunks a rank lays out at a time.
+// For how many ranks a rank lays out data in each chunk; 1 if all get the same.
 std::size_t MoveStream::receivers(Kind kind) const {
   return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
 }
@@ -39,8 +40,8 @@ std::size_t MoveStream::longest(const Job& job) const {
   return most;
 }
 
-// At least a few chunks, so that they overlap. But with more ranks than cores nothing overlaps, and each meeting costs
-// turns of the cores.
+// At least a few chunks, so that the ranks overlap. With more ranks than cores they do not overlap, and each meeting
+// costs switches of the cores: then chunks are as large as possible.
 std::size_t MoveStream::chunk_bytes(Kind kind, std::size_t longest) const {
   const std::size_t room = stream_chunk_bytes(memory_.world()) / receivers(kind) / kLine * kLine;
   if (waiting_.crowded()) return room;
@@ -66,7 +67,7 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
     started = Clock::now();
     judged = 0;
   }
-  // An empty piece: who has laid it out has read everything.
+  // An empty chunk: a rank that has laid it out has read everything.
   LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(0, StagingRing::Use::kReads, wait_for));
   ring_.lay_out();
   return job.stages ? Status() : ring_.wait_for_everyone(wait_for);
@@ -81,7 +82,7 @@ Status MoveStream::pass(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   return reduces(kind) ? reduce_all(job, chunk, wait_for) : fetch_all(job, chunk, wait_for);
 }
 
-// Where `from` lays out what `to` is to get.
+// The place where `from` lays out data for `to`.
 std::byte* MoveStream::staged_at(int from, int to, Kind kind, Chunk chunk) const {
   const int index = !lists_inputs(kind) ? 0 : to < from ? to : to - 1;
   return ring_.of(from) + index * chunk.bytes;

@@ -1,11 +1,12 @@
-// Streaming of everything but all-reduce: for inputs that others cannot see, when every rank stays in the call.
+// MoveStream: streaming of everything except all-reduce and large reduce. It is used when every rank blocks and some
+// inputs are private.
 //
 // What passes between two ranks is cut into chunks, the same for every pair. For each chunk, every rank
-//   1. copies what others are to get into its staging (staging_ring.h), once where all get the same;
-//   2. copies its own part, while that is in its cache;
+//   1. copies what others are to get into its staging (staging_ring.h), only once if all get the same;
+//   2. copies what it sends to itself, while that is in its cache;
 //   3. fetches, or reduces, what the others have laid out for it.
 // So one rank fills chunk k + 1 while another empties chunk k. Inputs that lie in an arena, or in control memory, are
-// fetched from where they are. In the end come ranks whose arena others have read: they wait for everyone.
+// fetched from there. At the end, a rank whose arena others have read waits for all ranks.
 //
 // The chunks are timed to choose how staging is written (copy_ways.h).
 #pragma once
@@ -27,16 +28,16 @@ class MoveStream {
   MoveStream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
       : memory_(memory), waiting_(waiting), ring_(ring), ways_(memory, &RankState::move_ways) {}
 
-  // All ranks have posted `request`s that agree, as number `sequence`.
+  // All ranks have posted requests that agree, with number `sequence`.
   Status run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for);
 
  private:
-  // Bytes from `begin` on, of each pair's data that is that long.
+  // `bytes` from `begin` on, of the data of each pair of ranks (shorter data ends earlier).
   struct Chunk {
     std::size_t begin;
     std::size_t bytes;
   };
-  // An operation as this rank takes part in it.
+  // One operation, as this rank takes part in it.
   struct Job {
     const Request& request;
     const Plan plan;
@@ -60,7 +61,7 @@ class MoveStream {
   StagingRing& ring_;
   CopyWays ways_;
   CopyWay way_ = CopyWay::kPlain;
-  std::vector<const std::byte*> inputs_;  // of the reduction at hand
+  std::vector<const std::byte*> inputs_;  // of the current reduction
 };
 
 }  // namespace lockstep::comm

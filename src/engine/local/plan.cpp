@@ -84,7 +84,7 @@ Status Plan::reach() const {
   return {};
 }
 
-// With tiny inputs, sizes follow from the count.
+// With a tiny input, sizes follow from the count.
 std::size_t Plan::input_bytes(const Post& post) const {
   return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type)) : post.input_bytes;
 }
@@ -142,7 +142,7 @@ Plan::Part Plan::wanted_at(int to, int from, const Outputs& outputs) const {
   return part;
 }
 
-// The result of all-reduce lies in lines that have just been read.
+// Not for all-reduce: its result goes to cache lines that have just been read.
 bool Plan::large_results() const {
   if (kind_ == Kind::kAllReduce) return false;
   std::size_t sum = 0;
@@ -156,7 +156,7 @@ bool Plan::large_results() const {
   return sum >= kLargeResults;
 }
 
-// A whole number of cache lines, and so of elements.
+// A whole number of cache lines, and therefore of elements.
 std::size_t Plan::ticket_bytes() const {
   return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
 }
@@ -168,7 +168,7 @@ bool Plan::shared(int owner) const {
   return (post(writer).flags & kPrivateOutput) == 0;
 }
 
-// A private result is its owner's work alone.
+// Only its owner can write a private result.
 int Plan::workers(int& first) const {
   first = kind_ == Kind::kReduce ? own().root : memory_.rank();
   if (!shared(first)) return 1;
@@ -176,7 +176,7 @@ int Plan::workers(int& first) const {
   return memory_.world();
 }
 
-// Tickets of equal size, as many for each worker, whole cache lines.
+// Tickets have equal sizes of whole cache lines, and each worker has the same number of them.
 std::size_t Plan::ticket_elements(int workers) const {
   const std::size_t element = size_of(own().type);
   const std::size_t each = std::max<std::size_t>(1, ceil_divide(total_bytes(), workers * ticket_bytes()));
@@ -204,9 +204,9 @@ void Plan::execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scra
   LOCKSTEP_FAULT_POINT("ticket: begun");
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
-  // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines
-  // that it fetches from what another core is about to write cost both of them (half the bandwidth, dealt out in
-  // turns).
+  // Each worker's tickets lie side by side and are done upwards, because a prefetcher reads past the end of a ticket.
+  // If tickets of the workers alternated, it would fetch lines that another core is about to write. That costs half the
+  // bandwidth.
   int first = 0;
   const int count = workers(first);
   const std::size_t step = ticket_elements(count);

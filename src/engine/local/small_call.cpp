@@ -56,7 +56,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     post.input_bytes = request_.input.bytes;
     post.output_bytes = request_.output.bytes;
   }
-  // For the long way, should the ranks not agree.
+  // Collective needs these if the ranks do not agree.
   PieceEntry* const table = memory_.pieces(me, sequence);
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
     table[i].input = dense > 0 ? memory_.address_in_control(place + i * inline_stride(piece_, tiny)) : kNowhere;

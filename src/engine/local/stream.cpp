@@ -12,17 +12,17 @@
 namespace lockstep::comm {
 namespace {
 
-// Together the staging of a rank is larger than its second-level cache, as it must be (see stream.h). With more than
-// two ranks a piece is larger, since each costs two meetings.
+// Three chunks are larger than a second-level cache, as they must be (see stream.h). With more than two ranks a chunk
+// is larger, because each costs two meetings.
 constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
 constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;
 
-// Up to here a second meeting costs more than reducing everything twice.
+// Up to this size a second meeting costs more than reducing everything on both ranks.
 constexpr std::size_t kSmallChunkBytes = std::size_t{32} << 10;
-// And a smaller reduce is sooner done by its root alone.
+// Below this size the root alone is faster with a reduce.
 constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
 
-// The time between start (or construction) and stop, added up.
+// Adds up the times between start (or construction) and stop.
 class Stopwatch {
  public:
   void start() { start_ = Clock::now(); }
@@ -81,7 +81,7 @@ Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::
   const std::size_t element = size_of(request.type);
   copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
                   count * element);
-  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // nobody waits for that
+  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // no rank waits for this counter here
   ring_.lay_out();
   LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   gather_inputs(request, begin, 0);
@@ -92,7 +92,7 @@ Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::
 
 Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
-  // Ranks may see a change one piece apart, which harms nobody.
+  // Ranks may see a change one chunk apart, which does no harm.
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
   Stopwatch watch;
   lay_out(request, begin, count);
@@ -137,7 +137,7 @@ std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank
   return std::min(count, rank * share);
 }
 
-// Element `from` of the piece that begins at `begin`: this rank's in its buffer, the others' in their staging.
+// Finds element `from` of the chunk that begins at `begin`: in this rank's buffer, and in the others' staging.
 void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
   const std::size_t element = size_of(request.type);
   inputs_.clear();
@@ -148,7 +148,7 @@ void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_
   }
 }
 
-// Of all-reduce the result also goes to staging.
+// In an all-reduce the result also goes to staging.
 void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const Reduction reduction{request.type, request.op, request.factor};
