@@ -11,7 +11,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int kLargestWorld = 65536;  // Post::root
+constexpr int kLargestWorld = 65536;  // Post::root has 16 bits
 
 Status check_peer(const char* what, int rank, int world, bool any) {
   if ((rank >= 0 && rank < world) || (any && rank == kAnySource)) return {};
@@ -44,7 +44,7 @@ Result<Transfer> make_transfer(const Receive& args, int world) {
   return transfer;
 }
 
-// What this rank needs before it can meet the others.
+// What this rank needs before it can join.
 Result<Member> prepare(CommunicatorOptions& options) {
   if (!options.arena) {
     LOCKSTEP_ASSIGN_OR_RETURN(options.arena, SharedArena::create());
@@ -61,14 +61,14 @@ Status refuse_fork(const std::string& whose) {
                   whose)};
 }
 
-// Before a caller learns that a group has broken, the process's other groups do.
+// The other groups of the process learn of a broken group before the caller does.
 template <typename Answer>
 Answer tell_others(Group& group, Answer answer) {
   if (!answer.ok()) GroupRegistry::of_process().tell_others(group);
   return answer;
 }
 
-// Whatever a group that has formed leaves in the store goes; one that has failed to form leaves it there.
+// Deletes what the group has left in the store once all ranks have joined. If the group fails to form, its keys stay.
 void clear_store(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
   for (std::string& key : membership_keys(options.name)) keys.push_back(std::move(key));
   delete_by_last_rank(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
@@ -80,7 +80,7 @@ Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store,
   return std::shared_ptr<Group>(group);
 }
 
-// Every rank has said who it is; then all of them pick the same engine.
+// Once every rank knows all members, all ranks pick the same engine.
 Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options,
                                     const Member& me) {
   if (options.world_size == 1) return join_locally(store, options);
@@ -147,9 +147,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr
   auto joined = me.ok() ? join(store, own, me.value()) : Result<std::shared_ptr<Group>>(me.status());
   if (!joined.ok()) {
     const Status why = cannot_join(own, joined.status());
-    // The others need not wait for a rank that cannot come.
+    // Then the others do not wait for this rank.
     if (!me.ok() && own.world_size > 1) refuse_membership(*store, own.name, why);
-    // This rank may leave its other groups because of it; their members then learn the cause.
+    // If this rank leaves its other groups because of this error, their members learn the cause.
     GroupRegistry::of_process().tell({why, {}}, nullptr);
     return why;
   }

@@ -22,7 +22,7 @@
 namespace lockstep::comm {
 namespace {
 
-// For this thread alone: calls of listen wait for an answer at the descriptor. Invalid: not here.
+// From now on, calls of listen in this thread wait for an answer at the descriptor. Invalid: the kernel refuses this.
 Fd watch_this_thread() {
   std::array<sock_filter, 4> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -36,7 +36,7 @@ Fd watch_this_thread() {
       syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &handle)));  // close-on-exec
 }
 
-// One call of listen: it goes on once `prepare` is through.
+// Answers one call of listen: it continues once `prepare` has returned.
 void answer(int watch, const std::function<void(int socket)>& prepare) {
   // Newer kernels may write more than this header knows of.
   alignas(seccomp_notif) std::array<std::byte, 1024> request{};
@@ -74,7 +74,7 @@ Result<bool> run_watching_listen(const std::function<void()>& work, const std::f
     if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) break;
     if ((entries[1].revents & POLLIN) != 0) answer(watch.get(), prepare);
   }
-  watch.reset();  // before the join: what asks now is refused, instead of waiting for ever
+  watch.reset();  // before the join: a later call of listen then fails, instead of waiting for ever
   worker.join();
   return watched;
 }

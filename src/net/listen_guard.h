@@ -1,4 +1,4 @@
-// A say in what a library's sockets do before they listen, without touching the library.
+// Lets the caller prepare the sockets of a library before they listen, without changes to the library.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace lockstep::comm {
 
-// Runs `work` in a thread of its own. Each time that it is about to listen at a socket, `prepare` is called with the
-// descriptor, in this thread, and the other one waits until it has returned. True: the kernel can do so (seccomp user
-// notification, Linux 5.5, and no other watcher of this process, as some containers have); false: `work` was run all
-// the same. Threads that `work` starts and leaves behind may not listen any more afterwards.
+// Runs `work` in a new thread. Each time that it is about to listen on a socket, `prepare` is called in this thread
+// with the descriptor, and the new thread waits until it has returned. This needs seccomp user notification: Linux 5.5,
+// and no other watcher of this process, as in some containers. True: `prepare` was called each time. False: the kernel
+// refused, and `work` ran without it. Threads that `work` has left behind cannot listen afterwards.
 Result<bool> run_watching_listen(const std::function<void()>& work, const std::function<void(int socket)>& prepare);
 
 }  // namespace lockstep::comm

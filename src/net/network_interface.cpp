@@ -20,7 +20,6 @@
 namespace lockstep::comm {
 namespace {
 
-// An IPv4 address in IPv6 clothes means the IPv4 address.
 bool same_address(const sockaddr* a, const sockaddr* b) {
   if (a->sa_family != b->sa_family) return false;
   if (a->sa_family == AF_INET) {
@@ -39,7 +38,7 @@ Result<InterfaceList> list_interfaces() {
   return InterfaceList(raw, &freeifaddrs);
 }
 
-// As a number; empty for what other machines cannot see.
+// The address as a number; empty if other machines cannot see it.
 std::string text_of(const sockaddr* address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const void* number = nullptr;
@@ -78,6 +77,7 @@ Result<AddressList> resolve(const std::string& host, int flags) {
 }  // namespace
 
 Result<NetworkInterface> interface_with_address(const std::string& address) {
+  // An IPv4 address that is written as IPv6 means the IPv4 address.
   const std::string plain = address.starts_with("::ffff:") ? address.substr(7) : address;
   LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(plain, AI_NUMERICHOST));
   return find(list->ai_addr, address);

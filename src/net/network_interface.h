@@ -1,4 +1,4 @@
-// Which network interface other machines reach this one by.
+// By which network interface other machines reach this one.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@ namespace lockstep::comm {
 
 struct NetworkInterface {
   std::string name;      // "eth0"; empty: not known
-  bool is_ipv6 = false;  // of the address that led to it
+  bool is_ipv6 = false;  // whether the address that led to it is IPv6
 };
 
-// The interface that has this address ("10.0.0.7", "fe80::1%eth0"). kNotFound when none has.
+// The interface that has this address ("10.0.0.7", "fe80::1%eth0"). kNotFound if none has.
 Result<NetworkInterface> interface_with_address(const std::string& address);
 
 // The interface through which the kernel would send to this host (a name or an address). Nothing is sent.
 Result<NetworkInterface> interface_towards(const std::string& host);
 
-// The IP addresses (numbers) that connections of this machine to others may come from: all but those of the loopback
-// interface, and of IPv6 the link-local ones.
+// The IP addresses (as numbers) from which this machine may connect to others: all except those of the loopback
+// interface and the link-local ones of IPv6.
 Result<std::vector<std::string>> addresses_of_machine();
 
 }  // namespace lockstep::comm

@@ -16,7 +16,7 @@
 namespace lockstep::comm {
 namespace {
 
-// In network order; 0: no TCP socket that listens.
+// The port in network order; 0 if this is no TCP socket that listens.
 std::uint16_t listening_port(int fd) {
   int listens = 0;
   socklen_t size = sizeof listens;
@@ -34,7 +34,7 @@ constexpr auto kNetwork = static_cast<std::uint32_t>(SKF_NET_OFF);
 constexpr std::uint32_t kSource4 = kNetwork + 12;
 constexpr std::uint32_t kSource6 = kNetwork + 8;
 
-// A classic BPF program: what it returns is how many bytes of the segment pass.
+// A classic BPF program. It returns how many bytes of a segment may pass.
 class SourceFilter {
  public:
   Status add(const std::string& address) {
@@ -87,7 +87,7 @@ class SourceFilter {
     part.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, word, 0, 1));
     part.push_back(kPass);
   }
-  // Each word that differs leads to the next address.
+  // If a word differs, the program jumps to the next address.
   void match_ipv6(const std::array<std::uint32_t, 4>& words) {
     for (std::uint8_t i = 0; i < 4; ++i) {
       const auto rest = static_cast<std::uint8_t>(2 * (3 - i) + 1);

@@ -1,5 +1,5 @@
-// Closes listening TCP sockets, which a library has opened by itself, to everyone but the members of a job: the kernel
-// drops what other machines send there before the library sees any of it.
+// Port guard: closes TCP sockets on which a library listens to all machines but those of the group. The kernel drops
+// what other machines send there, before the library sees it.
 #pragma once
 
 #include <set>
@@ -11,26 +11,26 @@
 
 namespace lockstep::comm {
 
-// Remembers which descriptors this process has, and tells which listening TCP sockets have come since.
+// Remembers which descriptors this process has, and finds the listening TCP sockets that were opened since.
 class NewListeners {
  public:
   NewListeners();
-  // Those whose port, two bytes in network order, occurs in `address`: other threads may have opened sockets too.
+  // Those whose port (two bytes in network order) occurs in `address`: other threads may have opened sockets too.
   std::vector<int> found(std::string_view address) const;
 
  private:
   std::set<int> before_;
 };
 
-// Who may reach a port.
+// Which addresses may reach a port.
 struct Admitted {
   std::vector<std::string> addresses;  // IP addresses, as numbers
   bool loopback = false;               // this machine's loopback addresses too
 };
 
-// Closes `socket`, a TCP socket that listens or is about to, to all others: from now on it, and connections that it
-// accepts, get segments from the admitted alone; nothing is answered to anybody else. kInvalidArgument for what is no
-// address; kUnavailable when the kernel has no room for so many (some hundreds of machines).
+// Closes `socket` to all others; it is a TCP socket that listens or is about to. From now on the socket, and
+// connections that it accepts, get segments only from admitted addresses. Others get no answer. kInvalidArgument: an
+// entry is no address. kUnavailable: too many addresses for the kernel (some hundreds of machines).
 Status close_to_strangers(int socket, const Admitted& admitted);
 
 }  // namespace lockstep::comm

@@ -103,7 +103,7 @@ std::vector<std::byte> contribution(const Spec& spec, int from, int to, std::siz
   const std::size_t word = std::min<std::size_t>(8, size_of(spec.type));
   std::vector<std::byte> bytes(count * size_of(spec.type));
   std::uint64_t state = mix(spec.seed + std::uint64_t{1000} * from + to);
-  // Over the bytes of the one before, so that the copy has a fixed size: compilers make one instruction of it.
+  // Each copy has a fixed size, so that compilers make one instruction of it. The next element overwrites the excess.
   bytes.resize(bytes.size() + sizeof(state));
   for (std::size_t i = 0; i + sizeof(state) < bytes.size(); i += word) {
     state += 0x9e3779b97f4a7c15;
@@ -148,7 +148,7 @@ std::vector<std::byte> Call::reduced(int to) const {
   std::vector<std::vector<std::byte>> all;
   all.reserve(group_.world_size());
   for (int from = 0; from < group_.world_size(); ++from) all.push_back(sent(from, to));
-  // What fits into the ranks' first words is summed by each rank itself, in rank order.
+  // Data that fits into the records of the meeting is summed by each rank itself, in rank order.
   const bool carried = spec_.kind != Kind::kReduceScatter && all[0].size() <= comm::Call::kPayloadBytes;
   // Means of integers that their 64 bits hold are exact wherever they are taken.
   const bool exact = spec_.op == comm::ReduceOp::kAvg && comm::is_supported(spec_.type, comm::ReduceOp::kBand);

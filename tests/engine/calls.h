@@ -71,7 +71,7 @@ class Call {
   // Fails the current test where anything differs from the reference, inputs included.
   void check() const;
   const Style& style() const { return style_; }
-  // Inputs and outputs, to use them otherwise.
+  // The inputs and outputs, for tests that use them in other ways.
   std::vector<std::span<std::byte>> memory() const;
 
  private:

@@ -1,4 +1,4 @@
-// Groups that form while one of the ranks may open no more than so many descriptors.
+// Groups that form while one of the ranks may open only a few descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 constexpr int kWorld = 3;
 constexpr int kEnough = 40;  // more descriptors than forming this group takes
 
-// While it lives this process may open just so many descriptors.
+// While this object exists, the process may open only this many descriptors.
 class FewDescriptors {
  public:
   explicit FewDescriptors(int count) {
@@ -60,7 +60,7 @@ struct Meeting {
   }
 };
 
-// What every rank writes of this round under its number.
+// The key under which every rank writes its result of this round.
 std::vector<Bytes> exchange(const Meeting& me, const std::string& round, const std::string& word) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < kWorld; ++rank) keys.push_back(round + "/said/" + std::to_string(rank));

@@ -157,7 +157,7 @@ TEST(ErrorsMulti, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
     }
     expect_says(status, ErrorCode::kTimeout, "all_reduce #2 of group 'world' timed out on rank 0");
     expect_says(status, ErrorCode::kTimeout, "rank(s) 1 (last call barrier #1), 3 (last call barrier #1) never called");
-    // Everyone, now and later, gets the first error.
+    // All ranks get the first error, now and later.
     EXPECT_EQ(status.message(), group.health().message());
     EXPECT_EQ(group.run(Broadcast{nullptr, 0, 0}, soon()).message(), status.message());
     EXPECT_EQ(group.start(Send{{}, 0, 0}).status().message(), status.message());
@@ -256,7 +256,7 @@ TEST(ErrorsMulti, WhoWaitsForARankThatLeftIsToldItsName) {
   }
 }
 
-// Its buffers are gone, so nobody may go on with what it has started.
+// Its buffers are gone, so no rank may continue the operation that it has started.
 TEST(ErrorsMulti, LeavingWithAnOperationUnderWayBreaksTheGroup) {
   auto store = std::make_shared<HashStore>();
   test::Meeting gone;

@@ -198,7 +198,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
     EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
     say_ready();
     if (group->rank() == 1) wait_for_ever();
-    // Rank 0's time begins when rank 2 has called.
+    // Rank 0's timeout begins when rank 2 has called.
     char token = 0;
     Status status;
     if (group->rank() == 2) {

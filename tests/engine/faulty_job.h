@@ -68,7 +68,7 @@ class FaultyJob {
   }
   pid_t pid(int rank) const { return ranks_[rank]->pid(); }
   void send_signal(int rank, int signal) const { kill(pid(rank), signal); }
-  // Bounded by far more than a survivor needs, and far less than the operations' own deadlines.
+  // The limit is much longer than a survivor needs, and much shorter than the deadlines of the operations.
   void expect_survivors_end(int victim) {
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       if (rank == victim) continue;

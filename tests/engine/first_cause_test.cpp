@@ -1,5 +1,5 @@
-// A failure that is seen in one group and felt in another: whoever is told names the first cause, by its number in the
-// world.
+// A failure in one group that causes a failure in another: the errors there name the first cause, with ranks as
+// numbered in the world.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ class Groups {
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };
 
-// Rank 2 stops; rank 0 sees it in the group "ends" and does as `leave` says; rank 1 waits in `call`.
+// Rank 2 stops. Rank 0 sees this in the group "ends" and calls `leave`. Rank 1 waits in `call`.
 void tell_of_rank_2(int signal, const std::function<Status(Groups&)>& call, const std::function<void(Groups&)>& leave,
                     const std::function<void(const Status&)>& check) {
   if (!is_rank()) {
@@ -137,7 +137,7 @@ TEST(FirstCauseFault, WhoLeavesBecauseOfATimeoutNamesIt) {
       });
 }
 
-// Rank 0 knows why it sends nothing, and does not leave.
+// Rank 0 has a known cause, sends nothing, and does not leave.
 void time_out_on_a_message_from(int source) {
   tell_of_rank_2(
       SIGKILL,

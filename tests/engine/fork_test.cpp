@@ -1,4 +1,4 @@
-// Ranks that fork: whatever the child does with its copies, the group and its ranks do not feel it.
+// Ranks that fork: the child can do anything with its copies without effect on the group and its ranks.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -199,7 +199,7 @@ TEST(ForksMulti, ProgramsInheritNoDescriptors) {
       const auto has = [&](const char* mine) { return text.find(mine) != std::string::npos; };
       return has("lockstep") || has("memfd") || has("pidfd") || has("socket:") || has("event");
     };
-    // Between machines UCX connects a little later, and the group has to find it first.
+    // Between machines, UCX opens connections a little later, and the group must find them first.
     std::string text;
     int seen = 1;
     const Deadline limit = Deadline::after(20s);

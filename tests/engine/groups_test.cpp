@@ -1,4 +1,4 @@
-// Several groups, several threads, operations that nobody waits for, and that nothing of a group stays behind.
+// Several groups, several threads, operations without a wait, and that a group leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::ptrdiff_t count_descriptors() {
   return std::distance(begin(all), end(all));
 }
 
-// Of shared memory: stacks, the heap and a sanitizer's own come and go.
+// Counts mappings of shared memory only: stacks, the heap and a sanitizer's memory come and go.
 std::ptrdiff_t count_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::ptrdiff_t count = 0;
@@ -66,7 +66,7 @@ TEST(GroupsMulti, InterleaveOperationsOfSeveralGroups) {
   });
 }
 
-// A rank that has started its part and then waits in another group holds up nobody.
+// A rank that has started an operation and then waits in another group does not hold up the others.
 TEST(GroupsMulti, AStartedOperationNeedsNoFurtherHelp) {
   auto store = std::make_shared<HashStore>();
   for (const Kind kind : {Kind::kScatter, Kind::kBroadcast, Kind::kAllToAll, Kind::kReduceScatter, Kind::kAllGather,

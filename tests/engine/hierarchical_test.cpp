@@ -54,7 +54,7 @@ TEST(HierarchicalGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
   run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
 }
 
-// Hundreds at once: what each has of the system is little, and all of it goes.
+// Hundreds of groups at once: each needs little of the system, and gives all of it back.
 TEST(HierarchicalGroupMulti, ManyAliveAtOnceAndThenNone) {
   constexpr int kGroups = 150;
   constexpr int kWorld = 2;
@@ -138,7 +138,7 @@ TEST(HierarchicalGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
   }
 }
 
-// Shorter than the news of what others have called take by themselves.
+// Shorter than the time after which ranks send news by themselves.
 TEST(HierarchicalGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
   std::latch started(4);
   std::latch over(4);
@@ -156,7 +156,7 @@ TEST(HierarchicalGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
   });
 }
 
-// Ranks whose lists differ in length are out of step from there on, so no later result could be right.
+// After lists of different lengths the ranks make different sequences of calls, so no later result could be right.
 TEST(ListsMulti, OfDifferentLengthsBreakTheGroupOnEveryRank) {
   for (const std::vector<int>& machines : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{100'000}}) {

@@ -73,7 +73,7 @@ TEST_P(OperationsMulti, EveryKindSizePlaceAndWay) {
   });
 }
 
-// Pieces of streams and tickets end in the middle of everything here.
+// These sizes let the chunks of streams and the tickets end at uneven places.
 TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const DataType type : {DataType::kFloat32, DataType::kComplex128}) {
@@ -124,7 +124,7 @@ TEST(ReductionsMulti, EveryTypeAndReduction) {
   });
 }
 
-// Some inputs can be read where they are and others must be staged; some ranks do not stay.
+// Some inputs can be read in place and others must be staged; some ranks do not block.
 TEST_P(OperationsMulti, PlacesAndWaysMixedInLargeOperations) {
   test::run_threads(GetParam(), [](Communicator& group) {
     for (const Kind kind : kKinds) {

@@ -211,7 +211,7 @@ TEST(PointToPointMulti, MessagesOutliveTheSendersGroup) {
   test::run_each(2, run);
 }
 
-// The buffer stays the sender's, so it cannot go while the receiver may still read it.
+// The receiver reads the sender's buffer itself, so the sender cannot free it before.
 TEST(PointToPointMulti, LeavingWithASharedBufferOnItsWayBreaksTheGroup) {
   auto store = std::make_shared<HashStore>();
   test::Meeting sender_gone;

@@ -1,5 +1,5 @@
-// Programs in which ranks wait in one group while another needs them. Every one of them is right: no wait of a rank is
-// for what that rank has yet to start.
+// Programs in which ranks wait in one group while another group needs them. All of these programs are correct: no rank
+// waits for an operation that it has not started yet.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Machines and ranks that die, stop or disagree, and strangers at the door.
+// Machines and ranks that die, stop or disagree, and strangers that connect.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ TEST(HostsFault, AKilledRankIsNamedOnEveryMachine) {
       });
 }
 
-// `begin` starts something for which rank 1 is needed, which is killed then.
+// `begin` starts an operation that needs rank 1. Then rank 1 is killed.
 void poll_for_a_killed_rank(const std::vector<int>& ranks, Operation (*begin)(Communicator&, test::Buffer&)) {
   run_on_machines(
       {ranks},
@@ -233,7 +233,7 @@ sockaddr_in port_of_machine(int machine, int port) {
   return address;
 }
 
-// Connects to a port of machine 1 and says something that is none of the protocol.
+// Connects to a port of machine 1 and sends bytes that do not follow the protocol.
 void disturb(int port, const std::string& bytes) {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = port_of_machine(1, port);

@@ -1,6 +1,6 @@
-// Ranks are killed at any time while all of them use several groups, which number their ranks differently: every
-// survivor names the dead rank first, by its number in the world, whichever group it was waiting in, and whoever has
-// left or died of it in the meantime. LOCKSTEP_TEST_KILLS says how many are killed.
+// Ranks are killed at any time while all of them use several groups, which number their ranks differently. Every
+// survivor names the dead rank first, by its number in the world. This holds for every group that it waits in, even if
+// other ranks have left or ended because of the death. LOCKSTEP_TEST_KILLS says how many ranks are killed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -94,7 +94,7 @@ void work_until_killed_or_told(const ScriptSettings& settings) {
   const std::regex begins(fmt::format(R"(^rank {}( of the world)? \(pid [0-9]+[^)]*\) died)", settings.victim));
   EXPECT_TRUE(std::regex_search(status.message(), begins)) << status.message();
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << status.message();
-  // Some leave, in any order, some die as of an exception.
+  // Some ranks leave, in any order; others end as after an uncaught exception.
   if (own() % 4 == 0) {
     std::fflush(stdout);
     _exit(testing::Test::HasFailure() ? 1 : 0);

@@ -28,7 +28,7 @@ namespace {
 using namespace comm;
 using namespace std::chrono_literals;
 
-// A death is seen long before; a freeze shows when the time is over.
+// A death is seen long before this; a frozen rank is found at the timeout.
 constexpr auto kKilledLimit = 30s;
 constexpr auto kFrozenLimit = 2s;
 constexpr auto kJoinLimit = 6s;
@@ -95,7 +95,7 @@ class Script {
                           (settings_.signal == SIGSTOP && status.code() == ErrorCode::kPeerFailed &&
                            status.message().find("timed out") != std::string::npos);
     EXPECT_TRUE(expected) << step << ": " << to_string(status.code()) << ": " << status.message();
-    // Nobody is said not to have called what it is in.
+    // No error says that a rank has not called the operation which it is in.
     std::smatch late;
     if (std::regex_search(status.message(), late, std::regex(R"(([a-z_]+ #[0-9]+) of group '.*' timed out)"))) {
       EXPECT_EQ(status.message().find(fmt::format("last call {}", late[1].str())), std::string::npos)
@@ -134,7 +134,7 @@ class Script {
     return false;
   }
 
-  // Keeps the memory, to use it otherwise later.
+  // Keeps the memory, to use it for something else later.
   Call& make_call(Communicator& group, Kind kind, std::size_t count, const Style& style) {
     Spec spec;
     spec.kind = kind;

@@ -1,6 +1,6 @@
-// What every rank of a sweep does: it joins two groups, goes once through every way in which the engine moves data, and
-// leaves. One of the ranks kills or freezes itself at a fault point (base/fault_point.h); the others end with an error
-// that names it, and then use the memory of their operations for something else.
+// The program of every rank of a sweep: it joins two groups, goes once through every way in which the engine moves
+// data, and leaves. One of the ranks kills or freezes itself at a fault point (base/fault_point.h); the others end with
+// an error that names it, and then use the memory of their operations for something else.
 #pragma once
 
 #include <chrono>

@@ -1,22 +1,22 @@
-// Communicator: the collective operations of one group of ranks: over shared memory within a machine, over UCX between
-// machines (found out by itself; see CommunicatorOptions::machine).
+// Communicator: the collective operations and messages of one group of ranks. They go over shared memory within a
+// machine, and over UCX between machines. Which ranks share a machine is found out (CommunicatorOptions::machine).
 //
 // Every rank of the group calls the same operations in the same order; docs/collectives.md explains how they work and
 // what they cost. Buffers that live in the communicator's SharedArena are read and written in place by all ranks; any
-// other buffer is copied in and out in pieces that stay in cache.
+// other buffer is copied in and out in chunks that stay in cache.
 //
-// Blocking and not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
+// Blocking or not: `run(args)` returns when this rank's buffers hold the result and may be reused. `start(args)`
 // returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
-// of the arena, any rank that waits for it (or starts another one) may do the work for all, so a rank that is busy
-// elsewhere delays nobody. Messages, and what a rank passes on between machines, move while that rank waits or polls,
-// in whichever group. At most kMaxPending operations are under way at once; the next start() first ends the oldest.
+// of the arena, any rank that waits for it (or starts another one) may do the work for all. So a rank that is busy
+// elsewhere delays no other. Messages, and data between machines, progress while their rank waits or tests in any
+// group. At most kMaxPending operations are under way at once; the next start() first waits for the oldest.
 //
-// Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank, naming the
-// ranks; nothing has moved and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, naming who never
-// came) and abort() break the group: every rank's operations, now and later, fail with the first error. Buffers then
-// hold unspecified values.
+// Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank and names the
+// ranks. No data has moved, and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, which names the
+// ranks that never called) and abort() break the group: all operations of every rank, now and later, fail with the
+// first error. Buffers then hold unspecified values.
 //
-// Threads: all methods may be called from several threads; operations take the order in which their calls get the lock.
+// Threads: all methods may be called from several threads. Operations are ordered as their calls get the lock.
 #pragma once
 
 #include <chrono>
@@ -38,8 +38,9 @@
 
 namespace lockstep::comm {
 
-// `list`: a caller that makes one call of several collectives says how many they are (at most 65535; PyTorch's
-// coalesced calls). Ranks whose lists differ in length would fall out of step, so the group breaks then (kMismatch).
+// `list`: how many collectives the caller's list has, of which this one is part (at most 65535; PyTorch's coalesced
+// calls). Ranks whose lists differ in length would no longer make the same sequence of calls, so the group breaks then
+// (kMismatch).
 //
 // Sizes are elements of `type` unless they say bytes. Pointers may be null where the size is zero. An output may be the
 // input itself (in place); any other overlap is undefined.
@@ -51,10 +52,10 @@ struct AllReduce {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;  // kPremulSum
-  int list = 1;         // collectives in the list that this one is part of (see below)
+  int list = 1;         // collectives in the list that this one is part of (see above)
 };
 
-// Only `root` gets the result; the input of every other rank stays as it is and its output is not used.
+// Only `root` gets the result. The inputs of other ranks stay as they are, and their outputs are not used.
 struct Reduce {
   const void* input = nullptr;
   void* output = nullptr;
@@ -65,7 +66,7 @@ struct Reduce {
   int root = 0;
 };
 
-// Operations that only move data have a type too: it must be the same on every rank, and changes nothing else.
+// Operations that only move data have a type too. It must be the same on every rank, and has no other effect.
 struct Broadcast {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -73,7 +74,7 @@ struct Broadcast {
   DataType type = DataType::kByte;
 };
 
-// One piece of memory; a rank that neither sends nor receives a piece leaves it empty.
+// One piece of memory. A rank that neither sends nor receives it leaves it empty.
 struct ConstPiece {
   const void* data = nullptr;
   std::size_t bytes = 0;
@@ -118,15 +119,15 @@ struct AllToAll {
   DataType type = DataType::kByte;
 };
 struct Barrier {};
-// What a rank starts in place of a collective in which it cannot take part: the others get kMismatch with this rank and
-// its reason (up to kReasonBytes of it), at once, and the group goes on.
+// A rank starts this in place of a collective in which it cannot take part. The others get kMismatch at once, with this
+// rank and its reason (up to kReasonBytes of it), and the group stays usable.
 struct Refusal {
   static constexpr std::size_t kReasonBytes = 216;
   std::string_view reason;
   int list = 1;
 };
 
-// Point to point. Messages between two ranks with equal tags arrive in the order in which they were sent.
+// Point-to-point. Messages between two ranks with equal tags arrive in the order in which they were sent.
 inline constexpr int kAnySource = -1;
 struct Send {
   ConstPiece data;
@@ -139,8 +140,8 @@ struct Receive {
   int tag = 0;
 };
 
-// A started operation. Copies share it. Dropping every copy does not cancel it: it completes during later calls, so its
-// buffers must stay valid until then; `keep_alive` of start() is held for that.
+// A started operation. Copies share it. If every copy is dropped, the operation still completes during later calls. Its
+// buffers must stay valid until then; `keep_alive` of start() is held for this.
 class Operation {
  public:
   class State;
@@ -150,13 +151,13 @@ class Operation {
 
   // Blocks until done or failed. kTimeout breaks the group, as above.
   Status wait(Deadline deadline);
-  // Helps along what can be done without waiting, then says whether it is done (or has failed: then wait() tells).
+  // Makes some progress without waiting. Whether the operation is then done or has failed (wait() says which).
   bool is_completed();
-  // Whether it is done, or was found to have failed, without helping.
+  // Whether it is done or known to have failed. Makes no progress.
   bool is_over() const;
-  // For receives: who sent the message; -1 before.
+  // For receives: the rank that sent the message; -1 before it has arrived.
   int source() const;
-  // This group's number of the collective, 1 for the first; 0 for send and receive.
+  // The sequence number of the collective in its group, 1 for the first; 0 for send and receive.
   std::uint64_t sequence() const;
 
  private:
@@ -169,34 +170,35 @@ struct CommunicatorOptions {
   std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
   std::chrono::nanoseconds timeout =
       std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
-  // Where this rank allocates what others shall see. Ranks of one process may share one.
+  // Where this rank allocates memory that others can see. Ranks of one process may share an arena. Null: a new one.
   std::shared_ptr<SharedArena> arena;
-  // Ranks with equal text here share memory, others talk over the network. Empty: LOCKSTEP_MACHINE; with neither, ranks
-  // of one user on one booted system and in one network namespace. For tests, and where memory is not to be shared.
+  // Ranks with equal text here share memory, others use the network. Empty: LOCKSTEP_MACHINE. If that is not set
+  // either, ranks of one user, on one booted system and in one network namespace, share memory. Set it in tests, or if
+  // ranks must not share memory.
   std::string machine = {};
-  // By rank of this group, its number in the world, which errors call it by; empty: the same.
+  // By rank of this group: the number in the world, which errors use. Empty: the numbers are the same.
   std::vector<int> world_ranks = {};
 };
 
 class Group;
 struct RequestView;
 
-// In a fork of the rank's process (fork.h) calls are refused with kUnsupported, and neither they nor its end have any
-// effect on the group.
+// In a fork of the rank's process (fork.h), calls fail with kUnsupported. Neither these calls nor the end of the fork
+// have any effect on the group.
 class Communicator {
  public:
   static constexpr int kMaxPending = 32;
   // Inputs up to this size always travel inside the control memory, in one step.
   static constexpr std::size_t kInlineBytes = 1024;
 
-  // Collective over the group's ranks: all of them call it, with a store that reaches all. Blocks until everyone is
-  // there.
+  // Collective over the group's ranks: all of them call it, with a store that all can reach. Blocks until all have
+  // joined.
   static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store,
                                                       const CommunicatorOptions& options);
 
-  // Tells the others that this rank leaves; whoever still waits for it gets an error. Operations that are under way end
-  // with kAborted, after at most 0.2 s in which others may finish what they have begun; if some of their buffers could
-  // still be used by others then, the group breaks for all. No call may be in progress on this object.
+  // Tells the others that this rank leaves; ranks that still wait for it get an error. Others may take up to 0.2 s to
+  // finish operations under way; the rest of these end with kAborted. If another rank could still use their buffers
+  // then, the group breaks for all. No call may be in progress on this object.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -219,8 +221,9 @@ class Communicator {
   Status run(const Receive& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  // `keep_alive` is held until the operation is over. `admission`: until when a collective waits for its turn while
-  // kMaxPending are under way, else the group's timeout; kTimeout then, which breaks the group. Messages never wait.
+  // `keep_alive` is held until the operation is over. `admission`: how long a collective may wait while kMaxPending are
+  // under way; by default the group's timeout. After that it fails with kTimeout, which breaks the group. Messages
+  // never wait.
   Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr,
                           std::optional<Deadline> admission = {});
   Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
@@ -238,17 +241,17 @@ class Communicator {
   Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
   Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
 
-  // Moves everything that is under way and needs no waiting. Cheap when there is nothing to do.
+  // Moves what is under way, without waiting. Cheap if there is nothing to do.
   void progress();
 
   // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
   void abort(const std::string& reason);
-  // The error that broke the group; ok while it works. Once it, or any call, has answered it, the process's other
-  // groups know too: those in which a rank has died of it are broken, and of the others errors tell it should this rank
-  // leave.
+  // The error that broke the group; ok while it works. When this or any other call returns the error, the process's
+  // other groups know it too. Groups with the dead process as a member are then broken. In the others, errors name this
+  // cause if this rank leaves.
   Status health() const;
 
-  // Number of collectives started so far on this rank.
+  // How many collectives this rank has started so far.
   std::uint64_t sequence() const;
 
   // Ranks that have not called collective `sequence`, one of this rank's last kMaxPending.

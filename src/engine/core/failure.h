@@ -1,6 +1,7 @@
-// Failures travel: a rank that has seen one leaves its other groups too, or dies of it, and who misses it there is to
-// hear of the first cause. So a rank tells every group that it is in what it has seen ("last words", in control memory
-// and in a letter to other machines), and whoever blames it begins with that.
+// One failure causes others: a rank that has seen one often leaves its other groups, or ends. The ranks of those groups
+// then miss this rank, and their error must name the first cause. Therefore a rank tells all its groups which failure
+// it has seen (its "known cause": in control memory, and in an active message to other machines). An error that blames
+// this rank begins with its known cause.
 #pragma once
 
 #include <string>
@@ -15,12 +16,12 @@ namespace lockstep::comm {
 // Why a group of this process broke.
 struct Failure {
   Status status;
-  std::vector<const Fd*> dead;  // processes (pidfds) whose death broke it
+  std::vector<const Fd*> dead;  // pidfds of the processes whose death broke it
 };
 
-// What follows from an earlier failure. `cause` may be empty, and may be what `what` begins with.
+// The text of a failure (`what`) that follows from an earlier one. `cause` may be empty, and `what` may begin with it.
 std::string caused(const std::string& cause, const std::string& what);
-// The other way round: what it began with.
+// The first cause that such a text begins with.
 std::string first_cause(std::string_view message);
 
 }  // namespace lockstep::comm

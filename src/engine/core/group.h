@@ -1,7 +1,7 @@
-// Group: what stands behind a Communicator. Two engines derive from it: engine/local, for the ranks of one machine, and
-// engine/hierarchical, for the ranks of several. Communicator::create picks one, and nothing else asks which it is.
+// Group: the implementation behind a Communicator. Two engines derive from it: engine/local, for the ranks of one
+// machine, and engine/hierarchical, for the ranks of several. Communicator::create picks one; no other code asks which.
 //
-// There is no progress thread. Operations move while their rank is inside a call of any group (group_registry.h).
+// There is no progress thread. Operations progress while their rank is inside a call of any group (group_registry.h).
 #pragma once
 
 #include <atomic>
@@ -37,43 +37,43 @@ class Group {
   // Collectives started so far.
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
-  // Requests have been validated.
+  // The caller has validated the request.
   virtual Status run(const RequestView& request, Deadline deadline) = 0;
-  // `admission`: until when the request may wait for its turn while kMaxPending are under way.
+  // `admission`: how long the request may wait for a free slot while kMaxPending operations are under way.
   virtual Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive,
                                                           Deadline admission) = 0;
   virtual Status run(Transfer transfer, Deadline deadline) = 0;
   virtual Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) = 0;
 
-  // Of operations of this group.
+  // `state` is an operation of this group.
   virtual Status wait(Operation::State& state, Deadline deadline) = 0;
-  // Whether it is over, or the group broken, after some progress.
+  // Makes some progress. Whether the operation is then over, or the group broken.
   virtual bool test(Operation::State& state) = 0;
 
-  // Moves what is under way and can be moved without waiting.
+  // Moves what is under way, without waiting for other ranks.
   virtual void progress() = 0;
-  // The same, and takes in what others have sent; nothing while another thread is inside the group. Whether anything
-  // moved.
+  // The same, and takes in messages that have arrived. Does nothing while another thread is inside the group. Whether
+  // anything moved.
   virtual bool try_progress() = 0;
 
-  // Breaks the group on every rank; the first reason stays.
+  // Breaks the group on every rank. If the group is broken already, the first reason stays.
   virtual void abort(const std::string& reason) = 0;
-  // Why it broke; ok while it works.
+  // Why the group broke; ok while it works.
   virtual Status health() const = 0;
   virtual Failure failure() const = 0;
-  // Another group of this process broke. Breaks this one too if one of its members died of it. In any case the other
-  // members learn of it if this rank leaves.
+  // Another group of this process broke. If a process that died there is a member here, this group breaks too. Else the
+  // failure becomes this rank's known cause, which the other members read if they miss this rank.
   virtual void hear(const Failure& failure) = 0;
-  // Ranks that have not called this collective, as far as is known here.
+  // Ranks that have not called this collective, as far as this rank knows.
   virtual std::vector<int> absent(std::uint64_t sequence) const = 0;
 
-  // This rank leaves. Waits a moment for what others still need of it, then tells them.
+  // This rank leaves. It waits a moment for operations that others are about to finish, then tells them.
   virtual void close() = 0;
 
-  // It has started operations that are not over.
+  // Whether this rank has started operations that are not over.
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
-  // True the first time.
-  bool begin_telling() { return !told_.exchange(true, std::memory_order_relaxed); }
+  // Whether this is the first call: each failure is told to other groups once.
+  bool begin_telling() { return !failure_told_.exchange(true, std::memory_order_relaxed); }
 
  protected:
   explicit Group(const CommunicatorOptions& options)
@@ -84,10 +84,11 @@ class Group {
         arena_(options.arena),
         timeout_(options.timeout) {}
 
+  GroupNames names() const { return {name_, roster_}; }
   // "rank 2 of the world": how errors name this rank.
   std::string me() const { return roster_.name(rank_); }
   Status destroyed() const { return {ErrorCode::kAborted, "group '" + name_ + "' has been destroyed on this rank"}; }
-  // The caller holds the lock that orders this rank's collectives.
+  // The caller holds the engine's lock, which orders this rank's collectives.
   std::uint64_t next_sequence() {
     const std::uint64_t next = sequence() + 1;
     sequence_.store(next, std::memory_order_relaxed);
@@ -105,7 +106,7 @@ class Group {
  private:
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<bool> busy_{false};
-  std::atomic<bool> told_{false};
+  std::atomic<bool> failure_told_{false};
 };
 
 }  // namespace lockstep::comm

@@ -8,8 +8,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Groups without started operations have their turns so often, and so many at a time: looking takes a lock that their
-// own calls need, and a process may have hundreds of them.
+// How often, and how many at a time, groups without started operations progress. A turn takes a lock that the group's
+// own calls need, and a process may have hundreds of groups.
 constexpr auto kIdleTurnEvery = std::chrono::milliseconds(1);
 constexpr std::size_t kIdleTurns = 8;
 
@@ -38,7 +38,7 @@ GroupRegistry::Others GroupRegistry::progress_others(const Group& group) {
   Others others;
   std::vector<std::shared_ptr<Group>> chosen;
   {
-    if (!mutex_.try_lock()) return {.moved = false, .busy = true};  // another thread is at it
+    if (!mutex_.try_lock()) return {.moved = false, .busy = true};  // another thread does this now
     const MutexLock lock(mutex_, std::adopt_lock);
     if (groups_.empty()) return others;
     const auto now = Clock::now();

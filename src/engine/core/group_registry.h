@@ -1,6 +1,6 @@
-// Progress across groups. Operations move only while their rank is inside a call, and a correct program may start some
-// in one group and wait in another. Therefore a wait that has spun for a while also progresses the other groups of its
-// process, and sleeps only briefly while they have operations under way.
+// Progress across groups. Operations progress only while their rank is inside a call. A correct program may start
+// operations in one group and wait in another. Therefore a wait that has spun for a while also progresses the other
+// groups of its process, and sleeps only briefly while they have operations under way.
 #pragma once
 
 #include <atomic>
@@ -14,32 +14,34 @@
 
 namespace lockstep::comm {
 
-// The groups of this process. Thread-safe; never waits for a group, as that may be waiting here.
+// The groups of this process. Thread-safe. It never waits for a group's lock: that group may be waiting for this
+// registry's lock.
 class GroupRegistry {
  public:
   static GroupRegistry& of_process();
 
   void add(const std::shared_ptr<Group>& group) LOCKSTEP_EXCLUDES(mutex_);
-  // Every group that was added must be removed before it goes.
+  // Every group that was added must be removed before it is destroyed.
   void remove(const Group& group) LOCKSTEP_EXCLUDES(mutex_);
 
   struct Others {
     bool moved = false;
-    bool busy = false;  // some have started operations that are not over
+    bool busy = false;  // some of them have started operations that are not over
   };
-  // Progresses the other groups that are busy and, in turn, some that are not: messages may have arrived for them. With
-  // only one group it costs one load. The caller holds no group's lock.
+  // Progresses the other groups that are busy and, in turn, some idle ones: messages may have arrived for them. With
+  // only one group this costs one load. The caller must hold no group's lock.
   Others progress_others(const Group& group) LOCKSTEP_EXCLUDES(mutex_);
 
-  // If `group` is broken, tells the others why, once. It is called before the caller of an operation learns of the
-  // failure: whatever that caller does next, the other groups know the cause. The caller holds no group's lock.
+  // If `group` is broken, tells the other groups why, once. It must be called before the caller of an operation learns
+  // of the failure: then the other groups know the cause whatever that caller does. The caller must hold no group's
+  // lock.
   void tell_others(Group& group) LOCKSTEP_EXCLUDES(mutex_);
-  // Tells every group but `from` (or all).
+  // Tells every group except `from`; null: all groups.
   void tell(const Failure& failure, const Group* from) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   struct Entry {
-    const Group* address;  // valid: groups are removed before they go
+    const Group* address;  // valid: groups are removed before they are destroyed
     std::weak_ptr<Group> group;
   };
   using Clock = std::chrono::steady_clock;
@@ -48,7 +50,7 @@ class GroupRegistry {
   Mutex mutex_;
   std::vector<Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   Clock::time_point last_idle_turn_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::size_t next_turn_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of idle groups
+  std::size_t next_turn_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the idle group that is next
 };
 
 }  // namespace lockstep::comm

@@ -25,7 +25,7 @@ Result<std::string> machine_identity() {
   return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
 }
 
-// One line a member, so that appending to one key collects them.
+// One line for each member, so that ranks can append to one key.
 std::string to_line(const Member& member) {
   const auto word = [](std::string text) {
     std::replace_if(
@@ -36,7 +36,7 @@ std::string to_line(const Member& member) {
                      word(member.host), fmt::join(member.addresses, " "));
 }
 
-constexpr std::string_view kRefusal = "refused ";  // instead of the members
+constexpr std::string_view kRefusal = "refused ";  // stands in place of the members
 
 Result<std::vector<Member>> parse(const std::string& lines, const std::string& group) {
   if (lines.starts_with(kRefusal)) return status_from(std::string_view(lines).substr(kRefusal.size()));
@@ -56,10 +56,10 @@ Result<std::vector<Member>> parse(const std::string& lines, const std::string& g
   return members;
 }
 
-// Whether these can be one world, all of it or a part.
+// Whether these members, perhaps not all yet, can be one group.
 Status check(const std::vector<Member>& members, const GroupNames& names) {
   std::map<int, const Member*> by_rank;
-  // One of another world may have any number.
+  // A rank of another job may have any number.
   const auto name = [&](const Member& member) {
     return names.ranks.has(member.rank) ? names.ranks.name(member.rank) : fmt::format("rank {}", member.rank);
   };
@@ -94,7 +94,7 @@ Status missing(const std::vector<Member>& members, const GroupNames& names, int 
 }
 
 std::string members_so_far_key(const std::string& group) {
-  return fmt::format("lockstep/{}/roll", group);
+  return fmt::format("lockstep/{}/members_so_far", group);
 }
 std::string members_key(const std::string& group) {
   return fmt::format("lockstep/{}/members", group);
@@ -124,22 +124,22 @@ Result<Member> describe_this_process(int rank, int world, const std::string& mac
 Result<std::vector<Member>> exchange_members(Store& store, const GroupNames& names, const Member& me,
                                              Deadline deadline) {
   const std::string& group = names.group;
-  const std::string roll = members_so_far_key(group);
+  const std::string so_far = members_so_far_key(group);
   const std::string complete = members_key(group);
-  LOCKSTEP_RETURN_IF_ERROR(store.append(roll, to_line(me)));
-  LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(roll, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(store.append(so_far, to_line(me)));
+  LOCKSTEP_ASSIGN_OR_RETURN(Bytes lines, store.get(so_far, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Member> members, parse(lines, group));
-  // Whoever sees that all are there, or that they never can be, says so.
+  // The rank that completes the list, or sees that it is wrong, publishes it for all.
   Status status = check(members, names);
   if (status.ok() && static_cast<int>(members.size()) < me.world) {
-    auto told = store.get(complete, deadline);
-    if (!told.ok()) {
-      if (told.status().code() != ErrorCode::kTimeout) return told.status();
-      LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(roll, Deadline::after(std::chrono::seconds(1))));
+    auto published = store.get(complete, deadline);
+    if (!published.ok()) {
+      if (published.status().code() != ErrorCode::kTimeout) return published.status();
+      LOCKSTEP_ASSIGN_OR_RETURN(lines, store.get(so_far, Deadline::after(std::chrono::seconds(1))));
       LOCKSTEP_ASSIGN_OR_RETURN(members, parse(lines, group));
       return missing(members, names, me.world);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(members, parse(told.value(), group));
+    LOCKSTEP_ASSIGN_OR_RETURN(members, parse(published.value(), group));
     status = check(members, names);
   } else {
     LOCKSTEP_RETURN_IF_ERROR(store.set(complete, lines));

@@ -1,4 +1,4 @@
-// What stands behind an Operation.
+// The state behind an Operation.
 #pragma once
 
 #include <atomic>
@@ -23,17 +23,17 @@ struct Transfer {
   Piece target;       // of a receive
   bool over = false;
   Status status;
-  int from = -1;  // of a receive, once over
+  int from = -1;  // of a receive that is over: the sender
 };
 
-// What the checks of an operation remember from one check to the next.
+// What a wait remembers from one check for failures to the next.
 struct Watch {
   std::uint64_t progress = 0;
   std::chrono::steady_clock::time_point progressed = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point checked = progressed;
 };
 
-// A started operation: a transfer, or a collective, which each engine adds in a class of its own.
+// A started operation: a transfer, or a collective, which each engine adds in a derived class.
 class Operation::State {
  public:
   explicit State(std::shared_ptr<Group> its_group) : group(std::move(its_group)) {}
@@ -46,7 +46,7 @@ class Operation::State {
   const std::shared_ptr<Group> group;
   Transfer transfer;
   Communicator::KeepAlive keep_alive;
-  Watch watch;  // of test(); the group's lock is held around every use
+  Watch watch;  // used by test(), under the group's lock
   std::atomic<bool> over{false};
   Status status;  // valid once over
 };

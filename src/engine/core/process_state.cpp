@@ -7,7 +7,7 @@
 namespace lockstep::comm {
 namespace {
 
-// As this process numbers it: 0 if it is gone or cannot be seen from here.
+// The pid in this process's namespace; 0 if the process is gone or cannot be seen from here.
 int pid_of(const Fd& process) {
   std::ifstream info(fmt::format("/proc/self/fdinfo/{}", process.get()));
   for (std::string word; info >> word;) {
@@ -17,7 +17,7 @@ int pid_of(const Fd& process) {
   return 0;
 }
 
-// The letter in "pid (any name) state ...".
+// The state letter in "pid (any name) state ...".
 char state_of(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;

@@ -1,4 +1,4 @@
-// What the system says of a process that does not come: a frozen one is told from one that computes.
+// What the system says of a process that others wait for. It tells a frozen process from one that computes.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace lockstep::comm {
 
-// "stopped by a signal", "dead" and the like; empty where it runs, sleeps, or cannot be seen. `process`: its pidfd.
-// Reads files of /proc: for messages, not for waits.
+// "stopped by a signal", "dead" and the like; empty if the process runs, sleeps, or cannot be seen. `process` is a
+// pidfd. This reads files of /proc: use it for error texts, not inside waits.
 std::string condition_of(const Fd& process);
 
 }  // namespace lockstep::comm

@@ -116,7 +116,7 @@ RequestView view_of(const Barrier&, int) {
   return request;
 }
 
-// Short enough for every way to carry it.
+// The reason is cut so that every engine can carry it with the request.
 RequestView view_of(const Refusal& args, int) {
   RequestView request;
   request.kind = Kind::kRefusal;

@@ -13,15 +13,15 @@
 
 namespace lockstep::comm {
 
-// All but the lists.
+// A request without its lists.
 struct RequestTerms {
   Kind kind = Kind::kNone;
   DataType type = DataType::kByte;
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;
   int root = 0;
-  int list = 1;           // collectives in the caller's list
-  std::size_t count = 0;  // of units (unit_of) that every rank must name alike; 0 where sizes may differ by rank
+  int list = 1;           // how many collectives the caller's list has
+  std::size_t count = 0;  // units (unit_of), the same on every rank; 0 where sizes may differ by rank
   ConstPiece input;       // the same for every receiver
   Piece output;           // one result
 };
@@ -31,7 +31,7 @@ struct Request : RequestTerms {
   std::vector<Piece> outputs;      // by sender, instead of `output`
 };
 
-// A request whose lists are the caller's: small operations are over before a copy of them would have been made.
+// A request that refers to the caller's lists. Copying them would take longer than a small operation.
 struct RequestView : RequestTerms {
   RequestView() = default;
   RequestView(const Request& request) : RequestTerms(request), inputs(request.inputs), outputs(request.outputs) {}
@@ -43,17 +43,18 @@ struct RequestView : RequestTerms {
 
 inline constexpr int kLongestList = 65535;
 
-// Bytes of what `count` counts: elements, but bytes of a broadcast, whose type only has to agree.
+// Bytes of one unit of `count`: an element, but one byte for a broadcast, whose type must only be the same on all
+// ranks.
 inline std::size_t unit_of(Kind kind, DataType type) {
   return kind == Kind::kBroadcast ? 1 : size_of(type);
 }
 
-// Bit by bit, so that not-a-number agrees with itself.
+// Compared bit by bit, so that not-a-number equals itself.
 inline bool same_factor(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
-// Whether ranks give several inputs, several outputs, or either.
+// Whether ranks give several inputs, several outputs, or one of these.
 inline bool lists_inputs(Kind kind) {
   return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
 }
@@ -64,7 +65,7 @@ inline bool has_lists(Kind kind) {
   return lists_inputs(kind) || lists_outputs(kind);
 }
 
-// As `rank` takes part.
+// The request of `rank`.
 RequestView view_of(const AllReduce& args, int rank);
 RequestView view_of(const Reduce& args, int rank);
 RequestView view_of(const Broadcast& args, int rank);
@@ -76,17 +77,17 @@ RequestView view_of(const AllToAll& args, int rank);
 RequestView view_of(const Barrier& args, int rank);
 RequestView view_of(const Refusal& args, int rank);
 
-// `rank` only matters where a root does.
+// `rank` matters only for operations with a root.
 template <typename Args>
 Request make_request(const Args& args, int rank = 0) {
   return view_of(args, rank).copy();
 }
 
-// Where all pieces that pass between two ranks have the same size, as far as this rank can tell: that size. Of
-// all_reduce and reduce, the size of an input.
+// The common size of all pieces that pass between two ranks, if they have one as far as this rank can tell. For
+// all_reduce and reduce: the size of an input.
 std::optional<std::size_t> even_piece(const RequestView& request);
 
-// What can be seen to be wrong without asking the other ranks.
+// Finds the mistakes that can be seen without the other ranks.
 Status validate(const RequestView& request, int rank, int world);
 
 }  // namespace lockstep::comm

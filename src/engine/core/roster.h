@@ -1,5 +1,4 @@
-// How errors name the ranks of a group: by their numbers in the world, which mean the same in whatever group they are
-// read.
+// How errors name the ranks of a group: by their numbers in the world, which mean the same in every group.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@ namespace lockstep::comm {
 
 class Roster {
  public:
-  // By rank of the group; empty: the numbers are the same.
+  // `world_ranks`: by group rank. Empty: the numbers are the same.
   explicit Roster(std::vector<int> world_ranks = {}) : world_ranks_(std::move(world_ranks)) {
     std::vector<int> own(world_ranks_.size());
     std::iota(own.begin(), own.end(), 0);
@@ -24,12 +23,12 @@ class Roster {
     return world_ranks_.empty() || (rank >= 0 && rank < static_cast<int>(world_ranks_.size()));
   }
   int number(int rank) const { return world_ranks_.empty() ? rank : world_ranks_[rank]; }
-  // What follows numbers where the group counts its ranks otherwise.
+  // Follows numbers in errors, if group ranks and global ranks differ.
   const char* suffix() const { return world_ranks_.empty() ? "" : " of the world"; }
   // "rank 3", or "rank 3 of the world".
   std::string name(int rank) const { return fmt::format("rank {}{}", number(rank), suffix()); }
 
-  // Of some of the group's ranks.
+  // The roster of some of the group's ranks.
   Roster part(const std::vector<int>& ranks) const {
     std::vector<int> numbers;
     for (const int rank : ranks) numbers.push_back(number(rank));

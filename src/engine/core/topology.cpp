@@ -28,13 +28,13 @@ bool Topology::are_neighbours(int a, int b) const {
   return index_of_[a] % common == index_of_[b] % common;
 }
 
-std::string ranks_with_hosts(const Topology& layout, const Roster& roster, const std::vector<int>& ranks) {
+std::string ranks_with_hosts(const Topology& topology, const Roster& roster, const std::vector<int>& ranks) {
   std::string text = "rank(s) ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const bool last_of_machine =
-        i + 1 == ranks.size() || layout.machine_of(ranks[i + 1]) != layout.machine_of(ranks[i]);
+        i + 1 == ranks.size() || topology.machine_of(ranks[i + 1]) != topology.machine_of(ranks[i]);
     text += fmt::format("{}{}", i == 0 ? "" : ", ", roster.number(ranks[i]));
-    if (last_of_machine) text += fmt::format(" (on {})", layout.member(ranks[i]).host);
+    if (last_of_machine) text += fmt::format(" (on {})", topology.member(ranks[i]).host);
   }
   return text + roster.suffix();
 }

@@ -1,5 +1,4 @@
-// Topology: which ranks of a group share a machine. It follows from what the members say of themselves, by arithmetic
-// that gives the same on every rank.
+// Topology: which ranks of a group share a machine. Every rank computes the same topology from the members.
 #pragma once
 
 #include <string>
@@ -16,7 +15,7 @@ class Topology {
 
   int world() const { return static_cast<int>(machine_of_.size()); }
   int machines() const { return static_cast<int>(ranks_.size()); }
-  // In the order of their first ranks.
+  // Machines are numbered in the order of their first ranks.
   int machine_of(int rank) const { return machine_of_[rank]; }
   int index_of(int rank) const { return index_of_[rank]; }  // among the ranks of its machine
   const std::vector<int>& ranks(int machine) const { return ranks_[machine]; }
@@ -24,10 +23,10 @@ class Topology {
   int rank_at(int machine, int index) const { return ranks_[machine][index]; }
   const Member& member(int rank) const { return members_[rank]; }
 
-  // How many ranks of each machine share the traffic of reductions: rail t is the ranks with index t.
+  // How many rails there are: as many as the smallest machine has ranks. Rail t is the ranks with index t.
   int rails() const { return rails_; }
-  // Ranks that keep a connection from the start, so that news reach every machine: those of the same rail, and of
-  // larger machines those that fall on it.
+  // Whether two ranks are connected from the start, so that news reach every machine: ranks of one rail, and the
+  // further ranks of a larger machine that are assigned to that rail.
   bool are_neighbours(int a, int b) const;
 
  private:
@@ -39,6 +38,6 @@ class Topology {
 };
 
 // "rank(s) 2, 3 (on node7), 5 (on node8)"
-std::string ranks_with_hosts(const Topology& layout, const Roster& roster, const std::vector<int>& ranks);
+std::string ranks_with_hosts(const Topology& topology, const Roster& roster, const std::vector<int>& ranks);
 
 }  // namespace lockstep::comm

@@ -1,11 +1,9 @@
 #include "call.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "engine/local/plan.h"
+#include "engine/core/error_text.h"
 
 namespace lockstep::comm {
 namespace {
@@ -50,15 +48,7 @@ namespace {
 // "called all_reduce of 10 float32 (sum)"
 std::string describe(const Call& call, const Roster& ranks) {
   if (call.kind == Kind::kRefusal) return describe_refusal(call.payload.data(), call.input_bytes);
-  Post post{};
-  post.kind = call.kind;
-  post.type = call.type;
-  post.op = call.op;
-  post.root = call.root;
-  post.list = call.list;
-  post.count = call.count;
-  post.factor = call.factor;
-  return "called " + Plan::describe(post, ranks);
+  return "called " + describe(terms_of(call), ranks);
 }
 
 }  // namespace
@@ -137,11 +127,7 @@ Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const
       const std::uint64_t sent = table[std::size_t(from) * world + to].sent;
       const std::uint64_t wanted = table[std::size_t(to) * world + from].wanted;
       if (sent == wanted) continue;
-      return {ErrorCode::kMismatch,
-              fmt::format("the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which "
-                          "sends {}",
-                          names.group, sequence, to_string(kind), names.ranks.name(to), wanted, names.ranks.name(from),
-                          sent)};
+      return disagreement(names, sequence, kind, {from, to, sent, wanted});
     }
   }
   return {};

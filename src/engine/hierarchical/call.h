@@ -1,5 +1,5 @@
-// What the ranks of a group that spans machines tell one another before anything moves: a record of fixed size each,
-// and, where sizes differ between ranks, a table of them.
+// Call: what each rank of a group that spans machines tells the others before data moves: a record of fixed size. If
+// sizes differ between ranks, a table of sizes follows.
 #pragma once
 
 #include <array>
@@ -23,10 +23,10 @@ struct Call {
   std::uint16_t list = 1;
   std::uint64_t count = 0;
   double factor = 1.0;
-  std::uint64_t input_bytes = 0;   // of the input, or of each of a list; kUneven: they differ
+  std::uint64_t input_bytes = 0;   // of the input, or of each input in a list; kUneven: they differ
   std::uint64_t output_bytes = 0;  // likewise
   static constexpr std::uint64_t kUneven = ~std::uint64_t{0};
-  // A small input travels with the record, and nothing else has to.
+  // A small input travels inside the record. If all do, no other message is needed.
   static constexpr std::size_t kPayloadBytes = 216;
   static_assert(Refusal::kReasonBytes <= kPayloadBytes);
   std::array<std::byte, kPayloadBytes> payload{};
@@ -35,19 +35,19 @@ static_assert(sizeof(Call) == 256);
 
 Call make_call(const Request& request, int rank);
 
-// Ok when all ranks asked for the same; else who asked for what. The same text on every rank. Sizes aside.
+// Ok if all ranks asked for the same, apart from sizes; else which rank asked for what. The same text on every rank.
 Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint64_t sequence);
 
-// If not, the ranks are out of step from here on.
+// If they differ, the ranks no longer make the same sequence of calls.
 bool lists_agree(std::span<const Call> calls);
 
-// Whether the records alone show that all sizes fit: every piece that passes between two ranks has the same size.
+// Whether the records alone show that all sizes match: every piece that passes between two ranks has the same size.
 bool are_even(std::span<const Call> calls);
 
-// Whether the payloads hold everything.
+// Whether the payloads hold all data of the operation.
 bool is_carried(std::span<const Call> calls);
 
-// What one rank sends to each other and expects from each, bytes.
+// How many bytes one rank sends to another rank and expects from it.
 struct SizeEntry {
   std::uint64_t sent = 0;
   std::uint64_t wanted = 0;

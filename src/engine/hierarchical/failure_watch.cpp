@@ -1,14 +1,15 @@
-// What the ranks of a group that spans machines tell one another of failures, and why a wait can no longer succeed, in
-// words that name the rank, its machine, the operation and its number.
+// What the ranks of a group that spans machines tell one another of failures. Also finds out why a wait can no longer
+// succeed: the error names the rank, its machine, the operation and its sequence number.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/fault_point.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
 #include "engine/core/process_state.h"
-#include "engine/local/farewell.h"
+#include "engine/core/timing.h"
 #include "hierarchical_group.h"
 
 namespace lockstep::comm {
@@ -16,49 +17,42 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// News of what the ranks of this machine have called go out while a rank waits.
+// While a rank waits, it sends news of what the ranks of its machine have called.
 constexpr auto kFirstNews = std::chrono::milliseconds(50);
 constexpr auto kNewsEvery = std::chrono::milliseconds(200);
-// When the time is over, the others are asked what they have called: so long do their answers take on a busy machine.
+// At a timeout the others are asked what they have called. On a busy machine their answers take up to this time.
 constexpr auto kAnswers = std::chrono::milliseconds(200);
-// A rank that is gone may have sent, or be about to finish, what is still on its way.
-constexpr auto kLastWords = std::chrono::milliseconds(20);
-constexpr auto kDeadTicket = std::chrono::milliseconds(500);
+// A rank that is gone may have sent messages that are still on their way.
+constexpr auto kLateMessages = std::chrono::milliseconds(20);
 constexpr auto kTellFor = std::chrono::milliseconds(100);
 constexpr std::size_t kTextBytes = 2048;
-constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // what asked_about_ is where it is no collective
+constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // the value of asked_about_ for point-to-point messages
 
 }  // namespace
 
 std::string HierarchicalGroup::describe(const HierarchicalOperation& operation) const {
-  return fmt::format("{} #{} of group '{}'", to_string(operation.request.kind), operation.sequence, name_);
-}
-
-std::string HierarchicalGroup::describe(const Transfer& transfer) const {
-  return fmt::format("{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv",
-                     transfer.is_send ? "to" : "from",
-                     transfer.peer == kAnySource ? "any rank" : roster_.name(transfer.peer), transfer.tag, name_);
+  return comm::describe(operation.request.kind, operation.sequence, name_);
 }
 
 std::string HierarchicalGroup::last_call(int rank) const {
   const std::uint64_t call = call_of(rank);
   if (call == 0) return "no call known";
-  return fmt::format("last call {} #{}", to_string(static_cast<Kind>(call & 0xff)), call >> 8);
+  return fmt::format("last call {} #{}", to_string(kind_of(call)), sequence_of(call));
 }
 
-// As its machine knows it.
+// The rank's condition as its machine knows it.
 std::string HierarchicalGroup::condition(int rank) const {
   if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return conditions_[rank];
   return condition_of(*before_->memory().peer(topology_.index_of(rank)).process);
 }
 
-std::string HierarchicalGroup::last_words(int rank) const {
-  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return words_[rank];
-  return before_->waiting().last_words(topology_.index_of(rank));
+std::string HierarchicalGroup::known_cause(int rank) const {
+  if (topology_.machine_of(rank) != topology_.machine_of(rank_)) return known_causes_[rank];
+  return before_->waiting().known_cause(topology_.index_of(rank));
 }
 
 Failure HierarchicalGroup::failure() const {
-  Failure failure = before_->failure();  // a death on another machine is the other groups' own connections' to see
+  Failure failure = before_->failure();  // other groups see a death on another machine by their own connections
   failure.status = health();
   return failure;
 }
@@ -69,11 +63,11 @@ void HierarchicalGroup::hear(const Failure& failure) {
   before_->hear(failure);
   after_->hear(failure);
   if (!check_local_groups().ok()) return;
-  tell_neighbours(ActiveMessageHeader::Type::kLastWords, 0, last_words(rank_));
+  tell_neighbours(ActiveMessageHeader::Type::kCause, 0, known_cause(rank_));
   transport_->progress();
 }
 
-// The latest that any rank of this machine knows.
+// The latest call of `rank` that any rank of this machine knows.
 std::uint64_t HierarchicalGroup::call_of(int rank) const {
   std::uint64_t call = 0;
   for (const Board board : boards_) call = std::max(call, board[rank].load(std::memory_order_relaxed));
@@ -87,12 +81,12 @@ void HierarchicalGroup::note_call(int rank, std::uint64_t call) const {
 
 bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   ActiveMessageHeader header;
-  // Strangers can reach the port; what does not know the group's token is none of ours.
+  // Other programs can reach the port. A message without the group's token is not from a member.
   if (message.header.size() != token_.size() + sizeof header || !message.header.starts_with(token_)) return false;
   std::memcpy(&header, message.header.data() + token_.size(), sizeof header);
-  if (header.source < 0 || header.source >= world_size() || mail_ == nullptr) return false;
+  if (header.source < 0 || header.source >= world_size() || mailbox_ == nullptr) return false;
   if (header.type == ActiveMessageHeader::Type::kMessage) {
-    mail_->arrived(header, message);
+    mailbox_->arrived(header, message);
     return true;
   }
   if (message.data == nullptr && message.bytes > 0) return false;
@@ -100,12 +94,12 @@ bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   switch (header.type) {
     case ActiveMessageHeader::Type::kHello: greeted_[header.source] = true; break;
     case ActiveMessageHeader::Type::kGoodbye: left_[header.source] = true; [[fallthrough]];
-    case ActiveMessageHeader::Type::kLastWords:
-      if (words_[header.source].empty()) words_[header.source] = text;
+    case ActiveMessageHeader::Type::kCause:
+      if (known_causes_[header.source].empty()) known_causes_[header.source] = text;
       break;
     case ActiveMessageHeader::Type::kAsk: asked_ = true; break;
     case ActiveMessageHeader::Type::kAbort:
-      told_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)};
+      reported_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)};
       break;
     case ActiveMessageHeader::Type::kNews: take_news(header.source, text); break;
     case ActiveMessageHeader::Type::kMessage: break;
@@ -121,16 +115,16 @@ void HierarchicalGroup::tell_neighbours(ActiveMessageHeader::Type type, std::int
   header.tag = value;
   const std::string head = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
   for (int rank = 0; rank < world_size(); ++rank) {
-    // Who is connected sees the connection end, and is to know why.
+    // Every connected rank will see the connection end, and must know why.
     const bool ends = type == ActiveMessageHeader::Type::kAbort || type == ActiveMessageHeader::Type::kGoodbye;
     const bool to = topology_.are_neighbours(rank_, rank) || (ends && transport_->is_connected(rank));
     if (!to || left_[rank] || transport_->is_lost(rank)) continue;
-    auto& [request, kept] = told_.emplace_back(TransportRequest(), text);
+    auto& [request, kept] = outgoing_.emplace_back(TransportRequest(), text);
     transport_->post(rank, head, kept.data(), kept.size(), request);
   }
 }
 
-// Of each rank of this machine: its last call and, for who asks because its time is over, its condition.
+// For each rank of this machine: its last call and, if another rank asked at a timeout, its condition.
 void HierarchicalGroup::send_news(bool conditions) {
   std::string news;
   for (const int rank : topology_.ranks(topology_.machine_of(rank_))) {
@@ -167,7 +161,7 @@ bool HierarchicalGroup::is_gone(int rank) const {
   return waiting.process_gone(topology_.index_of(rank)) || waiting.left(topology_.index_of(rank));
 }
 
-// Ranks without which the oldest operation, or this transfer, cannot go on.
+// The ranks that the oldest operation, or this transfer, waits for.
 std::vector<int> HierarchicalGroup::awaited(const Transfer* transfer) const {
   std::vector<int> ranks;
   if (transfer != nullptr) {
@@ -215,7 +209,7 @@ bool HierarchicalGroup::has_asked(std::uint64_t late) {
   return now - asked_at_ >= kAnswers;
 }
 
-// Empty: it runs, as far as is known.
+// Why a rank may stand still; empty: it runs, as far as is known.
 std::string HierarchicalGroup::why_still(int rank) const {
   const std::string known = condition(rank);
   const bool silent = topology_.are_neighbours(rank_, rank) && !answered_[rank];
@@ -223,18 +217,18 @@ std::string HierarchicalGroup::why_still(int rank) const {
 }
 
 std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) const {
-  std::string text;
+  std::vector<std::string> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || std::find(named.begin(), named.end(), rank) != named.end()) continue;
     const std::string why = why_still(rank);
-    if (why.empty()) continue;
-    text += fmt::format("{}{} (on {}, {})", text.empty() ? "; rank(s) " : ", ", roster_.number(rank),
-                        topology_.member(rank).host, why);
+    if (!why.empty()) {
+      ranks.push_back(fmt::format("{} (on {}, {})", roster_.number(rank), topology_.member(rank).host, why));
+    }
   }
-  return text.empty() ? text : fmt::format("{}{} stand still", text, roster_.suffix());
+  return stand_still(ranks, roster_);
 }
 
-// Another rank of this machine has broken the group.
+// Finds out whether another rank of this machine has broken the group.
 Status HierarchicalGroup::check_local_groups() {
   if (!break_status_.ok()) return break_status_;
   for (const auto& local : {before_, after_}) {
@@ -249,14 +243,14 @@ std::string HierarchicalGroup::loss_of(int rank, const std::string& during) cons
   const char* how = has_left(rank) ? "left the group"
                     : local        ? before_->memory().peer(topology_.index_of(rank)).how_gone()
                                    : "died, or the connection to it broke,";
-  return caused(last_words(rank), fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
-                                              topology_.member(rank).pid, topology_.member(rank).host, how, during,
-                                              last_call(rank), me()));
+  return caused(known_cause(rank), fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", roster_.name(rank),
+                                               topology_.member(rank).pid, topology_.member(rank).host, how, during,
+                                               last_call(rank), me()));
 }
 
-// Whether an operation among the ranks of this machine has stood still for so long that a dead rank holds a ticket of
-// it. What comes from other machines meanwhile, news for example, is no progress of it.
-bool HierarchicalGroup::local_operation_stands() {
+// Whether an operation among the ranks of this machine has made no progress for so long that a dead rank may hold one
+// of its tickets. Messages from other machines, such as news, do not count as its progress.
+bool HierarchicalGroup::local_operation_is_stuck() {
   if (active_.empty() || active_.front().local == nullptr) return false;
   const Active& front = active_.front();
   const std::array at{static_cast<std::uint64_t>(front.stage), front.local->collective->sequence(),
@@ -270,10 +264,10 @@ bool HierarchicalGroup::local_operation_stands() {
 }
 
 Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration stuck) {
-  const bool stands = transfer == nullptr && local_operation_stands();
-  if ((stuck < kLastWords && !stands) || (transfer == nullptr && active_.empty())) return {};
+  const bool stands = transfer == nullptr && local_operation_is_stuck();
+  if ((stuck < kLateMessages && !stands) || (transfer == nullptr && active_.empty())) return {};
   std::vector<int> suspects = awaited(transfer);
-  // Who left had done its part. A rank on another machine counts too: one of this machine may wait for it.
+  // A rank that left had done its part. Ranks of other machines count too: a rank of this machine may wait for one.
   for (int rank = 0; stands && rank < world_size(); ++rank) {
     if (!has_left(rank)) suspects.push_back(rank);
   }
@@ -282,8 +276,9 @@ Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration
   }
   for (const int rank : suspects) {
     if (!is_gone(rank)) continue;
-    return break_group(ErrorCode::kPeerFailed,
-                       loss_of(rank, transfer != nullptr ? describe(*transfer) : describe(*active_.front().operation)));
+    return break_group(
+        ErrorCode::kPeerFailed,
+        loss_of(rank, transfer != nullptr ? comm::describe(*transfer, names()) : describe(*active_.front().operation)));
   }
   if (transfer != nullptr) return {};
   const StepMessages& messages = active_.front().step->messages();
@@ -298,7 +293,7 @@ Status HierarchicalGroup::check_deaths(const Transfer* transfer, Clock::duration
 std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (rank != rank_ && call_of(rank) >> 8 < sequence) ranks.push_back(rank);
+    if (rank != rank_ && sequence_of(call_of(rank)) < sequence) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -307,11 +302,10 @@ Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   if (transfer != nullptr) {
     std::string cause;
     for (int rank = 0; rank < world_size() && cause.empty(); ++rank) {
-      if (rank != rank_ && (transfer->peer == kAnySource || transfer->peer == rank)) cause = last_words(rank);
+      if (rank != rank_ && (transfer->peer == kAnySource || transfer->peer == rank)) cause = known_cause(rank);
     }
     return break_group(ErrorCode::kTimeout,
-                       caused(cause, fmt::format("{} of {} timed out: no matching {} came{}", describe(*transfer), me(),
-                                                 transfer->is_send ? "recv" : "send", who_stands_still({}))));
+                       caused(cause, describe_timeout(*transfer, names(), rank_, who_stands_still({}))));
   }
   if (active_.empty() && queue_.empty()) return {ErrorCode::kTimeout, "timed out"};
   const HierarchicalOperation& operation = active_.empty() ? *queue_.front() : *active_.front().operation;
@@ -319,18 +313,17 @@ Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   std::vector<std::string> texts;
   std::string cause;
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (rank == rank_ || call_of(rank) >> 8 >= operation.sequence) continue;
+    if (rank == rank_ || sequence_of(call_of(rank)) >= operation.sequence) continue;
     missing.push_back(rank);
     const std::string stopped = why_still(rank);
     texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), topology_.member(rank).host,
                                 last_call(rank), stopped.empty() ? "" : ", ", stopped));
-    if (cause.empty()) cause = last_words(rank);
+    if (cause.empty()) cause = known_cause(rank);
   }
   std::string why = who_stands_still(missing);
   const std::vector<int> silent = awaited(nullptr);
   if (!missing.empty()) {
-    why = fmt::format("rank(s) {}{} never called it, or cannot be reached{}", fmt::join(texts, ", "), roster_.suffix(),
-                      why);
+    why = fmt::format("{} never called it, or cannot be reached{}", list_of(texts, roster_), why);
   } else if (!why.empty()) {
     why = "every rank called it" + why;
   } else {
@@ -345,12 +338,12 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   if (!break_status_.ok()) return break_status_;
   before_->waiting().abort(code, reason);
   after_->waiting().abort(code, reason);
-  // If another rank of the machine was first, its reason counts.
+  // If another rank of the machine was first, its reason is the group's.
   const Status local = before_->health();
   break_status_ = local;
   tell_neighbours(ActiveMessageHeader::Type::kAbort, static_cast<std::int64_t>(local.code()),
                   local.message().substr(0, kTextBytes));
-  transport_->close(/*gently=*/true, Farewell(kTellFor).left());
+  transport_->close(/*gently=*/true, DrainTimeout(kTellFor).remaining());
   for (Active& active : active_) {
     if (active.local != nullptr)
       (void)local_group(active).wait(*active.local, Deadline::after(std::chrono::seconds(0)));
@@ -363,12 +356,12 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   active_.clear();
   queue_.clear();
   for (const auto& state : transfers_) {
-    mail_->withdraw(state->transfer);
+    mailbox_->withdraw(state->transfer);
     state->status = break_status_;
     state->over.store(true, std::memory_order_release);
   }
   transfers_.clear();
-  told_.clear();
+  outgoing_.clear();
   set_busy(false);
   return break_status_;
 }

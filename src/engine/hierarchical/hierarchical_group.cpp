@@ -8,16 +8,17 @@
 #include <utility>
 
 #include "base/fault_point.h"
+#include "engine/core/error_text.h"
+#include "engine/core/timing.h"
 #include "lockstep/reduce/reduce.h"
 
 namespace lockstep::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kCheckEvery = std::chrono::milliseconds(5);
 constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
-// A wait that has seen nothing move yields its core for so long, then sleeps on the transport; what the ranks of its
-// own machine do meanwhile it sees at the latest after kNap.
+// A wait in which nothing moves spins, yields its core up to kYieldFor, then sleeps on the transport. Ranks of its own
+// machine do not wake it, so it sleeps only kNap at a time, and kLongNap after kLongIdle.
 constexpr auto kSpinFor = std::chrono::microseconds(2);
 constexpr auto kYieldFor = std::chrono::microseconds(300);
 constexpr auto kNap = std::chrono::microseconds(100);
@@ -31,7 +32,7 @@ HierarchicalGroup::HierarchicalGroup(const CommunicatorOptions& options, Topolog
       topology_(std::move(topology)),
       greeted_(topology_.world()),
       left_(topology_.world()),
-      words_(topology_.world()),
+      known_causes_(topology_.world()),
       conditions_(topology_.world()),
       answered_(topology_.world()) {}
 
@@ -58,7 +59,7 @@ Result<std::shared_ptr<HierarchicalOperation>> HierarchicalGroup::begin(Request 
   operation->steps.push_back(
       std::make_unique<MeetingStep>(*context_, reinterpret_cast<const std::byte*>(&operation->call),
                                     reinterpret_cast<std::byte*>(operation->calls.data()), sizeof(Call)));
-  note_call(rank_, operation->sequence << 8 | static_cast<std::uint64_t>(operation->request.kind));
+  note_call(rank_, call_word(operation->sequence, operation->request.kind));
   queue_.push_back(operation);
   ++pending_;
   LOCKSTEP_FAULT_POINT("hierarchical: called");
@@ -66,7 +67,7 @@ Result<std::shared_ptr<HierarchicalOperation>> HierarchicalGroup::begin(Request 
   return operation;
 }
 
-// Two large steps are enough for the wire never to wait; more only push one another out of the caches.
+// Two large steps keep the network busy; more would only push one another out of the caches.
 bool HierarchicalGroup::has_room() const {
   return active_.size() < kWindow && (active_.size() < 2 || under_way_ < kBytesUnderWay);
 }
@@ -75,7 +76,7 @@ void HierarchicalGroup::begin_steps() {
   while (!queue_.empty() && has_room() && break_status_.ok()) {
     const std::shared_ptr<HierarchicalOperation>& operation = queue_.front();
     if (operation->steps.empty()) {
-      if (!operation->planned) return;  // the ranks have not met yet
+      if (!operation->planned) return;  // the meeting is not over yet
       queue_.pop_front();
       continue;
     }
@@ -94,8 +95,8 @@ void HierarchicalGroup::begin_steps() {
     }
     if (request->kind != Kind::kNone) {
       auto started = before_->launch(std::move(request).value(), nullptr,
-                                     operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
-      if (!started.ok()) return;  // the local group is broken, which check() finds
+                                     operation->blocking ? Caller::kTests : Caller::kGoesOn, Deadline::never());
+      if (!started.ok()) return;  // the local group is broken; check() will find out
       active.local = std::move(started).value();
     }
     active_.push_back(std::move(active));
@@ -109,7 +110,7 @@ bool HierarchicalGroup::local_is_over(Active& active) {
   return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
 }
 
-// One stage further, if possible.
+// Takes a step one stage further, if possible.
 bool HierarchicalGroup::advance(Active& active) {
   switch (active.stage) {
     case Stage::kBefore:
@@ -126,9 +127,8 @@ bool HierarchicalGroup::advance(Active& active) {
     case Stage::kWaiting: {
       auto request = active.step->after();
       if (!request.ok()) return false;
-      auto started =
-          after_->launch(std::move(request).value(), nullptr,
-                         active.operation->blocking ? Conduct::kDrives : Conduct::kLeaves, Deadline::never());
+      auto started = after_->launch(std::move(request).value(), nullptr,
+                                    active.operation->blocking ? Caller::kTests : Caller::kGoesOn, Deadline::never());
       if (!started.ok()) return false;
       active.local = std::move(started).value();
       active.stage = Stage::kAfter;
@@ -147,15 +147,15 @@ bool HierarchicalGroup::advance(Active& active) {
 bool HierarchicalGroup::progress_all() {
   if (!break_status_.ok()) return false;
   bool moved = transport_->progress();
-  if (!told_break_.ok()) {
-    (void)break_group(told_break_.code(), told_break_.message());
+  if (!reported_break_.ok()) {
+    (void)break_group(reported_break_.code(), reported_break_.message());
     return true;
   }
   if (std::exchange(asked_, false)) send_news(/*conditions=*/true);
-  moved = mail_->progress() || moved;
-  while (!told_.empty() && told_.front().first.done) told_.pop_front();
+  moved = mailbox_->progress() || moved;
+  while (!outgoing_.empty() && outgoing_.front().first.done) outgoing_.pop_front();
   begin_steps();
-  bool in_turn = true;  // local operations after the exchange are begun in the order of the steps
+  bool in_turn = true;  // local operations after the exchange begin in the order of the steps
   for (Active& active : active_) {
     while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && advance(active))
       moved = true;
@@ -177,7 +177,7 @@ bool HierarchicalGroup::progress_all() {
 
 void HierarchicalGroup::step_over(HierarchicalOperation& operation) {
   --operation.active;
-  if (!operation.planned && operation.active == 0 && operation.steps.empty()) met(operation);
+  if (!operation.planned && operation.active == 0 && operation.steps.empty()) finish_meeting(operation);
   if (operation.planned && operation.active == 0 && operation.steps.empty()) end(operation, operation.status);
 }
 
@@ -190,15 +190,15 @@ void HierarchicalGroup::end(HierarchicalOperation& operation, Status status) {
   --pending_;
 }
 
-// All records, or all tables of sizes, are here: the same on every rank, and so is what follows.
-void HierarchicalGroup::met(HierarchicalOperation& operation) {
+// All records, or all tables of sizes, are here. They are the same on every rank, so every rank decides the same.
+void HierarchicalGroup::finish_meeting(HierarchicalOperation& operation) {
   const bool sized = !operation.table.empty();
   for (int rank = 0; rank < world_size() && !sized; ++rank) {
-    note_call(rank, operation.sequence << 8 | static_cast<std::uint64_t>(operation.calls[rank].kind));
+    note_call(rank, call_word(operation.sequence, operation.calls[rank].kind));
   }
   operation.status =
-      sized ? check_sizes(operation.table, world_size(), operation.request.kind, {name_, roster_}, operation.sequence)
-            : agreement(operation.calls, {name_, roster_}, operation.sequence);
+      sized ? check_sizes(operation.table, world_size(), operation.request.kind, names(), operation.sequence)
+            : agreement(operation.calls, names(), operation.sequence);
   if (!sized && !lists_agree(operation.calls)) {
     (void)break_group(operation.status.code(), operation.status.message());
   } else if (!operation.status.ok()) {
@@ -268,9 +268,10 @@ void HierarchicalGroup::reap_transfers() {
     state->over.store(true, std::memory_order_release);
     return true;
   });
-  // The peer is gone in the middle of a message. Everyone hears of it, and this transfer gets the group's error.
+  // The peer is gone in the middle of a message. The group breaks, and this transfer gets the group's error.
   if (lost == nullptr || !check_local_groups().ok()) return;
-  (void)break_group(ErrorCode::kPeerFailed, loss_of(lost->is_send ? lost->peer : lost->from, describe(*lost)));
+  (void)break_group(ErrorCode::kPeerFailed,
+                    loss_of(lost->is_send ? lost->peer : lost->from, comm::describe(*lost, names())));
 }
 
 bool HierarchicalGroup::pause(Clock::duration idle) {
@@ -330,11 +331,10 @@ Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request reque
   return std::shared_ptr<Operation::State>(std::move(started));
 }
 
-// The group's lock is held.
 Status HierarchicalGroup::begin(const std::shared_ptr<Operation::State>& transfer) {
   if (closed_) return destroyed();
   if (!break_status_.ok()) return break_status_;
-  mail_->start(transfer->transfer);
+  mailbox_->start(transfer->transfer);
   transfers_.push_back(transfer);
   return {};
 }
@@ -374,7 +374,7 @@ bool HierarchicalGroup::test(Operation::State& state) {
     const auto now = Clock::now();
     if (progress_all()) watch.progressed = now;
     if (now - watch.checked >= kCheckEvery && break_status_.ok() && !state.is_over()) {
-      // Time in which nobody tested is no time in which nothing moved.
+      // Time between calls of test() does not count as time without progress.
       const auto unwatched = now - watch.checked - kCheckEvery;
       watch.progressed = std::min(now, watch.progressed + unwatched);
       watch.checked = now;
@@ -395,12 +395,12 @@ bool HierarchicalGroup::try_progress() {
 
 void HierarchicalGroup::progress() {
   MutexLock lock(mutex_);
-  if (pending_ > 0 || !mail_->idle()) progress_all();
+  if (pending_ > 0 || !mailbox_->idle()) progress_all();
 }
 
 void HierarchicalGroup::abort(const std::string& reason) {
   MutexLock lock(mutex_);
-  (void)break_group(ErrorCode::kAborted, caused(last_words(rank_), reason));
+  (void)break_group(ErrorCode::kAborted, caused(known_cause(rank_), reason));
 }
 
 Status HierarchicalGroup::health() const {

@@ -1,8 +1,8 @@
-// HierarchicalGroup: what stands behind a Communicator whose ranks are on several machines.
+// HierarchicalGroup: the engine for ranks on several machines.
 //
-// Each machine's ranks have two local groups (for the operations before and after an exchange, see wide_step.h), and
-// each rank has a transport of its own. Operations are sequences of steps; steps are begun in order, at most kWindow at
-// a time, and driven by whatever call this rank is in: there is no thread. docs/collectives.md, "Between machines".
+// The ranks of each machine have two local groups (for the operations before and after an exchange, see step.h), and
+// each rank has its own transport. An operation is a sequence of steps. Steps begin in order, at most kWindow at a
+// time. They progress inside any call of this rank; there is no thread. See docs/collectives.md, "Between machines".
 #pragma once
 
 #include <array>
@@ -30,11 +30,11 @@ struct HierarchicalOperation {
   std::uint64_t sequence = 0;
   bool blocking = false;
   Communicator::KeepAlive keep_alive;
-  Call call;                                // this rank's
-  std::vector<Call> calls;                  // everyone's, once met
-  std::vector<SizeEntry> row;               // this rank's sizes, where they differ
-  std::vector<SizeEntry> table;             // everyone's
-  std::unique_ptr<IntegerMean> mean;        // what the steps work on, where that is not `request`
+  Call call;                                // of this rank
+  std::vector<Call> calls;                  // of all ranks, once they have met
+  std::vector<SizeEntry> row;               // sizes of this rank, if they differ between ranks
+  std::vector<SizeEntry> table;             // sizes of all ranks
+  std::unique_ptr<IntegerMean> mean;        // if set, the steps work on its request instead of `request`
   std::deque<std::unique_ptr<Step>> steps;  // not begun
   int active = 0;                           // begun and not over
   bool planned = false;                     // no steps will be added
@@ -42,7 +42,7 @@ struct HierarchicalOperation {
   std::atomic<bool> over{false};
 };
 
-// What a caller holds of a collective of this engine.
+// The caller's handle of a collective of this engine.
 struct StartedCollective final : Operation::State {
   using Operation::State::State;
   bool is_over() const override { return operation->over.load(std::memory_order_acquire); }
@@ -53,8 +53,8 @@ struct StartedCollective final : Operation::State {
 
 class HierarchicalGroup final : public Group, public std::enable_shared_from_this<HierarchicalGroup> {
  public:
-  // So few that a local group's ring (kRing) is never full: a rank that begins step s has seen the end of step
-  // s - kWindow, so all others have begun that one and seen the end of step s - 2 * kWindow.
+  // Small enough that a local group's ring of slots (kRing) is never full. A rank that begins step s has seen the end
+  // of step s - kWindow. So all others have begun that step, and have seen the end of step s - 2 * kWindow.
   static constexpr std::size_t kWindow = 8;
 
   // Collective over the group.
@@ -62,7 +62,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
                                                            const CommunicatorOptions& options, Topology topology);
   ~HierarchicalGroup() override;
 
-  // What create() leaves in the store.
+  // The keys that create() leaves in the store.
   std::vector<std::string> meeting_keys() const;
 
   Status run(const RequestView& request, Deadline deadline) override;
@@ -88,31 +88,31 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
     Stage stage = Stage::kBefore;
     std::shared_ptr<LocalOperation> local;  // before or after
   };
-  // What a rank shows the others of its machine: its own last call and what it has heard of other machines' ranks.
-  // By rank of the group: sequence << 8 | Kind.
+  // What a rank shows the others of its machine: its own last call, and what it knows of the calls of other machines'
+  // ranks. One call_word() for each rank of the group.
   using Board = std::atomic<std::uint64_t>*;
 
   HierarchicalGroup(const CommunicatorOptions& options, Topology topology);
   Status open(const std::shared_ptr<Store>& store, Deadline deadline);
   void give_up(const std::string& why) LOCKSTEP_EXCLUDES(mutex_);
-  std::string wire_key(int rank) const;
-  // Of a group of this machine's ranks.
+  std::string address_key(int rank) const;
+  // The name of a local group.
   std::string local_name(int machine, const char* what) const;
   Result<std::shared_ptr<LocalGroup>> open_local(const std::shared_ptr<Store>& store, const char* what,
                                                  Deadline deadline) const;
   Status exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Status who_did_not_say(Store& store, const Status& why) const;
+  Status who_did_not_publish(Store& store, const Status& why) const;
   Status share_boards(Deadline deadline);
   Status greet(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
 
   Result<std::shared_ptr<HierarchicalOperation>> begin(Request request, bool blocking,
                                                        Communicator::KeepAlive keep_alive, Deadline admission)
       LOCKSTEP_EXCLUDES(mutex_);
-  // Adds a send or receive to what is under way.
+  // Adds a send or receive to those under way.
   Status begin(const std::shared_ptr<Operation::State>& transfer) LOCKSTEP_REQUIRES(mutex_);
-  // The local group that a step's operation is in.
+  // The local group in which a step's operation runs.
   LocalGroup& local_group(const Active& active) const { return active.stage == Stage::kBefore ? *before_ : *after_; }
-  // Moves everything that can be moved; whether anything did.
+  // Moves what is under way, without waiting. Whether anything moved.
   bool progress_all() LOCKSTEP_REQUIRES(mutex_);
   bool has_room() const LOCKSTEP_REQUIRES(mutex_);
   void begin_steps() LOCKSTEP_REQUIRES(mutex_);
@@ -121,14 +121,14 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   void step_over(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void end(HierarchicalOperation& operation, Status status) LOCKSTEP_REQUIRES(mutex_);
   void reap_transfers() LOCKSTEP_REQUIRES(mutex_);
-  void met(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
+  void finish_meeting(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void plan(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void apply_payloads(HierarchicalOperation& operation) const;
 
-  // Until `over` says so, the group breaks, or the deadline has passed.
+  // Waits until `over` returns true, the group breaks, or the deadline passes.
   Status wait_until_over(const std::function<bool()>& over, const Transfer* transfer, Deadline deadline)
       LOCKSTEP_EXCLUDES(mutex_);
-  // The next step of a wait in which nothing has moved for so long; true when another group moved.
+  // The next step of a wait in which nothing has moved for `idle`. True if another group moved.
   bool pause(std::chrono::steady_clock::duration idle) LOCKSTEP_EXCLUDES(mutex_);
 
   // failure_watch.cpp
@@ -138,67 +138,67 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
       LOCKSTEP_REQUIRES(mutex_);
   void send_news(bool conditions) LOCKSTEP_REQUIRES(mutex_);
   void take_news(int source, std::string_view news) LOCKSTEP_REQUIRES(mutex_);
-  // Why a wait cannot succeed any more, after breaking the group; ok while it may.
+  // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
   Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed)
       LOCKSTEP_REQUIRES(mutex_);
   Status check_local_groups() LOCKSTEP_REQUIRES(mutex_);
   Status check_deaths(const Transfer* transfer, std::chrono::steady_clock::duration stuck) LOCKSTEP_REQUIRES(mutex_);
-  // Whether what the others have called by now is known, as far as they answer; `late`: about what. With a short
-  // timeout no news have come by themselves.
+  // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
+  // have had time to arrive. `late`: the number of the collective that is late, or kMessages.
   bool has_asked(std::uint64_t late) LOCKSTEP_REQUIRES(mutex_);
-  // Ranks that have stopped as far as is known, or whose machine does not answer: "; rank(s) ... ". But not `named`.
+  // "; rank(s) ... stand still": ranks that are known to have stopped, or did not answer. Without those already
+  // `named`.
   std::string who_stands_still(const std::vector<int>& named) const LOCKSTEP_REQUIRES(mutex_);
-  bool local_operation_stands() LOCKSTEP_REQUIRES(mutex_);
+  bool local_operation_is_stuck() LOCKSTEP_REQUIRES(mutex_);
   Status timed_out(const Transfer* transfer) LOCKSTEP_REQUIRES(mutex_);
-  // The first reason stays. Afterwards nothing of this rank is under way any more.
+  // The first reason stays. Afterwards no operation of this rank is under way.
   Status break_group(ErrorCode code, const std::string& reason) LOCKSTEP_REQUIRES(mutex_);
   bool is_gone(int rank) const LOCKSTEP_REQUIRES(mutex_);
   bool has_left(int rank) const LOCKSTEP_REQUIRES(mutex_);
-  // In words: this rank is gone.
+  // The error text for a rank that is gone.
   std::string loss_of(int rank, const std::string& during) const LOCKSTEP_REQUIRES(mutex_);
   std::vector<int> awaited(const Transfer* transfer) const LOCKSTEP_REQUIRES(mutex_);
   std::uint64_t call_of(int rank) const;
   void note_call(int rank, std::uint64_t call) const;
-  // How the messages above name ranks.
+  // What error texts say of a rank.
   std::string last_call(int rank) const;
   std::string condition(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string why_still(int rank) const LOCKSTEP_REQUIRES(mutex_);
-  std::string last_words(int rank) const LOCKSTEP_REQUIRES(mutex_);
+  std::string known_cause(int rank) const LOCKSTEP_REQUIRES(mutex_);
   std::string describe(const HierarchicalOperation& operation) const;
-  std::string describe(const Transfer& transfer) const;
 
   const Topology topology_;
-  std::shared_ptr<LocalGroup> before_;  // local groups
+  std::shared_ptr<LocalGroup> before_;  // local groups for the operations before and after an exchange
   std::shared_ptr<LocalGroup> after_;
   Staging board_staging_;
   std::vector<Board> boards_;  // by local index
-  std::string token_;          // what every active message of this group begins with
+  std::string token_;          // every active message of this group begins with it
 
   mutable Mutex mutex_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<StepContext> context_;
-  std::unique_ptr<HierarchicalMailbox> mail_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unique_ptr<HierarchicalMailbox> mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<HierarchicalOperation>> queue_ LOCKSTEP_GUARDED_BY(mutex_);  // with steps to begin
   std::deque<Active> active_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t under_way_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // bytes() of the active steps
   int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;            // operations that are not over
   std::vector<std::shared_ptr<Operation::State>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);  // started, not over
   std::uint64_t next_step_ LOCKSTEP_GUARDED_BY(mutex_) = 1;
-  std::deque<std::pair<TransportRequest, std::string>> told_
+  std::deque<std::pair<TransportRequest, std::string>> outgoing_
       LOCKSTEP_GUARDED_BY(mutex_);  // active messages on their way
   std::vector<bool> greeted_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);               // remote ranks that have said goodbye
-  std::vector<std::string> words_ LOCKSTEP_GUARDED_BY(mutex_);       // last words of remote ranks
-  std::vector<std::string> conditions_ LOCKSTEP_GUARDED_BY(mutex_);  // of remote ranks, by their machine's news
-  std::vector<bool> answered_ LOCKSTEP_GUARDED_BY(mutex_);           // since the last question
-  // How far the oldest local operation is (which it is, tickets done), and since when.
+  std::vector<bool> left_ LOCKSTEP_GUARDED_BY(mutex_);                 // remote ranks that have said goodbye
+  std::vector<std::string> known_causes_ LOCKSTEP_GUARDED_BY(mutex_);  // known causes of remote ranks
+  std::vector<std::string> conditions_ LOCKSTEP_GUARDED_BY(mutex_);  // of remote ranks, from the news of their machines
+  std::vector<bool> answered_ LOCKSTEP_GUARDED_BY(mutex_);           // since this rank last asked
+  // How far the oldest local operation is (stage, sequence number, tickets done), and since when.
   std::array<std::uint64_t, 3> local_at_ LOCKSTEP_GUARDED_BY(mutex_) = {};
   std::chrono::steady_clock::time_point local_since_ LOCKSTEP_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_news_ LOCKSTEP_GUARDED_BY(mutex_);
   bool asked_ LOCKSTEP_GUARDED_BY(mutex_) = false;             // another rank wants news
-  std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last collective that was late here; or kMessages
+  std::uint64_t asked_about_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the collective that was late, or kMessages
   std::chrono::steady_clock::time_point asked_at_ LOCKSTEP_GUARDED_BY(mutex_);
-  Status told_break_ LOCKSTEP_GUARDED_BY(mutex_);  // an active message said so; break_group() follows
+  Status reported_break_ LOCKSTEP_GUARDED_BY(mutex_);  // from an active message; break_group() follows
   Status break_status_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };

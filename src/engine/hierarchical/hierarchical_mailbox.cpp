@@ -110,7 +110,7 @@ bool HierarchicalMailbox::progress() {
       ++send;
       continue;
     }
-    // Else the local group is broken.
+    // If the send is not over, the local group is broken.
     const bool over = send->local->over.load(std::memory_order_acquire);
     send->transfer->status = over ? send->local->status : local_.health();
     send->transfer->over = true;

@@ -1,6 +1,6 @@
 // HierarchicalMailbox: point-to-point messages of one rank of a group that spans machines. Messages to ranks of the
-// same machine go through the local group's mailbox, all others are letters. Receives are matched in the order in which
-// they were asked for, wherever their messages come from. Not thread-safe: the group's lock is held around every call.
+// same machine go through the local group's mailbox; all others are active messages. Receives are matched in the order
+// of their calls, wherever the messages come from. Not thread-safe: the group's lock is held around every call.
 #pragma once
 
 #include <deque>
@@ -16,13 +16,13 @@
 
 namespace lockstep::comm {
 
-// The header of every letter of a group, behind the group's token.
+// The header of every active message of a group. It follows the group's token.
 struct ActiveMessageHeader {
-  // kLastWords and kGoodbye carry what the sender has seen fail elsewhere (failure.h).
-  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kLastWords, kGoodbye };
+  // kCause and kGoodbye carry the sender's known cause (failure.h).
+  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kCause, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
-  std::int64_t tag = 0;  // of a message; of an abort its code
+  std::int64_t tag = 0;  // of a message its tag; of an abort its error code
 };
 
 class HierarchicalMailbox {
@@ -35,12 +35,12 @@ class HierarchicalMailbox {
         local_(local),
         token_(std::move(token)) {}
 
-  // `transfer` must live until it is over or withdrawn.
+  // `transfer` must exist until it is over or withdrawn.
   void start(Transfer& transfer);
-  // May leave a receive or send under way in the transport: close that first.
+  // Close the transport first: it may still have the send or receive under way.
   void withdraw(Transfer& transfer);
   void arrived(const ActiveMessageHeader& header, const ActiveMessage& message);
-  // Moves what can be moved; whether anything did.
+  // Moves what is under way, without waiting. Whether anything moved.
   bool progress();
   bool idle() const { return receives_.empty() && under_way_.empty() && local_sends_.empty(); }
 
@@ -50,7 +50,7 @@ class HierarchicalMailbox {
     std::int64_t tag;
     std::size_t bytes;
     std::string data;
-    void* handle;  // of a large one
+    void* handle;  // of a large message, for the transport
   };
   struct UnderWay {
     Transfer* transfer;

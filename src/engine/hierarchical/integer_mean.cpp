@@ -6,7 +6,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Calls visit(T{}) with the type of the elements.
+// Calls visit(T{}), T being the type of the elements, for integers of up to 32 bits.
 template <typename Visit>
 void visit_integer(DataType type, const Visit& visit) {
   switch (type) {
@@ -50,10 +50,10 @@ bool IntegerMean::is_needed(const Request& request) {
   return reduces && request.op == ReduceOp::kAvg && narrow_integers;
 }
 
-IntegerMean::IntegerMean(const Request& request, std::span<SizeEntry> sizes) : wide_(request) {
+IntegerMean::IntegerMean(const Request& request, std::span<SizeEntry> sizes) : widened_(request) {
   const std::size_t element = size_of(request.type);
   const std::size_t growth = sizeof(std::int64_t) / element;
-  wide_.type = DataType::kInt64;
+  widened_.type = DataType::kInt64;
   std::size_t elements = request.input.bytes / element;
   for (const ConstPiece& piece : request.inputs) elements += piece.bytes / element;
   inputs_.resize(elements);
@@ -65,9 +65,9 @@ IntegerMean::IntegerMean(const Request& request, std::span<SizeEntry> sizes) : w
     place += piece.bytes / element;
     return copied;
   };
-  wide_.input = copy(request.input);
-  for (ConstPiece& piece : wide_.inputs) piece = copy(piece);
-  wide_.output = {output_.data(), request.output.bytes * growth};
+  widened_.input = copy(request.input);
+  for (ConstPiece& piece : widened_.inputs) piece = copy(piece);
+  widened_.output = {output_.data(), request.output.bytes * growth};
   for (SizeEntry& size : sizes) size = {size.sent * growth, size.wanted * growth};
 }
 

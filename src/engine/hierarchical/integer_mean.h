@@ -1,5 +1,5 @@
-// Means of integers between machines. Machines tell one another sums, and in 8, 16 or 32 bits these would wrap: such an
-// operation works on copies in 64 bits.
+// IntegerMean: means of integers between machines. Machines exchange sums, which would overflow 8, 16 or 32 bits.
+// Therefore such an operation works on copies of 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ class IntegerMean {
  public:
   static bool is_needed(const Request& request);
 
-  // Copies the inputs. `sizes` are those of the elements in bytes, and become those of the copies.
+  // Copies the inputs. `sizes` are in bytes; they are changed to the sizes of the copies.
   IntegerMean(const Request& request, std::span<SizeEntry> sizes);
 
   // The same operation on the copies.
-  const Request& request() const { return wide_; }
-  // Once it is done: from the copies to the results that `request` asks for.
+  const Request& request() const { return widened_; }
+  // After the operation: converts the results to the outputs of `request`.
   void finish(const Request& request) const;
 
  private:
-  Request wide_;
+  Request widened_;
   std::vector<std::int64_t> inputs_;
   std::vector<std::int64_t> output_;
 };

@@ -1,4 +1,5 @@
-// Operations whose pieces have a rank each that they come from and go to.
+// Operations in which every piece comes from one rank and goes to one rank: all_gather, reduce_scatter, gather, scatter
+// and all_to_all.
 #include <algorithm>
 
 #include "lockstep/reduce/reduce.h"
@@ -13,7 +14,7 @@ int ceil_divide(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// Sizes of what passes between two ranks.
+// The sizes of the pieces that pass between two ranks.
 class Sizes {
  public:
   Sizes(const StepPlan& plan)  // NOLINT(google-explicit-constructor)
@@ -27,7 +28,7 @@ class Sizes {
   }
 
  private:
-  std::vector<SizeEntry> table_;  // empty: everything has the same size
+  std::vector<SizeEntry> table_;  // empty: all pieces have the same size
   int world_;
   std::size_t even_ = 0;
 };
@@ -37,7 +38,7 @@ struct Span {
   std::size_t bytes;
 };
 
-// What chunk number `chunk` is of a piece.
+// Where chunk number `chunk` lies in a piece.
 Span chunk_of(std::size_t piece, std::size_t chunk) {
   const std::size_t offset = std::min(piece, chunk * kChunkBytes);
   return {offset, std::min(kChunkBytes, piece - offset)};
@@ -50,8 +51,9 @@ std::byte* at(const Piece& piece, std::size_t offset) {
   return piece.bytes == 0 ? nullptr : static_cast<std::byte*>(piece.data) + offset;
 }
 
-// all_gather: one machine's ranks tell theirs to the others. On another machine of `n` ranks, rank `index` takes what
-// comes from those with (index of source) % n == index, one in each round, and hands it on to its neighbours.
+// all_gather: the ranks of one machine send their inputs to the other machines. On another machine of `n` ranks, the
+// rank with `index` receives the inputs of the ranks with (index of source) % n == index, one in each round. It shares
+// each with the ranks of its machine.
 class GatherStep final : public Step {
  public:
   GatherStep(const StepContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
@@ -82,7 +84,7 @@ class GatherStep final : public Step {
   }
 
  private:
-  // The rank of the source machine whose input the local rank `index` takes in this round; -1: none.
+  // The rank of the source machine whose input local rank `index` receives in this round; -1: none.
   int taken_by(int index) const {
     const int from = round_ * static_cast<int>(context_.local_ranks().size()) + index;
     return from < context_.topology.size(source_) ? context_.topology.rank_at(source_, from) : -1;
@@ -104,7 +106,7 @@ class GatherStep final : public Step {
     }
   }
 
-  // Each local rank shows what it holds: at home its own input, elsewhere what it has taken.
+  // Each local rank gives what it holds: on the source machine its own input, elsewhere what it has received.
   Request hand_round(const void* held, int held_rank) const {
     const bool home = context_.machine() == source_;
     AllGather args;
@@ -134,14 +136,14 @@ class GatherStep final : public Step {
   bool started_ = false;
 };
 
-// What a rank of the destination has of its output so far: a sum from each machine.
+// The parts of an output that a rank of the destination has so far: one sum from each machine.
 struct Partials {
   Staging own;
   std::vector<std::vector<std::byte>> arrived;  // by machine
 };
 
-// reduce_scatter: every machine adds up what its ranks have for the ranks of one machine, and sends it there. On a
-// machine of `n` ranks, rank `index` does that for the ranks with (index of destination) % n == index, in rounds.
+// reduce_scatter: every machine adds up the inputs of its ranks for the ranks of one machine, and sends the sums there.
+// On a machine of `n` ranks, rank `index` does this for the ranks with (index of destination) % n == index, in rounds.
 class ScatterSumStep final : public Step {
  public:
   struct Place {
@@ -187,7 +189,7 @@ class ScatterSumStep final : public Step {
   }
 
  private:
-  // The rank of the destination for which the local rank `index` works; -1: none.
+  // The rank of the destination for which local rank `index` works; -1: none.
   int served_by(int index) const {
     if (context_.machine() == place_.destination) return context_.local_ranks()[index];
     const int to = place_.round * static_cast<int>(context_.local_ranks().size()) + index;
@@ -233,7 +235,7 @@ class ScatterSumStep final : public Step {
   bool started_ = false;
 };
 
-// gather, scatter, all_to_all: every piece goes straight from its owner to whom it is for.
+// gather, scatter, all_to_all: every piece goes straight from its owner to its receiver.
 class DirectStep final : public Step {
  public:
   DirectStep(const StepContext& context, const Request& request) : Step(context), request_(request) {}
@@ -288,14 +290,15 @@ class DirectStep final : public Step {
   bool started_ = false;
 };
 
-// The most that any rank keeps of its own, and so the most that a pair of ranks exchanges.
+// The longest piece. Sizes depend on the sender alone (all_gather) or on the receiver alone (reduce_scatter), so one of
+// the pieces that ranks have for themselves is as long.
 std::size_t longest_piece(const Topology& topology, const Sizes& sizes) {
   std::size_t longest = 0;
   for (int rank = 0; rank < topology.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
   return longest;
 }
 
-// Until every rank of `machine` has had one of each other machine to itself.
+// How many rounds it takes until each rank of `machine` has had a partner on every other machine.
 int rounds_of(const Topology& topology, int machine) {
   int rounds = 1;
   for (int other = 0; other < topology.machines(); ++other) {

@@ -1,4 +1,4 @@
-// How a HierarchicalGroup comes into being, and how it ends.
+// How a HierarchicalGroup is made, and how it ends.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -7,7 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "engine/local/farewell.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
 #include "hierarchical_group.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
@@ -24,8 +25,8 @@ const std::string kRefusal = "refused ";
 constexpr const char* kBefore = "before";  // the local groups
 constexpr const char* kAfter = "after";
 
-// The interface that other machines reach this one by: that of the way to the store, which everyone has gone already;
-// else that of the route to the master.
+// The interface by which other machines reach this one: the one that leads to the store, which every rank has reached;
+// else the one that leads to MASTER_ADDR.
 NetworkInterface find_interface(const Store& store) {
   if (const std::string address = store.local_address(); !address.empty()) {
     if (auto found = interface_with_address(address); found.ok()) return found.value();
@@ -39,11 +40,11 @@ NetworkInterface find_interface(const Store& store) {
   return {};
 }
 
-// The other machines. This one's own addresses, which any user here can use, only where a machine is one in name and
-// shares them (LOCKSTEP_MACHINE, or another user).
+// Admits the addresses of the other machines. This machine's own addresses are admitted only if another "machine" of
+// the group shares them (by LOCKSTEP_MACHINE, or as another user), because any user here can use them.
 Admitted admitted_to(const Topology& topology, int rank) {
   const std::vector<std::string>& own = topology.member(rank).addresses;
-  std::set<std::string> all;  // each rank of a machine says the same
+  std::set<std::string> all;  // the ranks of a machine publish the same addresses
   Admitted admitted;
   for (int other = 0; other < topology.world(); ++other) {
     if (topology.machine_of(other) == topology.machine_of(rank)) continue;
@@ -52,7 +53,7 @@ Admitted admitted_to(const Topology& topology, int rank) {
     all.insert(its.begin(), its.end());
   }
   for (const std::string& address : own) {
-    if (!admitted.loopback) all.erase(address);  // of a bridge, say, that every machine has
+    if (!admitted.loopback) all.erase(address);  // an address that every machine has, such as that of a bridge
   }
   admitted.addresses.assign(all.begin(), all.end());
   return admitted;
@@ -73,24 +74,24 @@ Result<std::shared_ptr<HierarchicalGroup>> HierarchicalGroup::create(const std::
   std::shared_ptr<HierarchicalGroup> group(new HierarchicalGroup(options, std::move(topology)), LeakInForks());
   const Status opened = group->open(store, Deadline::after(options.timeout));
   if (opened.ok()) return group;
-  // In the address's place, for the machines that wait for it.
-  if (group->token_.empty()) (void)store->set(group->wire_key(options.rank), kRefusal + to_text(opened));
+  // Published instead of the address, for the ranks that wait for it.
+  if (group->token_.empty()) (void)store->set(group->address_key(options.rank), kRefusal + to_text(opened));
   const Status failed = opened.with_context(fmt::format("it spans {} machines", group->topology_.machines()));
   group->give_up(failed.with_context(fmt::format("{} cannot join group '{}'", group->me(), options.name)).message());
   return failed;
 }
 
-// For other ranks the group may be complete already.
+// For other ranks the group may be complete already, so they must be told.
 void HierarchicalGroup::give_up(const std::string& why) {
   MutexLock lock(mutex_);
-  if (mail_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
+  if (mailbox_ != nullptr) return static_cast<void>(break_group(ErrorCode::kPeerFailed, why));
   for (const auto& local : {before_, after_}) {
     if (local != nullptr) local->waiting().abort(ErrorCode::kPeerFailed, why);
   }
 }
 
-std::string HierarchicalGroup::wire_key(int rank) const {
-  return fmt::format("lockstep/{}/wire/{}", name_, rank);
+std::string HierarchicalGroup::address_key(int rank) const {
+  return fmt::format("lockstep/{}/address/{}", name_, rank);
 }
 
 std::string HierarchicalGroup::local_name(int machine, const char* what) const {
@@ -100,7 +101,7 @@ std::string HierarchicalGroup::local_name(int machine, const char* what) const {
 std::vector<std::string> HierarchicalGroup::meeting_keys() const {
   std::vector<std::string> keys;
   keys.reserve(world_size());
-  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(address_key(rank));
   for (int machine = 0; machine < topology_.machines(); ++machine) {
     for (const char* what : {kBefore, kAfter}) keys.push_back(hand_over_key(local_name(machine, what)));
   }
@@ -118,7 +119,7 @@ Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, Deadline dea
   context_ = std::make_unique<StepContext>(StepContext{topology_, rank_, *transport_, arena_, roster_});
   {
     MutexLock lock(mutex_);
-    mail_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);
+    mailbox_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);
   }
   return greet(deadline);
 }
@@ -136,35 +137,36 @@ Result<std::shared_ptr<LocalGroup>> HierarchicalGroup::open_local(const std::sha
   return LocalGroup::create(*store, local, deadline);
 }
 
-// One rank's word and the group's secret travel through the store, which only members of the job can read.
+// Each rank publishes a token and its address in the store, which only members of the job can read. Rank 0's token is
+// the group's.
 Status HierarchicalGroup::exchange_addresses(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport_->address();
   if (address.empty()) return {ErrorCode::kUnavailable, transport_->describe() + " has no address for others"};
-  LOCKSTEP_RETURN_IF_ERROR(store->set(wire_key(rank_), token + address));
+  LOCKSTEP_RETURN_IF_ERROR(store->set(address_key(rank_), token + address));
   std::vector<std::string> keys;
   keys.reserve(world_size());
-  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(wire_key(rank));
+  for (int rank = 0; rank < world_size(); ++rank) keys.push_back(address_key(rank));
   auto all = store->multi_get(keys, deadline);
-  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_say(*store, all.status());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> words, std::move(all));
+  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_publish(*store, all.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> published, std::move(all));
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (words[rank].starts_with(kRefusal))
-      return status_from(std::string_view(words[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
-    if (words[rank].size() <= kTokenBytes) {
+    if (published[rank].starts_with(kRefusal))
+      return status_from(std::string_view(published[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
+    if (published[rank].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", roster_.name(rank))};
     }
     if (topology_.machine_of(rank) != topology_.machine_of(rank_))
-      transport_->introduce(rank, words[rank].substr(kTokenBytes));
+      transport_->introduce(rank, published[rank].substr(kTokenBytes));
   }
-  token_ = words[0].substr(0, kTokenBytes);
+  token_ = published[0].substr(0, kTokenBytes);
   return {};
 }
 
-Status HierarchicalGroup::who_did_not_say(Store& store, const Status& why) const {
+Status HierarchicalGroup::who_did_not_publish(Store& store, const Status& why) const {
   std::vector<int> silent;
   for (int rank = 0; rank < world_size(); ++rank) {
-    const std::array<std::string, 1> key{wire_key(rank)};
+    const std::array<std::string, 1> key{address_key(rank)};
     if (auto there = store.check(key); there.ok() && !there.value()) silent.push_back(rank);
   }
   if (silent.empty()) return why;
@@ -189,8 +191,8 @@ Status HierarchicalGroup::share_boards(Deadline deadline) {
   return {};
 }
 
-// A word to every neighbour and one from each: so that a machine that cannot be reached is known now, by name. The own
-// words have to be out too, as nobody may drive this group for long once it is made.
+// Exchanges a hello with every neighbour, so that an unreachable machine is found now, and named. This rank's hellos
+// must have left too: perhaps no call progresses this group for a while after it is made.
 Status HierarchicalGroup::greet(Deadline deadline) {
   {
     MutexLock lock(mutex_);
@@ -208,7 +210,7 @@ Status HierarchicalGroup::greet(Deadline deadline) {
         silent.push_back(rank);
         lost = lost || transport_->is_lost(rank);
       }
-      if (silent.empty() && told_.empty()) {
+      if (silent.empty() && outgoing_.empty()) {
         transport_->close_to_programs();
         return {};
       }
@@ -229,28 +231,28 @@ Status HierarchicalGroup::greet(Deadline deadline) {
                       transport_->describe())};
 }
 
-// What others still need of this rank gets a moment; then whoever could still wait for it is told.
+// Operations under way get a moment to finish. Then the ranks that could still wait for this one are told.
 void HierarchicalGroup::close() {
   GroupRegistry::of_process().remove(*this);
   if (transport_ == nullptr || before_ == nullptr) return;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    Farewell farewell;
-    while (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && farewell.may_wait())
+    DrainTimeout drain;
+    while (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty()) && drain.may_wait())
       progress_all();
     closed_ = true;
-    // Others of this machine, or other groups of this process, may have broken it without being heard of until now.
-    if (mail_ != nullptr && break_status_.ok()) (void)check_local_groups();
-    const std::string cause = before_->waiting().last_words(topology_.index_of(rank_));
-    if (mail_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
+    // Other ranks of this machine may have broken the group without this rank noticing it so far.
+    if (mailbox_ != nullptr && break_status_.ok()) (void)check_local_groups();
+    const std::string cause = before_->waiting().known_cause(topology_.index_of(rank_));
+    if (mailbox_ != nullptr && break_status_.ok() && (pending_ > 0 || !transfers_.empty())) {
       const std::string what = pending_ > 0 ? describe(*(active_.empty() ? queue_.front() : active_.front().operation))
-                                            : describe(transfers_.front()->transfer);
+                                            : comm::describe(transfers_.front()->transfer, names());
       (void)break_group(ErrorCode::kPeerFailed,
                         caused(cause, fmt::format("{} left the group with {} under way", me(), what)));
     } else if (break_status_.ok()) {
       tell_neighbours(ActiveMessageHeader::Type::kGoodbye, 0, cause);
-      transport_->close(/*gently=*/true, farewell.left());
+      transport_->close(/*gently=*/true, drain.remaining());
     }
   }
   before_->close();

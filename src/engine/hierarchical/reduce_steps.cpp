@@ -8,9 +8,9 @@
 namespace lockstep::comm {
 namespace {
 
-// Of a chunk, for each rail. What is reduced, sent, received and reduced again should still be in cache each time.
+// Bytes of a chunk for each rail. Data that is reduced, sent, received and reduced again should stay in cache.
 constexpr std::size_t kRailBytes = std::size_t{256} << 10;
-// So small that an exchange in one hop is worth its bytes, with more than two machines too.
+// Up to this size an exchange in one hop is faster with more than two machines too, though it sends more bytes.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
 
 struct Range {
@@ -19,7 +19,7 @@ struct Range {
   std::size_t size() const { return end - begin; }
 };
 
-// Part `index` of `parts` of a range, in whole cache lines but for the last.
+// Part `index` of `parts` of a range. All parts but the last have whole cache lines.
 Range part_of(Range whole, int parts, int index, std::size_t element) {
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
   const std::size_t lines = (whole.size() + line - 1) / line;
@@ -28,7 +28,7 @@ Range part_of(Range whole, int parts, int index, std::size_t element) {
   return {clip(each * index), clip(each * (index + 1))};
 }
 
-// What machines add up between them are sums of their ranks.
+// The op within a machine: means between machines are made from sums.
 ReduceOp within(ReduceOp op) {
   return op == ReduceOp::kAvg ? ReduceOp::kSum : op;
 }
@@ -70,7 +70,7 @@ class ReduceStep final : public Step {
   std::byte* output_at(Range range) const {
     return static_cast<std::byte*>(request_.output.data) + range.begin * element_;
   }
-  // The broadcast buffer: the root's input, everyone else's output.
+  // The broadcast buffer: the input of the root, the output of all others.
   std::byte* shared_at(Range range) const {
     const bool root = context_.rank == request_.root;
     return root ? const_cast<std::byte*>(input_at(range)) : output_at(range);
@@ -93,13 +93,13 @@ class ReduceStep final : public Step {
   std::size_t element_;
   bool has_root_;
   int root_machine_;
-  bool one_hop_;  // every machine gets the others' whole slices, instead of parts and then results
+  bool one_hop_;  // machines exchange whole slices, instead of parts and then results
   Range slice_;
   Phase phase_ = Phase::kStart;
   bool combined_ = false;
   bool signalled_ = false;
   Staging staging_;                     // this rail's slice
-  Staging arrivals_;                    // what other machines have for this one, one after another
+  Staging arrivals_;                    // data from other machines, one after another
   std::vector<std::byte*> arrived_at_;  // by machine
   std::byte* result_ = nullptr;
 };
@@ -157,7 +157,7 @@ bool ReduceStep::exchange() {
       if (one_hop_) result_ = result_place();
       combine(mine, one_hop_ ? result_ : staged(mine));
     }
-    if (!messages_.done()) return false;  // parts that were sent are about to be overwritten
+    if (!messages_.done()) return false;  // parts that are being sent are overwritten next
     phase_ = Phase::kGather;
     if (!one_hop_) spread();
   }
@@ -180,8 +180,8 @@ void ReduceStep::expect() {
   each_other([&](int machine) { messages_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
 }
 
-// In one hop all machines tell all (or the root's) their slices. Else each part has a machine that owns it: it gets
-// everyone's, adds them up and tells the result.
+// In one hop all machines send their slices to all (or to the root's). Else each part has a machine that owns it: that
+// machine receives the part from all others, adds them up and sends the result.
 void ReduceStep::start_reduction() {
   each_other([&](int machine) {
     const bool to = !one_hop_ || !has_root_ || machine == root_machine_;
@@ -190,7 +190,7 @@ void ReduceStep::start_reduction() {
   });
 }
 
-// The root's machine hands each other machine one part, which spreads it; with two machines, everything.
+// The root's machine sends each other machine one part, which that machine spreads; with two machines, the whole slice.
 void ReduceStep::start_broadcast() {
   if (!on_root_machine()) return;
   each_other([&](int machine) {
@@ -202,8 +202,8 @@ void ReduceStep::start_broadcast() {
   });
 }
 
-// Of a reduction in one hop. What is being sent must stay as it is, so not there. Where the output is, if the others
-// of this machine can fetch it from there; else where another machine's slice arrived.
+// The place of the result of a reduction in one hop. It cannot be the slice that is still being sent. It is the output,
+// if the other ranks of this machine can fetch it from there; else the place where another machine's slice arrived.
 std::byte* ReduceStep::result_place() const {
   const bool visible = request_.kind == Kind::kAllReduce && context_.arena->contains(output_at(slice_), bytes(slice_));
   return visible ? output_at(slice_) : arrivals_.data();

@@ -1,7 +1,6 @@
-// Step: the unit of work of a group that spans machines: an operation among the ranks of this machine, an exchange
-// with other machines, and another operation among the ranks of this machine. Every rank runs the same steps in the
-// same order, so the local operations of a machine's ranks pair up, and so do the messages: a step's number is their
-// tag.
+// Step: the unit of work of a group that spans machines. It is a local operation among the ranks of this machine, an
+// exchange with other machines, and another local operation. Every rank runs the same steps in the same order. So the
+// local operations of a machine's ranks match, and so do the tagged messages, whose tags hold the step's number.
 #pragma once
 
 #include <deque>
@@ -18,7 +17,7 @@
 
 namespace lockstep::comm {
 
-// What steps know of their group; lives as long as it.
+// What steps know of their group. It exists as long as the group.
 struct StepContext {
   const Topology& topology;
   int rank;
@@ -32,7 +31,7 @@ struct StepContext {
   std::span<const int> local_ranks() const { return topology.ranks(machine()); }
 };
 
-// The messages of one step. Nothing is said of an empty message: both sides know its size.
+// The tagged messages of one step. Empty messages are not sent: both sides know the size.
 class StepMessages {
  public:
   explicit StepMessages(const StepContext& context) : context_(context) {}
@@ -40,16 +39,16 @@ class StepMessages {
   void number(std::uint64_t step) { step_ = step; }
   void send(int peer, int stage, const void* data, std::size_t bytes);
   void receive(int peer, int stage, void* data, std::size_t bytes);
-  // A message without contents.
+  // A message without data, which only says that this rank has come so far.
   void signal(int peer, int stage);
   void await_signal(int peer, int stage);
 
   bool done();
   bool received();
-  // Why one of them failed, and the rank at its other end (-1: none failed).
+  // Why a message failed, and the rank at its other end (-1: none failed).
   const Status& status() const { return status_; }
   int failed_with() const { return failed_with_; }
-  // Ranks from which something is still to come.
+  // Adds the ranks with which messages are still under way.
   void awaited(std::vector<int>& ranks) const;
 
  private:
@@ -74,18 +73,18 @@ class Step {
  public:
   virtual ~Step() = default;
 
-  // What this rank exchanges with another machine, at most; 0: little.
+  // At most how many bytes this rank exchanges with another machine; 0: few.
   virtual std::size_t bytes() const { return 0; }
-  // The local operation before the exchange; of kind kNone: there is none.
+  // The local operation before the exchange. Kind kNone: there is none.
   virtual Result<Request> before() { return Request(); }
-  // Called when that has begun: asks for messages for which there is a place already. One that comes before it has been
-  // asked for is put aside and copied once more.
+  // Called when that operation has begun. Posts receives for which there is a place already: a message that comes
+  // before its receive is copied once more.
   virtual void expect() {}
-  // Called again and again once the local operation is over; true when everything has been exchanged.
+  // Called repeatedly once the local operation is over. True when everything has been exchanged.
   virtual bool exchange() { return true; }
-  // The local operation that ends the step. There always is one: it keeps the machine's ranks together.
+  // The local operation that ends the step. Every step has one: it keeps the machine's ranks together.
   virtual Result<Request> after() { return make_request(Barrier{}); }
-  // Called when that is over.
+  // Called when that operation is over.
   virtual void finish() {}
 
   StepMessages& messages() { return messages_; }
@@ -96,7 +95,7 @@ class Step {
   StepMessages messages_;
 };
 
-// Every rank contributes a block of `bytes` (its own is at mine), every rank gets all of them, by rank.
+// Every rank gives a block of `bytes`, which is at `mine`; every rank gets all blocks at `all`, by rank.
 class MeetingStep final : public Step {
  public:
   MeetingStep(const StepContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
@@ -116,7 +115,7 @@ class MeetingStep final : public Step {
   bool started_ = false;
 };
 
-// The steps that an agreed operation consists of after its meeting. `table`: sizes by pair of ranks, where they differ.
+// The steps of an operation after its meeting. `table`: sizes by pair of ranks, if they differ between ranks.
 struct StepPlan {
   const StepContext& context;
   const Request& request;

@@ -16,7 +16,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
-// In a claim word: nobody may claim any more. No operation has that many tickets.
+// In a claim word: no rank may claim any more. No operation has that many tickets.
 constexpr std::uint64_t kClosed = std::uint64_t{1} << (kTicketBits - 1);
 
 std::size_t padded(std::size_t bytes) {
@@ -33,7 +33,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from) copy_cached(to, from, bytes);
 }
 
-// The count in a Counter, 0 when it is of an earlier operation.
+// The count in a Counter, or 0 if the counter still holds an earlier operation.
 std::uint64_t count_of(const Counter& counter, std::uint64_t sequence) {
   const std::uint64_t word = counter.word.load(std::memory_order_acquire);
   return (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
@@ -49,11 +49,11 @@ bool claim(Counter& counter, std::uint64_t sequence, std::uint64_t tickets, std:
   }
 }
 
-// Ends the claiming. How many tickets have been claimed.
+// Allows no further claims. Returns how many tickets have been claimed.
 std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
   std::uint64_t word = counter.word.load(std::memory_order_acquire);
   for (;;) {
-    if ((word >> kTicketBits) > sequence) return 0;  // long over
+    if ((word >> kTicketBits) > sequence) return 0;  // a later operation uses the counter
     const std::uint64_t count = (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
     if (counter.word.compare_exchange_weak(word, (sequence << kTicketBits) | count | kClosed,
                                            std::memory_order_acq_rel))
@@ -75,15 +75,14 @@ Status Collective::post(std::uint64_t sequence) {
   post.kind = request_.kind;
   post.type = request_.type;
   post.op = request_.op;
-  post.flags = conduct_ == Conduct::kStays ? kBlocking : 0;
+  post.flags = caller_ == Caller::kBlocks ? kBlocking : 0;
   post.root = static_cast<std::uint16_t>(request_.root);
   post.list = static_cast<std::uint16_t>(request_.list);
   post.count = request_.count;
   post.factor = request_.factor;
   LOCKSTEP_FAULT_POINT("post: called");
-  memory_.state(memory_.rank())
-      .current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
-  // Half a post must not be seen: the others learn of a failure by the abort that follows.
+  memory_.state(memory_.rank()).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
+  // If this fails, the post is not published half written: the others learn of the failure by the abort that follows.
   LOCKSTEP_RETURN_IF_ERROR(publish(post));
   const bool ready = (post.flags & kUnstaged) == 0;
   LOCKSTEP_FAULT_POINT("post: written");
@@ -102,7 +101,7 @@ Status Collective::publish(Post& post) {
   if (reduces_in_place() && !Plan::is_one_shot(request_.kind, request_.input.bytes)) {
     const bool shared =
         in_arena(request_.input.data, request_.input.bytes) && in_arena(request_.output.data, request_.output.bytes);
-    if (!shared && conduct_ == Conduct::kStays) {
+    if (!shared && caller_ == Caller::kBlocks) {
       post.flags |= kUnstaged;
       return {};
     }
@@ -123,7 +122,7 @@ bool Collective::inputs_shared() const {
 }
 
 bool Collective::may_stream() const {
-  return conduct_ == Conduct::kStays && memory_.world() > 1 &&
+  return caller_ == Caller::kBlocks && memory_.world() > 1 &&
          padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
 }
 
@@ -137,7 +136,8 @@ void Collective::publish_input_sizes(Post& post) {
   }
 }
 
-// All-reduce of what is too large to inline. A private buffer is copied to where the result will be, and reduced there.
+// For an all-reduce that is too large to inline: a private buffer is copied to the place of the result, and reduced
+// there.
 Status Collective::publish_in_place(Post& post) {
   needs_all_ = true;
   const std::size_t bytes = request_.input.bytes;
@@ -182,7 +182,7 @@ Status Collective::publish_inputs(Post& post) {
     place += padded(piece.bytes);
     return inlined ? memory_.address_in_control(at) : memory_.address_in_arena(at);
   };
-  // Of an inlined list: where the first piece is.
+  // For an inlined list: the place of its first piece.
   if ((post.flags & kInlined) != 0) post.input = memory_.address_in_control(place);
   if (request_.input.bytes > 0) post.input = put(request_.input);
   PieceEntry* table = memory_.pieces(memory_.rank(), sequence_);
@@ -198,11 +198,12 @@ bool Collective::outputs_shared() const {
 Status Collective::publish_outputs(Post& post) {
   const std::size_t total = padded_total(request_.output, request_.outputs);
   const bool direct = outputs_shared();
-  // What every rank does for itself never lets others write its output.
+  // If every rank makes its own result, no other rank writes this rank's output.
   const bool own_work =
       Plan::is_one_shot(request_.kind, request_.input.bytes) || Plan::is_fetched(request_.kind, total);
-  // Who stays in the call fetches it himself; else others, whose inputs it needs, must be able to go on without us.
-  private_output_ = own_work || (!direct && conduct_ != Conduct::kLeaves);
+  // A rank that blocks or tests fetches its result itself. If this rank goes on, the ranks whose inputs it needs must
+  // be able to finish without it.
+  private_output_ = own_work || (!direct && caller_ != Caller::kGoesOn);
   const bool staged = !private_output_ && !direct;
   if (private_output_) post.flags |= kPrivateOutput;
   if (!private_output_ && total > 0) needs_all_ = true;
@@ -286,7 +287,7 @@ bool Collective::advance(bool help, Scratch& scratch) {
   return phase_ == Phase::kOver;
 }
 
-// This rank cannot do its part, and all others need it. True, as it is over.
+// This rank cannot do its part, which all others need. True: the operation is over.
 bool Collective::break_group(const Status& why) {
   Status status = why.with_context(fmt::format("{} cannot take part in {} #{}", memory_.roster().name(memory_.rank()),
                                                to_string(request_.kind), sequence_));
@@ -295,7 +296,7 @@ bool Collective::break_group(const Status& why) {
   return true;
 }
 
-// Some rank goes on without waiting here, so the ranks that had hoped to stream copy everything at once after all.
+// Some rank does not block, so no rank can stream. The ranks that meant to stream now copy everything at once.
 Status Collective::stage_late() {
   Post& post = memory_.post(memory_.rank(), sequence_);
   if ((post.flags & kUnstaged) == 0) return {};
@@ -329,7 +330,7 @@ void Collective::work(bool help, Scratch& scratch) {
     Counter& counter = memory_.claim(owner, sequence_);
     for (std::uint64_t ticket; !waiting_.aborted() && claim(counter, sequence_, tickets, ticket); ++my_done_) {
       LOCKSTEP_FAULT_POINT("ticket: claimed");
-      // Once more: this rank may have stood still since, and the others have gone on without it.
+      // Checked again: this rank may have been frozen since, while the others have left the operation.
       if (!waiting_.aborted()) plan.execute(owner, ticket, outputs, scratch);
     }
   };
@@ -339,7 +340,7 @@ void Collective::work(bool help, Scratch& scratch) {
     LOCKSTEP_FAULT_POINT("ticket: counted");
   };
 
-  run(me);  // also what only this rank can do: whoever counts claims and tickets done need not tell them apart
+  run(me);  // also tickets that only this rank can do: then counts of claims and of finished tickets stay comparable
   if (my_done_ != before) publish_done();
   if (help) {
     const std::uint64_t own = my_done_;
@@ -372,7 +373,7 @@ void Collective::abandon() {
   const auto withdraw = [&](const Piece& piece) {
     if (piece.bytes > 0 && in_arena(piece.data, piece.bytes)) memory_.arena().withdraw(piece.data, piece.bytes);
   };
-  // Staging of outputs stands for private buffers, which nobody else can write to.
+  // With staged outputs the caller's buffers are private: no other rank can write to them.
   if (output_staging_.data() == nullptr && !private_output_) {
     withdraw(request_.output);
     for (const Piece& piece : request_.outputs) withdraw(piece);
@@ -381,7 +382,7 @@ void Collective::abandon() {
   output_staging_.leak();
 }
 
-// A rank that has just looked for an abort, in vain, may claim a ticket only after that: the tickets have to be closed.
+// A rank that checked for an abort just before it happened may still claim a ticket. Therefore the claims are closed.
 bool Collective::quiesce(Deadline deadline) const {
   std::uint64_t claimed = 0;
   for (int rank = 0; rank < memory_.world(); ++rank) {

@@ -1,8 +1,8 @@
-// Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the
-// Communicator's lock is held around every call.
+// Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the group's
+// lock is held around every call.
 //
-// Life: post() publishes what this rank wants; advance() is called until it answers true. Once all ranks have posted,
-// it checks that they agree; then the work, cut into tickets, is done by whichever ranks come by (see
+// post() publishes this rank's request. Then advance() is called until it returns true. Once all ranks have posted,
+// each checks that they agree. The work is cut into tickets, and any rank that is inside a call does them (see
 // docs/collectives.md).
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace lockstep::comm {
 
-// Memory of the arena for the time of one operation.
+// Memory of the arena for one operation; freed with this object.
 class Staging {
  public:
   Staging() = default;
@@ -31,7 +31,7 @@ class Staging {
   Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes,
                   SharedArena::Pages pages = SharedArena::Pages::kAtOnce);
   std::byte* data() const { return data_; }
-  // Never gives the memory back: somebody may still use it.
+  // Does not free the memory, because another rank may still use it.
   void leak() { data_ = nullptr; }
 
  private:
@@ -39,49 +39,50 @@ class Staging {
   std::byte* data_ = nullptr;
 };
 
-// Pieces of shared memory that one ticket reads and writes; kept between tickets so that no ticket allocates.
+// The addresses that one ticket reads and writes. The vectors are kept between tickets, so that no ticket allocates.
 struct Scratch {
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
 };
 
-// How the rank that asked for an operation behaves.
-enum class Conduct {
-  kLeaves,  // goes on; others may have to do its work
-  kDrives,  // calls advance() until it is over
-  kStays,   // that, and nothing else meanwhile: it can stream
+// How the caller of an operation goes on.
+enum class Caller {
+  kGoesOn,  // does something else; other ranks may have to do this rank's work
+  kTests,   // calls advance() until the operation is over, and may do something else in between
+  kBlocks,  // calls advance() and nothing else, therefore it can stream
 };
 
 class Collective {
  public:
-  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Conduct conduct)
-      : memory_(memory), waiting_(waiting), request_(std::move(request)), conduct_(conduct) {}
+  Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Caller caller)
+      : memory_(memory), waiting_(waiting), request_(std::move(request)), caller_(caller) {}
 
   Status post(std::uint64_t sequence);
-  // Takes over an operation that a SmallCall has posted.
+  // Continues an operation that a SmallCall has posted.
   void adopt_small(std::uint64_t sequence);
 
   // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
-  // others. True once over; status() then tells how it went.
+  // others. True once the operation is over; status() is then its result.
   bool advance(bool help, Scratch& scratch);
 
-  // All ranks block on private buffers: the caller streams (stream.h) and then calls finish().
+  // All ranks block, and some have private buffers. The caller then streams (stream.h) and calls finish().
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
-  // After an abort, so that the caller may use its buffers: waits until no rank is inside a ticket of this operation,
-  // nor will be. False: some rank is stuck in one, and may still read and write there. Needs no lock.
+  // After an abort: waits until no rank is inside a ticket of this operation, nor will be. Then the caller may use its
+  // buffers. False: some rank is stuck in a ticket, and may still read and write the buffers. Needs no lock.
   bool quiesce(Deadline deadline) const;
-  // Then: what such a rank writes when it goes on does not arrive, neither in staging nor in the caller's buffers.
+  // Call this after quiesce() has returned false: what the stuck rank still writes then does not reach the caller's
+  // buffers, nor staging that is used again.
   void abandon();
 
   bool over() const { return phase_ == Phase::kOver; }
   const Status& status() const { return status_; }
   std::uint64_t sequence() const { return sequence_; }
   const Request& request() const { return request_; }
-  // First rank that has not posted, or -1.
+  // The first rank that has not posted, or -1.
   int missing() const { return missing_.load(std::memory_order_relaxed); }
-  // Tickets done by all ranks so far: whether there is still progress.
+  // How many tickets all ranks have done so far. It tells whether the operation still progresses.
   std::uint64_t progress() const;
 
  private:
@@ -114,22 +115,22 @@ class Collective {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   Request request_;
-  Conduct conduct_;
+  Caller caller_;
   std::uint64_t sequence_ = 0;
   Phase phase_ = Phase::kPosted;
   Status status_;
   std::atomic<int> missing_{-1};
-  int checked_ = 0;  // ranks below have posted
-  int ready_ = 0;    // ranks below are ready
+  int checked_ = 0;  // all ranks below this one have posted
+  int ready_ = 0;    // all ranks below this one are ready
 
   Staging input_staging_;
   Staging output_staging_;
   bool private_output_ = false;
-  bool needs_all_ = false;  // others read or write memory of this rank: it must outwait them
+  bool needs_all_ = false;  // others use memory of this rank, which must wait until they have finished
   bool large_results_ = false;
   std::uint64_t total_tickets_ = 0;
   std::uint64_t my_done_ = 0;
-  bool all_claimed_ = false;  // there is nothing left to do but to wait for those who claimed
+  bool all_claimed_ = false;  // this rank only waits for the ranks that have claimed tickets
 };
 
 }  // namespace lockstep::comm

@@ -1,8 +1,8 @@
-// Control memory: what the ranks of a group tell one another, outside the data itself.
+// Control memory: what the ranks of a group tell one another, apart from the data itself.
 //
-// One zero-filled segment that all ranks map. Each line of it has one writer, except the claim words and the abort
-// record. A collective with sequence number s uses slot s % kRing of every rank; a slot is used again only once every
-// rank has finished with it (RankState::completed). docs/collectives.md tells the life of an operation in words.
+// One zero-filled segment that all ranks map. Each cache line of it has one writer, except claim words, the header and
+// bells. A collective with sequence number s uses slot s % kRing of every rank. A slot is used again only once every
+// rank has finished with it (RankState::completed). docs/collectives.md describes how an operation proceeds.
 #pragma once
 
 #include <atomic>
@@ -18,25 +18,26 @@ namespace lockstep::comm {
 inline constexpr int kRing = Communicator::kMaxPending;
 inline constexpr std::size_t kLine = 64;
 
-// A place in shared memory that means the same to every rank: 0 is "nowhere (for others)"; else an offset, plus one,
-// into the arena of the rank that published it, or, with the top bit, into the control memory.
+// A place in shared memory that means the same to every rank. 0: no place that others can use. Else an offset, plus
+// one, into the arena of the rank that published it; with the top bit, an offset into the control memory.
 using Address = std::uint64_t;
 inline constexpr Address kNowhere = 0;
 inline constexpr Address kInControl = Address{1} << 63;
 
 enum PostFlag : std::uint8_t {
-  kBlocking = 1,  // the rank stays in the call until the operation is done
-  kUnstaged = 2,  // its buffer is private and has not been copied: it can stream, or will stage and then say "ready"
+  kBlocking = 1,  // the rank stays in the call until the operation is over
+  // Its buffer is private and has not been copied. The rank can stream, or will stage it and then say that it is ready.
+  kUnstaged = 2,
   kPrivateOutput = 4,  // only the rank itself can write its output
-  kInlined =
-      8,       // its inputs are in control memory, each of `count` units: where all ranks say so, each fetches its own
-  kTiny = 16,  // the inputs are in this line, see tiny()
+  // Its inputs are in control memory, each of `count` units. If all ranks say so, each makes its own result.
+  kInlined = 8,
+  kTiny = 16,  // the inputs are in the post itself, see tiny()
 };
 
-// What one rank asks for. The fields up to `factor` must agree between ranks, except flags, and except `count` where
-// ranks give lists: there it is the bytes of a piece, with kInlined alone, and the tables of pieces must agree.
+// The request of one rank. The fields up to `factor` must agree between ranks, except `flags`, and except `count` for
+// operations with lists. These have a `count` only with kInlined (bytes of a piece); their tables of pieces must agree.
 struct alignas(kLine) Post {
-  std::atomic<std::uint64_t> state;  // 2 * sequence once written; + 1 once its buffers may be used by others
+  std::atomic<std::uint64_t> state;  // 2 * sequence once written; + 1 once others may use its buffers
   Kind kind;
   DataType type;
   ReduceOp op;
@@ -50,20 +51,20 @@ struct alignas(kLine) Post {
   std::uint64_t input_bytes;
   std::uint64_t output_bytes;
 
-  // Where both sizes follow from `count` and the input fits here, it is put here: one line tells all.
+  // A tiny input replaces both sizes, which then follow from `count`. So one cache line holds everything.
   static constexpr std::size_t kTinyBytes = 16;
   std::byte* tiny() { return reinterpret_cast<std::byte*>(&input_bytes); }
 };
 static_assert(sizeof(Post) == kLine);
 
-// Tickets of this rank's slice that have been claimed, and tickets of any slice that this rank has done, for the
-// operation in the slot: sequence << kTicketBits | count, so that nobody has to reset them.
+// Counts tickets of the operation in the slot: those of this rank's slice that have been claimed, or those of any slice
+// that this rank has done. The word is sequence << kTicketBits | count, so that it needs no reset.
 inline constexpr int kTicketBits = 24;
 struct alignas(kLine) Counter {
   std::atomic<std::uint64_t> word;
 };
 
-// One entry of a rank's table: what it sends to rank i and expects from rank i.
+// Entry i of a rank's table: what it sends to rank i and expects from rank i.
 struct PieceEntry {
   Address input;
   std::uint64_t input_bytes;
@@ -71,56 +72,56 @@ struct PieceEntry {
   std::uint64_t output_bytes;
 };
 
-// Who a sleeping rank waits for.
+// Which rank a sleeping rank waits for.
 inline constexpr std::uint32_t kNotWaiting = 0;
-inline constexpr std::uint32_t kWaitingForAny = 1;  // + rank + 1: for that rank's next post
+inline constexpr std::uint32_t kWaitingForAny = 1;  // plus rank + 1: only for that rank's next post
 
 struct alignas(kLine) RankState {
   // Written by the rank itself.
-  std::atomic<std::uint64_t> completed;  // every collective up to here is over for this rank
-  std::atomic<std::uint64_t> current;    // sequence << 8 | Kind of the last collective that it started
-  std::atomic<std::uint32_t> left;       // it has said goodbye
+  std::atomic<std::uint64_t> completed;  // this rank is finished with every collective up to this number
+  std::atomic<std::uint64_t> current;    // the last collective that it called, see call_word()
+  std::atomic<std::uint32_t> left;       // whether it has left the group
   std::atomic<std::uint32_t> pid;
-  // Written by whoever wakes it.
+  // Written by the rank that wakes this one.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> waiting;
-  // Streaming: how many pieces it has laid out, and how many of its slices are reduced.
+  // Of streams: how many chunks it has laid out, and how many of its slices are reduced.
   alignas(kLine) std::atomic<std::uint64_t> laid_out;
   std::atomic<std::uint64_t> reduced;
-  std::atomic<std::uint32_t> copy_way;  // of rank 0: how all write their staging, a CopyWay
-  // The same of other operations, by Kind (copy_ways.h): streamed, and small.
+  std::atomic<std::uint32_t> copy_way;  // valid on rank 0: how all ranks write their staging, a CopyWay
+  // The same for other operations, one bit for each Kind (copy_ways.h): streamed, and small.
   std::atomic<std::uint32_t> move_ways;
   std::atomic<std::uint32_t> small_ways;
 };
 
 struct alignas(kLine) Header {
   std::atomic<std::uint32_t> sleepers;
-  alignas(kLine) std::atomic<std::uint32_t> aborted_by;  // rank + 1 of who broke the group first; 0: nobody
+  alignas(kLine) std::atomic<std::uint32_t> aborted_by;  // 1 + the rank that broke the group first; 0: none
 };
 
-// Why a rank broke the group; each writes its own before it sets Header::aborted_by, so whoever dies in between harms
-// nobody.
+// Why a rank broke the group. Each rank writes its own record before it sets Header::aborted_by, so a rank that dies in
+// between harms no other.
 struct alignas(kLine) AbortReason {
   std::uint32_t code;
   char message[1020];
 };
 
-// What a rank has seen fail elsewhere, for whoever misses it here (failure.h). Written once, by the rank itself.
-struct alignas(kLine) LastWords {
-  std::atomic<std::uint32_t> said;
+// The failure that a rank has seen in another group (failure.h). The rank itself writes it, once.
+struct alignas(kLine) KnownCause {
+  std::atomic<std::uint32_t> is_set;
   char cause[508];
 };
 
-// Each rank's staging holds so many pieces of at most so many bytes (a multiple of the page size), see stream.h.
-inline constexpr std::size_t kStreamPieces = 3;
+// Each rank's staging holds this many chunks of up to stream_chunk_bytes() (a multiple of the page size), see stream.h.
+inline constexpr std::size_t kStreamChunks = 3;
+std::size_t stream_chunk_bytes(int world);
 
-// Inputs of a rank that together have so many bytes are copied into control memory if they are private, or even if
-// they are not: a copy costs less than waiting until others have read them in place.
+// Private inputs of a rank that together have up to kCopiedBytes are copied into control memory; shared ones up to
+// kAlwaysCopiedBytes too, because a copy costs less than waiting until others have read them in place.
 inline constexpr std::size_t kCopiedBytes = std::size_t{32} << 10;
 inline constexpr std::size_t kAlwaysCopiedBytes = std::size_t{8} << 10;
-std::size_t stream_piece_bytes(int world);
 
-// Point to point: a ring per ordered pair of ranks. The sender fills an entry, the receiver empties it.
+// Point-to-point: each ordered pair of ranks has a ring of entries. The sender fills an entry, the receiver empties it.
 inline constexpr int kChannelEntries = 8;
 inline constexpr std::size_t kEagerBytes = 2048;
 struct alignas(kLine) Message {
@@ -128,23 +129,24 @@ struct alignas(kLine) Message {
   std::atomic<std::uint64_t> taken;   // position + 1 once the receiver is done with the entry
   std::int64_t tag;
   std::uint64_t bytes;
-  Address data;       // kNowhere: in `eager`
-  Address consumed;   // where to set a flag once the data has been copied (large messages)
-  Address pipelined;  // of a PipelinedSend, where the data comes in pieces
+  Address data;       // kNowhere: the data is in `eager`
+  Address consumed;   // of a large message: the flag to set once the data has been copied
+  Address pipelined;  // of a message that comes in chunks: its PipelinedSend
   alignas(kLine) std::byte eager[kEagerBytes];
 };
 
-// A large message from private memory, in the sender's arena: its pieces are written while earlier ones are read, and
-// then over these, so that all stays in cache. To a receiver that is not there they are written side by side.
+// A large message from private memory, in the sender's arena. Chunks are written while the receiver reads earlier ones.
+// A new chunk overwrites one that has been read, so that all of them stay in cache. While the receiver does not read,
+// they are written side by side.
 struct PipelinedSend {
-  std::uint64_t piece_bytes;
-  alignas(kLine) std::atomic<std::uint64_t> written;  // pieces
+  std::uint64_t chunk_bytes;
+  alignas(kLine) std::atomic<std::uint64_t> written;  // chunks
   alignas(kLine) std::atomic<std::uint64_t> read;
-  // By piece, where it is in the staging, counted in pieces.
+  // By chunk: its place in the staging, counted in chunks.
   std::uint32_t* places() { return reinterpret_cast<std::uint32_t*>(this + 1); }
 };
 
-// Where everything is, for a group of `world` ranks.
+// The offsets of everything in the control memory of a group of `world` ranks.
 class ControlLayout {
  public:
   explicit ControlLayout(int world)
@@ -153,18 +155,18 @@ class ControlLayout {
         rank_bytes_(align(pieces_ + std::size_t{kRing} * world * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
         reasons_(align(states_ + world * sizeof(RankState))),
-        words_(reasons_ + world * sizeof(AbortReason)),
-        ranks_(align(words_ + world * sizeof(LastWords))),
+        known_causes_(reasons_ + world * sizeof(AbortReason)),
+        ranks_(align(known_causes_ + world * sizeof(KnownCause))),
         channels_(ranks_ + world * rank_bytes_),
         stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
-        stream_bytes_(kStreamPieces * stream_piece_bytes(world)),
+        stream_bytes_(kStreamChunks * stream_chunk_bytes(world)),
         copies_(stream_ + world * stream_bytes_) {}
 
-  // Address space; pages exist once they are touched.
+  // This is address space only; pages exist once they are touched.
   std::size_t total() const { return copies_ + world_ * copies_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
-  std::size_t last_words(int rank) const { return words_ + rank * sizeof(LastWords); }
+  std::size_t known_cause(int rank) const { return known_causes_ + rank * sizeof(KnownCause); }
   std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
@@ -187,7 +189,7 @@ class ControlLayout {
   std::size_t rank_bytes_;
   std::size_t states_;
   std::size_t reasons_;
-  std::size_t words_;
+  std::size_t known_causes_;
   std::size_t ranks_;
   std::size_t channels_;
   std::size_t stream_;

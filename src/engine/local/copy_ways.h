@@ -1,7 +1,7 @@
-// The ways of copying for other ranks, for each kind of operation (see copy_choice.h).
+// CopyWays: for each kind of operation, how data that other ranks read is copied (see copy_choice.h).
 //
-// One rank chooses for all, by the time that the operation takes it: one that receives, as whoever only lays out data
-// does not feel what it costs the others to read it.
+// One rank chooses for all ranks, by the time that the operation takes on that rank. It is a rank that receives: a rank
+// that only lays out data does not see what the others pay to read it.
 #pragma once
 
 #include <array>
@@ -16,16 +16,16 @@ namespace lockstep::comm {
 
 class CopyWays {
  public:
-  // In `word` a rank tells the others what it has chosen: bit 1 << kind is a CopyWay.
+  // `word` is where a rank publishes its choice: bit 1 << kind is a CopyWay.
   CopyWays(const GroupMemory& memory, std::atomic<std::uint32_t> RankState::*word) : memory_(memory), word_(word) {}
 
-  // Ranks may see a change late, which harms nobody.
+  // Ranks may see a change late, which does no harm.
   CopyWay way(const RequestTerms& request) const {
     const std::uint32_t ways = word_of(judge(request)).load(std::memory_order_relaxed);
     return static_cast<CopyWay>(ways >> bit(request.kind) & 1U);
   }
 
-  // What it took since `started`.
+  // Records how long `bytes` have taken since `started`.
   void record(const RequestTerms& request, std::chrono::steady_clock::time_point started, std::size_t bytes) {
     if (judge(request) != memory_.rank()) return;
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - started;

@@ -1,45 +1,29 @@
-// Why a wait can no longer succeed, in words that name the rank, the operation and its number; and what groups of one
-// process tell one another of failures.
+// Finds out why a wait can no longer succeed. The error names the rank, the operation and its sequence number. Also:
+// how the groups of one process tell one another of failures.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "engine/core/error_text.h"
 #include "engine/core/process_state.h"
+#include "engine/core/timing.h"
 #include "local_group.h"
 #include "plan.h"
 
 namespace lockstep::comm {
-namespace {
-
-// A dead rank may hold a ticket that nobody can finish; so long without progress and it did.
-constexpr auto kDeadTicket = std::chrono::milliseconds(500);
-
-// "rank(s) 1 (stopped by a signal), 2 of the world"
-std::string list_of(const std::vector<std::string>& ranks, const Roster& roster) {
-  return fmt::format("rank(s) {}{}", fmt::join(ranks, ", "), roster.suffix());
-}
-
-}  // namespace
 
 std::string LocalGroup::describe(const Collective& collective) const {
-  return fmt::format("{} #{} of group '{}'", to_string(collective.request().kind), collective.sequence(),
-                     memory_.name());
-}
-
-std::string LocalGroup::describe(const Transfer& transfer) const {
-  return fmt::format(
-      "{} {} {} with tag {} in group '{}'", transfer.is_send ? "send" : "recv", transfer.is_send ? "to" : "from",
-      transfer.peer == kAnySource ? "any rank" : memory_.roster().name(transfer.peer), transfer.tag, memory_.name());
+  return comm::describe(collective.request().kind, collective.sequence(), name_);
 }
 
 std::string LocalGroup::last_call(int rank) const {
   const RankState& state = memory_.state(rank);
   const std::uint64_t current = state.current.load(std::memory_order_relaxed);
   if (current == 0) return "no call yet";
-  const std::string call = fmt::format("{} #{}", to_string(static_cast<Kind>(current & 0xff)), current >> 8);
-  const bool over = state.completed.load(std::memory_order_acquire) >= current >> 8;
+  const std::string call = fmt::format("{} #{}", to_string(kind_of(current)), sequence_of(current));
+  const bool over = state.completed.load(std::memory_order_acquire) >= sequence_of(current);
   return over ? "last call " + call : "not through with " + call;
 }
 
@@ -76,7 +60,7 @@ Status LocalGroup::blame(int rank, const std::string& when) {
   const std::string what =
       fmt::format("{} (pid {}) {} {} ({}); first seen by {}", memory_.roster().name(rank), memory_.peer(rank).pid,
                   waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone(), when, last_call(rank), me());
-  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(rank), what));
+  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(rank), what));
   return waiting_.abort_status();
 }
 
@@ -89,29 +73,30 @@ Status LocalGroup::check(const Collective& collective, bool expired, Watch& watc
   int lost = -1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank()) continue;
-    // In this order: what a rank posted before it went is visible once it is seen to be gone.
+    // The order matters: once a rank is seen to be gone, its last post is visible.
     const bool gone = waiting_.process_gone(rank);
     const bool left = waiting_.left(rank);
     const bool posted =
         memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
     if (!gone && !left) continue;
-    // Who has posted and then left has done its part.
+    // A rank that has posted and then left has done its part.
     if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
-    // A death comes before what others do because of it.
+    // A death is the cause: other ranks may have left because of it.
     if (lost < 0 || (!left && waiting_.left(lost))) lost = rank;
   }
   if (lost >= 0) {
-    const auto call = memory_.state(lost).current.load(std::memory_order_relaxed) >> 8;
+    const std::uint64_t call = sequence_of(memory_.state(lost).current.load(std::memory_order_relaxed));
     return blame(lost, (call >= collective.sequence() ? "in " : "before ") + describe(collective));
   }
   return expired ? time_out(collective, now - watch.progressed) : Status();
 }
 
-// Who has not posted has not called it, or has stopped while it was at that.
+// A rank without a post has not called the collective, or has stopped while it wrote its post.
 std::vector<int> LocalGroup::never_called(std::uint64_t sequence) const {
   std::vector<int> ranks = absent(sequence);
   std::erase_if(ranks, [&](int rank) {
-    return rank == memory_.rank() || memory_.state(rank).current.load(std::memory_order_relaxed) >> 8 >= sequence;
+    return rank == memory_.rank() ||
+           sequence_of(memory_.state(rank).current.load(std::memory_order_relaxed)) >= sequence;
   });
   return ranks;
 }
@@ -126,15 +111,15 @@ std::string LocalGroup::list_with_calls(const std::vector<int>& ranks) const {
   return list_of(texts, memory_.roster());
 }
 
-// What the first of them that has seen anything fail elsewhere has seen.
+// The known cause of the first of these ranks that has one.
 std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
-    if (std::string cause = waiting_.last_words(rank); !cause.empty()) return cause;
+    if (std::string cause = waiting_.known_cause(rank); !cause.empty()) return cause;
   }
   return {};
 }
 
-// "; rank(s) 1 (stopped by a signal) stand still"; those that are `named` already are left out.
+// "; rank(s) 1 (stopped by a signal) stand still", without the ranks that the error has `named` already.
 std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> frozen;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -142,10 +127,10 @@ std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
     const std::string condition = condition_of(*memory_.peer(rank).process);
     if (!condition.empty()) frozen.push_back(fmt::format("{} ({})", memory_.roster().number(rank), condition));
   }
-  return frozen.empty() ? std::string() : fmt::format("; {} stand still", list_of(frozen, memory_.roster()));
+  return stand_still(frozen, roster_);
 }
 
-// Of those that have called `collective`: others wait for them, asleep.
+// The ranks that hold up `collective`: those that neither sleep nor are finished with it.
 std::string LocalGroup::who_is_busy(const Collective& collective) const {
   std::vector<std::string> busy;
   for (int rank = 0; rank < memory_.world(); ++rank) {
@@ -183,7 +168,6 @@ bool LocalGroup::behind_in_stream(int rank) const {
 }
 
 Status LocalGroup::check(const Transfer& transfer, bool expired) {
-  const std::string what = fmt::format("{} of {}", describe(transfer), me());
   int alive = 0;
   std::vector<std::string> gone_ranks;
   std::string cause;
@@ -197,16 +181,17 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
     }
     gone_ranks.push_back(fmt::format("{} (pid {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid,
                                      left ? "left the group" : memory_.peer(rank).how_gone()));
-    if (cause.empty()) cause = waiting_.last_words(rank);
+    if (cause.empty()) cause = waiting_.known_cause(rank);
   }
   const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
   if (alive == 0 || only_self_left) {
-    // It may have sent before it went.
+    // The rank may have sent the message before it ended.
     MutexLock lock(mutex_);
     mailbox_.progress();
     if (transfer.over) return {};
     waiting_.abort(ErrorCode::kPeerFailed,
-                   caused(cause, fmt::format("{} before {} was done", fmt::join(gone_ranks, ", "), what)));
+                   caused(cause, fmt::format("{} before {} of {} was done", fmt::join(gone_ranks, ", "),
+                                             comm::describe(transfer, names()), me())));
     return waiting_.abort_status();
   }
   if (!expired) return {};
@@ -216,9 +201,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
     std::iota(senders.begin(), senders.end(), 0);
   }
   cause = cause_among(senders);
-  waiting_.abort(ErrorCode::kTimeout,
-                 caused(cause, fmt::format("{} timed out: no matching {} came{}", what,
-                                           transfer.is_send ? "recv" : "send", who_stands_still({}))));
+  waiting_.abort(ErrorCode::kTimeout, caused(cause, describe_timeout(transfer, names(), rank_, who_stands_still({}))));
   return waiting_.abort_status();
 }
 
@@ -226,7 +209,8 @@ Status LocalGroup::check_admission(bool expired) {
   const std::uint64_t next = sequence() + 1;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
-    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next) continue;  // not in the way
+    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next)
+      continue;  // it is finished with the slot
     return blame(rank, fmt::format("while {} had {} operations under way in group '{}'", me(), kRing, memory_.name()));
   }
   if (!expired) return {};

@@ -40,17 +40,17 @@ class GroupMemory {
   Header& header() const { return at<Header>(0); }
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
   AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
-  LastWords& last_words(int rank) const { return at<LastWords>(layout_.last_words(rank)); }
+  KnownCause& known_cause(int rank) const { return at<KnownCause>(layout_.known_cause(rank)); }
   std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
   Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
-  // For inputs of together `bytes`, at most kCopiedBytes.
+  // The place for inputs that have `bytes` together, at most kCopiedBytes.
   std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
     if (bytes <= Communicator::kInlineBytes) return &at<std::byte>(layout_.payload(rank, slot(sequence)));
     return &at<std::byte>(layout_.copies(rank) + slot(sequence) * kCopiedBytes);
   }
-  // All payloads of more than kInlineBytes, of all ranks.
+  // The places of all ranks for payloads of more than kInlineBytes.
   std::span<std::byte> large_payloads() const {
     return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(world_) * ControlLayout::copies_bytes()};
   }
@@ -61,7 +61,7 @@ class GroupMemory {
     return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
   }
 
-  // An address that `rank` published, as a pointer of this process. One of another rank must have been reached.
+  // An address that `rank` published, as a pointer of this process. For another rank's address, call reach() before.
   std::byte* resolve(int rank, Address address) const {
     if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
     const std::size_t offset = address - 1;
@@ -69,8 +69,8 @@ class GroupMemory {
     if (offset < first.bytes) return first.base + offset;
     return rank == rank_ ? arena_->at(offset) : parts_.peers[rank].arena->at(offset);
   }
-  // Before the first use of an address that another rank published in this group: it may lie in a segment of its arena
-  // that this process has not mapped yet, and perhaps cannot map.
+  // Needed before the first use of an address that another rank published in this group: it may lie in a segment of
+  // that rank's arena that this process has not mapped yet. Mapping it may fail.
   Status reach(int rank, Address address) const {
     if (address == kNowhere || (address & kInControl) != 0 || address <= first_[rank].bytes || rank == rank_) return {};
     return parts_.peers[rank].arena->reach(address - 1);
@@ -94,7 +94,7 @@ class GroupMemory {
   ControlLayout layout_;
   std::shared_ptr<SharedArena> arena_;
   HandOver parts_;
-  struct First {  // segment of a rank's arena, as this process maps it
+  struct First {  // the first segment of a rank's arena, as this process maps it
     std::byte* base;
     std::size_t bytes;
   };

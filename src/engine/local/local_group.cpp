@@ -10,20 +10,22 @@
 #include <utility>
 
 #include "base/fault_point.h"
-#include "farewell.h"
+#include "engine/core/drain_timeout.h"
+#include "engine/core/error_text.h"
+#include "engine/core/timing.h"
 #include "plan.h"
 #include "shm/map_shared.h"
 
 namespace lockstep::comm {
 namespace {
 
-// After a failure, how long a call waits for ranks that are inside its tickets.
+// How long a failed call waits for ranks that are inside its tickets.
 constexpr auto kTicketTime = std::chrono::milliseconds(200);
 
-// From here on the way in which inputs are copied into control memory matters.
+// From this size on it matters how inputs are copied into control memory.
 constexpr std::size_t kJudgedBytes = 4096;
 
-// A rank that has seen everyone arrive leaves the others' tickets to them for a moment: they are just about to begin.
+// When all ranks have posted, a rank does not take the others' tickets at once: they are about to begin them.
 constexpr int kSpinsBeforeHelp = 30;
 
 }  // namespace
@@ -85,7 +87,7 @@ Status LocalGroup::post(Collective& collective, Deadline deadline) {
   for (;;) {
     LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
     MutexLock lock(mutex_);
-    if (!admitted()) continue;  // another thread took the place
+    if (!admitted()) continue;  // another thread took the slot
     pending_.push_back(&collective);
     Status posted = collective.post(next_sequence());
     if (!posted.ok()) {
@@ -114,7 +116,7 @@ void LocalGroup::reap() {
   std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
   if (const std::uint64_t before = mine.load(std::memory_order_relaxed); before != completed) {
     mine.store(completed, std::memory_order_seq_cst);
-    // Somebody may wait for a free slot.
+    // A rank may be waiting for a free slot.
     if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
   if (started_.empty()) return;
@@ -130,9 +132,9 @@ void LocalGroup::reap() {
 }
 
 void LocalGroup::forget(Collective& collective) {
-  Farewell farewell(kTicketTime);
+  DrainTimeout drain(kTicketTime);
   const bool stuck = stuck_.load(std::memory_order_relaxed);
-  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : farewell.left()));
+  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : drain.remaining()));
   MutexLock lock(mutex_);
   std::erase(pending_, &collective);
   if (quiet) return;
@@ -152,7 +154,7 @@ Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
       [&](bool expired) { return check(collective, expired, watch); });
 }
 
-// The usual case: nothing else is under way and the others are there within microseconds.
+// The usual case: nothing else is under way and the other ranks post within microseconds.
 bool LocalGroup::finish_at_once(Collective& collective) {
   MutexLock lock(mutex_);
   if (pending_.size() != 1 || !mailbox_.idle()) return false;
@@ -174,11 +176,11 @@ Status LocalGroup::run(const RequestView& request, Deadline deadline) {
     if (run_small(small, request, collective)) return {};
     if (collective) return finish(*collective, deadline);
   }
-  return run_at_length(request.copy(), deadline);
+  return run_general(request.copy(), deadline);
 }
 
-Status LocalGroup::run_at_length(Request request, Deadline deadline) {
-  Collective collective(memory_, waiting_, std::move(request), Conduct::kStays);
+Status LocalGroup::run_general(Request request, Deadline deadline) {
+  Collective collective(memory_, waiting_, std::move(request), Caller::kBlocks);
   LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
   if (finish_at_once(collective)) return collective.status();
   return finish(collective, deadline);
@@ -200,7 +202,7 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
     return wait_until(
         waiting_, deadline, [] { return -1; }, step, [&](bool expired) { return check(collective, expired, watch); });
   };
-  // Earlier operations first: every rank streams in the order of the numbers.
+  // Earlier operations first: every rank streams in the order of the sequence numbers.
   LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
     MutexLock lock(mutex_);
     if (pending_.front() == &collective) return true;
@@ -219,12 +221,12 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
   return status;
 }
 
-// The usual case touches nothing but this rank's line and payload and those of the others.
+// The usual case touches only the posts and payloads of the ranks.
 bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
   MutexLock lock(mutex_);
   if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
   const std::uint64_t sequence = next_sequence();
-  // What is smaller goes well either way; no clock is asked for it.
+  // For smaller inputs both ways cost the same, and reading the clock would cost more.
   const bool judged = call.bytes() >= kJudgedBytes;
   const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
   const bool large = call.bytes() > Communicator::kInlineBytes;
@@ -249,8 +251,8 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
     reap();
     return true;
   }
-  // Still under the lock: nobody may take the number for completed.
-  collective.emplace(memory_, waiting_, request.copy(), Conduct::kStays);
+  // Still under the lock: else reap() could publish this number as completed.
+  collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
   collective->adopt_small(sequence);
   pending_.push_back(&*collective);
   return false;
@@ -258,15 +260,15 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
 
 Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive, Deadline admission) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto operation,
-                            launch(std::move(request), std::move(keep_alive), Conduct::kLeaves, admission));
+                            launch(std::move(request), std::move(keep_alive), Caller::kGoesOn, admission));
   return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Conduct conduct,
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller,
                                                            Deadline admission) {
   auto operation = std::make_shared<LocalOperation>(shared_from_this());
   operation->keep_alive = std::move(keep_alive);
-  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), conduct);
+  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), caller);
   LOCKSTEP_RETURN_IF_ERROR(post(*operation->collective, admission));
   MutexLock lock(mutex_);
   started_.push_back(operation);
@@ -344,7 +346,7 @@ Status LocalGroup::wait(Operation::State& state, Deadline deadline) {
   return status;
 }
 
-// A transfer that has failed; what comes for it later is not delivered.
+// Ends a transfer that has failed: a message that comes for it later is not delivered.
 Status LocalGroup::withdraw(LocalOperation& operation, Status status) {
   MutexLock lock(mutex_);
   if (operation.over.load(std::memory_order_relaxed)) return operation.status;
@@ -367,17 +369,17 @@ bool LocalGroup::test_locally(LocalOperation& operation) {
 bool LocalGroup::test(Operation::State& state) {
   auto& operation = static_cast<LocalOperation&>(state);
   if (test_locally(operation)) return true;
-  look_after(operation);
+  check_while_testing(operation);
   GroupRegistry::of_process().progress_others(*this);
   return waiting_.aborted();
 }
 
-// Who polls for ever must learn of deaths too.
-void LocalGroup::look_after(LocalOperation& operation) {
+// A caller that only tests must learn of deaths too.
+void LocalGroup::check_while_testing(LocalOperation& operation) {
   Watch watch;
   {
     MutexLock lock(mutex_);
-    if (watch.checked - operation.watch.checked < Waiting::kCheckEvery) return;
+    if (watch.checked - operation.watch.checked < kCheckEvery) return;
     operation.watch.checked = watch.checked;
     watch = operation.watch;
   }
@@ -405,13 +407,14 @@ bool LocalGroup::try_progress() {
   return started_.size() < started;
 }
 
-// An operation that this rank leaves behind.
+// Ends an operation that is under way when this rank leaves.
 void LocalGroup::end_orphan(LocalOperation& operation) {
   const bool used = operation.collective != nullptr || mailbox_in_use(operation.transfer);
   if (used && !waiting_.aborted()) {
-    const std::string what = operation.collective ? describe(*operation.collective) : describe(operation.transfer);
+    const std::string what =
+        operation.collective ? describe(*operation.collective) : comm::describe(operation.transfer, names());
     const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), what);
-    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.last_words(memory_.rank()), how));
+    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(memory_.rank()), how));
   }
   if (operation.collective) {
     forget(*operation.collective);
@@ -429,19 +432,19 @@ bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
   return mailbox_.in_flight(transfer);
 }
 
-// What only needs the last touch of others gets a moment for it. After that nobody may use this rank's buffers any
-// more, so whoever still could is told: the group breaks.
+// Operations that all ranks have called get a moment to finish. After that no rank may use this rank's buffers. If some
+// rank still could, the group breaks.
 void LocalGroup::close() {
   LOCKSTEP_FAULT_POINT("leave: begun");
   GroupRegistry::of_process().remove(*this);
-  Farewell farewell;
+  DrainTimeout drain;
   std::vector<std::shared_ptr<LocalOperation>> orphans;
   for (;;) {
     MutexLock lock(mutex_);
     advance_all(/*help=*/true);
     const bool wait = std::any_of(pending_.begin(), pending_.end(),
                                   [](const Collective* collective) { return collective->missing() < 0; });
-    if (wait && !waiting_.aborted() && farewell.may_wait()) {
+    if (wait && !waiting_.aborted() && drain.may_wait()) {
       std::this_thread::yield();
       continue;
     }

@@ -1,5 +1,5 @@
-// LocalGroup: the engine for ranks that share a machine. It owns the group's memory, gives collectives their numbers,
-// and progresses everything that is under way. docs/collectives.md describes the whole.
+// LocalGroup: the engine for ranks that share a machine. It owns the group's memory, numbers the collectives, and
+// progresses everything that is under way. docs/collectives.md describes how it works.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct LocalOperation final : Operation::State {
 
 class LocalGroup final : public Group, public std::enable_shared_from_this<LocalGroup> {
  public:
-  // Collective: the ranks hand one another their memory.
+  // Collective: the ranks give one another access to their memory.
   static Result<std::shared_ptr<LocalGroup>> create(Store& store, const CommunicatorOptions& options,
                                                     Deadline deadline);
 
@@ -45,7 +45,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void progress() override;
   bool try_progress() override;
   void abort(const std::string& reason) override {
-    waiting_.abort(ErrorCode::kAborted, caused(waiting_.last_words(memory_.rank()), reason));
+    waiting_.abort(ErrorCode::kAborted, caused(waiting_.known_cause(memory_.rank()), reason));
   }
   Status health() const override { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
   Failure failure() const override;
@@ -53,15 +53,15 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   std::vector<int> absent(std::uint64_t sequence) const override;
   void close() override;
 
-  // For a HierarchicalGroup, which moves more than one group while it waits, and looks for deaths itself.
-  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Conduct conduct,
+  // For a HierarchicalGroup, which progresses several groups while it waits, and looks for deaths itself.
+  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Caller caller,
                                                  Deadline admission);
   Result<std::shared_ptr<LocalOperation>> launch(Transfer transfer, KeepAlive keep_alive);
-  // As test(), of this group alone.
+  // Like test(), but progresses this group alone.
   bool test_locally(LocalOperation& operation);
-  // Takes in what others have sent.
+  // Takes in messages that have arrived.
   void progress_messages();
-  // Receives a message that has arrived; false when there is none that matches.
+  // Receives a message that has arrived; false if none matches.
   bool try_receive(Transfer& transfer);
 
   const GroupMemory& memory() const { return memory_; }
@@ -70,36 +70,37 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
  private:
   LocalGroup(const CommunicatorOptions& options, HandOver parts);
 
-  // Waits until the next number may be used: its slot is free on every rank.
+  // Waits until the slot of the next sequence number is free on every rank.
   Status admit(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   bool admitted() LOCKSTEP_REQUIRES(mutex_);
   Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Status run_at_length(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  // True: over. Else `collective` goes on with it, or is empty where it has not begun.
+  Status run_general(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  // True: the operation is over. Else `collective` continues it, or is empty if it has not begun.
   bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
       LOCKSTEP_EXCLUDES(mutex_);
   Status finish(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   bool finish_at_once(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  // Moves everything that is under way; with `help` also what other ranks would do later.
+  // Moves everything that is under way; with `help`, also does tickets of other ranks.
   void advance_all(bool help) LOCKSTEP_REQUIRES(mutex_);
+  // Removes operations that are over and publishes how far this rank has come.
   void reap() LOCKSTEP_REQUIRES(mutex_);
-  // After a failure: the caller may use its buffers again.
+  // After a failure: returns once the caller may use its buffers again.
   void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status withdraw(LocalOperation& operation, Status status) LOCKSTEP_EXCLUDES(mutex_);
-  void look_after(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
+  void check_while_testing(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
   void end_orphan(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
   bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 
-  // For waits: why this one cannot succeed any more, after breaking the group; ok while it may.
+  // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
   Status check(const Collective& collective, bool expired, Watch& watch);
   Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
   Status check_admission(bool expired);
   // Breaks the group because a rank is gone: "rank 1 (pid 7) died <when> (last call ...)".
   Status blame(int rank, const std::string& when);
   Status time_out(const Collective& collective, std::chrono::steady_clock::duration idle);
-  // What errors say of ranks, when the time is over.
+  // What the error of a timeout says of the ranks.
   std::vector<int> never_called(std::uint64_t sequence) const;
   std::string list_with_calls(const std::vector<int>& ranks) const;
   std::string cause_among(const std::vector<int>& ranks) const;
@@ -107,12 +108,11 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   std::string who_is_busy(const Collective& collective) const;
   bool behind_in_stream(int rank) const;
   std::string describe(const Collective& collective) const;
-  std::string describe(const Transfer& transfer) const;
   std::string last_call(int rank) const;
 
   const GroupMemory memory_;
   const Waiting waiting_;
-  std::atomic<bool> stuck_{false};  // some rank has stopped inside a ticket: others are not waited for any more
+  std::atomic<bool> stuck_{false};  // a rank has stopped inside a ticket: calls no longer wait for such ranks
 
   Mutex mutex_;
   std::uint64_t admitted_until_ LOCKSTEP_GUARDED_BY(mutex_) = kRing;
@@ -123,7 +123,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   CopyWays small_ways_ LOCKSTEP_GUARDED_BY(mutex_);
   bool payloads_touched_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  // Used by one operation at a time, in the order of their numbers.
+  // These serve one operation at a time, in the order of the sequence numbers.
   StagingRing ring_;
   Stream stream_;
   MoveStream move_stream_;

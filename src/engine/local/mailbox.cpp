@@ -13,15 +13,15 @@
 namespace lockstep::comm {
 namespace {
 
-// Pieces of a pipelined, and how many lie side by side before places are used again.
-constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
-constexpr std::size_t kLargestPiece = std::size_t{128} << 10;
-constexpr std::uint32_t kPiecesAhead = 6;
-// Shorter messages do not tell how best to copy.
+// Chunks of a pipelined send, and how many lie side by side before a place is used again.
+constexpr std::size_t kSmallestChunk = std::size_t{16} << 10;
+constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
+constexpr std::uint32_t kChunksAhead = 6;
+// Shorter messages are not used to choose the way of copying.
 constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
 
-std::uint64_t pieces_of(std::size_t bytes, const PipelinedSend& pipelined) {
-  return (bytes + pipelined.piece_bytes - 1) / pipelined.piece_bytes;
+std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
+  return (bytes + pipelined.chunk_bytes - 1) / pipelined.chunk_bytes;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
                                     [&](const Arrival& candidate) { return matches(transfer, candidate); });
   if (arrival == unexpected_.end()) return false;
   if (which == Which::kWritten && arrival->pipelined != nullptr &&
-      arrival->pipelined->written.load(std::memory_order_acquire) < pieces_of(arrival->bytes, *arrival->pipelined)) {
+      arrival->pipelined->written.load(std::memory_order_acquire) < chunks_of(arrival->bytes, *arrival->pipelined)) {
     return false;
   }
   deliver(transfer, *arrival);
@@ -78,7 +78,7 @@ bool Mailbox::in_flight(const Transfer& transfer) const {
                      [&](const Outgoing& outgoing) { return outgoing.transfer == &transfer; });
 }
 
-bool Mailbox::has_mail() const {
+bool Mailbox::has_arrivals() const {
   for (int source = 0; source < memory_.world(); ++source) {
     const std::uint64_t position = received_[source];
     const Message& message = memory_.message(source, memory_.rank(), position);
@@ -88,7 +88,7 @@ bool Mailbox::has_mail() const {
 }
 
 void Mailbox::progress() {
-  if (!waiting_.aborted()) pass_on();
+  if (!waiting_.aborted()) move_messages();
   for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
     if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
       ++outgoing;
@@ -99,19 +99,19 @@ void Mailbox::progress() {
   }
 }
 
-void Mailbox::pass_on() {
+void Mailbox::move_messages() {
   std::vector<bool> blocked(memory_.world());
   for (auto send = sends_.begin(); send != sends_.end();) {
     const int to = (*send)->peer;
     if (!blocked[to] && try_send(**send)) {
       send = sends_.erase(send);
     } else {
-      blocked[to] = true;  // later messages to the same rank stay behind
+      blocked[to] = true;  // later messages to the same rank must not overtake this one
       ++send;
     }
   }
   for (int source = 0; source < memory_.world(); ++source) fetch_from(source);
-  fetching_.remove_if([&](Fetching& fetching) { return fetch_pieces(fetching); });
+  fetching_.remove_if([&](Fetching& fetching) { return fetch_chunks(fetching); });
 }
 
 bool Mailbox::try_send(Transfer& transfer) {
@@ -136,7 +136,7 @@ bool Mailbox::try_send(Transfer& transfer) {
   message.filled.store(position + 1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("message: sent");
   waiting_.notify(true);
-  if (message.pipelined != kNowhere) write_pieces(transfer.source, message);
+  if (message.pipelined != kNowhere) write_chunks(transfer.source, message);
   return true;
 }
 
@@ -148,7 +148,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
     LOCKSTEP_RETURN_IF_ERROR(open_pipelined_send(outgoing, message, transfer.source.bytes));
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
-    transfer.over = true;  // the caller's buffer is free again as soon as all is written
+    transfer.over = true;  // the caller's buffer is free again once all chunks are written
   } else {
     LOCKSTEP_RETURN_IF_ERROR(outgoing.flag.allocate(memory_.shared_arena(), kLine));
   }
@@ -159,48 +159,48 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   return {};
 }
 
-// The flag lies before the pipelined.
+// One allocation holds the flag and, behind it, the PipelinedSend.
 Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
-  const std::size_t piece = std::clamp(bytes / 4, kSmallestPiece, kLargestPiece) / kLine * kLine;
-  const std::size_t pieces = (bytes + piece - 1) / piece;
-  // A receiver that follows lets a few pieces do, so the other pages are not wanted.
+  const std::size_t chunk = std::clamp(bytes / 4, kSmallestChunk, kLargestChunk) / kLine * kLine;
+  const std::size_t chunks = (bytes + chunk - 1) / chunk;
+  // If the receiver keeps up, a few chunks are enough. The other pages are then never touched.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(
-      outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(PipelinedSend) + pieces * sizeof(std::uint32_t)));
-  auto* const pipelined = new (outgoing.flag.data() + kLine) PipelinedSend{piece, {0}, {0}};
+      outgoing.flag.allocate(memory_.shared_arena(), kLine + sizeof(PipelinedSend) + chunks * sizeof(std::uint32_t)));
+  auto* const pipelined = new (outgoing.flag.data() + kLine) PipelinedSend{chunk, {0}, {0}};
   message.pipelined = memory_.address_in_arena(pipelined);
   return {};
 }
 
-// After the message has been announced, so that the receiver can follow. Never waits for one that stands still.
-void Mailbox::write_pieces(const ConstPiece& source, const Message& message) {
+// Called once the receiver can see the message, so that it can read meanwhile. Does not wait for a receiver that stops.
+void Mailbox::write_chunks(const ConstPiece& source, const Message& message) {
   auto& pipelined = *reinterpret_cast<PipelinedSend*>(memory_.resolve(memory_.rank(), message.pipelined));
   std::byte* const staging = memory_.resolve(memory_.rank(), message.data);
   const auto* const data = static_cast<const std::byte*>(source.data);
-  const std::uint64_t pieces = pieces_of(source.bytes, pipelined);
+  const std::uint64_t chunks = chunks_of(source.bytes, pipelined);
   const bool plain = choice_.way() == CopyWay::kPlain;
   const auto started = std::chrono::steady_clock::now();
-  std::uint64_t reused = 0;  // pieces that others have been written over
+  std::uint64_t reused = 0;  // chunks whose places have been used again
   std::uint32_t places = 0;
-  std::uint64_t stood_at = 0;  // where the receiver was when it was last waited for in vain
-  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+  std::uint64_t stood_at = 0;  // how far the receiver was at the last wait in vain
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     std::uint64_t read = pipelined.read.load(std::memory_order_acquire);
-    if (places >= kPiecesAhead && read > stood_at) {
+    if (places >= kChunksAhead && read > stood_at) {
       for (int spin = 0; read <= reused && spin < waiting_.patience(); ++spin) {
         waiting_.relax();
         read = pipelined.read.load(std::memory_order_acquire);
       }
       if (read <= reused) stood_at = read;
     }
-    const bool reuse = places >= kPiecesAhead && read > reused;
+    const bool reuse = places >= kChunksAhead && read > reused;
     const std::uint32_t place = reuse ? pipelined.places()[reused++] : places++;
-    pipelined.places()[piece] = place;
-    const std::size_t begin = piece * pipelined.piece_bytes;
-    const std::size_t bytes = std::min<std::size_t>(pipelined.piece_bytes, source.bytes - begin);
-    std::byte* const to = staging + place * pipelined.piece_bytes;
+    pipelined.places()[chunk] = place;
+    const std::size_t begin = chunk * pipelined.chunk_bytes;
+    const std::size_t bytes = std::min<std::size_t>(pipelined.chunk_bytes, source.bytes - begin);
+    std::byte* const to = staging + place * pipelined.chunk_bytes;
     plain ? copy_cached(to, data + begin, bytes) : copy_to_readers(to, data + begin, bytes);
-    LOCKSTEP_FAULT_POINT("message: piece written");
-    pipelined.written.store(piece + 1, std::memory_order_seq_cst);
+    LOCKSTEP_FAULT_POINT("message: chunk written");
+    pipelined.written.store(chunk + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
   if (source.bytes < kJudgedBytes) return;
@@ -265,7 +265,7 @@ void Mailbox::deliver(Transfer& receive, const Arrival& arrival) {
                     memory_.roster().name(arrival.from), arrival.tag, receive.target.bytes, arrival.bytes)};
   } else if (arrival.pipelined != nullptr) {
     fetching_.push_back({&receive, arrival});
-    if (fetch_pieces(fetching_.back())) fetching_.pop_back();
+    if (fetch_chunks(fetching_.back())) fetching_.pop_back();
     return;
   } else if (arrival.bytes > 0) {
     const void* data = arrival.data != nullptr ? static_cast<const void*>(arrival.data) : arrival.eager.data();
@@ -274,26 +274,26 @@ void Mailbox::deliver(Transfer& receive, const Arrival& arrival) {
   end_receive(receive, arrival);
 }
 
-// True once there are no more.
-bool Mailbox::fetch_pieces(Fetching& fetching) {
+// True once all chunks have been fetched.
+bool Mailbox::fetch_chunks(Fetching& fetching) {
   const Arrival& arrival = fetching.arrival;
   PipelinedSend& pipelined = *arrival.pipelined;
   auto* const target = static_cast<std::byte*>(fetching.transfer->target.data);
-  const std::uint64_t pieces = pieces_of(arrival.bytes, pipelined);
+  const std::uint64_t chunks = chunks_of(arrival.bytes, pipelined);
   int spins = waiting_.patience();
-  while (fetching.pieces < pieces) {
-    if (pipelined.written.load(std::memory_order_acquire) <= fetching.pieces) {
+  while (fetching.chunks < chunks) {
+    if (pipelined.written.load(std::memory_order_acquire) <= fetching.chunks) {
       if (--spins < 0 || waiting_.aborted()) return false;
       waiting_.relax();
       continue;
     }
-    const std::size_t begin = fetching.pieces * pipelined.piece_bytes;
-    const std::size_t bytes = std::min<std::size_t>(pipelined.piece_bytes, arrival.bytes - begin);
-    const std::byte* const from = arrival.data + pipelined.places()[fetching.pieces] * pipelined.piece_bytes;
+    const std::size_t begin = fetching.chunks * pipelined.chunk_bytes;
+    const std::size_t bytes = std::min<std::size_t>(pipelined.chunk_bytes, arrival.bytes - begin);
+    const std::byte* const from = arrival.data + pipelined.places()[fetching.chunks] * pipelined.chunk_bytes;
     arrival.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
                                    : copy_cached(target + begin, from, bytes);
-    LOCKSTEP_FAULT_POINT("message: piece read");
-    pipelined.read.store(++fetching.pieces, std::memory_order_release);
+    LOCKSTEP_FAULT_POINT("message: chunk read");
+    pipelined.read.store(++fetching.chunks, std::memory_order_release);
     spins = waiting_.patience();
   }
   end_receive(*fetching.transfer, arrival);
@@ -301,7 +301,7 @@ bool Mailbox::fetch_pieces(Fetching& fetching) {
 }
 
 void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
-  // The sender may have taken its memory back meanwhile; it breaks the group before it does.
+  // The sender breaks the group before it takes back its memory. What was read is valid only if that has not happened.
   if (arrival.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
   if (arrival.consumed != nullptr) {
     LOCKSTEP_FAULT_POINT("message: consumed");

@@ -1,9 +1,9 @@
-// Mailbox: point-to-point messages of one rank. Not thread-safe: the Communicator's lock is held around every call.
+// Mailbox: point-to-point messages of one rank. Not thread-safe: the group's lock is held around every call.
 //
-// A small message travels inside the channel entry; a large one stays in the sender's arena, is copied once by the
-// receiver, and the receiver says so in a flag beside it. From private memory it comes there in pieces, which the
-// receiver may fetch meanwhile (PipelinedSend, control.h). Messages that nobody has asked for yet are taken out of the
-// channel, so an unmatched message never blocks the ones behind it.
+// A small message travels inside an entry of the ring between two ranks. A large one stays in the sender's arena: the
+// receiver copies it and then sets a flag. If it lies in private memory, the sender first copies it to its arena in
+// chunks, and the receiver fetches these meanwhile (PipelinedSend, control.h). Messages without a receive are taken out
+// of the ring, so an unmatched message never blocks the ones behind it.
 #pragma once
 
 #include <deque>
@@ -22,22 +22,21 @@ namespace lockstep::comm {
 class Mailbox {
  public:
   Mailbox(const GroupMemory& memory, const Waiting& waiting);
-  // What receivers have not copied yet stays readable for them.
+  // Memory that receivers have not copied yet is not freed.
   ~Mailbox();
 
-  // `transfer` must live until it is over or withdrawn.
+  // `transfer` must exist until it is over or withdrawn.
   void start(Transfer& transfer);
   void withdraw(Transfer& transfer);
-  // Receives a message that has arrived; false, and nothing is asked for, when none matches.
+  // Receives a message that has arrived completely. If none matches: false, and no receive is left behind.
   bool try_receive(Transfer& transfer);
   // Whether another rank may still read the memory of this send.
   bool in_flight(const Transfer& transfer) const;
-  // Moves what can be moved without waiting. In a broken group it delivers nothing more: callers whose operations have
-  // failed may have freed their buffers.
+  // Moves what is under way, without waiting. In a broken group it delivers nothing more, because callers whose
+  // operations have failed may have freed their buffers.
   void progress();
-  // Whether progress() may have something to do: for operations of this rank, or for peers who need room in their
-  // rings.
-  bool has_work() const { return !idle() || has_mail(); }
+  // Whether progress() may have something to do: for operations of this rank, or for peers that need room in a ring.
+  bool has_work() const { return !idle() || has_arrivals(); }
   bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
 
  private:
@@ -48,30 +47,30 @@ class Mailbox {
     std::string eager;
     const std::byte* data;  // large: in the sender's arena
     std::atomic<std::uint32_t>* consumed;
-    PipelinedSend* pipelined;  // null: all of it is there
+    PipelinedSend* pipelined;  // null: the whole message is there
   };
-  struct Fetching {  // a receive whose message comes in pieces
+  struct Fetching {  // a receive whose message comes in chunks
     Transfer* transfer;
     Arrival arrival;
-    std::uint64_t pieces = 0;  // fetched
+    std::uint64_t chunks = 0;  // fetched
   };
   struct Outgoing {  // a large message that the receiver has not copied yet
     Staging staging;
     Staging flag;
-    Transfer* transfer;  // null: the sender has gone on
+    Transfer* transfer;  // null: the send is over for its caller
     std::atomic<std::uint32_t>* consumed() const { return reinterpret_cast<std::atomic<std::uint32_t>*>(flag.data()); }
   };
 
-  bool has_mail() const;
-  void pass_on();
+  bool has_arrivals() const;
+  void move_messages();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
   Status open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes);
-  void write_pieces(const ConstPiece& source, const Message& message);
-  bool fetch_pieces(Fetching& fetching);
+  void write_chunks(const ConstPiece& source, const Message& message);
+  bool fetch_chunks(Fetching& fetching);
   void end_receive(Transfer& receive, const Arrival& arrival);
   void fetch_from(int source);
-  enum class Which { kAny, kWritten };  // of the arrivals that match: the first, or it only once it is complete
+  enum class Which { kAny, kWritten };  // the first arrival that matches; the same, if it is complete
   bool take_unexpected(Transfer& transfer, Which which);
   Status reach(int source, const Message& message) const;
   Arrival open(int source, const Message& message) const;
@@ -84,12 +83,12 @@ class Mailbox {
   const Waiting& waiting_;
   std::vector<std::uint64_t> sent_;      // by destination
   std::vector<std::uint64_t> received_;  // by source
-  std::list<Transfer*> sends_;           // waiting for room, in order
-  std::list<Transfer*> receives_;        // in the order in which they were asked for
+  std::list<Transfer*> sends_;           // waiting for room in a ring, in order
+  std::list<Transfer*> receives_;        // in the order of their calls
   std::deque<Arrival> unexpected_;
   std::list<Fetching> fetching_;
   std::list<Outgoing> in_flight_;
-  CopyChoice choice_;  // of writing pipelined sends
+  CopyChoice choice_;  // how pipelined sends are written
 };
 
 }  // namespace lockstep::comm

@@ -13,11 +13,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Small enough that a rank's second-level cache holds what it copies twice, large enough that a meeting costs little.
-constexpr std::size_t kLargestWindow = std::size_t{128} << 10;
-constexpr std::size_t kSmallestWindow = std::size_t{16} << 10;
+// Small enough that data which is copied twice is still in the second-level cache; large enough that a meeting costs
+// little.
+constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
+constexpr std::size_t kSmallestChunk = std::size_t{16} << 10;
 
-// The way of copying is judged by so many bytes of a window at a time.
+// The way of copying is judged each time that this many bytes have passed.
 constexpr std::size_t kJudgedBytes = std::size_t{512} << 10;
 
 bool reduces(Kind kind) {
@@ -26,8 +27,8 @@ bool reduces(Kind kind) {
 
 }  // namespace
 
-// How many windows a rank lays out at a time.
-std::size_t MoveStream::rails(Kind kind) const {
+// For how many ranks a rank lays out data in each chunk; 1 if all get the same.
+std::size_t MoveStream::receivers(Kind kind) const {
   return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
 }
 
@@ -39,13 +40,13 @@ std::size_t MoveStream::longest(const Job& job) const {
   return most;
 }
 
-// At least a few windows, so that they overlap. But with more ranks than cores nothing overlaps, and each meeting costs
-// turns of the cores.
-std::size_t MoveStream::window_bytes(Kind kind, std::size_t longest) const {
-  const std::size_t room = stream_piece_bytes(memory_.world()) / rails(kind) / kLine * kLine;
+// At least a few chunks, so that the ranks overlap. With more ranks than cores they do not overlap, and each meeting
+// costs switches of the cores: then chunks are as large as possible.
+std::size_t MoveStream::chunk_bytes(Kind kind, std::size_t longest) const {
+  const std::size_t room = stream_chunk_bytes(memory_.world()) / receivers(kind) / kLine * kLine;
   if (waiting_.crowded()) return room;
-  const std::size_t most = std::max(kSmallestWindow, kLargestWindow / rails(kind) / kLine * kLine);
-  return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestWindow, most));
+  const std::size_t most = std::max(kSmallestChunk, kLargestChunk / receivers(kind) / kLine * kLine);
+  return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestChunk, most));
 }
 
 Status MoveStream::run(const Request& request, std::uint64_t sequence, const WaitFor& wait_for) {
@@ -54,7 +55,7 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
   job.large_results = job.plan.large_results();
 
   const std::size_t end = longest(job);
-  const std::size_t bytes = window_bytes(request.kind, end);
+  const std::size_t bytes = chunk_bytes(request.kind, end);
   Clock::time_point started = Clock::now();
   std::size_t judged = 0;
   for (std::size_t begin = 0; begin < end; begin += bytes) {
@@ -66,34 +67,34 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
     started = Clock::now();
     judged = 0;
   }
-  // An empty piece: who has laid it out has read everything.
-  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(0, StagingRing::Use::kReads, wait_for));
+  // An empty chunk: a rank that has laid it out has read everything.
+  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(0, StagingRing::Use::kReads, wait_for));
   ring_.lay_out();
   return job.stages ? Status() : ring_.wait_for_everyone(wait_for);
 }
 
-Status MoveStream::pass(const Job& job, Window window, const WaitFor& wait_for) {
+Status MoveStream::pass(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   const Kind kind = job.request.kind;
   const auto use = job.stages ? StagingRing::Use::kWrites : StagingRing::Use::kReads;
-  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(rails(kind) * window.bytes, use, wait_for));
-  if (job.stages) lay_out(job, window);
+  LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(receivers(kind) * chunk.bytes, use, wait_for));
+  if (job.stages) lay_out(job, chunk);
   ring_.lay_out();
-  return reduces(kind) ? reduce_all(job, window, wait_for) : fetch_all(job, window, wait_for);
+  return reduces(kind) ? reduce_all(job, chunk, wait_for) : fetch_all(job, chunk, wait_for);
 }
 
-// Where `from` lays out what `to` is to get.
-std::byte* MoveStream::rail(int from, int to, Kind kind, Window window) const {
+// The place where `from` lays out data for `to`.
+std::byte* MoveStream::staged_at(int from, int to, Kind kind, Chunk chunk) const {
   const int index = !lists_inputs(kind) ? 0 : to < from ? to : to - 1;
-  return ring_.of(from) + index * window.bytes;
+  return ring_.of(from) + index * chunk.bytes;
 }
 
-void MoveStream::lay_out(const Job& job, Window window) const {
+void MoveStream::lay_out(const Job& job, Chunk chunk) const {
   const int me = memory_.rank();
   const auto stage = [&](int to, const ConstPiece& piece) {
-    if (piece.bytes <= window.begin) return;
-    const auto* const from = static_cast<const std::byte*>(piece.data) + window.begin;
-    const std::size_t bytes = std::min(window.bytes, piece.bytes - window.begin);
-    std::byte* const place = rail(me, to, job.request.kind, window);
+    if (piece.bytes <= chunk.begin) return;
+    const auto* const from = static_cast<const std::byte*>(piece.data) + chunk.begin;
+    const std::size_t bytes = std::min(chunk.bytes, piece.bytes - chunk.begin);
+    std::byte* const place = staged_at(me, to, job.request.kind, chunk);
     way_ == CopyWay::kPlain ? copy_cached(place, from, bytes) : copy_to_readers(place, from, bytes);
   };
   if (!lists_inputs(job.request.kind)) return stage(me, job.request.input);
@@ -102,48 +103,48 @@ void MoveStream::lay_out(const Job& job, Window window) const {
   }
 }
 
-const std::byte* MoveStream::source(const Job& job, Window window, int from) const {
+const std::byte* MoveStream::source(const Job& job, Chunk chunk, int from) const {
   const int me = memory_.rank();
   const Request& request = job.request;
   if (from == me) {
     const ConstPiece& own = lists_inputs(request.kind) ? request.inputs[me] : request.input;
-    return static_cast<const std::byte*>(own.data) + window.begin;
+    return static_cast<const std::byte*>(own.data) + chunk.begin;
   }
   const std::byte* const shared = job.plan.sent(from, me).data;
-  return shared != nullptr ? shared + window.begin : rail(from, me, request.kind, window);
+  return shared != nullptr ? shared + chunk.begin : staged_at(from, me, request.kind, chunk);
 }
 
-Status MoveStream::fetch_all(const Job& job, Window window, const WaitFor& wait_for) {
+Status MoveStream::fetch_all(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   const int me = memory_.rank();
   for (int step = 0; step < memory_.world(); ++step) {
     const int from = (me + step) % memory_.world();
-    if (job.plan.sent_bytes(from, me) <= window.begin) continue;
+    if (job.plan.sent_bytes(from, me) <= chunk.begin) continue;
     if (from != me) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
-    fetch(job, window, from);
+    fetch(job, chunk, from);
   }
   return {};
 }
 
-void MoveStream::fetch(const Job& job, Window window, int from) const {
+void MoveStream::fetch(const Job& job, Chunk chunk, int from) const {
   const Piece& whole = lists_outputs(job.request.kind) ? job.request.outputs[from] : job.request.output;
-  auto* const to = static_cast<std::byte*>(whole.data) + window.begin;
-  const std::byte* const data = source(job, window, from);
-  const std::size_t bytes = std::min(window.bytes, whole.bytes - window.begin);
+  auto* const to = static_cast<std::byte*>(whole.data) + chunk.begin;
+  const std::byte* const data = source(job, chunk, from);
+  const std::size_t bytes = std::min(chunk.bytes, whole.bytes - chunk.begin);
   LOCKSTEP_FAULT_POINT("stream: fetch");
   if (to == data) return;
   job.large_results ? copy_past_caches(to, data, bytes) : copy_cached(to, data, bytes);
 }
 
-Status MoveStream::reduce_all(const Job& job, Window window, const WaitFor& wait_for) {
+Status MoveStream::reduce_all(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   const Request& request = job.request;
-  if (request.output.bytes <= window.begin) return {};
+  if (request.output.bytes <= chunk.begin) return {};
   inputs_.clear();
   for (int from = 0; from < memory_.world(); ++from) {
     if (from != memory_.rank()) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
-    inputs_.push_back(source(job, window, from));
+    inputs_.push_back(source(job, chunk, from));
   }
-  auto* const result = static_cast<std::byte*>(request.output.data) + window.begin;
-  const std::size_t bytes = std::min(window.bytes, request.output.bytes - window.begin);
+  auto* const result = static_cast<std::byte*>(request.output.data) + chunk.begin;
+  const std::size_t bytes = std::min(chunk.bytes, request.output.bytes - chunk.begin);
   const Reduction reduction{request.type, request.op, request.factor};
   const std::size_t count = bytes / size_of(request.type);
   job.large_results ? reduce_past_caches(reduction, inputs_, result, count)

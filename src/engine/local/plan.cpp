@@ -1,11 +1,9 @@
 #include "plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
 
 #include "base/fault_point.h"
+#include "engine/core/error_text.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
 #include "reduce/large_reduce.h"
@@ -25,55 +23,6 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
 Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
     : memory_(memory), sequence_(sequence), kind_(own().kind) {
   for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
-}
-
-Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
-  std::map<std::string, std::string> ranks_by_call;
-  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-    std::string& ranks = ranks_by_call[calls[rank]];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", names.ranks.number(static_cast<int>(rank)));
-  }
-  std::string text;
-  for (const auto& [call, ranks] : ranks_by_call)
-    text += fmt::format("{}rank(s) {}{} {}", text.empty() ? "" : "; ", ranks, names.ranks.suffix(), call);
-  return {ErrorCode::kMismatch,
-          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
-                      "same calls with the same sizes, in the same order",
-                      names.group, sequence, text)};
-}
-
-std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
-  const auto* const text = reinterpret_cast<const char*>(reason);
-  const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
-  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
-}
-
-namespace {
-
-std::string describe_one(const Post& post, const Roster& ranks) {
-  std::string name = to_string(post.kind);
-  const std::string op = post.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(post.op), post.factor)
-                                                         : std::string(to_string(post.op));
-  switch (post.kind) {
-    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, post.count, to_string(post.type), op);
-    case Kind::kReduce:
-      return fmt::format("{} of {} {} ({}) to {}", name, post.count, to_string(post.type), op, ranks.name(post.root));
-    case Kind::kBroadcast:
-      return fmt::format("{} of {} bytes of {} from {}", name, post.count, to_string(post.type), ranks.name(post.root));
-    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, to_string(post.type), op);
-    case Kind::kGather: return fmt::format("{} of {} to {}", name, to_string(post.type), ranks.name(post.root));
-    case Kind::kScatter: return fmt::format("{} of {} from {}", name, to_string(post.type), ranks.name(post.root));
-    case Kind::kAllGather:
-    case Kind::kAllToAll: return fmt::format("{} of {}", name, to_string(post.type));
-    default: return name;
-  }
-}
-
-}  // namespace
-
-std::string Plan::describe(const Post& post, const Roster& ranks) {
-  const std::string list = post.list > 1 ? fmt::format(" in a list of {}", post.list) : std::string();
-  return describe_one(post, ranks) + list;
 }
 
 bool Plan::lists_agree() const {
@@ -100,7 +49,7 @@ Status Plan::agreement() const {
     const Post& theirs = post(rank);
     const bool refused = theirs.kind == Kind::kRefusal;
     calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
-                            : "called " + describe(theirs, memory_.roster()));
+                            : "called " + describe(terms_of(theirs), memory_.roster()));
   }
   return disagreement({memory_.name(), memory_.roster()}, sequence_, calls);
 }
@@ -113,12 +62,7 @@ Status Plan::check_sizes() const {
       const std::size_t sends = sent_bytes(from, to);
       const std::size_t wants = wanted_bytes(to, from);
       if (sends == wants) continue;
-      return {
-          ErrorCode::kMismatch,
-          fmt::format(
-              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
-              memory_.name(), sequence_, to_string(kind_), memory_.roster().name(to), wants,
-              memory_.roster().name(from), sends)};
+      return disagreement({memory_.name(), memory_.roster()}, sequence_, kind_, {from, to, sends, wants});
     }
   }
   return {};
@@ -140,7 +84,7 @@ Status Plan::reach() const {
   return {};
 }
 
-// With tiny inputs, sizes follow from the count.
+// With a tiny input, sizes follow from the count.
 std::size_t Plan::input_bytes(const Post& post) const {
   return (post.flags & kTiny) != 0 ? post.count * (has_lists(kind_) ? 1 : unit_of(kind_, post.type)) : post.input_bytes;
 }
@@ -198,7 +142,7 @@ Plan::Part Plan::wanted_at(int to, int from, const Outputs& outputs) const {
   return part;
 }
 
-// The result of all-reduce lies in lines that have just been read.
+// Not for all-reduce: its result goes to cache lines that have just been read.
 bool Plan::large_results() const {
   if (kind_ == Kind::kAllReduce) return false;
   std::size_t sum = 0;
@@ -212,7 +156,7 @@ bool Plan::large_results() const {
   return sum >= kLargeResults;
 }
 
-// A whole number of cache lines, and so of elements.
+// A whole number of cache lines, and therefore of elements.
 std::size_t Plan::ticket_bytes() const {
   return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
 }
@@ -224,7 +168,7 @@ bool Plan::shared(int owner) const {
   return (post(writer).flags & kPrivateOutput) == 0;
 }
 
-// A private result is its owner's work alone.
+// Only its owner can write a private result.
 int Plan::workers(int& first) const {
   first = kind_ == Kind::kReduce ? own().root : memory_.rank();
   if (!shared(first)) return 1;
@@ -232,7 +176,7 @@ int Plan::workers(int& first) const {
   return memory_.world();
 }
 
-// Tickets of equal size, as many for each worker, whole cache lines.
+// Tickets have equal sizes of whole cache lines, and each worker has the same number of them.
 std::size_t Plan::ticket_elements(int workers) const {
   const std::size_t element = size_of(own().type);
   const std::size_t each = std::max<std::size_t>(1, ceil_divide(total_bytes(), workers * ticket_bytes()));
@@ -260,9 +204,9 @@ void Plan::execute(int owner, std::uint64_t ticket, const Outputs& outputs, Scra
   LOCKSTEP_FAULT_POINT("ticket: begun");
   if (!reduces()) return execute_move(owner, ticket, outputs);
   if (kind_ == Kind::kReduceScatter) return execute_reduce_scatter(owner, ticket, outputs, scratch);
-  // Each worker's tickets lie side by side and are done upwards: a prefetcher runs past the end of a ticket, and lines
-  // that it fetches from what another core is about to write cost both of them (half the bandwidth, dealt out in
-  // turns).
+  // Each worker's tickets lie side by side and are done upwards, because a prefetcher reads past the end of a ticket.
+  // If tickets of the workers alternated, it would fetch lines that another core is about to write. That costs half the
+  // bandwidth.
   int first = 0;
   const int count = workers(first);
   const std::size_t step = ticket_elements(count);

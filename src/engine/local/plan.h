@@ -1,9 +1,9 @@
-// Plan: how the work of a collective is cut into tickets, seen the same way by every rank.
+// Plan: how the work of a collective is cut into tickets. Every rank computes the same plan.
 //
-// Every ticket has an owner. Of a reduction, each rank owns a contiguous slice; of a movement, a rank owns
-// those of what it receives. A ticket is at most kTicketBytes. Any rank may do any ticket whose output is shared; a
-// private output can only be filled by its owner. Pure functions of the posts; nothing here waits or writes control
-// memory.
+// Every ticket has an owner. In a reduction each rank owns one contiguous slice. In an operation that only moves data,
+// a rank owns the tickets of the data that it receives. A ticket is at most kTicketBytes. Any rank may do a ticket with
+// a shared output; only the owner can fill a private output. All methods depend on the posts alone. They neither wait
+// nor write control memory.
 #pragma once
 
 #include "collective.h"
@@ -12,44 +12,38 @@
 namespace lockstep::comm {
 
 struct Outputs {
-  const Request* own = nullptr;  // where those of this rank are, when others cannot see them
+  const Request* own = nullptr;  // this rank's request, if its outputs are private
   bool large = false;            // Plan::large_results()
 };
 
-// "could not take part: ...", from the input of a kRefusal.
-std::string describe_refusal(const std::byte* reason, std::size_t bytes);
-
-// kMismatch: which ranks did what. `calls` has that in words, by rank.
-Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls);
-
 class Plan {
  public:
-  // Once all ranks have posted.
+  // All ranks must have posted.
   Plan(const GroupMemory& memory, std::uint64_t sequence);
 
-  // Ok when all ranks asked for the same; else who asked for what. The same text on every rank.
+  // Ok if all ranks asked for the same; else which rank asked for what, with the same text on every rank.
   Status agreement() const;
-  // If not, the ranks are out of step from here on.
+  // If they differ, the ranks no longer make the same sequence of calls.
   bool lists_agree() const;
 
-  // Maps what this process has not seen yet of the memory that the ranks have named; before anything else is done
-  // there.
+  // Maps those segments of the ranks' buffers that this process has not mapped yet. Call it before any other use of the
+  // buffers.
   Status reach() const;
 
-  // All inputs are in control memory: each rank makes its own result, and waits for nobody's work.
+  // All inputs are in control memory: each rank makes its own result, and waits for no other rank's work.
   bool inlined() const { return inlined_; }
-  // What a rank knows beforehand to be inlined by all.
+  // Whether a rank knows beforehand that all ranks inline their inputs.
   static bool is_one_shot(Kind kind, std::size_t bytes) {
     return (kind == Kind::kAllReduce || kind == Kind::kReduce) && bytes <= Communicator::kInlineBytes;
   }
 
-  // The same of results of `total` bytes that are only fetched.
+  // The same for operations without reduction, whose results have `total` bytes.
   static bool is_fetched(Kind kind, std::size_t total) {
     const bool follows = kind == Kind::kBroadcast || kind == Kind::kAllGather || kind == Kind::kGather;
     return follows && total <= Communicator::kInlineBytes;
   }
 
-  // Whether results are better written past the caches (copy.h).
+  // Whether results should be written past the caches (copy.h).
   bool large_results() const;
 
   std::uint64_t tickets(int owner) const;
@@ -61,13 +55,10 @@ class Plan {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
-  // What `from` sends to `to`; nowhere if `to` cannot see it, empty when nothing passes between them.
+  // What `from` sends to `to`. Null data: `to` cannot see it. No bytes: nothing passes between them.
   Part sent(int from, int to) const;
-  // Its size alone, as addresses may yet change.
+  // Only its size, which is valid before late staging has set the addresses.
   std::size_t sent_bytes(int from, int to) const;
-
-  // For messages: "all_reduce of 10 float32 (sum)".
-  static std::string describe(const Post& post, const Roster& ranks);
 
  private:
   struct Range {
@@ -81,14 +72,14 @@ class Plan {
   std::size_t ticket_bytes() const;
   bool reduces() const { return kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter; }
 
-  // Where `to` wants what comes from `from`.
+  // Where `to` wants the data that comes from `from`.
   Part wanted(int to, int from) const;
   std::size_t wanted_bytes(int to, int from) const;
-  // Of the one input or output of `post`.
+  // The size of the single input or output of `post`.
   std::size_t input_bytes(const Post& post) const;
   std::size_t output_bytes(const Post& post) const;
   Part wanted_at(int to, int from, const Outputs& outputs) const;
-  // Of kAllReduce and kReduce: among how many ranks the elements are shared out, and which is the first of them.
+  // For kAllReduce and kReduce: how many ranks share the elements, and the first of these ranks.
   int workers(int& first) const;
   std::size_t ticket_elements(int workers) const;
   Status check_sizes() const;

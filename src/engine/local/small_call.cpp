@@ -56,7 +56,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     post.input_bytes = request_.input.bytes;
     post.output_bytes = request_.output.bytes;
   }
-  // For the long way, should the ranks not agree.
+  // Collective needs these if the ranks do not agree.
   PieceEntry* const table = memory_.pieces(me, sequence);
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
     table[i].input = dense > 0 ? memory_.address_in_control(place + i * inline_stride(piece_, tiny)) : kNowhere;
@@ -66,7 +66,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     table[i].output = kNowhere;
     table[i].output_bytes = piece_;
   }
-  memory_.state(me).current.store(sequence << 8 | static_cast<std::uint64_t>(request_.kind), std::memory_order_relaxed);
+  memory_.state(me).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
   LOCKSTEP_FAULT_POINT("small: written");
   post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("small: posted");

@@ -1,7 +1,7 @@
-// A small operation, in one meeting: each rank copies its inputs into control memory with its post, and who has seen
-// every post fetches or reduces its own result. Nothing is claimed, and nobody waits for anybody's work.
+// SmallCall: a small operation in one meeting. Each rank copies its inputs into control memory and posts. A rank that
+// has seen all posts fetches or reduces its own result. No ticket is claimed, and no rank waits for another's work.
 //
-// Used by a rank that blocks. Others post by Collective; their posts serve just as well if they say kInlined.
+// It is used by ranks that block. Other ranks post through Collective; their posts fit if they have kInlined.
 #pragma once
 
 #include "collective.h"
@@ -12,7 +12,7 @@
 
 namespace lockstep::comm {
 
-// How far apart inline pieces of `bytes` lie.
+// The distance between inline pieces of `bytes`.
 inline std::size_t inline_stride(std::size_t bytes, bool tiny) {
   constexpr std::size_t kAlignment = 16;
   return tiny ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -20,17 +20,17 @@ inline std::size_t inline_stride(std::size_t bytes, bool tiny) {
 
 class SmallCall {
  public:
-  // `request` has been validated, and outlives this.
+  // `request` has been validated, and must outlive this object.
   SmallCall(const GroupMemory& memory, const RequestView& request);
 
-  // Whether it can be done this way, as far as this rank can tell.
+  // Whether the request can be done this way, as far as this rank can tell.
   bool fits() const { return fits_; }
-  // Bytes that this rank copies, or fetches if that is more.
+  // The bytes that this rank copies or fetches, whichever is more.
   std::size_t bytes() const { return bytes_; }
   void post(const Waiting& waiting, std::uint64_t sequence, CopyWay way);
-  // Whether a rank that has posted asks for the same and has inlined its inputs. If not: the long way finds out why.
+  // Whether another rank's post asks for the same and has its inputs inlined. If not, Collective finds out why.
   bool agrees(const Post& theirs) const;
-  // Once all ranks have posted and agree.
+  // All ranks must have posted and agree.
   void fetch(Scratch& scratch) const;
 
  private:

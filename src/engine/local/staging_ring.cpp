@@ -9,12 +9,12 @@
 namespace lockstep::comm {
 
 StagingRing::StagingRing(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), bytes_(kStreamPieces * stream_piece_bytes(memory.world())) {}
+    : memory_(memory), waiting_(waiting), bytes_(kStreamChunks * stream_chunk_bytes(memory.world())) {}
 
-Status StagingRing::begin_piece(std::size_t bytes, Use use, const WaitFor& wait_for) {
+Status StagingRing::begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_for) {
   if (!std::exchange(touched_, true)) populate({memory_.stream(0), memory_.world() * bytes_});
-  // Never where the piece before lies: that one begins at most a piece before `next_place_`, and at the start only the
-  // last third can be left.
+  // This is never the place of the chunk before. That chunk begins at most one chunk before `next_place_`; and when
+  // places start again at 0, it lies in the last two thirds.
   place_ = next_place_ + bytes > bytes_ ? 0 : next_place_;
   const std::size_t end = place_ + bytes;
   next_place_ = (end + kLine - 1) / kLine * kLine;
@@ -41,8 +41,8 @@ void StagingRing::lay_out() {
   waiting_.notify(true);
 }
 
-// All ranks are there and copying, so the core is kept for longer than elsewhere: who yields it to another program gets
-// it back after milliseconds.
+// All ranks are inside the call and copying, so this wait spins for longer than others: a core that is yielded to
+// another program comes back only after milliseconds.
 template <typename Reached>
 Status StagingRing::wait(Reached reached, const WaitFor& wait_for) const {
   for (int i = 0; i < waiting_.patience(); ++i) {

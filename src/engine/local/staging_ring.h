@@ -1,8 +1,9 @@
-// The staging through which streams pass private data: an area a rank, and how far each rank has come.
+// StagingRing: the staging through which streams pass private data. Each rank has one area of it, and a counter of how
+// far it has come.
 //
-// Data passes in pieces, numbered alike on every rank; a piece has the same place in the staging of all. A rank has
-// "laid out" a piece when its part of it is in its staging, and by then it is done with all pieces before: so a place
-// may be written again once all ranks have laid out the piece after the one that was there.
+// Data passes in chunks, with the same numbers and places on every rank. A rank has "laid out" a chunk when its part of
+// it is in its staging. By then it has finished with all earlier chunks. So a place may be written again once all ranks
+// have laid out the chunk after the one that was there.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,19 @@ namespace lockstep::comm {
 
 class StagingRing {
  public:
-  // `wait_for(awaited)` waits as the Communicator does: deadline, abort and deaths included.
+  // `wait_for(step)` repeats `step` until it returns true, the deadline passes, or the group breaks.
   using Step = std::function<bool()>;
   using WaitFor = std::function<Status(const Step&)>;
 
   StagingRing(const GroupMemory& memory, const Waiting& waiting);
 
-  // The next piece, of at most stream_piece_bytes(), which every rank begins. With `writes`, waits for its place.
+  // Every rank begins the next chunk, of at most stream_chunk_bytes(). With kWrites, waits until its place is free.
   enum class Use { kReads, kWrites };
-  Status begin_piece(std::size_t bytes, Use use, const WaitFor& wait_for);
-  // Of the piece at hand.
+  Status begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_for);
+  // The current chunk: its number, and its place in the staging of `rank`.
   std::uint64_t number() const { return number_; }
   std::byte* of(int rank) const { return memory_.stream(rank) + place_; }
-  void lay_out();  // this rank's part is there
+  void lay_out();  // this rank's part of the chunk is there
   Status wait_for_rank(int rank, const WaitFor& wait_for) const;
   Status wait_for_everyone(const WaitFor& wait_for);
 
@@ -48,10 +49,10 @@ class StagingRing {
   const std::size_t bytes_;
   bool touched_ = false;
   std::uint64_t number_ = 0;
-  std::uint64_t common_ = 0;  // pieces that all ranks are known to have laid out
+  std::uint64_t common_ = 0;  // all ranks have laid out the chunks up to this one
   std::size_t place_ = 0;
   std::size_t next_place_ = 0;
-  std::deque<Used> used_;  // places that may still be read, oldest first
+  std::deque<Used> used_;  // places that other ranks may still read, oldest first
 };
 
 }  // namespace lockstep::comm

@@ -12,17 +12,17 @@
 namespace lockstep::comm {
 namespace {
 
-// Together the staging of a rank is larger than its second-level cache, as it must be (see stream.h). With more than
-// two ranks a piece is larger, since each costs two meetings.
-constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
-constexpr std::size_t kPieceBytesManyRanks = std::size_t{1} << 20;
+// Three chunks are larger than a second-level cache, as they must be (see stream.h). With more than two ranks a chunk
+// is larger, because each costs two meetings.
+constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
+constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;
 
-// Up to here a second meeting costs more than reducing everything twice.
-constexpr std::size_t kSmallPieceBytes = std::size_t{32} << 10;
-// And a smaller reduce is sooner done by its root alone.
+// Up to this size a second meeting costs more than reducing everything on both ranks.
+constexpr std::size_t kSmallChunkBytes = std::size_t{32} << 10;
+// Below this size the root alone is faster with a reduce.
 constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
 
-// The time between start (or construction) and stop, added up.
+// Adds up the times between start (or construction) and stop.
 class Stopwatch {
  public:
   void start() { start_ = Clock::now(); }
@@ -37,8 +37,8 @@ class Stopwatch {
 
 }  // namespace
 
-std::size_t stream_piece_bytes(int world) {
-  return world > 2 ? kPieceBytesManyRanks : kPieceBytes;
+std::size_t stream_chunk_bytes(int world) {
+  return world > 2 ? kChunkBytesManyRanks : kChunkBytes;
 }
 
 Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
@@ -64,24 +64,24 @@ bool Stream::receives(const Request& request) const {
 
 Status Stream::run(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
-  const std::size_t step = stream_piece_bytes(memory_.world()) / element;
+  const std::size_t step = stream_chunk_bytes(memory_.world()) / element;
   for (std::size_t end = request.count; end > 0;) {
     const std::size_t count = std::min(step, end);
     end -= count;
-    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_piece(count * element, StagingRing::Use::kWrites, wait_for));
-    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallPieceBytes;
-    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_piece(request, end, count, wait_for)
-                                   : pass_piece(request, end, count, wait_for));
+    LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(count * element, StagingRing::Use::kWrites, wait_for));
+    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallChunkBytes;
+    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_chunk(request, end, count, wait_for)
+                                   : pass_chunk(request, end, count, wait_for));
   }
   return {};
 }
 
-Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
   const std::size_t element = size_of(request.type);
   copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
                   count * element);
-  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // nobody waits for that
+  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // no rank waits for this counter here
   ring_.lay_out();
   LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   gather_inputs(request, begin, 0);
@@ -90,9 +90,9 @@ Status Stream::pass_small_piece(const Request& request, std::size_t begin, std::
   return {};
 }
 
-Status Stream::pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
-  // Ranks may see a change one piece apart, which harms nobody.
+  // Ranks may see a change one chunk apart, which does no harm.
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
   Stopwatch watch;
   lay_out(request, begin, count);
@@ -137,7 +137,7 @@ std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank
   return std::min(count, rank * share);
 }
 
-// Element `from` of the piece that begins at `begin`: this rank's in its buffer, the others' in their staging.
+// Finds element `from` of the chunk that begins at `begin`: in this rank's buffer, and in the others' staging.
 void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
   const std::size_t element = size_of(request.type);
   inputs_.clear();
@@ -148,7 +148,7 @@ void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_
   }
 }
 
-// Of all-reduce the result also goes to staging.
+// In an all-reduce the result also goes to staging.
 void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const Reduction reduction{request.type, request.op, request.factor};

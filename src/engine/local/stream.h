@@ -1,22 +1,21 @@
-// Streaming reductions: all-reduce, and large reduce, of buffers that others cannot see, when every rank stays in the
-// call.
+// Stream: all-reduce, and large reduce, of private buffers. It is used when every rank blocks.
 //
-// The data passes piece by piece, from the end (which was written last), through a staging area of each rank. A piece
-// has one slice for each rank:
+// The data passes chunk by chunk through a staging area of each rank. The last chunk comes first, because the end of
+// the buffer was written last and may be in cache. A chunk has one slice for each rank:
 //   1. every rank lays out the slices of the others in its staging, and all meet;
 //   2. each reduces its own slice, from its own buffer and the others' staging, into its own buffer and its staging,
 //      and all meet;
 //   3. each collects the others' results from their staging.
-// Of reduce, only the root has a result, and only it collects.
+// In a reduce, only the root gets a result and collects.
 //
-// Between two ranks a small piece of all-reduce takes one meeting instead: each lays out the whole of it and reduces
-// the whole for itself.
+// Between two ranks a small chunk of an all-reduce takes one meeting instead: each rank lays out the whole chunk and
+// reduces all of it for itself.
 //
-// A staging area (staging_ring.h) holds three pieces, not two, and small pieces follow one another without gaps: a line
-// that another core holds in its cache costs its writer dearly, so a place should rest until the reader's second-level
-// cache has lost it.
+// A staging area (staging_ring.h) holds three chunks, not two, and small chunks follow one another without gaps.
+// Writing a line that another core still has in its cache is expensive. So a place should rest until it has left the
+// reader's second-level cache.
 //
-// Rank 0 times its work on the pieces and chooses for all how staging is written (copy_choice.h).
+// Rank 0 times its work on the chunks and chooses for all ranks how staging is written (copy_choice.h).
 #pragma once
 
 #include <vector>
@@ -36,15 +35,15 @@ class Stream {
 
   Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring);
 
-  // What is better done this way than by MoveStream.
+  // Whether this is better than MoveStream for the request.
   static bool suits(const Request& request);
-  // All-reduce or reduce.
+  // `request` is an all-reduce or a reduce.
   Status run(const Request& request, const WaitFor& wait_for);
 
  private:
   Status wait_until_reduced(const WaitFor& wait_for) const;
-  Status pass_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
-  Status pass_small_piece(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
+  Status pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
+  Status pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
   bool receives(const Request& request) const;
   void lay_out(const Request& request, std::size_t begin, std::size_t count);
   void reduce_slice(const Request& request, std::size_t begin, std::size_t count);
@@ -57,7 +56,7 @@ class Stream {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   StagingRing& ring_;
-  std::vector<const std::byte*> inputs_;  // of the reduction at hand, by rank
+  std::vector<const std::byte*> inputs_;  // of the current reduction, by rank
   CopyWay way_ = CopyWay::kPlain;
   CopyChoice choice_;  // used on rank 0
 };

@@ -14,10 +14,10 @@ namespace lockstep::comm {
 namespace {
 
 constexpr int kSpins = 500;  // some 15 us
-constexpr int kTurns = 2;    // of every other rank on this core, where there are more ranks than cores
+constexpr int kTurns = 2;    // with more ranks than cores: how many turns every other rank of this core gets
 constexpr auto kYieldFor = std::chrono::microseconds(2000);
 constexpr auto kYieldForCrowded = std::chrono::microseconds(200);
-// While other groups have something started, whose ranks do not ring this group's bell.
+// While other groups have operations under way: their ranks do not ring this group's bell.
 constexpr auto kNap = std::chrono::microseconds(500);
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout) {
@@ -105,18 +105,18 @@ Status Waiting::abort_status() const {
 
 void Waiting::note(const std::string& cause) const {
   MutexLock lock(abort_mutex_);
-  LastWords& mine = memory_.last_words(memory_.rank());
-  if (mine.said.load(std::memory_order_relaxed) != 0) return;
+  KnownCause& mine = memory_.known_cause(memory_.rank());
+  if (mine.is_set.load(std::memory_order_relaxed) != 0) return;
   const std::size_t length = std::min(cause.size(), sizeof(mine.cause) - 1);
   std::memcpy(mine.cause, cause.data(), length);
   mine.cause[length] = 0;
-  LOCKSTEP_FAULT_POINT("last words: written");
-  mine.said.store(1, std::memory_order_seq_cst);
+  LOCKSTEP_FAULT_POINT("cause: noted");
+  mine.is_set.store(1, std::memory_order_seq_cst);
 }
 
-std::string Waiting::last_words(int rank) const {
-  const LastWords& words = memory_.last_words(rank);
-  return words.said.load(std::memory_order_acquire) != 0 ? std::string(words.cause) : std::string();
+std::string Waiting::known_cause(int rank) const {
+  const KnownCause& theirs = memory_.known_cause(rank);
+  return theirs.is_set.load(std::memory_order_acquire) != 0 ? std::string(theirs.cause) : std::string();
 }
 
 }  // namespace lockstep::comm

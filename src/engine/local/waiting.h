@@ -1,9 +1,9 @@
 // Waiting: how a rank waits for the others, how it is woken, and how the group breaks.
 //
-// A wait spins first (the usual case: the others are microseconds behind), then yields the core, then sleeps on a futex
-// that the awaited rank rings. With more ranks than cores it yields at once: the core is needed by the one waited for.
-// Every wait sees an abort at once and the death of a process within kCheckEvery, and moves the process's other groups
-// (group_registry.h) before it yields or sleeps.
+// A wait first spins, because the others are usually only microseconds behind. Then it yields the core, then it sleeps
+// on a futex that the awaited rank wakes. With more ranks than cores it yields at once, because the awaited rank needs
+// the core. Every wait sees an abort at once and the death of a process within kCheckEvery. Before it yields or sleeps,
+// it progresses the process's other groups (group_registry.h).
 #pragma once
 
 #include <sched.h>
@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "engine/core/group_registry.h"
+#include "engine/core/timing.h"
 #include "group_memory.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
@@ -31,50 +32,48 @@ inline void cpu_relax() {
 
 class Waiting {
  public:
-  static constexpr auto kCheckEvery = std::chrono::milliseconds(5);
-
-  // `group`: whose waits these are.
+  // `group` is the group that waits.
   Waiting(const GroupMemory& memory, const Group& group);
 
   // Whether there are more ranks than cores.
   bool crowded() const { return crowded_; }
-  // How often relax() is called before anything else is tried; in the midst of an operation, when all ranks are there
-  // and busy with it, rather patience() times.
+  // How often relax() is called before the wait yields or sleeps. Within an operation, when all ranks are inside the
+  // call and busy with it: patience() times.
   int spins() const { return spins_; }
   int patience() const { return crowded_ ? spins_ : kPatience * spins_; }
   void relax() const { crowded_ ? static_cast<void>(sched_yield()) : cpu_relax(); }
 
-  // Wakes ranks that sleep until this rank posts something, or (any) until anything happens. Call after the store that
-  // they wait for, which must be sequentially consistent.
+  // Wakes ranks that wait for any rank and, with `posted`, those that wait for this rank's post. Call it after the
+  // store that they wait for, which must be sequentially consistent.
   void notify(bool posted) const {
     if (memory_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(posted);
   }
 
-  // The next step of a wait in which nothing has moved since `idle_since`: yields or sleeps, after a turn for other
-  // groups, whose moves count too. `awaited`: rank whose post is missing, or -1, as `done` may change it. `done` is
-  // asked once more after this rank has announced that it sleeps.
+  // The next step of a wait in which nothing has moved since `idle_since`: progresses the other groups, whose moves
+  // count too, then yields or sleeps. `awaited` returns the rank whose post is missing, or -1; a call of `done` may
+  // change it. `done` is called once more after this rank has announced that it sleeps.
   void pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
              const std::function<bool()>& done) const;
 
-  // Breaks the group; the first caller's reason stays.
+  // Breaks the group. The reason of the first caller stays.
   void abort(ErrorCode code, const std::string& message) const;
   bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
   Status abort_status() const;
-  // Asked when everything has been read: ok if the group had not broken before. Else a rank that was told of the
-  // failure may have used its memory for something else, and what was read, by a rank that had stood still, is that.
+  // Call this after the data of other ranks has been read: ok if the group was not broken by then. If it was, a rank
+  // that knew of the failure may have used its memory for something else, and this rank may have read that.
   Status broken_by_now() const {
-#if !defined(__SANITIZE_THREAD__)  // which does not know fences
+#if !defined(__SANITIZE_THREAD__)  // the sanitizer does not support fences
     std::atomic_thread_fence(std::memory_order_acquire);
 #endif
     return aborted() ? abort_status() : Status();
   }
 
-  // Leaves word of what this rank has seen fail elsewhere; the first stays.
+  // Records this rank's known cause: a failure that it has seen in another group. The first one stays.
   void note(const std::string& cause) const;
-  // What `rank` has noted; empty: nothing.
-  std::string last_words(int rank) const;
+  // The known cause of `rank`; empty: none.
+  std::string known_cause(int rank) const;
 
-  // Ended, or another program by now.
+  // Whether the process has ended or runs another program by now.
   bool process_gone(int rank) const {
     return memory_.peer(rank).is_gone();
   }
@@ -90,13 +89,13 @@ class Waiting {
   const GroupMemory& memory_;
   const Group& group_;
   bool crowded_;
-  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and LastWords
+  mutable Mutex abort_mutex_;  // guards what this rank writes into its AbortReason and KnownCause
   int spins_;
   std::chrono::microseconds yield_for_;
 };
 
-// Repeats `step` (true: done) until it is done, the group breaks or the deadline passes; `on_check`, asked now and then
-// while asleep, may end the wait with an error. The caller's lock is not held: `step` takes it.
+// Repeats `step` until it returns true, the group breaks or the deadline passes. `on_check` is called every kCheckEvery
+// and may end the wait with an error. The caller must not hold the group's lock: `step` takes it.
 template <typename Step, typename OnCheck>
 Status wait_until(const Waiting& waiting, Deadline deadline, const std::function<int()>& awaited, Step step,
                   OnCheck on_check) {
@@ -111,7 +110,7 @@ Status wait_until(const Waiting& waiting, Deadline deadline, const std::function
     if (step()) return {};
     if (waiting.aborted()) return step() ? Status() : waiting.abort_status();
     const auto now = std::chrono::steady_clock::now();
-    if (now - last_check >= Waiting::kCheckEvery) {
+    if (now - last_check >= kCheckEvery) {
       last_check = now;
       Status status = on_check(deadline.expired());
       if (!status.ok()) return step() ? Status() : status;

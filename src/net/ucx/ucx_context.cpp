@@ -14,7 +14,7 @@
 namespace lockstep::comm {
 namespace {
 
-// A setting that UCX reads from the environment, unless the user has said otherwise there.
+// A default for a setting that the user can change by UCX_<name> in the environment.
 struct Setting {
   const char* name;
   std::string value;
@@ -22,16 +22,16 @@ struct Setting {
 
 std::vector<Setting> settings(const NetworkInterface& interface) {
   std::vector<Setting> result{
-      // Shared memory is the local engine's work.
+      // Not shared memory: the local engine does that.
       {"TLS", "tcp,rc,ud"},
-      // Measured: messages sent at once in large segments move twice as many bytes a second through TCP as a
-      // rendezvous does, and eight times as many as segments of the default 8 KiB.
+      // Measured through TCP: eager messages in large segments move twice as many bytes per second as a rendezvous, and
+      // eight times as many as segments of the default 8 KiB.
       {"RNDV_THRESH", "inf"},
       {"TCP_TX_SEG_SIZE", "256k"},
       {"TCP_RX_SEG_SIZE", "256k"},
       {"TCP_TX_BUFS_GROW", "2"},
       {"TCP_RX_BUFS_GROW", "2"},
-      // A machine that vanishes without a word is noticed within some 5 s while nothing is under way.
+      // If a machine disappears while nothing is under way, this is noticed within about 5 s.
       {"TCP_KEEPIDLE", "2s"},
       {"TCP_KEEPINTVL", "1s"},
       {"TCP_KEEPCNT", "3"},
@@ -47,7 +47,7 @@ std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
   return ucx.ucs_status_string(status);
 }
 
-// By the interface's name, and whether it is for IPv6.
+// The contexts by the interface's name, and whether it is for IPv6.
 struct Contexts {
   Mutex mutex;
   std::map<std::pair<std::string, bool>, std::weak_ptr<UcxContext>> known LOCKSTEP_GUARDED_BY(mutex);
@@ -72,13 +72,13 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
     return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", text_of(ucx, status)));
   for (const Setting& setting : settings(interface)) {
     if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) continue;
-    // A setting that this version does not know is one it does not need.
+    // A setting that this version of UCX does not know is not needed there.
     (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  params.mt_workers_shared = 1;  // groups have locks of their own
+  params.mt_workers_shared = 1;  // each group has its own lock
   ucp_context_h handle = nullptr;
   const ucs_status_t status = ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle);
   ucx.ucp_config_release(config);

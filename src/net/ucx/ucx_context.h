@@ -1,5 +1,5 @@
-// An initialised UCX. Groups whose settings are alike share one: each would keep descriptors and a list of devices of
-// its own, and take a millisecond to make.
+// An initialised UCX. Groups with the same settings share one, because each takes a millisecond to make and has its own
+// descriptors and list of devices.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace lockstep::comm {
 
 class UcxContext {
  public:
-  // The one of this interface, made when nobody has it. Thread-safe.
+  // The context of this interface; made if no group has it. Thread-safe.
   static Result<std::shared_ptr<UcxContext>> get(const UcxLibrary& ucx, const NetworkInterface& interface);
   ~UcxContext() { ucx_.ucp_cleanup(handle_); }
   UcxContext(const UcxContext&) = delete;

@@ -10,7 +10,7 @@
 namespace lockstep::comm {
 namespace {
 
-// UCX takes over what happens at a crash, as soon as it is loaded. That is the program's business, not a library's.
+// UCX installs handlers for crash signals as soon as it is loaded. This puts back the handlers of the program.
 class KeepSignalHandlers {
  public:
   KeepSignalHandlers() {

@@ -1,8 +1,7 @@
-// The functions of UCX, found when they are first needed.
+// The functions of UCX, loaded when they are first needed.
 //
-// UCX is loaded at run time, and only by groups that span machines, because loading it has effects on the whole
-// process: it installs handlers for crashes and takes milliseconds. So a program on one machine pays nothing, and needs
-// no UCX.
+// UCX is loaded at run time, and only by groups that span machines. Loading takes milliseconds and affects the whole
+// process: UCX installs handlers for crash signals. A program on one machine does not need UCX and does not load it.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -39,7 +38,7 @@ struct UcxLibrary {
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_MEMBER)
 #undef LOCKSTEP_UCX_MEMBER
 
-  // The process's; stays loaded. kUnavailable when libucp is not installed. Thread-safe.
+  // The library of the process, which stays loaded. kUnavailable if libucp is not installed. Thread-safe.
   static Result<const UcxLibrary*> get();
 };
 

@@ -78,7 +78,7 @@ class UcxTransport final : public Transport {
 
   void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, TransportRequest& request) override {
     Pending* pending = begin(request);
-    // Only a connection of one's own tells of the peer's death.
+    // This rank learns of the peer's death only if it has opened a connection itself.
     if (endpoint_of(peer, *pending) == nullptr) return;
     ucp_request_param_t param = parameters(pending);
     param.cb.recv = &UcxTransport::on_received;
@@ -149,7 +149,7 @@ class UcxTransport final : public Transport {
     }
     const Deadline deadline = Deadline::after(kCloseLimit);
     for (auto pending = pending_.begin(); pending != pending_.end();) {
-      void* const ucx_request = (pending++)->ucx_request;  // cancelling may end it at once
+      void* const ucx_request = (pending++)->ucx_request;  // cancelling may erase it at once
       if (ucx_request != nullptr) ucx_.ucp_request_cancel(worker_, ucx_request);
     }
     for (auto& [peer, connection] : connections_) {
@@ -160,7 +160,7 @@ class UcxTransport final : public Transport {
       finish(ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param), deadline);
     }
     while (!pending_.empty() && !deadline.expired()) ucx_.ucp_worker_progress(worker_);
-    // UCX may settle what is still there later, but the caller owns its requests again.
+    // UCX may settle the rest later. The caller's requests are no longer touched then.
     for (Pending& pending : pending_) pending.request = nullptr;
     closed_ = true;
   }
@@ -168,7 +168,7 @@ class UcxTransport final : public Transport {
  private:
   struct Connection {
     std::string address;
-    ucp_ep_h endpoint = nullptr;  // null: nothing has passed yet
+    ucp_ep_h endpoint = nullptr;  // null: not opened yet
     bool lost = false;
   };
   // A request that UCX has under way.
@@ -186,8 +186,8 @@ class UcxTransport final : public Transport {
     return {ErrorCode::kUnavailable, fmt::format("UCX, {}: {} ({})", what, text_of(ucx_, status), description_)};
   }
 
-  // UCX 1.13 ends the process when somebody connects while the worker is made, so its ports are closed to strangers
-  // before they listen; where the kernel cannot do so, at once after.
+  // UCX 1.13 ends the process if a stranger connects while the worker is made. So its ports are closed to strangers
+  // before they listen. If the kernel does not allow this, they are closed right after.
   Status create_worker(const ucp_worker_params_t& params, const Admitted& admitted) {
     Status closed;
     const auto close_port = [&](int socket) {
@@ -203,7 +203,7 @@ class UcxTransport final : public Transport {
     if (!watched.value()) {
       for (const int listener : listeners_) close_port(listener);
     }
-    // The group can do without, as long as no stranger is on the network.
+    // The group works without this, as long as no stranger connects.
     if (!closed.ok()) log::warning(closed.message());
     return {};
   }
@@ -222,8 +222,8 @@ class UcxTransport final : public Transport {
     param.user_data = pending;
     return param;
   }
-  // What UCX answered. It may have called back from within the call, though it returns a request: for a message of
-  // several fragments that had all arrived before the receive was posted. Then `pending` has ended.
+  // Takes what UCX has returned. UCX may already have called back, though it returns a request: this happens if all
+  // fragments of a message had arrived before the receive was posted. Then `pending` has been erased.
   void keep(Pending* pending, ucs_status_ptr_t ucx_request) {
     if (beginning_ != pending) return;
     if (UCS_PTR_IS_PTR(ucx_request)) {
@@ -264,7 +264,7 @@ class UcxTransport final : public Transport {
     params.err_handler.cb = &UcxTransport::on_error;
     params.err_handler.arg = &connection;
     if (ucx_.ucp_ep_create(worker_, &params, &connection.endpoint) != UCS_OK) connection.lost = true;
-    if (connected_) close_to_programs();  // one that was not made at the start
+    if (connected_) close_to_programs();  // this connection was not made at the start
   }
 
   void finish(ucs_status_ptr_t ucx_request, Deadline deadline) {
@@ -310,13 +310,13 @@ class UcxTransport final : public Transport {
   ucp_worker_h worker_ = nullptr;
   const ForeignDescriptors at_start_;
   bool connected_ = false;
-  int looks_ = 4;  // for what UCX connects later, while there is nothing else to do
+  int looks_ = 4;  // how often may_sleep() still looks for connections that UCX opens late
   std::vector<int> listeners_;
   int event_fd_ = -1;
   bool closed_ = false;
   std::map<int, Connection> connections_;
   std::list<Pending> pending_;
-  Pending* beginning_ = nullptr;  // the latest, unless it has ended
+  Pending* beginning_ = nullptr;  // the latest request, unless it has ended
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// The transport over UCX: TCP, or RDMA where the machine has it.
+// The transport over UCX: TCP, or RDMA if the machine has it.
 //
-// Sends and receives are UCX's tagged messages, posts its active messages. Which devices are used: what UCX_TLS and
-// UCX_NET_DEVICES say; where they are not set, the interface given here.
+// send() and receive() are UCX's tagged messages; post() is an active message. UCX_TLS and UCX_NET_DEVICES choose the
+// devices. If UCX_NET_DEVICES is not set, UCX uses the interface that is given here.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace lockstep::comm {
 
-// `interface`: empty: UCX chooses. `admitted`: who alone reaches the TCP ports that UCX opens. `handler` is called from
-// progress().
+// `interface`: if its name is empty, UCX chooses. `admitted`: the only addresses that can reach the TCP ports that UCX
+// opens. `handler` is called from progress().
 Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
                                             ActiveMessageHandler handler);
 

@@ -1,6 +1,8 @@
-// How long a group that is left may wait for others. Who stands still for one group stands still for the next: each
-// wait in vain halves the time of those that soon follow it. So a process that leaves many groups of a frozen rank, or
-// of a machine that is gone, waits twice the first time in all.
+// DrainTimeout: how long a rank that leaves a group, or has seen it break, waits for what others have under way.
+//
+// A rank that is frozen in one group is frozen in the next group too. Therefore each wait in vain halves the time of
+// the waits that soon follow it. A process that leaves many groups with a frozen rank, or with a machine that is gone,
+// waits at most twice the first time altogether.
 #pragma once
 
 #include <algorithm>
@@ -11,25 +13,25 @@
 
 namespace lockstep::comm {
 
-class Farewell {
+class DrainTimeout {
  public:
-  explicit Farewell(std::chrono::microseconds longest = std::chrono::milliseconds(200))
+  explicit DrainTimeout(std::chrono::microseconds longest = std::chrono::milliseconds(200))
       : deadline_(Deadline::after(longest / (1 << History::of_process().in_vain()))) {}
-  ~Farewell() {
+  ~DrainTimeout() {
     if (waits_ && deadline_.expired()) History::of_process().add();
   }
-  Farewell(const Farewell&) = delete;
-  Farewell& operator=(const Farewell&) = delete;
+  DrainTimeout(const DrainTimeout&) = delete;
+  DrainTimeout& operator=(const DrainTimeout&) = delete;
 
-  // Asked by who has to wait: whether it still may, or for how long.
-  bool may_wait() { return left() > std::chrono::milliseconds(0); }
-  std::chrono::milliseconds left() {
+  // Call these only if there is something to wait for: whether the caller may still wait, and for how long.
+  bool may_wait() { return remaining() > std::chrono::milliseconds(0); }
+  std::chrono::milliseconds remaining() {
     waits_ = true;
     return deadline_.remaining_ms();
   }
 
  private:
-  // The waits in vain of this process.
+  // The recent waits in vain of this process.
   class History {
    public:
     static History& of_process() {

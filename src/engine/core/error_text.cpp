@@ -1,0 +1,91 @@
+#include "error_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <string_view>
+
+namespace lockstep::comm {
+namespace {
+
+std::string describe_one(const RequestTerms& terms, const Roster& ranks) {
+  const std::string name = to_string(terms.kind);
+  const std::string op = terms.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(terms.op), terms.factor)
+                                                          : std::string(to_string(terms.op));
+  const std::string_view type = to_string(terms.type);
+  switch (terms.kind) {
+    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, terms.count, type, op);
+    case Kind::kReduce:
+      return fmt::format("{} of {} {} ({}) to {}", name, terms.count, type, op, ranks.name(terms.root));
+    case Kind::kBroadcast:
+      return fmt::format("{} of {} bytes of {} from {}", name, terms.count, type, ranks.name(terms.root));
+    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, type, op);
+    case Kind::kGather: return fmt::format("{} of {} to {}", name, type, ranks.name(terms.root));
+    case Kind::kScatter: return fmt::format("{} of {} from {}", name, type, ranks.name(terms.root));
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return fmt::format("{} of {}", name, type);
+    default: return name;
+  }
+}
+
+}  // namespace
+
+std::string describe(const RequestTerms& terms, const Roster& ranks) {
+  const std::string list = terms.list > 1 ? fmt::format(" in a list of {}", terms.list) : std::string();
+  return describe_one(terms, ranks) + list;
+}
+
+std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
+  const auto* const text = reinterpret_cast<const char*>(reason);
+  const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
+  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
+}
+
+std::string describe(Kind kind, std::uint64_t sequence, const std::string& group) {
+  return fmt::format("{} #{} of group '{}'", to_string(kind), sequence, group);
+}
+
+std::string describe(const Transfer& transfer, const GroupNames& names) {
+  return fmt::format("{} {} with tag {} in group '{}'", transfer.is_send ? "send to" : "recv from",
+                     transfer.peer == kAnySource ? "any rank" : names.ranks.name(transfer.peer), transfer.tag,
+                     names.group);
+}
+
+std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank, const std::string& stopped) {
+  return fmt::format("{} of {} timed out: no matching {} came{}", describe(transfer, names), names.ranks.name(rank),
+                     transfer.is_send ? "recv" : "send", stopped);
+}
+
+std::string list_of(const std::vector<std::string>& ranks, const Roster& roster) {
+  return fmt::format("rank(s) {}{}", fmt::join(ranks, ", "), roster.suffix());
+}
+
+std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster) {
+  return ranks.empty() ? std::string() : fmt::format("; {} stand still", list_of(ranks, roster));
+}
+
+Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
+  std::map<std::string, std::vector<std::string>> ranks_by_call;
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    ranks_by_call[calls[rank]].push_back(std::to_string(names.ranks.number(static_cast<int>(rank))));
+  }
+  std::string text;
+  for (const auto& [call, ranks] : ranks_by_call) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", list_of(ranks, names.ranks), call);
+  }
+  return {ErrorCode::kMismatch,
+          fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "
+                      "same calls with the same sizes, in the same order",
+                      names.group, sequence, text)};
+}
+
+Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, const SizeMismatch& sizes) {
+  return {ErrorCode::kMismatch,
+          fmt::format(
+              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
+              names.group, sequence, to_string(kind), names.ranks.name(sizes.to), sizes.wanted,
+              names.ranks.name(sizes.from), sizes.sent)};
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,64 @@
+// The words of errors that both engines report.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "operation.h"
+#include "request.h"
+#include "roster.h"
+
+namespace lockstep::comm {
+
+// "all_reduce of 10 float32 (sum)": what the ranks must agree on.
+std::string describe(const RequestTerms& terms, const Roster& ranks);
+
+// The terms that a post or a call record holds.
+template <typename Record>
+RequestTerms terms_of(const Record& record) {
+  RequestTerms terms;
+  terms.kind = record.kind;
+  terms.type = record.type;
+  terms.op = record.op;
+  terms.factor = record.factor;
+  terms.root = record.root;
+  terms.list = record.list;
+  terms.count = record.count;
+  return terms;
+}
+
+// "could not take part: ...", from the input of a kRefusal.
+std::string describe_refusal(const std::byte* reason, std::size_t bytes);
+
+// "all_reduce #3 of group 'world'".
+std::string describe(Kind kind, std::uint64_t sequence, const std::string& group);
+
+// "send to rank 1 with tag 2 in group 'world'".
+std::string describe(const Transfer& transfer, const GroupNames& names);
+
+// "send to rank 1 with tag 2 in group 'world' of rank 0 timed out: no matching recv came". `stopped` is that of
+// stand_still().
+std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank, const std::string& stopped);
+
+// "rank(s) 1 (stopped by a signal), 2 of the world": ranks that are in words already.
+std::string list_of(const std::vector<std::string>& ranks, const Roster& roster);
+
+// "; rank(s) 1 (stopped by a signal) stand still", or nothing if there are none.
+std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster);
+
+// kMismatch: which ranks made which calls. `calls` has these in words, by rank.
+Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls);
+
+// kMismatch: `to` expects another number of bytes than `from` sends.
+struct SizeMismatch {
+  int from;
+  int to;
+  std::uint64_t sent;
+  std::uint64_t wanted;
+};
+Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, const SizeMismatch& sizes);
+
+}  // namespace lockstep::comm
