@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/standard_descriptors.h"
 #include "cli/run_options.h"
 #include "launch/agent.h"
 #include "launch/background_writer.h"
@@ -69,6 +70,7 @@ int become_pictures_program(char** argv) {
 }
 
 }  // namespace
+  lockstep::fill_standard_descriptors();
 
 int main(int argc, char** argv) {
   const std::string_view command_name = argc > 1 ? argv[1] : "";

@@ -100,6 +100,22 @@ TEST(RunMulti, StandardInputGoesToRankZero) {
   EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: .", "[rank 0]: hello", "[rank 1]: ."}));
 }
 
+// The descriptors 0 to 2 of the worker, of the supervisor and of the launcher, in this order.
+constexpr const char* kListDescriptors =
+    "for pid in $$ $PPID $(cut -d ' ' -f 4 /proc/$PPID/stat); do for fd in 0 1 2; do readlink /proc/$pid/fd/$fd; done; "
+    "done > list";
+
+TEST(RunMulti, StandardDescriptorsThatAreClosedAreEmpty) {
+  for (const std::string closed : {"<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    const ScratchFolder folder;
+    const Finished end = run_program({"sh", "-c",
+                                      "cd " + folder.path().native() + "; exec " + LOCKSTEP_PROGRAM + " run sh -c '" +
+                                          kListDescriptors + "' </dev/null >/dev/null 2>/dev/null " + closed});
+    EXPECT_EQ(end.exit_code, 0) << closed << end.err;
+    EXPECT_EQ(sorted_lines(read_file(folder.path("list"))), Lines(9, "/dev/null")) << closed;
+  }
+}
+
 TEST(RunMulti, TeeAndRedirectsWriteFiles) {
   const ScratchFolder folder;
   const Finished end = run_job(2, "echo out $RANK; echo err $RANK >&2",
