@@ -253,7 +253,7 @@ TEST(RunFault, ProgramsThatCannotBeStarted) {
 
   chmod(path.c_str(), 0755);
   const Finished unknown = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", path});
-  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_EQ(unknown.exit_code, 126);
   EXPECT_TRUE(contains(unknown.err, path) && contains(unknown.err, "begins with '#!'")) << unknown.err;
 }
 
@@ -261,6 +261,39 @@ TEST(RunFault, UnwritableLogFolderIsNamed) {
   const Finished end = run_job(2, "true", {"--log-dir", "/dev/null/logs", "--tee", "3"});
   EXPECT_NE(end.exit_code, 0);
   EXPECT_TRUE(contains(end.err, "/dev/null/logs") && contains(end.err, "--log-dir")) << end.err;
+}
+
+TEST(RunFault, ProgramsThatAreFoundNeverEndWithTheCodeOfMissingOnes) {
+  const Finished end = run_program({"env", "TMPDIR=/no/such/folder", LOCKSTEP_PROGRAM, "run", "--tee", "3", "true"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "'/no/such/folder' (TMPDIR")) << end.err;
+}
+
+// The limit holds for memfds, in which the supervisor's program and the list of workers are.
+TEST(RunFault, ALimitOnFileSizesIsTheWorkersAlone) {
+  const std::vector<std::string> run = job(2, "prlimit --fsize --noheadings --raw --output SOFT,HARD");
+  const std::string user = std::to_string(1'000'000'000 + getpid());
+  // The user may raise the soft limit, root the hard limit too.
+  const std::vector<std::vector<std::string>> starts = {
+      {"setpriv", "--reuid", user, "--regid", user, "--clear-groups", "prlimit", "--fsize=1024:2097152"},
+      {"prlimit", "--fsize=1024:2048"}};
+  for (std::vector<std::string> words : starts) {
+    const std::string hard = words.back().substr(words.back().find(':') + 1);
+    words.insert(words.end(), run.begin(), run.end());
+    const Finished end = run_program(words);
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: 1024 " + hard, "[rank 1]: 1024 " + hard}));
+  }
+}
+
+TEST(RunFault, AHardLimitOnFileSizesIsNamed) {
+  const std::string user = std::to_string(1'000'000'000 + getpid());
+  const Finished end = run_program({"setpriv", "--reuid", user, "--regid", user, "--clear-groups", "prlimit",
+                                    "--fsize=1024", LOCKSTEP_PROGRAM, "run", "true"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(
+      contains(end.err, "File too large (files of this process may have 1024 bytes; raise the limit: ulimit -f)"))
+      << end.err;
 }
 
 TEST(RunFault, PortOfAnotherProgramIsNamed) {

@@ -38,7 +38,7 @@ class [[nodiscard]] Status {
   Status(ErrorCode code, std::string message);
 
   // An error from errno, kNotFound, kPermission or kIo: "what: strerror(errno)", with the limit when it is that of open
-  // descriptors.
+  // descriptors or of a file's size.
   static Status from_errno(std::string_view what, int error_number);
 
   bool ok() const { return error_ == nullptr; }
