@@ -33,6 +33,19 @@ Status in_the_way(const std::filesystem::path& path, mode_t mode) {
           fmt::format("{}: expected a place for a regular file, found {}", path.native(), kind_of_file(mode))};
 }
 
+Status error_of(const std::filesystem::path& path, std::string_view what, int error_number) {
+  return {code_of(error_number), fmt::format("{}: {}: {}", path.native(), what, std::strerror(error_number))};
+}
+
+// Removes the file of a writer that was killed, or a link, which would lead the bytes to another file.
+Status clear(const std::filesystem::path& temporary) {
+  struct stat info {};
+  if (::lstat(temporary.c_str(), &info) != 0) return {};  // open() tells why
+  if (!S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)) return in_the_way(temporary, info.st_mode);
+  if (::unlink(temporary.c_str()) == 0 || errno == ENOENT) return {};
+  return error_of(temporary, "cannot remove the file that is there", errno);
+}
+
 }  // namespace
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
@@ -43,15 +56,10 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   file.path_ = path;
   std::filesystem::path temporary = path;
   temporary += kTemporarySuffix;
-  // O_NONBLOCK: the open of a FIFO would wait for its reader.
-  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode));
-  if (!file.fd_.valid()) {
-    const int error = errno;
-    return Status(code_of(error),
-                  fmt::format("{}: cannot create the file: {}", temporary.native(), std::strerror(error)));
-  }
-  if (::fstat(file.fd_.get(), &info) != 0) return file.failure("cannot look at the file", errno);
-  if (!S_ISREG(info.st_mode)) return in_the_way(temporary, info.st_mode);
+  LOCKSTEP_RETURN_IF_ERROR(clear(temporary));
+  // O_EXCL: what came there meanwhile, links included, is not opened.
+  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
+  if (!file.fd_.valid()) return error_of(temporary, "cannot create the file", errno);
   file.temporary_ = std::move(temporary);
   return file;
 }
@@ -63,7 +71,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       size_(other.size_) {}
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (!temporary_.empty() && !taken()) ::unlink(temporary_.c_str());
 }
 
 Status AtomicFile::append(std::span<const std::uint8_t> bytes) {
@@ -89,6 +97,10 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::uint8_t> 
 
 Status AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0) return failure("cannot flush to the disk", errno);
+  if (taken()) {
+    return {ErrorCode::kIo, fmt::format("{}: another writer has replaced the file; expected one writer at a time",
+                                        temporary_.native())};
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("cannot rename into place", errno);
   temporary_.clear();
   // Without this a power failure may lose the new name. The old file would still be there.
@@ -99,8 +111,14 @@ Status AtomicFile::commit() {
 }
 
 Status AtomicFile::failure(std::string_view what, int error_number) const {
-  const std::filesystem::path& name = temporary_.empty() ? path_ : temporary_;
-  return {code_of(error_number), fmt::format("{}: {}: {}", name.native(), what, std::strerror(error_number))};
+  return error_of(temporary_.empty() ? path_ : temporary_, what, error_number);
+}
+
+bool AtomicFile::taken() const {
+  struct stat ours {};
+  struct stat there {};
+  if (::fstat(fd_.get(), &ours) != 0 || ::lstat(temporary_.c_str(), &there) != 0) return false;
+  return ours.st_dev != there.st_dev || ours.st_ino != there.st_ino;
 }
 
 }  // namespace lockstep

@@ -11,8 +11,13 @@ namespace {
 // What to do, for errors whose text alone is misleading.
 std::string remedy(int error_number) {
   rlimit limit{};
-  if (error_number != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
-  return " (this process may have " + std::to_string(limit.rlim_cur) + " descriptors; raise the limit: ulimit -n)";
+  if (error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    return " (this process may have " + std::to_string(limit.rlim_cur) + " descriptors; raise the limit: ulimit -n)";
+  }
+  if (error_number == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return " (files of this process may have " + std::to_string(limit.rlim_cur) + " bytes; raise the limit: ulimit -f)";
+  }
+  return {};
 }
 
 }  // namespace

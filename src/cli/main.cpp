@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/standard_descriptors.h"
 #include "cli/run_options.h"
 #include "launch/agent.h"
 #include "launch/background_writer.h"
@@ -23,13 +24,10 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// The exit codes of a shell.
 int exit_code_for(lockstep::ErrorCode code) {
   switch (code) {
     case lockstep::ErrorCode::kInvalidArgument:
     case lockstep::ErrorCode::kUnsupported: return kUsageError;
-    case lockstep::ErrorCode::kNotFound: return 127;
-    case lockstep::ErrorCode::kPermission: return 126;
     default: return EXIT_FAILURE;
   }
 }
@@ -63,14 +61,16 @@ int become_pictures_program(char** argv) {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
   const std::filesystem::path program = self.parent_path() / "lockstep-pictures";
   ::execv(program.c_str(), argv);
+  const int error = errno;
   std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
-               std::strerror(errno));
-  return errno == ENOENT ? 127 : 126;
+               std::strerror(error));
+  return error == ENOENT ? 127 : 126;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_pictures_program(argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");

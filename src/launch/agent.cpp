@@ -55,6 +55,11 @@ Result<JobSpec> describe_job(JobOptions& options) {
   return job;
 }
 
+// The codes of a shell for a program that it cannot run.
+int exit_code_of(const Status& program) {
+  return program.code() == ErrorCode::kNotFound ? 127 : 126;
+}
+
 // Each attempt gets its own services, which end with it.
 Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, SignalWatch& signals) {
   job.master_addr = options.master_addr;
@@ -87,6 +92,10 @@ Result<int> run_attempts(const JobOptions& options, JobSpec job, Consoles& conso
   for (;; ++job.restart_count) {
     LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, signals));
     Console& err = consoles.err();
+    if (!result.program.ok()) {
+      err.say("lockstep: " + result.program.message());
+      return exit_code_of(result.program);
+    }
     // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
     if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
     if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());

@@ -34,9 +34,13 @@ Result<std::string> make_log_path(const std::string& log_dir, const std::string&
 }
 
 Result<std::string> make_temporary_log_dir() {
-  const char* parent = std::getenv("TMPDIR");
-  std::string path = fmt::format("{}/lockstep_logs_XXXXXX", parent == nullptr ? "/tmp" : parent);
-  if (mkdtemp(path.data()) == nullptr) return unwritable(path, errno);
+  const char* variable = std::getenv("TMPDIR");
+  const std::string parent = variable == nullptr ? "/tmp" : variable;
+  std::string path = parent + "/lockstep_logs_XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) {
+    return Status::from_errno(
+        fmt::format("cannot make a folder for logs in '{}' (TMPDIR; --log-dir names another place)", parent), errno);
+  }
   return path;
 }
 

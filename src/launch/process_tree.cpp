@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/poll.h"
+#include "launch/memfd.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/supervisor/protocol.h"
 #include "launch/supervisor_image.h"
@@ -65,9 +66,7 @@ Result<Fd> write_plan(std::span<const Command> commands) {
   for (const Command& command : commands) bytes += describe_worker(command);
   Fd plan(memfd_create("lockstep-plan", MFD_CLOEXEC));
   if (!plan.valid()) return Status::from_errno("cannot make a file in memory for the list of workers", errno);
-  if (write(plan.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-    return Status::from_errno("cannot write the list of workers to memory", errno);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(write_memfd(plan.get(), bytes, "the list of workers"));
   return plan;
 }
 
@@ -90,7 +89,7 @@ struct SpawnSetup {
   posix_spawnattr_t attributes;
 };
 
-Result<pid_t> start_supervisor(std::span<const Command> commands, int socket, int plan, int image) {
+Result<pid_t> execute_supervisor(std::span<const Command> commands, int socket, int plan, int image) {
   SpawnSetup setup;
   std::set<int> kept{socket, plan};
   for (const Command& command : commands) {
@@ -122,6 +121,18 @@ Result<pid_t> start_supervisor(std::span<const Command> commands, int socket, in
   }
   if (error != 0) return Status::from_errno("cannot start the process that supervises the ranks", error);
   return pid;
+}
+
+Result<pid_t> start_supervisor(std::span<const Command> commands, int socket) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fd plan, write_plan(commands));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fd image, supervisor_image());
+  return execute_supervisor(commands, socket, plan.get(), image.get());
+}
+
+// kNotFound and kPermission are left to the workers' programs.
+Status supervisor_failure(const Status& status) {
+  const bool reserved = status.code() == ErrorCode::kNotFound || status.code() == ErrorCode::kPermission;
+  return reserved ? Status(ErrorCode::kIo, status.message()) : status;
 }
 
 Status start_failure(int index, const Command& command, int error) {
@@ -180,11 +191,10 @@ Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int in
   }
   Fd ours(pair[0]);
   Fd theirs(pair[1]);
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd plan, write_plan(commands));
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd image, supervisor_image());
-  LOCKSTEP_ASSIGN_OR_RETURN(pid_t supervisor, start_supervisor(commands, theirs.get(), plan.get(), image.get()));
+  const Result<pid_t> supervisor = start_supervisor(commands, theirs.get());
+  if (!supervisor.ok()) return supervisor_failure(supervisor.status());
   theirs.reset();
-  ProcessTree tree(std::move(ours), supervisor, commands.size());
+  ProcessTree tree(std::move(ours), supervisor.value(), commands.size());
   const Status started = tree.await_started(commands, interrupt_fd);
   if (started.ok()) return tree;
   const Status ended = tree.end();
@@ -205,7 +215,7 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
       return start_failure(event.index, commands[static_cast<std::size_t>(event.index)], event.detail);
     }
     if (event.kind != EventKind::kStarted) {
-      return Status::from_errno("the process that supervises the ranks cannot work", event.detail);
+      return supervisor_failure(Status::from_errno("the process that supervises the ranks cannot work", event.detail));
     }
     pids_[i] = event.detail;
     started_[i] = time_point(event.monotonic_ns);

@@ -49,8 +49,9 @@ struct Exit {
 class ProcessTree {
  public:
   // Starts all commands in order. Blocks until each runs its program (under a millisecond each, unless its file system
-  // hangs). If one cannot be started, the others are killed and the error (kNotFound, kPermission or kIo) names its
-  // index and executable. kAborted: `interrupt_fd` became readable meanwhile.
+  // hangs). If one cannot be started, the others are killed and the error names its index and executable: kNotFound,
+  // kPermission or kInvalidArgument (no program) because of the executable, kIo otherwise. The launcher's own errors
+  // have other codes than these three. kAborted: `interrupt_fd` became readable meanwhile.
   static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1);
 
   ProcessTree(ProcessTree&&) noexcept = default;

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/poll.h"
+#include "base/standard_descriptors.h"
 #include "launch/first_failure.h"
 #include "launch/job_services.h"
 #include "launch/process_tree.h"
@@ -217,6 +218,8 @@ class Join {
 };
 
 Status run_parent(const SpawnOptions& options, int call) {
+  // Before anything of ours is opened: the ranks inherit these numbers.
+  fill_standard_descriptors();
   JobSpec job;
   job.local_world_size = options.nprocs;
   job.world_size = options.nprocs;

@@ -1,10 +1,11 @@
 #include "launch/supervisor_image.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
+#include <string_view>
+
+#include "launch/memfd.h"
 
 // The program is assembled in, so it needs no installed file and no search path.
 asm(".section .rodata\n"
@@ -37,14 +38,8 @@ Result<Fd> supervisor_image() {
         "system's setting vm.memfd_noexec is 2; Lockstep needs 0 or 1)",
         errno);
   }
-  const char* cursor = lockstep_supervisor_begin;
-  while (cursor < lockstep_supervisor_end) {
-    const ssize_t written = write(image.get(), cursor, static_cast<std::size_t>(lockstep_supervisor_end - cursor));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0)
-      return Status::from_errno("cannot write the program of the process that supervises the ranks to memory", errno);
-    cursor += written;
-  }
+  const std::string_view program(lockstep_supervisor_begin, lockstep_supervisor_end);
+  LOCKSTEP_RETURN_IF_ERROR(write_memfd(image.get(), program, "the program of the process that supervises the ranks"));
   return image;
 }
 

@@ -21,11 +21,18 @@
 #include "launch/program.h"
 
 namespace lockstep::launch {
-Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
-  const char* path = std::getenv("PATH");
+namespace {
+
+// The codes by which ProcessTree::start tells the program's errors from the launcher's own.
+bool is_about_the_program(ErrorCode code) {
+  return code == ErrorCode::kNotFound || code == ErrorCode::kPermission || code == ErrorCode::kInvalidArgument;
+}
+
+}  // namespace
+
+Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& executable, int null_fd) {
   Command common;
-  LOCKSTEP_ASSIGN_OR_RETURN(common.executable,
-                            find_executable(options_.command.front(), path == nullptr ? "/usr/bin:/bin" : path));
+  common.executable = executable;
   common.arguments = options_.command;
   const std::vector<std::string> inherited = current_environment();
   const std::vector<int> cores = options_.pin_cores ? allowed_cores() : std::vector<int>();
@@ -43,13 +50,23 @@ Result<std::vector<Command>> WorkerGroup::make_commands(int null_fd) {
 }
 
 Result<RunResult> WorkerGroup::run() {
+  const char* path = std::getenv("PATH");
+  const auto executable = find_executable(options_.command.front(), path == nullptr ? "/usr/bin:/bin" : path);
+  if (!executable.ok()) {
+    result_.program = executable.status();
+    return std::move(result_);
+  }
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(null_fd.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(executable.value(), null_fd.get()));
   auto started = ProcessTree::start(commands, signals_.fd());
   if (started.status().code() == ErrorCode::kAborted) {
     result_.signal = signals_.take();
     result_.leftovers = started.status();
+    return std::move(result_);
+  }
+  if (is_about_the_program(started.status().code())) {
+    result_.program = started.status();
     return std::move(result_);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));

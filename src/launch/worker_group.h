@@ -19,6 +19,7 @@ struct RunResult {
   std::optional<Failure> failure;  // the first
   int signal = 0;                  // the signal that asked the launcher to end; 0: none
   Status leftovers;                // an error if workers were not started or processes could not be killed
+  Status program;                  // an error if the program is not there (kNotFound) or cannot be executed
 };
 
 class WorkerGroup {
@@ -31,7 +32,7 @@ class WorkerGroup {
   Result<RunResult> run();
 
  private:
-  Result<std::vector<Command>> make_commands(int null_fd);
+  Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
   // Waits for events once and handles them. False: end the group now.
   Result<bool> step(ProcessTree& tree);
   Status take_exits(ProcessTree& tree);

@@ -4,8 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "support/scratch_folder.h"
 
@@ -50,6 +53,47 @@ TEST_F(AtomicFileTest, LeavesNothingWhenItIsNot) {
     EXPECT_TRUE(std::filesystem::exists(temporary_));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+// A link under the temporary name must not lead the bytes to another file.
+TEST_F(AtomicFileTest, LinksUnderTheTemporaryNameAreNotFollowed) {
+  namespace fs = std::filesystem;
+  const fs::path other = folder_.path("other");
+  const std::vector<std::function<void()>> plants = {[&] { fs::create_symlink(other, temporary_); },
+                                                     [&] { fs::create_hard_link(other, temporary_); },
+                                                     [&] { fs::create_symlink(path_, temporary_); },
+                                                     [&] { fs::create_hard_link(path_, temporary_); },
+                                                     [&] { fs::create_symlink(folder_.path("absent"), temporary_); },
+                                                     [&] { fs::create_symlink(temporary_, temporary_); },
+                                                     [&] { fs::create_symlink("/dev/null", temporary_); }};
+  for (std::size_t i = 0; i < plants.size(); ++i) {
+    folder_.write("other", "of somebody else");
+    folder_.write("file", "the one before");
+    plants[i]();
+    auto file = AtomicFile::create(path_).value();
+    ASSERT_TRUE(file.append(bytes_of("new")).ok());
+    EXPECT_EQ(read_file(path_), "the one before") << i;
+    ASSERT_TRUE(file.commit().ok());
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path_))) << i;
+    EXPECT_EQ(read_file(path_), "new") << i;
+    EXPECT_EQ(read_file(other), "of somebody else") << i;
+    EXPECT_FALSE(fs::exists(folder_.path("absent")));
+  }
+}
+
+TEST_F(AtomicFileTest, ASecondWriterIsNotPublishedHalf) {
+  auto first = std::make_optional(AtomicFile::create(path_).value());
+  ASSERT_TRUE(first->append(bytes_of("first")).ok());
+  auto second = AtomicFile::create(path_).value();
+  ASSERT_TRUE(second.append(bytes_of("sec")).ok());
+  const Status status = first->commit();
+  EXPECT_EQ(status.code(), ErrorCode::kIo);
+  EXPECT_NE(status.message().find("another writer"), std::string::npos) << status.message();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  first.reset();
+  ASSERT_TRUE(second.append(bytes_of("ond")).ok());
+  ASSERT_TRUE(second.commit().ok());
+  EXPECT_EQ(read_file(path_), "second");
 }
 
 TEST_F(AtomicFileTest, ErrorsNameTheTemporaryFile) {

@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "support/full_disk.h"
+
 namespace lockstep {
 namespace {
 
@@ -27,6 +29,12 @@ TEST(Status, ErrnoChoosesTheCode) {
   EXPECT_EQ(Status::from_errno("open a", EACCES).code(), ErrorCode::kPermission);
   EXPECT_EQ(Status::from_errno("open a", EIO).code(), ErrorCode::kIo);
   EXPECT_EQ(Status::from_errno("open a", ENOENT).message(), "open a: No such file or directory");
+}
+
+TEST(Status, ErrnoOfALimitNamesIt) {
+  const test::FileSizeLimit limit(4096);
+  EXPECT_EQ(Status::from_errno("write a", EFBIG).message(),
+            "write a: File too large (files of this process may have 4096 bytes; raise the limit: ulimit -f)");
 }
 
 TEST(Status, EveryCodeHasAName) {

@@ -100,6 +100,22 @@ TEST(RunMulti, StandardInputGoesToRankZero) {
   EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: .", "[rank 0]: hello", "[rank 1]: ."}));
 }
 
+// The descriptors 0 to 2 of the worker, of the supervisor and of the launcher, in this order.
+constexpr const char* kListDescriptors =
+    "for pid in $$ $PPID $(cut -d \" \" -f 4 /proc/$PPID/stat); do for fd in 0 1 2; do "
+    "readlink /proc/$pid/fd/$fd; done; done | cat > list";
+
+TEST(RunMulti, StandardDescriptorsThatAreClosedAreEmpty) {
+  for (const std::string closed : {"<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    const ScratchFolder folder;
+    const Finished end = run_program({"sh", "-c",
+                                      "cd " + folder.path().native() + "; exec " + LOCKSTEP_PROGRAM + " run sh -c '" +
+                                          kListDescriptors + "' </dev/null >/dev/null 2>/dev/null " + closed});
+    EXPECT_EQ(end.exit_code, 0) << closed << end.err;
+    EXPECT_EQ(sorted_lines(read_file(folder.path("list"))), Lines(9, "/dev/null")) << closed;
+  }
+}
+
 TEST(RunMulti, TeeAndRedirectsWriteFiles) {
   const ScratchFolder folder;
   const Finished end = run_job(2, "echo out $RANK; echo err $RANK >&2",
@@ -237,7 +253,7 @@ TEST(RunFault, ProgramsThatCannotBeStarted) {
 
   chmod(path.c_str(), 0755);
   const Finished unknown = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", path});
-  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_EQ(unknown.exit_code, 126);
   EXPECT_TRUE(contains(unknown.err, path) && contains(unknown.err, "begins with '#!'")) << unknown.err;
 }
 
@@ -245,6 +261,34 @@ TEST(RunFault, UnwritableLogFolderIsNamed) {
   const Finished end = run_job(2, "true", {"--log-dir", "/dev/null/logs", "--tee", "3"});
   EXPECT_NE(end.exit_code, 0);
   EXPECT_TRUE(contains(end.err, "/dev/null/logs") && contains(end.err, "--log-dir")) << end.err;
+}
+
+TEST(RunFault, ProgramsThatAreFoundNeverEndWithTheCodeOfMissingOnes) {
+  const Finished end = run_program({"env", "TMPDIR=/no/such/folder", LOCKSTEP_PROGRAM, "run", "--tee", "3", "true"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "'/no/such/folder' (TMPDIR")) << end.err;
+}
+
+// The limit holds for memfds, in which the supervisor's program and the list of workers are.
+TEST(RunFault, ALimitOnFileSizesIsTheWorkersAlone) {
+  const std::string user = std::to_string(1'000'000'000 + getpid());
+  std::vector<std::string> words{"setpriv", "--reuid",        user,      "--regid",
+                                 user,      "--clear-groups", "prlimit", "--fsize=1024:2097152"};
+  const std::vector<std::string> run = job(2, "prlimit --fsize --noheadings --raw --output SOFT,HARD");
+  words.insert(words.end(), run.begin(), run.end());
+  const Finished end = run_program(words);
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: 1024 2097152", "[rank 1]: 1024 2097152"}));
+}
+
+TEST(RunFault, AHardLimitOnFileSizesIsNamed) {
+  const std::string user = std::to_string(1'000'000'000 + getpid());
+  const Finished end = run_program({"setpriv", "--reuid", user, "--regid", user, "--clear-groups", "prlimit",
+                                    "--fsize=1024", LOCKSTEP_PROGRAM, "run", "true"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(
+      contains(end.err, "File too large (files of this process may have 1024 bytes; raise the limit: ulimit -f)"))
+      << end.err;
 }
 
 TEST(RunFault, PortOfAnotherProgramIsNamed) {

@@ -166,7 +166,7 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
 
 TEST(OutputFault, ALimitOnFilesSizesDoesNotEndTheLauncher) {
   const ScratchFolder folder;
-  const FileSizeLimit limit(2 << 20);  // the launcher keeps its supervisor in a file in memory
+  const FileSizeLimit limit(2 << 20);
   Process launcher({"sh", "-c",
                     std::string("exec ") + LOCKSTEP_PROGRAM + " run --nproc-per-node 2 --log-dir " +
                         folder.path("logs") + " --rdzv-id j --tee 1 sh -c 'seq 1 400000' > /dev/null"});

@@ -10,11 +10,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "launch/first_failure.h"
+#include "launch/spawn_child.h"
 #include "lockstep/base/fd.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
@@ -69,6 +71,29 @@ TEST(SpawnMulti, EveryRankHasALaunchersEnvironment) {
     EXPECT_EQ(variable("LOCKSTEP_JOB_KEY").size(), 64U);
     EXPECT_EQ(variable("LOCKSTEP_SPAWN_CHILD"), "(unset)");
   });
+}
+
+// The test starts itself again as the parent of spawn, without standard descriptors.
+TEST(SpawnMulti, StandardDescriptorsThatAreClosedAreEmpty) {
+  constexpr const char* kRole = "LOCKSTEP_TEST_SPAWN_CLOSED";
+  const char* const stage = std::getenv(kRole);
+  if (stage == nullptr) {
+    test::Process::Settings settings;
+    settings.environment = {std::string(kRole) + "=1"};
+    test::Process parent({"/proc/self/exe", "--gtest_filter=SpawnMulti.StandardDescriptorsThatAreClosedAreEmpty"},
+                         settings);
+    EXPECT_EQ(parent.finish().exit_code, 3);
+    return;
+  }
+  if (spawn_child() == nullptr) {
+    for (const int fd : {0, 1, 2}) close(fd);
+  }
+  const Status status = spawn_here(2, 1, [](int) {
+    for (const char* fd : {"0", "1", "2"}) {
+      if (std::filesystem::read_symlink(std::string("/proc/self/fd/") + fd) != "/dev/null") std::exit(7);
+    }
+  });
+  _exit(status.ok() ? 3 : 4);
 }
 
 TEST(SpawnMulti, CallsAreToldApart) {

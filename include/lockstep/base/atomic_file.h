@@ -17,8 +17,8 @@ class AtomicFile {
  public:
   static constexpr std::string_view kTemporarySuffix = ".tmp";
 
-  // Overwrites a temporary file that a killed process has left. kInvalidArgument when one of the two names belongs to
-  // a folder, device or FIFO.
+  // Removes what a killed process has left under the temporary name. A link there is removed and never followed.
+  // kInvalidArgument when one of the two names belongs to a folder, device or FIFO.
   static Result<AtomicFile> create(const std::filesystem::path& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -29,12 +29,15 @@ class AtomicFile {
   Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
   // Bytes appended so far.
   std::uint64_t size() const { return size_; }
-  // Flushes, renames, flushes the folder. Nothing more may be written after it.
+  // Flushes, renames, flushes the folder. Nothing more may be written after it. kIo when another writer has replaced
+  // the temporary file.
   Status commit();
 
  private:
   AtomicFile() = default;
   Status write_at(std::uint64_t offset, std::span<const std::uint8_t> bytes);
+  // Whether the temporary name is that of another file.
+  bool taken() const;
   Status failure(std::string_view what, int error_number) const;
 
   std::filesystem::path path_;

@@ -51,7 +51,7 @@ struct SpawnOptions {
 };
 
 // Blocks until every process has exited. The processes use the parent's standard output and error. Rank 0 has its
-// standard input, the others read /dev/null.
+// standard input, the others read /dev/null. Of these three descriptors, spawn opens those that are closed: /dev/null.
 //
 // A process fails by an exception in fn, an exit code other than 0 or a signal. The first failure is returned as
 // kPeerFailed with the rank and the exception's text, and the other processes are stopped. A rank whose exception left

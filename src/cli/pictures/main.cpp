@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "base/standard_descriptors.h"
 #include "cli/pictures/commands.h"
 
 namespace {
@@ -14,6 +15,7 @@ constexpr int kUsageError = 2;
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::fill_standard_descriptors();
   using namespace lockstep::cli;  // NOLINT(google-build-using-namespace)
   CLI::App app("Pictures for training: packs, contact sheets, checks.", "lockstep");
   app.require_subcommand(1);

@@ -26,6 +26,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/standard_descriptors.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/supervisor/protocol.h"
 
@@ -251,6 +252,7 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::fill_standard_descriptors();
   if (argc != 3) {
     fputs("lockstep-supervisor is started by Lockstep's launcher, not by hand\n", stderr);
     return 64;

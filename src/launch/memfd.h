@@ -1,0 +1,14 @@
+// Files without a name, in memory (memfd_create).
+#pragma once
+
+#include <string_view>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+// Writes all bytes to a new memfd. The limit on the size of files (RLIMIT_FSIZE, ulimit -f) holds for memfds too. This
+// writes up to the hard limit, or without a limit where this process may raise it. Errors say what the memfd is for.
+Status write_memfd(int fd, std::string_view bytes, std::string_view purpose);
+
+}  // namespace lockstep::launch
