@@ -59,9 +59,10 @@ class Transport {
 
   // Moves what can be moved without waiting; whether anything did.
   virtual bool progress() = 0;
-  // Says that the caller wants to sleep; false when there is something to move already.
+  // Says that the caller wants to sleep; false when there is known to be something to move already.
   virtual bool may_sleep() = 0;
-  // After may_sleep(): waits until there is something to move, at most so long. The caller's lock is not needed.
+  // After may_sleep(): waits until there is something to move, not at all if there is already, at most so long. The
+  // caller's lock is not needed.
   virtual void sleep(std::chrono::microseconds limit) const = 0;
   // Something has passed, or was to pass, between this peer and this one.
   virtual bool is_connected(int peer) const = 0;
