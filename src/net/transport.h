@@ -70,8 +70,8 @@ class Transport {
   virtual bool is_lost(int peer) const = 0;
   // To be called once peers have connected: keeps what they have connected to from programs that this process starts.
   virtual void close_to_programs() = 0;
-  // Ends every request, so that the caller may free their memory, and every connection. `gently`: first sends what has
-  // been handed over, for at most `limit`.
+  // Ends every request, so that the caller may free their memory, and this end of every connection. `gently`: first
+  // sends what has been handed over, for at most `limit`. Peers may see the end only when this object is destroyed.
   virtual void close(bool gently, std::chrono::milliseconds limit) = 0;
 };
 

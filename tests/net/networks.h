@@ -35,6 +35,7 @@ class FakeNetwork final : public Network {
   std::unique_ptr<comm::Transport> open(comm::ActiveMessageHandler handler) const override {
     return switch_.open(std::move(handler));
   }
+  const FakeSwitch& faults() const { return switch_; }
 
  private:
   FakeSwitch switch_;

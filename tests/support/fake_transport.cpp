@@ -40,7 +40,8 @@ struct Frame {
 
 struct Port {
   std::list<Frame> inbox;  // in the order of sending
-  bool open = true;
+  bool open = true;        // takes what arrives
+  bool gone = false;       // the others lose their connections
 };
 
 }  // namespace
@@ -65,8 +66,8 @@ struct FakeSwitch::Network {
   }
   // Nothing passes between these two any more, and nothing is still to arrive. Under the mutex.
   bool is_over(int from, int to) const {
-    if (!ports[to].open) return true;
-    if (ports[from].open || held.contains({from, to})) return false;
+    if (ports[to].gone) return true;
+    if (!ports[from].gone || held.contains({from, to})) return false;
     for (const Frame& frame : ports[to].inbox) {
       if (frame.from == from) return false;
     }
@@ -83,7 +84,12 @@ class FakeTransport final : public Transport {
  public:
   FakeTransport(std::shared_ptr<FakeSwitch::Network> network, int port, ActiveMessageHandler handler)
       : network_(std::move(network)), port_(port), handler_(std::move(handler)) {}
-  ~FakeTransport() override { close(/*gently=*/false, std::chrono::milliseconds(0)); }
+  ~FakeTransport() override {
+    close(/*gently=*/false, std::chrono::milliseconds(0));
+    const std::lock_guard lock(network_->mutex);
+    network_->ports[port_].gone = true;
+    network_->changed.notify_all();
+  }
 
   std::string address() const override { return std::to_string(port_); }
   std::string describe() const override { return "a fake network"; }
@@ -217,8 +223,8 @@ class FakeTransport final : public Transport {
     {
       const std::lock_guard lock(network_->mutex);
       Port& port = network_->ports[ports_.at(outgoing.peer)];
-      arrives = port.open && network_->ports[port_].open;
-      if (arrives) port.inbox.push_back(std::move(frame));
+      arrives = !port.gone && !network_->ports[port_].gone;
+      if (arrives && port.open) port.inbox.push_back(std::move(frame));
     }
     network_->changed.notify_all();
     if (!stays) end(*outgoing.request, arrives ? Status() : kLost);
@@ -387,6 +393,7 @@ void FakeSwitch::lose(const std::string& address) const {
   const int lost = std::stoi(address);
   const std::lock_guard lock(network_->mutex);
   network_->ports[lost].open = false;
+  network_->ports[lost].gone = true;
   network_->ports[lost].inbox.clear();
   for (Port& port : network_->ports) port.inbox.remove_if([&](const Frame& frame) { return frame.from == lost; });
   network_->changed.notify_all();
