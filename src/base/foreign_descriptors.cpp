@@ -103,6 +103,8 @@ std::set<int> own_descriptors() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     descriptors.insert(std::atoi(entry.path().filename().c_str()));
   }
+  // The folder's own descriptor was among them. Its number is free again, and the next to be given out.
+  std::erase_if(descriptors, [](int fd) { return fcntl(fd, F_GETFD) < 0; });
   return descriptors;
 }
 

@@ -58,9 +58,10 @@ class Transport {
 
   // Moves what is under way, without waiting. Whether anything moved.
   virtual bool progress() = 0;
-  // Prepares a sleep. False: there is something to move already.
+  // Prepares a sleep. False: there is known to be something to move already.
   virtual bool may_sleep() = 0;
-  // After may_sleep(): waits until there is something to move, at most for `limit`. The caller need not hold its lock.
+  // After may_sleep(): waits until there is something to move, at most for `limit`; it does not wait if there is
+  // already. The caller need not hold its lock.
   virtual void sleep(std::chrono::microseconds limit) const = 0;
   // A connection to this peer has been opened.
   virtual bool is_connected(int peer) const = 0;
@@ -68,8 +69,8 @@ class Transport {
   virtual bool is_lost(int peer) const = 0;
   // Call this once peers have connected: programs that this process starts then do not inherit the connections.
   virtual void close_to_programs() = 0;
-  // Ends every request, so that the caller may free its memory, and every connection. `gently`: first sends what is
-  // under way, for at most `limit`.
+  // Ends every request, so that the caller may free its memory, and this end of every connection. `gently`: first sends
+  // what is under way, for at most `limit`. Peers may see the end only when this object is destroyed.
   virtual void close(bool gently, std::chrono::milliseconds limit) = 0;
 };
 

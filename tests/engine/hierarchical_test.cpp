@@ -1,5 +1,4 @@
-// Groups that span machines. Here the machines are threads that are told not to share memory, and talk through the
-// loopback interface; tests/hosts has machines of their own.
+// Groups that span machines, which are threads here (run_machines). random_sequences_test.cpp has their results.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -7,52 +6,10 @@
 #include <latch>
 
 #include "engine/calls.h"
-#include "engine/core/topology.h"
 #include "support/thread_ranks.h"
 
 namespace lockstep::comm {
 namespace {
-
-std::vector<int> place_ranks(const std::vector<int>& ranks_by_machine) {
-  std::vector<int> machine_of;
-  for (std::size_t machine = 0; machine < ranks_by_machine.size(); ++machine)
-    machine_of.insert(machine_of.end(), ranks_by_machine[machine], static_cast<int>(machine));
-  return machine_of;
-}
-
-void run_machines(const std::vector<int>& machine_of, const std::function<void(Communicator&)>& fn,
-                  std::chrono::seconds timeout = std::chrono::seconds(30)) {
-  auto store = std::make_shared<HashStore>();
-  const int world = static_cast<int>(machine_of.size());
-  test::run_each(world, [&](int rank) {
-    CommunicatorOptions options;
-    options.rank = rank;
-    options.world_size = world;
-    options.timeout = timeout;
-    options.machine = "machine" + std::to_string(machine_of[rank]);
-    auto group = Communicator::create(store, options);
-    ASSERT_TRUE(group.ok()) << group.status().message();
-    fn(*group.value());
-  });
-}
-
-TEST(HierarchicalGroupMulti, RandomSequencesOnManyShapesOfWorlds) {
-  const std::vector<std::vector<int>> shapes{{1, 1}, {2, 2}, {1, 3}, {2, 1, 1}, {3, 2}, {1, 1, 1, 1}};
-  for (const std::vector<int>& shape : shapes) {
-    SCOPED_TRACE(testing::PrintToString(shape));
-    const std::vector<int> machine_of = place_ranks(shape);
-    run_machines(machine_of, [&](Communicator& group) {
-      test::run_random_sequence(group, 5, 60, 3'000, machine_of);
-      test::run_random_sequence(group, 6, 8, 700'000, machine_of);
-    });
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
-TEST(HierarchicalGroupMulti, RanksOfAMachineNeedNotBeNeighboursInNumber) {
-  const std::vector<int> machine_of{0, 1, 0, 1, 2};
-  run_machines(machine_of, [&](Communicator& group) { test::run_random_sequence(group, 7, 60, 5'000, machine_of); });
-}
 
 // Hundreds of groups at once: each needs little of the system, and gives all of it back.
 TEST(HierarchicalGroupMulti, ManyAliveAtOnceAndThenNone) {
@@ -107,7 +64,7 @@ TEST(HierarchicalGroupMulti, ManyAliveAtOnceAndThenNone) {
 
 TEST(HierarchicalGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
   test::Meeting started;
-  run_machines({0, 0, 1}, [&](Communicator& group) {
+  test::run_machines({0, 0, 1}, [&](Communicator& group) {
     if (group.rank() == 1) {
       started.wait();
       group.abort("rank 1 has had enough");
@@ -126,7 +83,7 @@ TEST(HierarchicalGroupMulti, AMessageWithinTheMachineFailsWithItsGroup) {
 TEST(HierarchicalGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
   for (const bool blocking : {false, true}) {
     test::Meeting over;
-    run_machines({0, 1}, [&](Communicator& group) {
+    test::run_machines({0, 1}, [&](Communicator& group) {
       if (group.rank() == 1) return over.wait();
       for (int i = 0; i < Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
       const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
@@ -142,7 +99,7 @@ TEST(HierarchicalGroupMulti, AdmissionEndsAtTheDeadlineOfTheCall) {
 TEST(HierarchicalGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
   std::latch started(4);
   std::latch over(4);
-  run_machines({0, 0, 1, 1}, [&](Communicator& group) {
+  test::run_machines({0, 0, 1, 1}, [&](Communicator& group) {
     Operation barrier;
     if (group.rank() != 3) barrier = group.start(Barrier{}).value();
     started.arrive_and_wait();
@@ -160,7 +117,7 @@ TEST(HierarchicalGroupMulti, AShortTimeoutNamesNobodyWhoHasCome) {
 TEST(ListsMulti, OfDifferentLengthsBreakTheGroupOnEveryRank) {
   for (const std::vector<int>& machines : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{100'000}}) {
-      run_machines(machines, [&](Communicator& group) {
+      test::run_machines(machines, [&](Communicator& group) {
         std::vector<float> data(count, 1.0F);
         AllReduce args{data.data(), data.data(), count};
         args.list = group.rank() == 1 ? 3 : 2;

@@ -1,4 +1,4 @@
-// Every collective by world, size, place and way of calling, and long random mixtures of all of them.
+// Every collective by world, size, place and way of calling, within a machine.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -92,16 +92,6 @@ TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
         }
       }
     }
-  });
-}
-
-TEST_P(OperationsMulti, RandomSequences) {
-  test::run_threads(GetParam(), [](Communicator& group) {
-    for (const std::uint64_t seed : {1, 2, 3, 4}) {
-      ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, seed, test::repetitions(120), /*max_count=*/30'000))
-          << seed;
-    }
-    ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(group, 5, test::repetitions(12), /*max_count=*/400'000));
   });
 }
 

@@ -49,6 +49,24 @@ inline void run_threads(int world, const std::function<void(comm::Communicator&)
   });
 }
 
+// The same with each rank on its machine, by rank: threads that are told not to share memory with those of other
+// machines, and talk to them through the loopback interface. tests/hosts has machines of their own.
+inline void run_machines(const std::vector<int>& machine_of, const std::function<void(comm::Communicator&)>& fn,
+                         std::chrono::seconds timeout = std::chrono::seconds(30)) {
+  auto store = std::make_shared<comm::HashStore>();
+  const int world = static_cast<int>(machine_of.size());
+  run_each(world, [&](int rank) {
+    comm::CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = world;
+    options.timeout = timeout;
+    options.machine = "machine" + std::to_string(machine_of[rank]);
+    auto group = comm::Communicator::create(store, options);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    fn(*group.value());
+  });
+}
+
 // One thread opens it; the others wait until then.
 class Meeting {
  public:

@@ -71,6 +71,12 @@ Status check(const std::vector<Member>& members, const GroupNames& names) {
                           names.group, name(first), first.host, first.pid, first.world, name(member), member.host,
                           member.pid, member.world)};
     }
+    if (member.rank < 0 || member.rank >= member.world) {
+      return {ErrorCode::kCorrupt,
+              fmt::format("group '{}': the store names rank {} (host {}, pid {}), which a world of "
+                          "{} does not have",
+                          names.group, member.rank, member.host, member.pid, member.world)};
+    }
     const auto [other, is_new] = by_rank.emplace(member.rank, &member);
     if (!is_new) {
       return joined_twice(name(member), {other->second->pid, other->second->host}, {member.pid, member.host})

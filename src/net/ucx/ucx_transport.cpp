@@ -120,7 +120,8 @@ class UcxTransport final : public Transport {
 
   void sleep(std::chrono::microseconds limit) const override {
     pollfd entry{event_fd_, POLLIN, 0};
-    const timespec wait{0, static_cast<long>(std::chrono::nanoseconds(limit).count())};
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(limit);
+    const timespec wait{seconds.count(), static_cast<long>(std::chrono::nanoseconds(limit - seconds).count())};
     ppoll(&entry, 1, &wait, nullptr);
   }
 

@@ -1,0 +1,236 @@
+// What every transport promises of connections, of sleep and of its end, run by the fake one and by UCX.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <list>
+#include <optional>
+#include <thread>
+
+#include "net/networks.h"
+
+namespace lockstep::comm {
+namespace {
+
+using test::pattern;
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr auto kLong = 300s;  // longer than a test may take
+
+class Connections : public test::OverEachNetwork {
+ protected:
+  void expect_failure(const TransportRequest& request) {
+    ASSERT_TRUE(finish(request));
+    EXPECT_EQ(request.status.code(), ErrorCode::kPeerFailed) << request.status.message();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Connections, test::all_networks(), test::name_of_network);
+
+TEST_P(Connections, AreMadeWhenSomethingPasses) {
+  EXPECT_FALSE(at(0)->describe().empty());
+  EXPECT_NE(at(0)->address(), at(1)->address());
+  EXPECT_FALSE(at(0)->is_connected(1));
+  connect(0, 1);
+  EXPECT_TRUE(at(0)->is_connected(1));
+  EXPECT_TRUE(at(1)->is_connected(0));
+  EXPECT_FALSE(at(0)->is_connected(2));
+  for (const int peer : {1, 2, 99}) EXPECT_FALSE(at(0)->is_lost(peer)) << peer;
+}
+
+TEST_P(Connections, ToAPeerThatNobodyHasIntroducedFailAtOnce) {
+  std::list<TransportRequest> requests;
+  char byte = 0;
+  at(0)->send(99, 1, &byte, 1, requests.emplace_back());
+  at(0)->receive(99, 1, &byte, 1, requests.emplace_back());
+  at(0)->post(99, "header", &byte, 1, requests.emplace_back());
+  for (const TransportRequest& request : requests) {
+    EXPECT_TRUE(request.done);
+    EXPECT_EQ(request.status.code(), ErrorCode::kPeerFailed);
+  }
+}
+
+TEST_P(Connections, AreLostWhenThePeerClosesAndTheOthersStay) {
+  for (const bool gently : {true, false}) {
+    SCOPED_TRACE(gently);
+    const int leaver = gently ? 1 : 2;
+    connect(0, leaver);
+    char byte = 0;
+    TransportRequest waiting;
+    at(0)->receive(leaver, 5, &byte, 1, waiting);
+    at(leaver)->close(gently, 1s);
+    at(leaver).destroy();
+    ASSERT_TRUE(until([&] { return at(0)->is_lost(leaver); }));
+    TransportRequest sent, received, posted;
+    at(0)->send(leaver, 5, &byte, 1, sent);
+    at(0)->receive(leaver, 5, &byte, 1, received);
+    at(0)->post(leaver, "header", &byte, 1, posted);
+    for (const TransportRequest* request : {&sent, &received, &posted}) expect_failure(*request);
+    if (leaver == 1) {
+      EXPECT_FALSE(at(0)->is_lost(2));
+      connect(0, 2);
+    }
+    at(0)->close(false, 0s);
+    expect_failure(waiting);
+    start_anew();
+  }
+}
+
+TEST_P(Connections, ToAPeerThatIsGoneAlreadyAreLost) {
+  at(1).destroy();
+  const std::string data = pattern(kMiB, 1);
+  TransportRequest sent, posted;
+  at(0)->send(1, 5, data.data(), data.size(), sent);
+  at(0)->post(1, "header", data.data(), data.size(), posted);
+  ASSERT_TRUE(until([&] { return at(0)->is_lost(1); }));
+  at(0)->close(false, 0s);
+  for (const TransportRequest* request : {&sent, &posted}) {
+    EXPECT_TRUE(request->done);
+    EXPECT_EQ(request->status.code(), ErrorCode::kPeerFailed) << request->status.message();
+  }
+}
+
+// The receiver has a thread of its own, as ranks have.
+TEST_P(Connections, ThatCloseGentlyDeliverWhatWasHandedOver) {
+  connect(0, 1);
+  constexpr int kMessages = 20;
+  std::vector<std::string> data;
+  for (int i = 0; i < kMessages; ++i) data.push_back(pattern(i % 4 == 0 ? kMiB : 1000 + i, i));
+  std::thread receiver([&] {
+    std::list<test::Place> places;
+    std::list<TransportRequest> received;
+    for (int i = 0; i < kMessages; ++i) {
+      places.emplace_back(data[i].size());
+      at(1)->receive(0, i, places.back().data(), data[i].size(), received.emplace_back());
+    }
+    auto place = places.begin();
+    const Deadline deadline = Deadline::after(test::kPatience);
+    for (const TransportRequest& request : received) {
+      while (!request.done && !deadline.expired()) at(1)->progress();
+      EXPECT_TRUE(request.done && request.status.ok()) << request.status.message();
+      const std::string got = (place++)->text();
+      EXPECT_EQ(got, data[std::distance(places.begin(), place) - 1]);
+    }
+    at(1)->close(false, 0s);
+  });
+  std::list<TransportRequest> sent;
+  for (int i = 0; i < kMessages; ++i) at(0)->send(1, i, data[i].data(), data[i].size(), sent.emplace_back());
+  at(0)->close(true, test::kPatience);
+  for (const TransportRequest& request : sent) EXPECT_TRUE(request.done && request.status.ok());
+  receiver.join();
+}
+
+// Of every kind, with a peer that takes nothing: their memory is free afterwards, and no byte of it is read or written.
+TEST_P(Connections, ThatCloseEndEveryRequest) {
+  for (const bool gently : {false, true}) {
+    SCOPED_TRACE(gently);
+    connect(0, 1);
+    auto data = std::make_unique<std::string>(pattern(8 * kMiB, 1));
+    auto requests = std::make_unique<std::list<TransportRequest>>();
+    // One that has been announced, and is being fetched from a peer that does nothing for it.
+    TransportRequest announced;
+    at(1)->post(0, "from the other", data->data(), kMiB, announced);
+    ASSERT_TRUE(until([&] { return !at(0).arrived().empty(); }));
+    std::string into(kMiB, ' ');
+    at(0)->fetch(at(0).arrived().front().handle, into.data(), into.size(), requests->emplace_back());
+    for (int i = 0; i < 4; ++i) at(0)->send(1, 1, data->data(), data->size(), requests->emplace_back());
+    at(0)->post(1, "small", data->data(), 100, requests->emplace_back());
+    at(0)->post(1, "large", data->data(), data->size(), requests->emplace_back());
+    std::string place(kMiB, ' ');
+    at(0)->receive(1, 2, place.data(), place.size(), requests->emplace_back());
+    at(0)->close(gently, 50ms);
+    int number = 0;
+    for (const TransportRequest& request : *requests) EXPECT_TRUE(request.done) << number++;
+    requests.reset();
+    at(0).destroy();
+    ASSERT_TRUE(until([&] { return at(1)->is_lost(0); }));
+    progress_for_a_while();
+    at(1)->close(false, 0s);
+    EXPECT_TRUE(announced.done);
+    data.reset();
+    start_anew();
+  }
+}
+
+TEST_P(Connections, ThatAreClosedDoNothingMore) {
+  connect(0, 1);
+  at(0)->close(false, 0s);
+  at(0)->close(true, 1s);
+  EXPECT_FALSE(at(0)->progress());
+  EXPECT_FALSE(at(0)->may_sleep());
+  char byte = 0;
+  std::list<TransportRequest> requests;
+  at(0)->send(1, 1, &byte, 1, requests.emplace_back());
+  at(0)->receive(1, 1, &byte, 1, requests.emplace_back());
+  at(0)->post(1, "header", &byte, 1, requests.emplace_back());
+  for (const TransportRequest& request : requests) {
+    EXPECT_TRUE(request.done);
+    EXPECT_EQ(request.status.code(), ErrorCode::kPeerFailed);
+  }
+}
+
+class Sleep : public test::OverEachNetwork {
+ protected:
+  // When nothing is left to move.
+  bool may_sleep(int number) {
+    return test::wait_for([&] {
+      while (at(number)->progress()) {
+      }
+      return at(number)->may_sleep();
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Sleep, test::all_networks(), test::name_of_network);
+
+// may_sleep() need not see it, but then sleep() returns at once.
+TEST_P(Sleep, IsShortWhileThereIsSomethingToMove) {
+  connect(0, 1);
+  at(1)->close_to_programs();
+  char byte = 0;
+  TransportRequest sent, received;
+  at(1)->receive(0, 3, &byte, 1, received);
+  ASSERT_TRUE(may_sleep(1));
+  at(0)->send(1, 3, "x", 1, sent);
+  while (at(0)->progress() || !sent.done) {
+  }
+  while (!received.done) {
+    if (at(1)->may_sleep()) at(1)->sleep(kLong);
+    at(1)->progress();
+  }
+  EXPECT_EQ(byte, 'x');
+}
+
+TEST_P(Sleep, EndsWhenSomethingComes) {
+  connect(0, 1);
+  std::atomic<int> slept{0};
+  for (const std::size_t bytes : {std::size_t{1}, kMiB}) {
+    const std::string data = pattern(bytes, 1);
+    std::string place(bytes, ' ');
+    const int before = slept;
+    std::atomic<bool> over{false};
+    std::thread receiver([&] {
+      TransportRequest received;
+      at(1)->receive(0, 3, place.data(), bytes, received);
+      while (!received.done) {
+        if (at(1)->progress() || received.done || !at(1)->may_sleep()) continue;
+        ++slept;
+        at(1)->sleep(kLong);
+      }
+      over = true;
+    });
+    EXPECT_TRUE(test::wait_for([&] { return slept > before; }));
+    TransportRequest sent;
+    at(0)->send(1, 3, data.data(), bytes, sent);
+    while (!sent.done || !over) at(0)->progress();
+    receiver.join();
+    EXPECT_EQ(place, data);
+  }
+}
+
+TEST_P(Sleep, EndsAtItsLimit) {
+  connect(0, 1);
+  ASSERT_TRUE(may_sleep(1));
+  for (const auto limit : {0us, 100us, 20'000us}) at(1)->sleep(limit);
+}
+
+}  // namespace
+}  // namespace lockstep::comm
