@@ -98,10 +98,6 @@ class Checkpoint {
  private:
   friend class CheckpointManager;
 
-  // Calls `run`, and puts this checkpoint's name in front of its errors.
-  template <typename Restore>
-  void restore(Restore&& run) const;
-
   TensorFile file_;
   std::string origin_ = "this checkpoint";  // for messages: the path of its file
 };
