@@ -210,7 +210,9 @@ void restore_kind(const TensorFile& file, optim::Optimizer& optimizer, const K& 
 }  // namespace
 
 void add_optimizer(TensorFile& file, const optim::Optimizer& optimizer) {
-  with_kind(optimizer, [&](const auto& kind) { add_kind(file, optimizer, kind); });
+  TensorFile with_optimizer = file;  // an error leaves `file` as it was
+  with_kind(optimizer, [&](const auto& kind) { add_kind(with_optimizer, optimizer, kind); });
+  file = std::move(with_optimizer);
 }
 
 void restore_optimizer(const TensorFile& file, optim::Optimizer& optimizer) {
