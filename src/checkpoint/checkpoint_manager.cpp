@@ -171,8 +171,6 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
     } catch (const CheckpointError& error) {
       if (error.code() == ErrorCode::kNotFound) continue;  // the writer has just removed it
       errors.push_back(error);
-    } catch (const c10::Error& error) {
-      errors.push_back(unreadable(path_of(step), error.what_without_backtrace()));
     } catch (const std::exception& error) {  // for example std::bad_alloc
       errors.push_back(unreadable(path_of(step), error.what()));
     }

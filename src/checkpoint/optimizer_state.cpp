@@ -3,117 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "lockstep/checkpoint/errors.h"
 #include "number_text.h"
+#include "optimizer_fields.h"
+#include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {
-
-namespace optim = torch::optim;
-
-// The options and the per-parameter state of each optimizer. The visitor is called with each field and its name.
-template <typename Visitor>
-void visit(optim::SGDOptions& options, Visitor& field) {
-  field("lr", options.lr());
-  field("momentum", options.momentum());
-  field("dampening", options.dampening());
-  field("weight_decay", options.weight_decay());
-  field("nesterov", options.nesterov());
-}
-template <typename Visitor>
-void visit(optim::SGDParamState& state, Visitor& field) {
-  field("momentum_buffer", state.momentum_buffer());
-}
-
-template <typename Options, typename Visitor>
-void visit_adam_options(Options& options, Visitor& field) {
-  field("lr", options.lr());
-  field("beta1", std::get<0>(options.betas()));
-  field("beta2", std::get<1>(options.betas()));
-  field("eps", options.eps());
-  field("weight_decay", options.weight_decay());
-  field("amsgrad", options.amsgrad());
-}
-template <typename State, typename Visitor>
-void visit_adam_state(State& state, Visitor& field) {
-  field("step", state.step());
-  field("exp_avg", state.exp_avg());
-  field("exp_avg_sq", state.exp_avg_sq());
-  field("max_exp_avg_sq", state.max_exp_avg_sq());
-}
-template <typename Visitor>
-void visit(optim::AdamOptions& options, Visitor& field) {
-  visit_adam_options(options, field);
-}
-template <typename Visitor>
-void visit(optim::AdamParamState& state, Visitor& field) {
-  visit_adam_state(state, field);
-}
-template <typename Visitor>
-void visit(optim::AdamWOptions& options, Visitor& field) {
-  visit_adam_options(options, field);
-}
-template <typename Visitor>
-void visit(optim::AdamWParamState& state, Visitor& field) {
-  visit_adam_state(state, field);
-}
-
-template <typename Visitor>
-void visit(optim::RMSpropOptions& options, Visitor& field) {
-  field("lr", options.lr());
-  field("alpha", options.alpha());
-  field("eps", options.eps());
-  field("weight_decay", options.weight_decay());
-  field("momentum", options.momentum());
-  field("centered", options.centered());
-}
-template <typename Visitor>
-void visit(optim::RMSpropParamState& state, Visitor& field) {
-  field("step", state.step());
-  field("square_avg", state.square_avg());
-  field("momentum_buffer", state.momentum_buffer());
-  field("grad_avg", state.grad_avg());
-}
-
-template <typename Visitor>
-void visit(optim::AdagradOptions& options, Visitor& field) {
-  field("lr", options.lr());
-  field("lr_decay", options.lr_decay());
-  field("weight_decay", options.weight_decay());
-  field("initial_accumulator_value", options.initial_accumulator_value());
-  field("eps", options.eps());
-}
-template <typename Visitor>
-void visit(optim::AdagradParamState& state, Visitor& field) {
-  field("step", state.step());
-  field("sum", state.sum());
-}
-
-template <typename O, typename S>
-struct Kind {
-  using Options = O;
-  using State = S;
-  const char* name;
-};
-
-// Calls fn(Kind<...>) for the optimizer's kind.
-template <typename Fn>
-void with_kind(const optim::Optimizer& optimizer, Fn fn) {
-  if (dynamic_cast<const optim::SGD*>(&optimizer) != nullptr) {
-    fn(Kind<optim::SGDOptions, optim::SGDParamState>{"SGD"});
-  } else if (dynamic_cast<const optim::Adam*>(&optimizer) != nullptr) {
-    fn(Kind<optim::AdamOptions, optim::AdamParamState>{"Adam"});
-  } else if (dynamic_cast<const optim::AdamW*>(&optimizer) != nullptr) {
-    fn(Kind<optim::AdamWOptions, optim::AdamWParamState>{"AdamW"});
-  } else if (dynamic_cast<const optim::RMSprop*>(&optimizer) != nullptr) {
-    fn(Kind<optim::RMSpropOptions, optim::RMSpropParamState>{"RMSprop"});
-  } else if (dynamic_cast<const optim::Adagrad*>(&optimizer) != nullptr) {
-    fn(Kind<optim::AdagradOptions, optim::AdagradParamState>{"Adagrad"});
-  } else {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "checkpoints hold the state of SGD, Adam, AdamW, RMSprop and Adagrad, not of this optimizer");
-  }
-}
 
 class FieldWriter {
  public:
@@ -121,8 +19,13 @@ class FieldWriter {
   void operator()(const char* name, double value) { file_.metadata[prefix_ + name] = text_of(value); }
   void operator()(const char* name, bool value) { file_.metadata[prefix_ + name] = value ? "1" : "0"; }
   void operator()(const char* name, std::int64_t value) { file_.metadata[prefix_ + name] = text_of(value); }
-  void operator()(const char* name, const torch::Tensor& value) {
-    if (value.defined()) file_.tensors[prefix_ + name] = value.detach();
+  void operator()(const char* name, const torch::Tensor& value, bool needed) {
+    if (value.defined()) {
+      file_.tensors[prefix_ + name] = value.detach();
+    } else if (needed) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            fmt::format("{}{} is undefined, but the optimizer's options need it", prefix_, name));
+    }
   }
 
  private:
@@ -136,17 +39,24 @@ class FieldReader {
   FieldReader(const TensorFile& file, std::string prefix, torch::Tensor like)
       : file_(file), prefix_(std::move(prefix)), like_(std::move(like)) {}
   void operator()(const char* name, double& value) { value = number<double>(name); }
-  void operator()(const char* name, bool& value) { value = number<std::int64_t>(name) != 0; }
-  void operator()(const char* name, std::int64_t& value) { value = number<std::int64_t>(name); }
-  void operator()(const char* name, torch::Tensor& value) {
+  void operator()(const char* name, bool& value) {
+    const auto number_read = number<std::int64_t>(name);
+    if (number_read != 0 && number_read != 1) fail(name, "0 or 1", number_read);
+    value = number_read == 1;
+  }
+  void operator()(const char* name, std::int64_t& value) {
+    value = number<std::int64_t>(name);
+    if (value < 0 || value > kMostSteps) fail(name, fmt::format("a count from 0 to {}", kMostSteps), value);
+  }
+  void operator()(const char* name, torch::Tensor& value, bool needed) {
     const auto found = file_.tensors.find(prefix_ + name);
-    if (found == file_.tensors.end()) return;
-    if (found->second.sizes() != like_.sizes()) {
-      throw CheckpointError(ErrorCode::kMismatch,
-                            fmt::format("{}{} has shape [{}], the parameter [{}]", prefix_, name,
-                                        fmt::join(found->second.sizes(), ", "), fmt::join(like_.sizes(), ", ")));
+    if (found != file_.tensors.end()) {
+      value = state_tensor(name, found->second);
+    } else if (needed) {
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            fmt::format("it lacks {}{}, part of the state of a parameter of shape [{}]", prefix_, name,
+                                        fmt::join(like_.sizes(), ", ")));
     }
-    value = found->second.to(like_.device(), found->second.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
 
  private:
@@ -158,6 +68,32 @@ class FieldReader {
     throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a number as {}{}, found {}", prefix_, name,
                                                            found == file_.metadata.end() ? "nothing" : found->second));
   }
+
+  [[noreturn]] void fail(const char* name, std::string_view expected, std::int64_t value) const {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          fmt::format("expected {} as {}{}, found {}", expected, prefix_, name, value));
+  }
+
+  torch::Tensor state_tensor(const char* name, const torch::Tensor& saved) const {
+    if (const std::string reason = why_not_saved(saved); !reason.empty()) {
+      throw CheckpointError(ErrorCode::kUnsupported, fmt::format("{}{} {}", prefix_, name, reason));
+    }
+    if (saved.sizes() != like_.sizes()) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            fmt::format("{}{} has shape [{}], the parameter [{}]", prefix_, name,
+                                        fmt::join(saved.sizes(), ", "), fmt::join(like_.sizes(), ", ")));
+    }
+    const torch::ScalarType dtype = saved.scalar_type();
+    const bool can_step = c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype);
+    if (saved.is_complex() != like_.is_complex() || !(can_step || saved.is_complex())) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            fmt::format("{}{} has dtype {}, the parameter {}", prefix_, name, c10::toString(dtype),
+                                        c10::toString(like_.scalar_type())));
+    }
+    return saved.to(like_.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+  }
+
+  static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // exact as a double, which the formulas use
 
   const TensorFile& file_;
   std::string prefix_;
@@ -189,8 +125,34 @@ void require_same(const TensorFile& file, const std::string& key, const std::str
 }
 
 bool has_state(const TensorFile& file, const std::string& prefix) {
-  const auto tensor = file.tensors.lower_bound(prefix);
-  return tensor != file.tensors.end() && tensor->first.starts_with(prefix);
+  const auto begins_in = [&](const auto& entries) {
+    const auto first = entries.lower_bound(prefix);
+    return first != entries.end() && first->first.starts_with(prefix);
+  };
+  return begins_in(file.tensors) || begins_in(file.metadata);
+}
+
+struct RequireFinite {
+  void operator()(const char* name, double value) const {
+    if (!std::isfinite(value)) throw CheckpointError(code, fmt::format("{}{} is {}", prefix, name, value));
+  }
+  void operator()(const char*, bool) const {}
+  std::string prefix;
+  ErrorCode code;
+};
+
+// Throws `code` for options that LibTorch's constructors refuse. Any finite rate is valid: schedulers set them
+// unchecked.
+template <typename K>
+void require_valid(typename K::Options options, const std::string& prefix, ErrorCode code) {
+  const RequireFinite finite{prefix, code};
+  visit(options, finite);
+  options.lr(0);
+  try {
+    typename K::Optimizer(std::vector<optim::OptimizerParamGroup>(), options);
+  } catch (const c10::Error& error) {
+    throw CheckpointError(code, fmt::format("options {}*: {}", prefix, error.what_without_backtrace()));
+  }
 }
 
 template <typename K>
@@ -202,13 +164,14 @@ void add_kind(TensorFile& file, const optim::Optimizer& optimizer, const K& kind
     const optim::OptimizerParamGroup& params = optimizer.param_groups()[group];
     FieldWriter options_writer(file, group_prefix(group));
     auto options = static_cast<const typename K::Options&>(params.options());
+    require_valid<K>(options, group_prefix(group), ErrorCode::kInvalidArgument);
     visit(options, options_writer);
     for (const torch::Tensor& tensor : params.params()) {
       FieldWriter writer(file, param_prefix(param++));
       const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       auto state = static_cast<const typename K::State&>(*found->second);
-      visit(state, writer);
+      visit(state, options, writer);
     }
   }
 }
@@ -218,38 +181,38 @@ void restore_kind(const TensorFile& file, optim::Optimizer& optimizer, const K& 
   require_same(file, "optimizer.type", kind.name, "type");
   require_same(file, "optimizer.parameters", parameters_of(optimizer), "parameters by group");
   std::vector<std::unique_ptr<typename K::Options>> options;
-  std::vector<std::pair<void*, std::unique_ptr<typename K::State>>> states;
+  std::remove_reference_t<decltype(optimizer.state())> states;
+  std::size_t param = 0;
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     optim::OptimizerParamGroup& params = optimizer.param_groups()[group];
     FieldReader options_reader(file, group_prefix(group), {});
     options.push_back(std::make_unique<typename K::Options>(static_cast<typename K::Options&>(params.options())));
     visit(*options.back(), options_reader);
+    require_valid<K>(*options.back(), group_prefix(group), ErrorCode::kCorrupt);
     for (const torch::Tensor& tensor : params.params()) {
-      const std::string prefix = param_prefix(states.size());
-      states.emplace_back(tensor.unsafeGetTensorImpl(), nullptr);
-      if (!has_state(file, prefix)) continue;
+      const std::string prefix = param_prefix(param++);
+      void* const key = tensor.unsafeGetTensorImpl();
+      const bool needed = K::kStateFromTheStart && optimizer.state().find(key) != optimizer.state().end();
+      if (!needed && !has_state(file, prefix)) continue;
       FieldReader reader(file, prefix, tensor);
-      states.back().second = std::make_unique<typename K::State>();
-      visit(*states.back().second, reader);
+      auto state = std::make_unique<typename K::State>();
+      visit(*state, *options.back(), reader);
+      states[key] = std::move(state);
     }
   }
   // Nothing can fail from here on.
   for (std::size_t group = 0; group < options.size(); ++group) {
     optimizer.param_groups()[group].set_options(std::move(options[group]));
   }
-  for (auto& [key, state] : states) {
-    if (state) {
-      optimizer.state()[key] = std::move(state);
-    } else {
-      optimizer.state().erase(key);
-    }
-  }
+  optimizer.state().swap(states);
 }
 
 }  // namespace
 
 void add_optimizer(TensorFile& file, const optim::Optimizer& optimizer) {
-  with_kind(optimizer, [&](const auto& kind) { add_kind(file, optimizer, kind); });
+  TensorFile with_optimizer = file;  // an error leaves `file` as it was
+  with_kind(optimizer, [&](const auto& kind) { add_kind(with_optimizer, optimizer, kind); });
+  file = std::move(with_optimizer);
 }
 
 void restore_optimizer(const TensorFile& file, optim::Optimizer& optimizer) {

@@ -12,9 +12,10 @@
 
 namespace lockstep::checkpoint {
 
+// Throws CheckpointError (kUnsupported, kInvalidArgument).
 void add_optimizer(TensorFile& file, const torch::optim::Optimizer& optimizer);
 
-// Throws CheckpointError (kMismatch, kCorrupt, kUnsupported) before anything is changed.
+// Throws CheckpointError (kMismatch, kCorrupt, kUnsupported, kIo) before anything is changed.
 void restore_optimizer(const TensorFile& file, torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep::checkpoint

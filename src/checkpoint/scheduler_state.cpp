@@ -3,6 +3,7 @@
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <typeinfo>
 
@@ -64,14 +65,22 @@ void require_type(const TensorFile& file, const std::string& type) {
                                     saved->second, type));
 }
 
+// Infinity is the best metric before the first.
+template <typename T, typename Stored>
+bool fits(Stored value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isinf(value) || std::abs(value) <= std::numeric_limits<T>::max();
+  } else {
+    return value >= 0 && value <= std::numeric_limits<int>::max();
+  }
+}
+
 template <typename T>
 T number(const TensorFile& file, const std::string& name) {
   using Stored = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;
   const auto found = file.metadata.find(name);
   const auto value = found == file.metadata.end() ? std::nullopt : number_from_text<Stored>(found->second);
-  const bool fits =
-      value && (std::is_floating_point_v<T> || (*value >= 0 && *value <= std::numeric_limits<int>::max()));
-  if (fits) return static_cast<T>(*value);
+  if (value && fits<T>(*value)) return static_cast<T>(*value);
   throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a number as {}, found {:.100}", name,
                                                          found == file.metadata.end() ? "nothing" : found->second));
 }

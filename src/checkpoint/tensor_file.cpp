@@ -6,6 +6,7 @@
 #include <bit>
 #include <span>
 
+#include "error_context.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/regular_file.h"
 #include "lockstep/checkpoint/errors.h"
@@ -102,9 +103,13 @@ std::span<const std::uint8_t> as_bytes(const void* data, std::size_t count) {
   return {static_cast<const std::uint8_t*>(data), count};
 }
 
-// The elements in memory order without gaps. LibTorch may conjugate or negate a view lazily: this resolves both.
+// The elements on the CPU in memory order without gaps. LibTorch calculates the values of conjugated and negated views
+// and of tensors of zeros when they are copied: their own memory holds other values or does not exist.
 torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
-  return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
+  const torch::Tensor values = tensor.detach();
+  const bool lazy = values.is_conj() || values.is_neg() || values._is_zerotensor();
+  if (values.is_cpu() && values.is_contiguous() && !lazy) return values;
+  return torch::empty(values.sizes(), values.scalar_type()).copy_(values);
 }
 
 template <typename Each>
@@ -116,10 +121,13 @@ void in_chunks(void* bytes, std::size_t count, Each each) {
 }  // namespace
 
 void write_tensor_file(const std::filesystem::path& path, const TensorFile& file) {
-  TensorFileHeader header{lay_out(file.tensors), file.metadata};
-  header.metadata[std::string(kFormatKey)] = kFormat;
-  header.metadata[std::string(kChecksumKey)] = kNoDigits;
-  const std::string text = format_header(header);
+  TensorFileHeader header;
+  const std::string text = in_context(path.native(), [&] {
+    header = {lay_out(file.tensors), file.metadata};
+    header.metadata[std::string(kFormatKey)] = kFormat;
+    header.metadata[std::string(kChecksumKey)] = kNoDigits;
+    return format_header(header);
+  });
   const std::size_t digits = find_checksum(text).value();
 
   AtomicFile out = create_file(path);
@@ -128,7 +136,8 @@ void write_tensor_file(const std::filesystem::path& path, const TensorFile& file
   check_written(out.append(as_bytes(text.data(), text.size())));
   Sha256 hash = hash_header(text, digits);
   for (const TensorEntry& entry : header.entries) {
-    const torch::Tensor tensor = bytes_in_order(file.tensors.at(entry.name));
+    const torch::Tensor tensor = in_context(fmt::format("{}: cannot read tensor \"{}\"", path.native(), entry.name),
+                                            [&] { return bytes_in_order(file.tensors.at(entry.name)); });
     in_chunks(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       hash.update(piece, count);
       check_written(out.append(as_bytes(piece, count)));
@@ -150,7 +159,8 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum
   Sha256 hash = hash_header(text, digits);
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {
-    torch::Tensor tensor = torch::empty(entry.shape, entry.dtype);
+    torch::Tensor tensor = in_context(fmt::format("{}: no memory for tensor \"{}\"", path.native(), entry.name),
+                                      [&] { return torch::empty(entry.shape, entry.dtype); });
     in_chunks(tensor.mutable_data_ptr(), entry.end - entry.begin, [&](char* piece, std::size_t count) {
       reader.read(piece, count);
       hash.update(piece, count);

@@ -9,6 +9,7 @@
 
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
+#include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -233,8 +234,12 @@ void require_no_holes(std::vector<TensorEntry>& entries, std::uint64_t data_byte
 
 std::vector<TensorEntry> lay_out(const std::map<std::string, torch::Tensor>& tensors) {
   std::vector<TensorEntry> entries;
-  for (const auto& [name, tensor] : tensors)
+  for (const auto& [name, tensor] : tensors) {
+    if (const std::string reason = why_not_saved(tensor); !reason.empty()) {
+      throw CheckpointError(ErrorCode::kUnsupported, fmt::format("tensor \"{}\" {}", name, reason));
+    }
     entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), 0, 0});
+  }
   std::stable_sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
   });

@@ -31,6 +31,7 @@ struct TensorFileHeader {
 };
 
 // Entries for `tensors` in the order in which their bytes are written: large element types first, for alignment.
+// Throws CheckpointError (kUnsupported) for a tensor that is not dense or has no values.
 std::vector<TensorEntry> lay_out(const std::map<std::string, torch::Tensor>& tensors);
 
 // Returns JSON, padded to a multiple of 8 bytes. Throws CheckpointError (kInvalidArgument, kUnsupported).

@@ -107,5 +107,21 @@ TEST(SchedulerCheckpoints, AnotherSchedulerIsNamed) {
   EXPECT_NE(error.find("ReduceLROnPlateauScheduler"), std::string::npos) << error;
 }
 
+TEST(SchedulerCheckpoints, AMetricThatIsNoNumberIsRefused) {
+  const test::ScratchFolder folder;
+  Parts parts;
+  Plateau plateau(parts.optimizer);
+  Checkpoint state;
+  state.add_scheduler(plateau);
+  state.save(folder.path() / "state");
+  for (const char* value : {"nan", "1e300"}) {
+    TensorFile file = read_tensor_file(folder.path() / "state");
+    file.metadata["scheduler.best"] = value;
+    write_tensor_file(folder.path() / "bad", file);
+    const std::string error = error_of_restoring(Checkpoint::load(folder.path() / "bad"), plateau);
+    EXPECT_NE(error.find("scheduler.best"), std::string::npos) << error;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint

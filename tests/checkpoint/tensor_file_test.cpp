@@ -93,6 +93,39 @@ TEST_F(TensorFiles, GiveBackTheElementsOfEveryView) {
   for (const auto& [name, tensor] : file.tensors) EXPECT_TRUE(torch::equal(read.tensors.at(name), tensor)) << name;
 }
 
+// Such tensors have no memory.
+TEST_F(TensorFiles, GiveBackTensorsOfZeros) {
+  const torch::Tensor zeros = at::_efficientzerotensor({2, 3}, torch::kFloat);
+  const torch::Tensor complex_zeros = at::_efficientzerotensor({3}, torch::kComplexFloat);
+  const TensorFile file{{{"zeros", zeros}, {"view", zeros.t()}, {"conj", complex_zeros.conj()}}, {}};
+  write_tensor_file(path(), file);
+  const TensorFile read = read_tensor_file(path());
+  for (const auto& [name, tensor] : file.tensors) {
+    EXPECT_TRUE(torch::equal(read.tensors.at(name), torch::zeros(tensor.sizes(), tensor.scalar_type()))) << name;
+  }
+}
+
+TEST_F(TensorFiles, NameTheFileAndTheTensorThatCannotBeSaved) {
+  const std::map<std::string, torch::Tensor> tensors{
+      {"undefined", torch::Tensor()},
+      {"meta", torch::empty({3}, torch::kMeta)},
+      {"sparse", torch::eye(3).to_sparse()},
+      {"csr", torch::eye(3).to_sparse_csr()},
+      {"quantized", torch::quantize_per_tensor(torch::ones({3}), 0.1, 0, torch::kQInt8)},
+      {"complex128", torch::zeros({3}, torch::kComplexDouble)}};
+  for (const auto& [name, tensor] : tensors) {
+    try {
+      write_tensor_file(path(), {{{name, tensor}}, {}});
+      ADD_FAILURE() << name << " was saved";
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+      const std::string begin = path().native() + ": tensor \"" + name + "\" ";
+      EXPECT_TRUE(std::string(error.what()).starts_with(begin)) << error.what();
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
 // Changes every byte, and cuts at every length.
 TEST_F(TensorFiles, EveryDamageIsNoticed) {
   write_tensor_file(path(), {{{"a", torch::arange(5)}, {"b", torch::ones({2, 2})}}, {{"step", "3"}}});

@@ -48,13 +48,16 @@ class Checkpoint {
   // writes the values that they have then.
   void add_model(const torch::nn::Module& model);
   // Restores a model with the same names and shapes, with or without "module."; values are converted to the model's
-  // dtypes and devices. kMismatch lists missing and unexpected names and different shapes.
+  // dtypes and devices. kMismatch lists missing and unexpected names, different shapes, and complex values for a real
+  // tensor. kInvalidArgument lists tensors of the model that cannot be overwritten (expanded, sparse, meta, inference).
   void restore_model(torch::nn::Module& model) const;
 
   // SGD, Adam, AdamW, RMSprop or Adagrad: the options of each parameter group (with the learning rate) and the state of
-  // each parameter, in the order of the groups. Not copied, like the model.
+  // each parameter, in the order of the groups. Tensors are not copied, like the model's. kInvalidArgument for options
+  // that could not be restored.
   void add_optimizer(const torch::optim::Optimizer& optimizer);
-  // Restores an optimizer of the same kind, with the same number of parameters and the same shapes.
+  // Restores an optimizer of the same kind, with the same number of parameters and the same shapes. kCorrupt
+  // for state that lacks a field which the options need, and for numbers that LibTorch's optimizers do not accept.
   void restore_optimizer(torch::optim::Optimizer& optimizer) const;
 
   // Copies the present state of a StepLR, of a ReduceLROnPlateauScheduler, or of any other LRScheduler whose rates
@@ -97,10 +100,6 @@ class Checkpoint {
 
  private:
   friend class CheckpointManager;
-
-  // Calls `run`, and puts this checkpoint's name in front of its errors.
-  template <typename Restore>
-  void restore(Restore&& run) const;
 
   TensorFile file_;
   std::string origin_ = "this checkpoint";  // for messages: the path of its file

@@ -1,7 +1,7 @@
-// The exception of the checkpoint layer. Codes: kNotFound; kIo and kPermission (the system refused: errno's text);
-// kCorrupt (the file is damaged or in another format); kMismatch (a good file of another model or optimizer);
-// kUnsupported (a newer format, an optimizer that cannot be saved); kUnavailable (no thread for a save);
-// kInvalidArgument. The text names the file.
+// The exception of the checkpoint layer. Codes: kNotFound; kIo and kPermission (the system refused: errno's text; kIo
+// also when LibTorch fails, for example without memory); kCorrupt (the file is damaged, in another format, or holds
+// impossible values); kMismatch (a good file of another model or optimizer); kUnsupported (a newer format, an optimizer
+// or a tensor that cannot be saved); kUnavailable (no thread for a save); kInvalidArgument. The text names the file.
 #pragma once
 
 #include <stdexcept>

@@ -29,8 +29,9 @@ struct TensorFile {
 enum class Checksum { kRequired, kIfPresent };
 
 // Replaces `path` in one step: the bytes go to `path`.tmp, are flushed to the disk and renamed. Whatever happens,
-// `path` is the old file or the whole new one. Tensors may be on any device and have any strides. The format has no
-// complex128 and no quantized dtypes. Blocks until the file is on the disk. Throws CheckpointError.
+// `path` is the old file or the whole new one. Tensors may be on any device that holds values, and have any strides.
+// kUnsupported names a tensor that the format cannot hold: undefined, not dense, quantized or complex128. Blocks until
+// the file is on the disk. Throws CheckpointError.
 void write_tensor_file(const std::filesystem::path& path, const TensorFile& file);
 
 // Returns CPU tensors with their own memory. Throws CheckpointError; kCorrupt names the file and what is wrong with it.

@@ -1,0 +1,29 @@
+// Errors of LibTorch and of the system, as errors of this layer.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <string_view>
+
+#include "lockstep/checkpoint/errors.h"
+
+namespace lockstep::checkpoint {
+
+// Returns what `run` returns. Puts `where` in front of its errors. Those that are no CheckpointErrors (no memory, a
+// device that failed) become kIo.
+template <typename Run>
+auto in_context(std::string_view where, Run&& run) {
+  try {
+    return run();
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(error.code(), fmt::format("{}: {}", where, error.what()));
+  } catch (const c10::Error& error) {
+    throw CheckpointError(ErrorCode::kIo, fmt::format("{}: {}", where, error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw CheckpointError(ErrorCode::kIo, fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+}  // namespace lockstep::checkpoint
