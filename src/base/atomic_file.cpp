@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/printable.h"
 #include "lockstep/base/regular_file.h"
 
 namespace lockstep {
@@ -29,8 +30,8 @@ ErrorCode code_of(int error_number) {
 }
 
 Status in_the_way(const std::filesystem::path& path, mode_t mode) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("{}: expected a place for a regular file, found {}", path.native(), kind_of_file(mode))};
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: expected a place for a regular file, found {}",
+                                                   printable(path.native()), kind_of_file(mode))};
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   if (!file.fd_.valid()) {
     const int error = errno;
     return Status(code_of(error),
-                  fmt::format("{}: cannot create the file: {}", temporary.native(), std::strerror(error)));
+                  fmt::format("{}: cannot create the file: {}", printable(temporary.native()), std::strerror(error)));
   }
   if (::fstat(file.fd_.get(), &info) != 0) return file.failure("cannot look at the file", errno);
   if (!S_ISREG(info.st_mode)) return in_the_way(temporary, info.st_mode);
@@ -100,7 +101,8 @@ Status AtomicFile::commit() {
 
 Status AtomicFile::failure(std::string_view what, int error_number) const {
   const std::filesystem::path& name = temporary_.empty() ? path_ : temporary_;
-  return {code_of(error_number), fmt::format("{}: {}: {}", name.native(), what, std::strerror(error_number))};
+  return {code_of(error_number),
+          fmt::format("{}: {}: {}", printable(name.native()), what, std::strerror(error_number))};
 }
 
 }  // namespace lockstep
