@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/printable.h"
 #include "lockstep/base/regular_file.h"
 
 namespace lockstep {
@@ -29,12 +30,13 @@ ErrorCode code_of(int error_number) {
 }
 
 Status in_the_way(const std::filesystem::path& path, mode_t mode) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("{}: expected a place for a regular file, found {}", path.native(), kind_of_file(mode))};
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: expected a place for a regular file, found {}",
+                                                   printable(path.native()), kind_of_file(mode))};
 }
 
 Status error_of(const std::filesystem::path& path, std::string_view what, int error_number) {
-  return {code_of(error_number), fmt::format("{}: {}: {}", path.native(), what, std::strerror(error_number))};
+  return {code_of(error_number),
+          fmt::format("{}: {}: {}", printable(path.native()), what, std::strerror(error_number))};
 }
 
 // Removes the file of a writer that was killed, or a link, which would lead the bytes to another file.
@@ -99,7 +101,7 @@ Status AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0) return failure("cannot flush to the disk", errno);
   if (taken()) {
     return {ErrorCode::kIo, fmt::format("{}: another writer has replaced the file; expected one writer at a time",
-                                        temporary_.native())};
+                                        printable(temporary_.native()))};
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("cannot rename into place", errno);
   temporary_.clear();

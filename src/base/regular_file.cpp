@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/printable.h"
+
 namespace lockstep {
 namespace {
 
 Status not_regular(const std::filesystem::path& path, mode_t mode) {
-  return {ErrorCode::kCorrupt, fmt::format("{}: expected a regular file, found {}", path.native(), kind_of_file(mode))};
+  return {ErrorCode::kCorrupt,
+          fmt::format("{}: expected a regular file, found {}", printable(path.native()), kind_of_file(mode))};
 }
 
 }  // namespace
@@ -37,10 +40,10 @@ Result<RegularFile> RegularFile::open(const std::filesystem::path& path) {
     if (error == ENXIO && ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
       return not_regular(path, info.st_mode);
     }
-    return Status::from_errno("cannot open the file", error).with_context(path.native());
+    return Status::from_errno("cannot open the file", error).with_context(printable(path.native()));
   }
   if (::fstat(file.fd(), &info) != 0) {
-    return Status::from_errno("cannot ask for the file's size", errno).with_context(path.native());
+    return Status::from_errno("cannot ask for the file's size", errno).with_context(printable(path.native()));
   }
   if (!S_ISREG(info.st_mode)) return not_regular(path, info.st_mode);
   file.size_ = static_cast<std::uint64_t>(info.st_size);
@@ -52,7 +55,7 @@ Result<std::size_t> RegularFile::read(std::span<std::uint8_t> out) const {
   while (done < out.size()) {
     const ssize_t got = ::read(fd(), out.data() + done, out.size() - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::from_errno("cannot read the file", errno).with_context(path_.native());
+    if (got < 0) return Status::from_errno("cannot read the file", errno).with_context(printable(path_.native()));
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
   }

@@ -8,6 +8,7 @@
 
 #include "batch_pool.h"
 #include "batch_workers.h"
+#include "exception_text.h"
 #include "launch/cores.h"
 #include "lockstep/data/errors.h"
 #include "machine_share.h"
@@ -222,9 +223,10 @@ CopiedBatch DataLoader::make_batch(const EpochPlan& plan, std::int64_t number) c
     return start_copy(std::move(batch), *options_.device);
   } catch (const DataError&) {
     throw;
-  } catch (const std::exception& error) {
-    std::throw_with_nested(DataError(ErrorCode::kCorrupt, fmt::format("a batch of {} samples, the first of them {}: {}",
-                                                                      indices.size(), indices.front(), error.what())));
+  } catch (...) {
+    std::throw_with_nested(
+        DataError(ErrorCode::kCorrupt, fmt::format("a batch of {} samples, the first of them {}: {}", indices.size(),
+                                                   indices.front(), current_exception_text())));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "exception_text.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -60,8 +61,8 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices, const SampleCo
       examples.push_back(get(index));
     } catch (const SampleError&) {
       throw;
-    } catch (const std::exception& error) {
-      std::throw_with_nested(SampleError(index, error.what()));
+    } catch (...) {
+      std::throw_with_nested(SampleError(index, current_exception_text()));
     }
   }
   return stack(examples, context);

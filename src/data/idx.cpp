@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "base/printable.h"
 #include "lockstep/data/errors.h"
 #include "packed_file.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 
 DataError corrupt(const std::filesystem::path& path, std::string_view what) {
-  return DataError(ErrorCode::kCorrupt, fmt::format("{}: {}", path.native(), what));
+  return DataError(ErrorCode::kCorrupt, fmt::format("{}: {}", printable(path.native()), what));
 }
 
 void read_all(PackedFile& file, const std::filesystem::path& path, std::span<std::uint8_t> out, std::string_view what) {

@@ -4,6 +4,8 @@
 
 #include <unordered_map>
 
+#include "base/printable.h"
+#include "exception_text.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/data/errors.h"
@@ -83,22 +85,22 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
   const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
   if (!bytes.ok()) return bytes.status();
   const Result<ImageSize> size = image_size(bytes.value(), options_.decode);
-  if (!size.ok()) return size.status().with_context(name(source));
+  if (!size.ok()) return size.status().with_context(printable(name(source)));
   const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
   const SampleShape shape = Compose::shape_of(plan);
   if (!batch.data.defined()) batch.begin(shape, context);
   if (shape != batch.shape) {
-    throw SampleError(source,
-                      fmt::format("{}: its sample is {} x {} x {}, the first of the batch {} x {} x {}: a batch needs "
-                                  "equal shapes; add Resize, CenterCrop or RandomResizedCrop to the transforms",
-                                  name(source), shape.channels, shape.height, shape.width, batch.shape.channels,
-                                  batch.shape.height, batch.shape.width));
+    throw SampleError(
+        source, fmt::format("{}: its sample is {} x {} x {}, the first of the batch {} x {} x {}: a batch needs "
+                            "equal shapes; add Resize, CenterCrop or RandomResizedCrop to the transforms",
+                            printable(name(source)), shape.channels, shape.height, shape.width, batch.shape.channels,
+                            batch.shape.height, batch.shape.width));
   }
   try {
     transform_.apply(plan, bytes.value(), options_.decode, batch.place());
   } catch (const DataError& error) {
     if (error.code() == ErrorCode::kInvalidArgument) throw;  // the transforms are wrong, not the picture
-    return Status(error.code(), error.what()).with_context(name(source));
+    return Status(error.code(), error.what()).with_context(printable(name(source)));
   }
   batch.target.mutable_data_ptr<std::int64_t>()[batch.samples] = label(source);
   ++batch.samples;
@@ -132,8 +134,8 @@ Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sam
       add_or_replace(index, context.key(position, index), context, batch);
     } catch (const SampleError&) {
       throw;
-    } catch (const std::exception& error) {
-      std::throw_with_nested(SampleError(index, name(index) + ": " + error.what()));
+    } catch (...) {
+      std::throw_with_nested(SampleError(index, printable(name(index)) + ": " + current_exception_text()));
     }
   }
   if (batch.samples == 0) {

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "base/printable.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/idx.h"
 
@@ -25,10 +26,10 @@ fs::path find_file(const fs::path& root, std::string_view split, std::string_vie
   for (const fs::path& folder : folders) {
     for (const std::string_view packed : {"", ".gz"}) {
       const fs::path path = folder / fmt::format("{}-{}-ubyte{}", split, kind, packed);
-      tried.push_back(path.native());
+      tried.push_back(printable(path.native()));
       std::error_code ignored;
       if (!fs::exists(path, ignored)) continue;
-      found.push_back(path.native());
+      found.push_back(printable(path.native()));
       break;
     }
   }
@@ -36,12 +37,12 @@ fs::path find_file(const fs::path& root, std::string_view split, std::string_vie
     throw DataError(
         ErrorCode::kNotFound,
         fmt::format("no {} file; tried {}. Put the MNIST or Fashion-MNIST files into {} or name their folder", kind,
-                    fmt::join(tried, ", "), root.native()));
+                    fmt::join(tried, ", "), printable(root.native())));
   }
   if (found.size() > 1) {
     throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("{} has several datasets ({}): name the folder of the one you mean", root.native(),
-                                fmt::join(found, ", ")));
+                    fmt::format("{} has several datasets ({}): name the folder of the one you mean",
+                                printable(root.native()), fmt::join(found, ", ")));
   }
   return found.front();
 }
@@ -69,15 +70,17 @@ Mnist::Mnist(const fs::path& root, bool train, const MnistOptions& options) {
   images_ = read_idx(images_path, std::array<std::int64_t, 3>{-1, kSide, kSide});
   labels_ = read_idx(labels_path, std::array<std::int64_t, 1>{-1});
   if (images_.size(0) != labels_.size(0)) {
-    throw DataError(ErrorCode::kCorrupt,
-                    fmt::format("{} has {} images but {} has {} labels; they do not belong together",
-                                images_path.native(), images_.size(0), labels_path.native(), labels_.size(0)));
+    throw DataError(
+        ErrorCode::kCorrupt,
+        fmt::format("{} has {} images but {} has {} labels; they do not belong together",
+                    printable(images_path.native()), images_.size(0), labels_path.native(), labels_.size(0)));
   }
   const std::uint8_t* labels = labels_.const_data_ptr<std::uint8_t>();
   for (std::int64_t i = 0; i < labels_.size(0); ++i) {
     if (labels[i] < kClasses) continue;
-    throw DataError(ErrorCode::kCorrupt, fmt::format("{}: label {} at byte {}: expected 0 to {}, found {}",
-                                                     labels_path.native(), i, 8 + i, kClasses - 1, labels[i]));
+    throw DataError(ErrorCode::kCorrupt,
+                    fmt::format("{}: label {} at byte {}: expected 0 to {}, found {}", printable(labels_path.native()),
+                                i, 8 + i, kClasses - 1, labels[i]));
   }
   value_of_pixel_ = make_pixel_table(options.normalization);
 }

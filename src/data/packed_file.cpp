@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/printable.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -19,7 +20,7 @@ PackedFile::PackedFile(std::filesystem::path path)
     : path_(std::move(path)), file_(value_or_throw(RegularFile::open(path_))) {
   if (refill() && zlib_.avail_in >= 2) packed_ = buffer_[0] == 0x1f && buffer_[1] == 0x8b;
   if (packed_ && ::inflateInit2(&zlib_, kGzipOnly) != Z_OK) {
-    throw DataError(ErrorCode::kIo, fmt::format("{}: zlib cannot start: out of memory", path_.native()));
+    throw DataError(ErrorCode::kIo, fmt::format("{}: zlib cannot start: out of memory", printable(path_.native())));
   }
 }
 
@@ -86,7 +87,7 @@ void PackedFile::fail_packed(const char* what) const {
   throw DataError(
       ErrorCode::kCorrupt,
       fmt::format("{}: damaged gzip file: {} (at byte {} of {} of the file, {} bytes unpacked); get the file again",
-                  path_.native(), what, file_read_ - zlib_.avail_in, file_.size(), position_));
+                  printable(path_.native()), what, file_read_ - zlib_.avail_in, file_.size(), position_));
 }
 
 }  // namespace lockstep::data

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "exception_text.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -141,8 +142,8 @@ Example MapDataset::get_batch(std::span<const std::int64_t> indices, const Sampl
     Example one = dataset_->get_batch(indices.subspan(i, 1), own);
     try {
       examples.push_back(function_({one.data[0], one.target[0]}, own));
-    } catch (const std::exception& error) {
-      std::throw_with_nested(SampleError(indices[i], error.what()));
+    } catch (...) {
+      std::throw_with_nested(SampleError(indices[i], current_exception_text()));
     }
   }
   return stack(examples, context);

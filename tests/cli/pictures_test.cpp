@@ -43,6 +43,29 @@ TEST(PicturesProgram, PacksChecksAndPreviews) {
   EXPECT_TRUE(std::filesystem::exists(sheet));
 }
 
+TEST(PicturesProgram, NamesCannotForgeLinesOrMoveTheCursor) {
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("pictures");
+  scratch.write("pictures/a/1.bmp", tiny_bmp('\x20'));
+  scratch.write("pictures/a/new\nline.bmp", tiny_bmp('\x20'));
+  scratch.write("pictures/b/\x1b[2Jesc\r.jpg", "no picture");
+  scratch.write("pictures/b/\xff.jpg", "no picture");
+  const std::string pack = scratch.path("p\n.pack");
+  const Finished all[] = {lockstep({"data", "check", folder}), lockstep({"pack", folder, pack}),
+                          lockstep({"pack", "--skip-corrupt", folder, pack}), lockstep({"data", "check", pack}),
+                          lockstep({"data", "preview", folder, "--out", scratch.path("s\x1b.png")})};
+  for (const Finished& finished : all) {
+    for (const char c : finished.out + finished.err) EXPECT_TRUE(c == '\n' || (c >= ' ' && c <= '~'));
+  }
+  EXPECT_NE(all[0].out.find("duplicate: " + folder + "/a/new\\x0aline.bmp: the same as"), std::string::npos)
+      << all[0].out;
+  EXPECT_NE(all[0].out.find("corrupt: " + folder + "/b/\\x1b[2Jesc\\x0d.jpg: expected"), std::string::npos);
+  EXPECT_NE(all[1].err.find("lockstep: " + folder + "/b/\\x1b[2Jesc\\x0d.jpg: expected"), std::string::npos)
+      << all[1].err;
+  EXPECT_NE(all[2].out.find("left out: " + folder + "/b/\\xff.jpg: expected"), std::string::npos) << all[2].out;
+  EXPECT_NE(all[2].out.find("/p\\x0a.pack: 2 pictures"), std::string::npos) << all[2].out;
+}
+
 TEST(PicturesProgram, WrongUsageAndWrongFilesSayWhy) {
   EXPECT_EQ(lockstep({"data"}).exit_code, 2);
   EXPECT_EQ(lockstep({"pack", "folder"}).exit_code, 2);

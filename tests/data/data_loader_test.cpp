@@ -147,6 +147,42 @@ TEST(DataLoader, ErrorsNameTheSample) {
   }
 }
 
+TEST(DataLoader, WhateverADatasetThrowsIsAnErrorThatNamesTheSample) {
+  class Odd : public Dataset {
+   public:
+    explicit Odd(bool whole_batches) : whole_batches_(whole_batches) {}
+    std::int64_t size() const override { return 8; }
+    Example get(std::int64_t index) const override {
+      if (index == 5) throw 42;  // NOLINT(hicpp-exception-baseclass)
+      return {torch::tensor(index), torch::tensor(index)};
+    }
+    Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override {
+      if (!whole_batches_) return Dataset::get_batch(indices, context);
+      throw 42;  // NOLINT(hicpp-exception-baseclass)
+    }
+
+   private:
+    bool whole_batches_;
+  };
+  const auto run = [](auto dataset, int workers) {
+    DataLoader loader(std::move(dataset), alone({.batch_size = 4, .num_workers = workers}));
+    for (auto& batch : loader) EXPECT_EQ(batch.data.numel(), 4);
+  };
+  for (const int workers : {0, 2}) {
+    try {
+      run(Odd(/*whole_batches=*/false), workers);
+      ADD_FAILURE() << "no error with " << workers << " workers";
+    } catch (const SampleError& error) {
+      EXPECT_EQ(error.index(), 5);
+      EXPECT_STREQ(error.what(), "sample 5: it threw an object that is not a std::exception");
+      EXPECT_THROW(std::rethrow_if_nested(error), int);
+    }
+    EXPECT_THROW(run(Odd(/*whole_batches=*/true), workers), DataError);
+    const auto mapped = map_dataset(Numbers(8), [](Example, const SampleContext&) -> Example { throw 42; });  // NOLINT
+    EXPECT_THROW(run(mapped, workers), SampleError);
+  }
+}
+
 TEST(DataLoader, UnequalSamplesCannotBeABatch) {
   class Growing : public Dataset {
     std::int64_t size() const override { return 4; }

@@ -1,16 +1,18 @@
 """Writes picture files of every kind that PIL reads, and the RGB pixels that PIL reads from them.
 
-python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}. The names of pictures
-have endings that torchvision's ImageFolder accepts.
+python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}; turned.json lists the same
+of JPEG files with an EXIF orientation, after PIL's exif_transpose. The names of the first have endings that
+torchvision's ImageFolder accepts; those of the second do not.
 """
 import io
 import json
+import struct
 import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 import picture_writers as writers
 
@@ -168,3 +170,37 @@ write("wide.ppm", b"P6\n%d %d\n40000\n" % photo.size + (levels.astype(">u2") * 1
 write("odd.pgm", b"P5\n%d %d\n1000\n" % grey.size + np.asarray(grey).astype(">u2").tobytes())
 
 (folder / "files.json").write_text(json.dumps(files))
+
+plain = jpeg(photo, quality=90)
+turned = []
+
+
+def exif_segment(order, kind, value, count=1):
+    """An EXIF segment with the orientation as a BYTE (1), SHORT (3, 8) or LONG (4, 9)."""
+    packed = {1: "B3x", 3: "H2x", 4: "I", 8: "h2x", 9: "i"}[kind]
+    entry = struct.pack(order + "HHI" + packed, 0x0112, kind, count, value)
+    tiff = {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HIH", 42, 8, 1) + entry + bytes(4)
+    content = b"Exif\0\0" + tiff
+    return b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content
+
+
+def write_turned(name, segments, at=2):
+    (folder / name).write_bytes(plain[:at] + segments + plain[at:])
+    with Image.open(folder / name) as opened:
+        pixels = ImageOps.exif_transpose(opened).convert("RGB")
+    (folder / f"{name}.raw").write_bytes(pixels.tobytes())
+    turned.append({"file": name, "pixels": f"{name}.raw", "width": pixels.width, "height": pixels.height})
+
+
+for order, end in (("<", "le"), (">", "be")):
+    for kind in (1, 3, 4, 8, 9):
+        for value in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9):
+            write_turned(f"exif_{end}_{kind}_{value}.exif", exif_segment(order, kind, value))
+    write_turned(f"exif_{end}_none.exif", exif_segment(order, 3, 6, count=0))
+six = exif_segment(">", 3, 6)
+write_turned("exif_fill.exif", b"\xff\xff" + six)
+write_turned("exif_fill_later.exif", b"\xff" + six, at=20)
+write_turned("exif_junk.exif", b"\x00\x07" + six, at=20)
+write_turned("exif_xmp_first.exif", b"\xff\xe1\0\x20http://ns.adobe.com/xap/1.0/\0x" + six)
+write_turned("exif_late.exif", six, at=plain.index(b"\xff\xda"))
+(folder / "turned.json").write_text(json.dumps(turned))

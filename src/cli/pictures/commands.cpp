@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
+#include "base/printable.h"
 #include "data/preview/contact_sheet.h"
 #include "data/tools/check_folder.h"
 #include "lockstep/data/image/decode.h"
@@ -18,8 +20,14 @@ namespace {
 
 constexpr int kUsageError = 2;
 
+// Prints one line. All output with names from outside goes through here: they are escaped.
+template <typename... Values>
+void print_line(std::FILE* file, fmt::format_string<Values...> format, Values&&... values) {
+  fmt::print(file, "{}\n", printable(fmt::format(format, std::forward<Values>(values)...)));
+}
+
 int fail(const Status& status) {
-  fmt::print(stderr, "lockstep: {}\n", status.message());
+  print_line(stderr, "lockstep: {}", status.message());
   return status.code() == ErrorCode::kInvalidArgument ? kUsageError : EXIT_FAILURE;
 }
 
@@ -50,9 +58,9 @@ int check_pack(const std::string& path) {
     if (status.ok()) status = data::decode_image(pack.value().bytes(i), {.strict = true}).status();
     if (status.ok()) continue;
     ++bad;
-    fmt::print("corrupt: {}: {}\n", pack.value().name(i), status.message());
+    print_line(stdout, "corrupt: {}: {}", pack.value().name(i), status.message());
   }
-  fmt::print("{} pictures of {} classes: {} corrupt\n", pack.value().size(), pack.value().classes().size(), bad);
+  print_line(stdout, "{} pictures of {} classes: {} corrupt", pack.value().size(), pack.value().classes().size(), bad);
   return bad == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -113,8 +121,8 @@ int run_pack(const PackArguments& arguments) {
                                                              progress);
   if (!packed.ok()) return fail(packed.status());
   const data::PackSummary& summary = packed.value();
-  for (const std::string& left_out : summary.left_out) fmt::print("left out: {}\n", left_out);
-  fmt::print("{}: {} pictures of {} classes, {} made smaller, {} left out; {:.1f} MB, before {:.1f} MB\n",
+  for (const std::string& left_out : summary.left_out) print_line(stdout, "left out: {}", left_out);
+  print_line(stdout, "{}: {} pictures of {} classes, {} made smaller, {} left out; {:.1f} MB, before {:.1f} MB",
              arguments.file, summary.pictures, summary.classes, summary.resized, summary.left_out.size(),
              static_cast<double>(summary.bytes_after) / 1e6, static_cast<double>(summary.bytes_before) / 1e6);
   return EXIT_SUCCESS;
@@ -130,12 +138,12 @@ int run_preview(const PreviewArguments& arguments) {
                            .epochs = arguments.epochs});
   if (!sheet.ok()) return fail(sheet.status());
   if (const Status written = data::write_png(sheet.value().image, arguments.out); !written.ok()) return fail(written);
-  for (const std::string& left_out : sheet.value().left_out) fmt::print("left out: {}\n", left_out);
+  for (const std::string& left_out : sheet.value().left_out) print_line(stdout, "left out: {}", left_out);
   if (const Status& names = sheet.value().names; !names.ok()) {
-    fmt::print(stderr, "lockstep: the sheet is without the names of classes: {}\n", names.message());
+    print_line(stderr, "lockstep: the sheet is without the names of classes: {}", names.message());
   }
-  fmt::print("{}: {} samples, {} x {} pixels\n", arguments.out, sheet.value().samples, sheet.value().image.width(),
-             sheet.value().image.height());
+  print_line(stdout, "{}: {} samples, {} x {} pixels", arguments.out, sheet.value().samples,
+             sheet.value().image.width(), sheet.value().image.height());
   return EXIT_SUCCESS;
 }
 
@@ -148,10 +156,10 @@ int run_check(const CheckArguments& arguments) {
   std::array<std::int64_t, 4> counts{};
   for (const data::Finding& finding : report.value().findings) {
     ++counts[static_cast<std::size_t>(finding.kind)];
-    fmt::print("{}: {}: {}\n", word_for(finding.kind), finding.path, finding.detail);
+    print_line(stdout, "{}: {}: {}", word_for(finding.kind), finding.path, finding.detail);
   }
-  fmt::print("{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate, {} unsupported\n", report.value().pictures,
-             report.value().classes, counts[0], counts[1], counts[2], counts[3]);
+  print_line(stdout, "{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate, {} unsupported",
+             report.value().pictures, report.value().classes, counts[0], counts[1], counts[2], counts[3]);
   return report.value().findings.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "cli/pictures/commands.h"
 
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
     if (pack_command->parsed()) return run_pack(pack);
     return preview_command->parsed() ? run_preview(preview) : run_check(check);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    std::fprintf(stderr, "lockstep: %s\n", lockstep::printable(error.what()).c_str());
     return EXIT_FAILURE;
   }
 }

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
-#include <new>
 
+#include "base/printable.h"
 #include "data/image/decoders.h"
+#include "data/image/memory_errors.h"
 #include "lockstep/base/regular_file.h"
 
 namespace lockstep::data {
@@ -32,7 +34,8 @@ Status empty_file() {
   return {ErrorCode::kCorrupt, fmt::format("the file is empty; expected {}", kExpected)};
 }
 
-Status unknown_format(std::span<const std::uint8_t> bytes) {
+// `bytes`: the content, or the beginning of a file of `size` bytes.
+Status unknown_format(std::span<const std::uint8_t> bytes, std::uint64_t size) {
   if (bytes.empty()) return empty_file();
   for (const OtherFormat& other : kOtherFormats) {
     if (!starts_with(bytes, other.text, other.at)) continue;
@@ -42,7 +45,7 @@ Status unknown_format(std::span<const std::uint8_t> bytes) {
   std::string found;
   for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) found += fmt::format(" {:02x}", bytes[i]);
   return {ErrorCode::kUnsupported,
-          fmt::format("expected {}, found {} bytes that begin with{}", kExpected, bytes.size(), found)};
+          fmt::format("expected {}, found {} bytes that begin with{}", kExpected, size, found)};
 }
 
 Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_t> bytes) {
@@ -53,13 +56,13 @@ Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_
     case ImageFormat::kWebp: return webp_size(bytes);
     case ImageFormat::kPpm: return netpbm_size(bytes);
   }
-  return unknown_format(bytes);
+  return unknown_format(bytes, bytes.size());
 }
 
 // Checks the size, so that callers can plan with it: no side is 0 or has billions of pixels.
 Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   const std::optional<ImageFormat> format = image_format(bytes);
-  if (!format) return unknown_format(bytes);
+  if (!format) return unknown_format(bytes, bytes.size());
   Result<ImageSize> size = size_in_header(*format, bytes);
   if (!size.ok()) return size;
   Status status = check_size(size.value().width, size.value().height, options);
@@ -138,12 +141,8 @@ Result<DecodedRegion> decode_known(ImageFormat format, std::span<const std::uint
 
 Result<DecodedRegion> decode_region(std::span<const std::uint8_t> bytes, const DecodeRequest& request, Image& image) {
   const std::optional<ImageFormat> format = image_format(bytes);
-  if (!format) return unknown_format(bytes);
-  try {
-    return decode_known(*format, bytes, request, image);
-  } catch (const std::bad_alloc&) {
-    return Status(ErrorCode::kIo, fmt::format("{}: not enough memory for its pixels", to_string(*format)));
-  }
+  if (!format) return unknown_format(bytes, bytes.size());
+  return or_out_of_memory(to_string(*format), [&] { return decode_known(*format, bytes, request, image); });
 }
 
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
@@ -159,7 +158,7 @@ Result<Image> decode_image(const std::filesystem::path& path, const DecodeOption
   Status status = read_file(path, bytes);
   if (!status.ok()) return status;
   Result<Image> image = decode_image(bytes, options);
-  if (!image.ok()) return image.status().with_context(path.native());
+  if (!image.ok()) return image.status().with_context(printable(path.native()));
   return image;
 }
 
@@ -181,7 +180,7 @@ Result<ImageSize> image_size(const std::filesystem::path& path) {
     if (!status.ok()) return status;
     Result<ImageSize> size = size_of_picture(bytes, kAnyNumberOfPixels);
     if (size.ok()) return size;
-    if (bytes.size() < most) return size.status().with_context(path.native());
+    if (bytes.size() < most) return size.status().with_context(printable(path.native()));
   }
   return Status(ErrorCode::kInternal, "not reached");
 }
@@ -191,12 +190,23 @@ Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8
 }
 
 Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes, std::size_t most_bytes) {
+  const std::string name = printable(path.native());
   LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
-  if (file.size() == 0) return empty_file().with_context(path.native());
-  bytes.resize(std::min<std::size_t>(file.size(), most_bytes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(bytes));
-  bytes.resize(got);  // if the file became shorter meanwhile, the decoder reports it
-  return {};
+  std::array<std::uint8_t, 16> buffer;  // enough to know the format
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(buffer));
+  const std::span first = std::span(buffer).first(got);
+  if (!image_format(first)) return unknown_format(first, file.size()).with_context(name);
+  if (file.size() > kMaxFileBytes) {
+    return {ErrorCode::kUnsupported,
+            fmt::format("{}: expected a picture file of at most {} bytes, found {}", name, kMaxFileBytes, file.size())};
+  }
+  return or_out_of_memory(path.native(), [&]() -> Status {
+    bytes.resize(std::max<std::size_t>(got, std::min<std::size_t>(file.size(), most_bytes)));
+    std::copy(first.begin(), first.end(), bytes.begin());
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t rest, file.read(std::span(bytes).subspan(got)));
+    bytes.resize(got + rest);  // if the file became shorter meanwhile, the decoder reports it
+    return {};
+  });
 }
 
 }  // namespace lockstep::data

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/printable.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::data {
@@ -34,17 +35,12 @@ struct CloseFolder {
   void operator()(DIR* folder) const { ::closedir(folder); }
 };
 
-enum class Kind { kFile, kFolder, kNeither };
-
-// Uses the type in the entry. Only links, and entries of file systems without types, cost an fstatat().
-Kind kind_of(const dirent& entry, int folder) {
-  if (entry.d_type == DT_REG) return Kind::kFile;
-  if (entry.d_type == DT_DIR) return Kind::kFolder;
-  if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::kNeither;
+// Everything else counts as a file, as in os.walk, also broken links and FIFOs: samples have torchvision's numbers, and
+// loading such a sample says what is wrong. Only links, and entries of file systems without types, cost an fstatat().
+bool is_folder(const dirent& entry, int parent) {
+  if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
   struct stat info {};
-  if (::fstatat(folder, entry.d_name, &info, 0) != 0) return Kind::kNeither;  // a broken link
-  if (S_ISREG(info.st_mode)) return Kind::kFile;
-  return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kNeither;
+  return ::fstatat(parent, entry.d_name, &info, 0) == 0 && S_ISDIR(info.st_mode);
 }
 
 struct Listing {
@@ -61,12 +57,12 @@ Result<Listing> list(const std::string& path) {
     const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound
                            : error == EACCES || error == EPERM ? ErrorCode::kPermission
                                                                : ErrorCode::kIo;
-    return Status(code, Status::from_errno("cannot open the folder " + path, error).message());
+    return Status(code, Status::from_errno("cannot open the folder " + printable(path), error).message());
   }
   const int number = fd.release();
   const std::unique_ptr<DIR, CloseFolder> folder(::fdopendir(number));
   if (!folder) {
-    const Status status = Status::from_errno("cannot list the folder " + path, errno);
+    const Status status = Status::from_errno("cannot list the folder " + printable(path), errno);
     Fd(number).reset();
     return status;
   }
@@ -76,13 +72,11 @@ Result<Listing> list(const std::string& path) {
   while (const dirent* entry = ::readdir(folder.get())) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") {
-      const Kind kind = kind_of(*entry, ::dirfd(folder.get()));
-      if (kind == Kind::kFile) listing.files.emplace_back(name);
-      if (kind == Kind::kFolder) listing.folders.emplace_back(name);
+      (is_folder(*entry, ::dirfd(folder.get())) ? listing.folders : listing.files).emplace_back(name);
     }
     errno = 0;
   }
-  if (errno != 0) return Status::from_errno("cannot list the folder " + path, errno);
+  if (errno != 0) return Status::from_errno("cannot list the folder " + printable(path), errno);
   return listing;
 }
 
@@ -138,7 +132,7 @@ std::string shortened(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 5;
   const std::vector<std::string> first(names.begin(),
                                        names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)));
-  const std::string text = fmt::format("{}", fmt::join(first, ", "));
+  const std::string text = printable(fmt::format("{}", fmt::join(first, ", ")));
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
@@ -149,7 +143,7 @@ Status check_folders(const FolderIndex& index, const std::vector<std::string>& e
         ErrorCode::kUnsupported,
         fmt::format("{}: expected JPEG, PNG, BMP, WebP or PPM pictures, found {} TIFF files: {}. Convert them, or set "
                     "ignore_unsupported to leave them out",
-                    root, index.left_out.size(), shortened(index.left_out))};
+                    printable(root), index.left_out.size(), shortened(index.left_out))};
   }
   if (!empty.empty() && !options.allow_empty) {
     return {
@@ -157,7 +151,7 @@ Status check_folders(const FolderIndex& index, const std::vector<std::string>& e
         fmt::format(
             "{}: no picture in {} of {} class folders: {}. Expected files that end in {}; remove these folders or set "
             "allow_empty",
-            root, empty.size(), index.classes.size(), shortened(empty), fmt::join(kExtensions, ", "))};
+            printable(root), empty.size(), index.classes.size(), shortened(empty), fmt::join(kExtensions, ", "))};
   }
   return {};
 }
@@ -173,9 +167,9 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
   index.classes = std::move(top->folders);
   std::sort(index.classes.begin(), index.classes.end());
   if (index.classes.empty()) {
-    return Status(
-        ErrorCode::kNotFound,
-        fmt::format("{}: expected a folder for each class, found no folder and {} files", root, top->files.size()));
+    return Status(ErrorCode::kNotFound,
+                  fmt::format("{}: expected a folder for each class, found no folder and {} files", printable(root),
+                              top->files.size()));
   }
   std::vector<std::string> empty;
   for (std::size_t label = 0; label < index.classes.size(); ++label) {

@@ -9,26 +9,42 @@ namespace {
 
 constexpr std::uint16_t kOrientationTag = 0x0112;
 
-// A TIFF structure: "II" or "MM", 42, the offset of a list of 12-byte entries.
+// A TIFF structure: "II" or "MM", 42, the offset of a list of 12-byte entries (tag, type, count, value or its offset).
 class Tiff {
  public:
-  explicit Tiff(std::span<const std::uint8_t> bytes) : bytes_(bytes), little_(bytes.size() > 8 && bytes[0] == 'I') {}
+  explicit Tiff(std::span<const std::uint8_t> bytes) : bytes_(bytes), little_(!bytes.empty() && bytes[0] == 'I') {}
 
   int orientation() const {
-    if (bytes_.size() < 8 || number(2, 2) != 42) return 1;
+    if (bytes_.size() < 8 || bytes_[0] != bytes_[1] || (bytes_[0] != 'I' && bytes_[0] != 'M')) return 1;
+    if (number(2, 2) != 42) return 1;
     const std::size_t list = number(4, 4);
     const std::size_t entries = number(list, 2);
+    int found = 1;
     for (std::size_t i = 0; i < entries; ++i) {
       const std::size_t entry = list + 2 + 12 * i;
-      if (entry + 12 > bytes_.size()) return 1;
-      if (number(entry, 2) != kOrientationTag) continue;
-      const std::uint32_t value = number(entry + 8, 2);
-      return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+      if (entry + 12 > bytes_.size()) break;
+      if (number(entry, 2) == kOrientationTag) found = orientation_in(entry);  // the last one counts, as in PIL
     }
-    return 1;
+    return found;
   }
 
  private:
+  // The standard says SHORT; PIL takes the other integers too, but not BYTE.
+  int orientation_in(std::size_t entry) const {
+    constexpr std::uint32_t kShort = 3;
+    constexpr std::uint32_t kLong = 4;
+    constexpr std::uint32_t kSignedShort = 8;
+    constexpr std::uint32_t kSignedLong = 9;
+    const std::uint32_t type = number(entry + 2, 2);
+    const bool is_short = type == kShort || type == kSignedShort;
+    const std::uint32_t count = number(entry + 4, 4);
+    if (count == 0 || !(is_short || type == kLong || type == kSignedLong)) return 1;
+    const std::size_t bytes = is_short ? 2 : 4;
+    const std::size_t at = count <= 4 / bytes ? entry + 8 : number(entry + 8, 4);
+    const std::uint32_t value = number(at, bytes);
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+
   // Returns 0 outside of the bytes.
   std::uint32_t number(std::size_t at, std::size_t count) const {
     if (at > bytes_.size() || bytes_.size() - at < count) return 0;
@@ -41,6 +57,19 @@ class Tiff {
   bool little_;
 };
 
+// Where the next marker's second byte is, from `at` on. Any number of ff may come before it; PIL and libjpeg also skip
+// other bytes between segments, and markers that stand alone.
+std::size_t marker_at(std::span<const std::uint8_t> bytes, std::size_t at) {
+  constexpr std::uint8_t kTemporary = 0x01;
+  const auto stands_alone = [](std::uint8_t marker) {
+    return marker == 0 || marker == kTemporary || (marker >= 0xd0 && marker <= 0xd9);
+  };
+  for (; at + 1 < bytes.size(); ++at) {
+    if (bytes[at] == 0xff && bytes[at + 1] != 0xff && !stands_alone(bytes[at + 1])) return at + 1;
+  }
+  return bytes.size();
+}
+
 }  // namespace
 
 int jpeg_orientation(std::span<const std::uint8_t> bytes) {
@@ -48,13 +77,13 @@ int jpeg_orientation(std::span<const std::uint8_t> bytes) {
   constexpr std::uint8_t kScanMarker = 0xda;
   if (image_format(bytes) != ImageFormat::kJpeg) return 1;
   // Segments: ff, marker, 2 bytes of length (which counts itself).
-  for (std::size_t at = 2; at + 4 <= bytes.size() && bytes[at] == 0xff && bytes[at + 1] != kScanMarker;) {
-    const std::size_t length = std::size_t{bytes[at + 2]} << 8 | bytes[at + 3];
-    if (length < 2 || at + 2 + length > bytes.size()) return 1;
-    if (bytes[at + 1] == kExifMarker && length >= 8 && std::memcmp(bytes.data() + at + 4, "Exif\0\0", 6) == 0) {
-      return Tiff(bytes.subspan(at + 10, length - 8)).orientation();
+  for (std::size_t at = marker_at(bytes, 2); at + 3 <= bytes.size() && bytes[at] != kScanMarker;) {
+    const std::size_t length = std::size_t{bytes[at + 1]} << 8 | bytes[at + 2];
+    if (length < 2 || length > bytes.size() - at - 1) return 1;
+    if (bytes[at] == kExifMarker && length >= 8 && std::memcmp(bytes.data() + at + 3, "Exif\0\0", 6) == 0) {
+      return Tiff(bytes.subspan(at + 9, length - 8)).orientation();
     }
-    at += 2 + length;
+    at = marker_at(bytes, at + 1 + length);
   }
   return 1;
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
+#include "data/image/memory_errors.h"
 #include "data/image/resample.h"
 #include "data/preview/lettering.h"
 #include "lockstep/base/atomic_file.h"
@@ -77,7 +79,7 @@ Status add_cells(const FolderIndex& index, std::size_t i, const Compose& transfo
   std::vector<std::uint8_t> bytes;
   LOCKSTEP_RETURN_IF_ERROR(read_image_file(sample.path, bytes));
   const Result<ImageSize> size = image_size(bytes, DecodeOptions{});
-  if (!size.ok()) return size.status().with_context(sample.path);
+  if (!size.ok()) return size.status().with_context(printable(sample.path));
   try {
     for (int e = 0; e < options.epochs; ++e) {
       const SampleKey key{options.seed, options.epoch + e, static_cast<std::int64_t>(i)};
@@ -85,7 +87,7 @@ Status add_cells(const FolderIndex& index, std::size_t i, const Compose& transfo
                        index.classes[static_cast<std::size_t>(sample.label)]});
     }
   } catch (const DataError& error) {
-    return Status(error.code(), error.what()).with_context(sample.path);
+    return Status(error.code(), error.what()).with_context(printable(sample.path));
   }
   return {};
 }
@@ -150,7 +152,8 @@ Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Co
   ContactSheet result;
   std::vector<Cell> cells;
   for (const std::size_t i : in_turn(index, static_cast<std::size_t>(options.samples))) {
-    const Status status = add_cells(index, i, transform, options, cells);
+    const Status status =
+        or_out_of_memory(index.samples[i].path, [&] { return add_cells(index, i, transform, options, cells); });
     if (status.ok()) {
       ++result.samples;
     } else {
@@ -159,7 +162,9 @@ Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Co
   }
   Result<Lettering> letters = Lettering::find();
   result.names = letters.status();
-  result.image = draw(cells, options, letters.ok() ? &letters.value() : nullptr);
+  LOCKSTEP_ASSIGN_OR_RETURN(result.image, or_out_of_memory("the sheet", [&]() -> Result<Image> {
+                              return draw(cells, options, letters.ok() ? &letters.value() : nullptr);
+                            }));
   return result;
 }
 
@@ -177,7 +182,7 @@ Status write_png(const Image& image, const std::filesystem::path& path) {
     encoded.resize(size);
     done = png_image_write_to_memory(&png, encoded.data(), &size, 0, pixels.data(), 0, nullptr) != 0;
   }
-  if (!done) return {ErrorCode::kIo, fmt::format("{}: cannot make a PNG: {}", path.native(), png.message)};
+  if (!done) return {ErrorCode::kIo, fmt::format("{}: cannot make a PNG: {}", printable(path.native()), png.message)};
   LOCKSTEP_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   LOCKSTEP_RETURN_IF_ERROR(file.append({encoded.data(), size}));
   return file.commit();

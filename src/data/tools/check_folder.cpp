@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/printable.h"
+#include "data/image/memory_errors.h"
 #include "data/tools/in_parallel.h"
 #include "lockstep/data/image/decode.h"
 #include "lockstep/data/image/folder_index.h"
@@ -22,23 +24,29 @@ struct Look {
   bool readable = false;
 };
 
-Look look_at(const std::string& path, const CheckOptions& options) {
+// Fills `look`; an error says why the picture cannot be decoded.
+Status examine(const std::string& path, const CheckOptions& options, Look& look) {
   thread_local std::vector<std::uint8_t> bytes;
-  Look look;
-  if (const Status read = read_image_file(path, bytes); !read.ok()) {
-    look.finding = {FindingKind::kCorrupt, path, read.message()};
-    return look;
-  }
+  LOCKSTEP_RETURN_IF_ERROR(read_image_file(path, bytes));
   look.readable = true;
   look.bytes = bytes.size();
   look.hash = std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  const Result<Image> image = decode_image(bytes, {.strict = true});
-  if (!image.ok()) {
-    look.finding = {FindingKind::kCorrupt, path, image.status().message()};
-  } else if (std::min(image.value().width(), image.value().height()) < options.least_side) {
-    look.finding = {FindingKind::kTiny, path,
-                    fmt::format("{} x {} pixels", image.value().width(), image.value().height())};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Image image, decode_image(bytes, {.strict = true}));
+  if (std::min(image.width(), image.height()) < options.least_side) {
+    look.finding = {FindingKind::kTiny, path, fmt::format("{} x {} pixels", image.width(), image.height())};
   }
+  return {};
+}
+
+Look look_at(const std::string& path, const CheckOptions& options) {
+  Look look;
+  const Status status = or_out_of_memory(path, [&] { return examine(path, options, look); });
+  if (status.ok()) return look;
+  // A finding has the path already.
+  std::string_view detail = status.message();
+  const std::string context = printable(path) + ": ";
+  if (detail.starts_with(context)) detail.remove_prefix(context.size());
+  look.finding = {FindingKind::kCorrupt, path, std::string(detail)};
   return look;
 }
 
@@ -70,8 +78,9 @@ Result<FolderReport> check_folder(const std::filesystem::path& folder, const Che
     const FolderIndex::Sample& first = index.samples[place->second];
     if (is_new || !same_content(first.path, path)) continue;
     const bool other_class = first.label != index.samples[i].label;
-    report.findings.push_back({FindingKind::kDuplicate, path,
-                               fmt::format("the same as {}{}", first.path, other_class ? ", of another class" : "")});
+    report.findings.push_back(
+        {FindingKind::kDuplicate, path,
+         fmt::format("the same as {}{}", printable(first.path), other_class ? ", of another class" : "")});
   }
   for (const std::string& path : index.left_out) {
     report.findings.push_back({FindingKind::kUnsupported, path, "TIFF is not read here: convert it to PNG"});

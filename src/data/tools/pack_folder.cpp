@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
+#include "data/image/memory_errors.h"
 #include "data/image/resample.h"
 #include "data/tools/encode_jpeg.h"
 #include "data/tools/in_parallel.h"
@@ -31,14 +33,14 @@ Status prepare(const std::string& path, const PackOptions& options, Prepared& ou
   LOCKSTEP_RETURN_IF_ERROR(read_image_file(path, out.bytes));
   out.bytes_before = out.bytes.size();
   const Result<ImageSize> size = image_size(out.bytes);
-  if (!size.ok()) return size.status().with_context(path);
+  if (!size.ok()) return size.status().with_context(printable(path));
   if (options.shorter_side == 0) return {};
   const Result<Image> image = decode_image(out.bytes);
-  if (!image.ok()) return image.status().with_context(path);
+  if (!image.ok()) return image.status().with_context(printable(path));
   if (std::min(size.value().width, size.value().height) <= options.shorter_side) return {};
   const Image small = resized(image.value(), shrunk(size.value(), options.shorter_side), Filter::kBilinear);
   Result<std::vector<std::uint8_t>> encoded = encode_jpeg(small, options.quality);
-  if (!encoded.ok()) return encoded.status().with_context(path);
+  if (!encoded.ok()) return encoded.status().with_context(printable(path));
   out.bytes = std::move(encoded).value();
   out.resized = true;
   return {};
@@ -67,7 +69,8 @@ Result<PackSummary> pack_folder(const std::filesystem::path& folder, const std::
     in_parallel(begin, end, thread_count(options.threads), [&](std::int64_t i) {
       Prepared& out = prepared[static_cast<std::size_t>(i - begin)];
       out.resized = false;
-      out.status = prepare(index.samples[static_cast<std::size_t>(i)].path, options, out);
+      const std::string& path = index.samples[static_cast<std::size_t>(i)].path;
+      out.status = or_out_of_memory(path, [&] { return prepare(path, options, out); });
     });
     for (std::int64_t i = begin; i < end; ++i) {
       const FolderIndex::Sample& sample = index.samples[static_cast<std::size_t>(i)];

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "base/printable.h"
 #include "data/tools/pack_format.h"
 #include "lockstep/base/regular_file.h"
 #include "lockstep/data/tools/pack.h"
@@ -16,7 +17,7 @@ using pack_format::kEntryBytes;
 using pack_format::kHeaderBytes;
 
 struct PackReader::Mapping {
-  explicit Mapping(std::string file) : path(std::move(file)) {}
+  explicit Mapping(std::string_view file) : path(printable(file)) {}
   ~Mapping() {
     if (address != nullptr) ::munmap(address, bytes);
   }
@@ -28,7 +29,7 @@ struct PackReader::Mapping {
     return {ErrorCode::kCorrupt, fmt::format("{}: {}; make it again with `lockstep pack`", path, what)};
   }
 
-  std::string path;
+  std::string path;  // for messages
   void* address = nullptr;
   std::size_t bytes = 0;
 };
@@ -67,7 +68,7 @@ Result<PackReader> PackReader::open(const std::filesystem::path& path) {
   }
   void* address = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.fd(), 0);
   if (address == MAP_FAILED) {
-    return Status::from_errno("cannot map the file into memory", errno).with_context(path.native());
+    return Status::from_errno("cannot map the file into memory", errno).with_context(mapping->path);
   }
   mapping->address = address;
   mapping->bytes = file.size();
@@ -145,7 +146,7 @@ Status PackReader::verify(std::int64_t index) const {
   return mapping_->corrupt(
       fmt::format("picture {} ({}) is damaged: expected checksum {:08x}, found {:08x} ({} bytes "
                   "at byte {})",
-                  index, name(index), entry(index).crc, crc, entry(index).length, entry(index).offset));
+                  index, printable(name(index)), entry(index).crc, crc, entry(index).length, entry(index).offset));
 }
 
 }  // namespace lockstep::data

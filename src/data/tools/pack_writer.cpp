@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/printable.h"
 #include "data/tools/pack_format.h"
 #include "lockstep/data/tools/pack.h"
 
@@ -37,12 +38,12 @@ Result<PackWriter> PackWriter::create(const std::filesystem::path& path, std::ve
 
 Status PackWriter::add(std::span<const std::uint8_t> picture, std::int64_t label, std::string_view name) {
   if (label < 0 || label >= static_cast<std::int64_t>(classes_.size())) {
-    return {ErrorCode::kInvalidArgument,
-            fmt::format("{}: class {}: expected 0 to {}", name, label, static_cast<std::int64_t>(classes_.size()) - 1)};
+    return {ErrorCode::kInvalidArgument, fmt::format("{}: class {}: expected 0 to {}", printable(name), label,
+                                                     static_cast<std::int64_t>(classes_.size()) - 1)};
   }
   if (picture.empty() || picture.size() > UINT32_MAX || name.size() > UINT32_MAX) {
     return {ErrorCode::kInvalidArgument,
-            fmt::format("{}: expected 1 to {} bytes, found {}", name, UINT32_MAX, picture.size())};
+            fmt::format("{}: expected 1 to {} bytes, found {}", printable(name), UINT32_MAX, picture.size())};
   }
   append_number(index_, file_.size());
   append_number(index_, static_cast<std::uint32_t>(picture.size()));

@@ -11,6 +11,7 @@
 
 #include "data/image/decoders.h"
 #include "data/image/encoders.h"
+#include "data/image/memory_errors.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
@@ -219,6 +220,35 @@ TEST(DecodeImage, A20000x20000PictureInParts) {
   EXPECT_EQ(region.value().view.row(7)[4 * 50], 100);
 }
 
+// The files are sparse: they say many bytes and take none.
+TEST(DecodeImage, GiantFilesAreRefusedBeforeMemoryIsTaken) {
+  const test::ScratchFolder folder;
+  const Bytes jpeg = test::encode_jpeg(test::make_picture(8, 8));
+  constexpr std::uint64_t kTerabyte = std::uint64_t{1} << 40;
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "expected a JPEG, PNG, BMP, WebP or PPM picture, found 1099511627776 bytes that begin with 00 00"},
+      {std::string(jpeg.begin(), jpeg.end()),
+       "expected a picture file of at most 1073741824 bytes, found 1099511627776"}};
+  for (const auto& [begin, reason] : cases) {
+    folder.write("giant.jpg", begin);
+    const std::filesystem::path path = folder.path("giant.jpg");
+    std::filesystem::resize_file(path, kTerabyte);
+    Bytes bytes;
+    for (const Status& status :
+         {read_image_file(path, bytes), decode_image(path).status(), image_size(path).status()}) {
+      EXPECT_EQ(status.code(), ErrorCode::kUnsupported);
+      EXPECT_EQ(status.message().find(path.native() + ": " + reason), 0U) << status.message();
+    }
+    EXPECT_EQ(bytes.capacity(), 0U);
+  }
+}
+
+TEST(DecodeImage, RefusedMemoryIsAnErrorWithTheName) {
+  const Status status = or_out_of_memory("a\n.jpg", []() -> Status { throw std::bad_alloc(); });
+  EXPECT_EQ(status.code(), ErrorCode::kIo);
+  EXPECT_EQ(status.message(), "a\\x0a.jpg: not enough memory for a picture of this size");
+}
+
 TEST(DecodeImage, OrientationOnRequest) {
   const Image picture = test::make_picture(6, 4);
   const Bytes plain = test::encode_jpeg(picture, {.horizontal_sampling = 1, .vertical_sampling = 1});
@@ -236,6 +266,41 @@ TEST(DecodeImage, OrientationOnRequest) {
     const int y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8 ? size.height - 1 : 0;
     EXPECT_EQ(std::memcmp(turned.pixel(x, y).data(), stored.pixel(0, 0).data(), 3), 0) << orientation;
   }
+}
+
+// test DecodeParity asks PIL the same.
+TEST(DecodeImage, OrientationOfUnusualExif) {
+  const Bytes plain = test::encode_jpeg(test::make_picture(6, 4));
+  const Bytes turned = test::with_orientation(plain, 6);
+  constexpr std::size_t kExif = 2;  // where its segment begins
+  constexpr std::size_t kType = kExif + 23;
+  constexpr std::size_t kCount = kType + 4;
+  constexpr std::size_t kValue = kCount + 1;
+  const auto changed = [&](std::initializer_list<std::pair<std::size_t, int>> values) {
+    Bytes bytes = turned;
+    for (const auto& [at, value] : values) bytes[at] = static_cast<std::uint8_t>(value);
+    return bytes;
+  };
+  const auto with = [&](const Bytes& inserted, std::size_t at) {
+    Bytes bytes = turned;
+    bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
+    return bytes;
+  };
+  const std::size_t after = kExif + 36;
+  ASSERT_EQ(turned[kType], 3);
+  ASSERT_EQ(turned[kValue + 1], 6);
+  EXPECT_EQ(jpeg_orientation(turned), 6);
+  EXPECT_EQ(jpeg_orientation(with({0xff, 0xff}, kExif)), 6);  // fill bytes
+  EXPECT_EQ(jpeg_orientation(with({0xff, 0xe5, 0, 3, 9, 0, 7, 0xff, 0x01}, kExif)),
+            6);                                                        // other bytes, a marker that stands alone
+  EXPECT_EQ(jpeg_orientation(with({0xff, 0xe5, 0, 3, 9}, kExif)), 6);  // another segment
+  EXPECT_EQ(jpeg_orientation(with({0xff, 0xff}, after)), 6);
+  EXPECT_EQ(jpeg_orientation(changed({{kType, 4}, {kValue + 1, 0}, {kValue + 3, 6}})), 6);  // LONG
+  EXPECT_EQ(jpeg_orientation(changed({{kType, 8}})), 6);                                    // signed SHORT
+  EXPECT_EQ(jpeg_orientation(changed({{kType, 1}, {kValue, 6}, {kValue + 1, 0}})), 1);      // BYTE
+  EXPECT_EQ(jpeg_orientation(changed({{kCount, 0}})), 1);
+  EXPECT_EQ(jpeg_orientation(changed({{kValue + 1, 9}})), 1);
+  EXPECT_EQ(jpeg_orientation(changed({{kExif + 10, 'X'}})), 1);  // neither II nor MM
 }
 
 }  // namespace

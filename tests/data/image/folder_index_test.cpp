@@ -1,7 +1,9 @@
 #include "lockstep/data/image/folder_index.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "lockstep/data/image/decode.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
@@ -39,9 +41,29 @@ TEST(FolderIndex, FollowsLinksButNotInCircles) {
   fs::create_directory_symlink(folder.path(), folder.path() / "a" / "root");
   fs::create_directory_symlink(folder.path() / "elsewhere", folder.path() / "a" / "link");
   fs::create_symlink(folder.path() / "elsewhere" / "2.jpg", folder.path() / "a" / "file.jpg");
-  fs::create_symlink("nowhere", folder.path() / "a" / "dangling.jpg");
   EXPECT_EQ(relative(index_image_folder(folder.path()).value(), folder.path()),
             (std::vector<std::string>{"0 a/file.jpg", "0 a/deep/1.jpg", "0 a/link/2.jpg", "1 elsewhere/2.jpg"}));
+}
+
+// As in torchvision: a sample that cannot be read keeps its number, and loading it says why.
+TEST(FolderIndex, ListsWhatIsNoFolderWithAPicturesName) {
+  const test::ScratchFolder folder;
+  folder.write("a/1.jpg", "x");
+  ASSERT_EQ(::mkfifo(folder.path("a/fifo.jpg").c_str(), 0600), 0);
+  fs::create_symlink("nowhere", folder.path("a/dangling.jpg"));
+  fs::create_symlink("itself.jpg", folder.path("a/itself.jpg"));
+  fs::create_symlink("/dev/zero", folder.path("a/zero.png"));
+  fs::create_directory(folder.path("a/folder.jpg"));
+  fs::create_symlink("nowhere", folder.path("no_class"));
+  const FolderIndex index = index_image_folder(folder.path()).value();
+  EXPECT_EQ(relative(index, folder.path()), (std::vector<std::string>{"0 a/1.jpg", "0 a/dangling.jpg", "0 a/fifo.jpg",
+                                                                      "0 a/itself.jpg", "0 a/zero.png"}));
+  std::vector<std::uint8_t> bytes;
+  for (const FolderIndex::Sample& sample : index.samples) {
+    const Status status = read_image_file(sample.path, bytes);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.message().find(sample.path + ": "), 0U) << status.message();
+  }
 }
 
 TEST(FolderIndex, ErrorsSayWhatIsMissing) {

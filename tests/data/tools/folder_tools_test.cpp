@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "data/image/picture_files.h"
 #include "data/tools/check_folder.h"
@@ -25,6 +26,27 @@ TEST(CheckFolder, FindsCorruptTinyAndDuplicatePictures) {
                                                                      {FindingKind::kDuplicate, "same.jpg"}}));
   EXPECT_NE(report.value().findings.back().detail.find("of another class"), std::string::npos);
   EXPECT_FALSE(check_folder(scratch.path() / "nowhere").ok());
+}
+
+TEST(CheckFolder, NamesWhatIsNoFileOrFarTooLarge) {
+  const test::ScratchFolder scratch;
+  const std::string good = test::text(test::encode_png(test::make_picture(40, 40)));
+  scratch.write("cat/1.png", good);
+  scratch.write("cat/giant.png", good);
+  std::filesystem::resize_file(scratch.path("cat/giant.png"), std::uint64_t{1} << 40);
+  std::filesystem::create_symlink("nowhere", scratch.path("cat/link.jpg"));
+  ASSERT_EQ(::mkfifo(scratch.path("cat/pipe.jpg").c_str(), 0600), 0);
+  const Result<FolderReport> report = check_folder(scratch.path(), {.threads = 2});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report.value().pictures, 4);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const Finding& finding : report.value().findings) found.emplace_back(finding.path, finding.detail);
+  EXPECT_EQ(
+      found,
+      (std::vector<std::pair<std::string, std::string>>{
+          {scratch.path("cat/giant.png"), "expected a picture file of at most 1073741824 bytes, found 1099511627776"},
+          {scratch.path("cat/link.jpg"), "cannot open the file: No such file or directory"},
+          {scratch.path("cat/pipe.jpg"), "expected a regular file, found a FIFO"}}));
 }
 
 TEST(CheckFolder, ListsTiffFilesInsteadOfStopping) {

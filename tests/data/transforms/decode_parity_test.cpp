@@ -11,14 +11,13 @@
 namespace lockstep::data {
 namespace {
 
-TEST(DecodeParity, PixelsArePils) {
-  const test::ScratchFolder folder;
-  test::run_python("image_files.py", {folder.path()});
-  const nlohmann::json files = nlohmann::json::parse(std::ifstream(folder.path() / "files.json"));
+// Compares all files in a list of image_files.py.
+void expect_pils_pixels(const test::ScratchFolder& folder, const std::string& list, const DecodeOptions& options) {
+  const nlohmann::json files = nlohmann::json::parse(std::ifstream(folder.path() / list));
   ASSERT_GT(files.size(), 25U);
   for (const nlohmann::json& file : files) {
     const std::string name = file.at("file");
-    const Result<Image> image = decode_image(folder.path() / name);
+    const Result<Image> image = decode_image(folder.path() / name, options);
     ASSERT_TRUE(image.ok()) << image.status().message();
     ASSERT_EQ(image.value().size(), (ImageSize{file.at("width"), file.at("height")})) << name;
     std::ifstream raw(folder.path() / file.at("pixels").get<std::string>(), std::ios::binary);
@@ -39,6 +38,13 @@ TEST(DecodeParity, PixelsArePils) {
     }
     EXPECT_EQ(different, 0) << name << ": " << different << " bytes differ, by up to " << largest;
   }
+}
+
+TEST(DecodeParity, PixelsArePils) {
+  const test::ScratchFolder folder;
+  test::run_python("image_files.py", {folder.path()});
+  expect_pils_pixels(folder, "files.json", {});
+  expect_pils_pixels(folder, "turned.json", {.apply_orientation = true});
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ struct DecodeOptions {
 // Errors: kCorrupt (truncated, damaged, too large), kUnsupported (another format, or a rare variant of one), kIo (not
 // enough memory).
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
-// The same for a file; also kNotFound, kPermission, kIo. Messages begin with the path. An empty file is kCorrupt.
+// The same for a file of at most kMaxFileBytes; also kNotFound, kPermission, kIo. Messages begin with the path. An
+// empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
 // Width and height from the header: those of decode_image without apply_orientation. Sides are positive (otherwise
@@ -51,8 +52,12 @@ Result<ImageSize> image_size(const std::filesystem::path& path);
 // Those of decode_image with the same options: turned with apply_orientation, kCorrupt above max_pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
 
-// Reads the whole file and reuses the memory of `bytes`. kNotFound, kPermission, kIo; kCorrupt for an empty file.
-// Messages begin with the path.
+// Files with more bytes are refused (kUnsupported): a sparse file can claim any size.
+inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+
+// Reads the whole file and reuses the memory of `bytes`. Errors: kNotFound, kPermission, kIo (also for not enough
+// memory), kCorrupt for an empty file, kUnsupported above kMaxFileBytes or when the first bytes are not those of a
+// picture. Messages begin with the path.
 Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes);
 
 }  // namespace lockstep::data

@@ -32,7 +32,8 @@ struct FolderIndexOptions {
 
 // Finds files whose names end in .jpg, .jpeg, .png, .bmp, .webp, .ppm or .pgm, in upper or lower case, and ignores
 // others. It also searches the subfolders of classes, and follows links, except to a folder that contains them. It
-// opens no file. Folders that are removed meanwhile are left out.
+// opens no file: as in torchvision, broken links, FIFOs and devices with such a name are samples too, and loading them
+// is an error. Folders that are removed meanwhile are left out.
 //
 // Errors: kNotFound (no such folder, no class folder, a class without pictures), kUnsupported (TIFF files),
 // kPermission, kIo. Blocks.
