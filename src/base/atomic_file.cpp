@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "lockstep/base/regular_file.h"
+#include "base/regular_file.h"
 
 namespace lockstep {
 namespace {

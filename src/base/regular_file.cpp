@@ -1,4 +1,4 @@
-#include "lockstep/base/regular_file.h"
+#include "base/regular_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

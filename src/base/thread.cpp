@@ -1,4 +1,4 @@
-#include "lockstep/base/thread.h"
+#include "base/thread.h"
 
 #include <fmt/format.h>
 

@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread.h"
 #include "lockstep/base/mutex.h"
-#include "lockstep/base/thread.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {

@@ -11,9 +11,9 @@
 #include <set>
 #include <system_error>
 
+#include "base/thread.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/thread.h"
 #include "number_text.h"
 
 namespace lockstep::checkpoint {

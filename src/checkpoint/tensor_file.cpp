@@ -6,9 +6,9 @@
 #include <bit>
 #include <span>
 
+#include "base/regular_file.h"
 #include "error_context.h"
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/regular_file.h"
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
 #include "tensor_file_header.h"

@@ -3,8 +3,8 @@
 #include <c10/util/ParallelGuard.h>
 #include <fmt/format.h>
 
+#include "base/thread.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/thread.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {

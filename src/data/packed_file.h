@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <span>
 
-#include "lockstep/base/regular_file.h"
+#include "base/regular_file.h"
 
 namespace lockstep::data {
 

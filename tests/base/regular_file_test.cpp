@@ -1,4 +1,4 @@
-#include "lockstep/base/regular_file.h"
+#include "base/regular_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

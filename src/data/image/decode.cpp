@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "base/printable.h"
+#include "base/regular_file.h"
 #include "data/image/decoders.h"
 #include "data/image/memory_errors.h"
-#include "lockstep/base/regular_file.h"
 
 namespace lockstep::data {
 namespace {

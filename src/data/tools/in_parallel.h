@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/thread.h"
+#include "base/thread.h"
 
 namespace lockstep::data {
 

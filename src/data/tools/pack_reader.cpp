@@ -6,8 +6,8 @@
 #include <cstddef>
 
 #include "base/printable.h"
+#include "base/regular_file.h"
 #include "data/tools/pack_format.h"
-#include "lockstep/base/regular_file.h"
 #include "lockstep/data/tools/pack.h"
 
 namespace lockstep::data {

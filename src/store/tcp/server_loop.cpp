@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/poll.h"
+#include "base/thread.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/thread.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
