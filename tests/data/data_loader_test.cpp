@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lockstep/data/errors.h"
+#include "lockstep/data/views.h"
 
 namespace lockstep::data {
 namespace {
