@@ -99,7 +99,8 @@ TEST(Membership, ATimeoutNamesWhoIsMissing) {
 TEST(MembershipMulti, ARankThatIsThereTwiceIsToldToAll) {
   HashStore store;
   const std::string expected =
-      "group 'apples': rank 1 joined twice, as pid 101 on host node1 and as pid 222 on host node7";
+      "group 'apples': rank 1 joined twice, as pid 101 on host node1 and as pid 222 on host node7. Give every process "
+      "its own RANK; if these are two jobs, give each its own address";
   EXPECT_EQ(exchange(store, member(1, 3), now()).status().code(), ErrorCode::kTimeout);
   Member twin = member(1, 3);
   twin.pid = 222;
