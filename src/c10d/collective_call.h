@@ -78,6 +78,7 @@ class CollectiveCall : public CallChecks {
   // Runs or starts the operation that `make` returns, or the vector of them.
   template <typename Make>
   void collective(const Make& make, std::size_t count = 1) {
+    if (count == 0) prepare([&] { reject("the lists are empty: requires non-empty tensor list"); });
     submit(prepare(make, count));
   }
 

@@ -206,6 +206,30 @@ TEST(ListsMulti, TensorsThatShareMemoryAreReadBeforeTheyAreWritten) {
   }
 }
 
+// Ranks whose lists differ in length have made different numbers of collectives: no later result could be right.
+TEST(ListsMulti, OfDifferentLengthsEndTheGroup) {
+  for (const bool async : {false, true}) {
+    run_world(3, [async](int rank) {
+      Tensors tensors{full(1), full(2)};
+      if (rank == 1) tensors.push_back(full(3));
+      const auto call = [&] {
+        async ? static_cast<void>(all_reduce_coalesced_async(tensors)->wait()) : all_reduce_coalesced(tensors);
+      };
+      expect_error(ErrorCode::kMismatch, {"rank(s) 1 called all_reduce of 5 float32 (sum) in a list of 3"}, call);
+      expect_error(ErrorCode::kMismatch, {"in a list of 2"}, [] { barrier(); });
+    });
+  }
+}
+
+TEST(ListsMulti, EmptyListsAreToldToAll) {
+  run_world(2, [](int rank) {
+    const Tensors tensors = rank == 0 ? Tensors{full(1)} : Tensors();
+    expect_error(rank == 0 ? ErrorCode::kMismatch : ErrorCode::kInvalidArgument, {"requires non-empty tensor list"},
+                 [&] { all_reduce_coalesced(tensors); });
+    barrier();
+  });
+}
+
 TEST(OutputMemory, FindsWhatOverlaps) {
   const torch::Tensor all = torch::zeros({100}, torch::kByte);
   const auto part = [&](std::int64_t from, std::int64_t to) { return all.slice(0, from, to); };
