@@ -317,38 +317,45 @@ TEST(RendezvousFault, AWrongKeyIsNamed) {
   expect_all({rendezvous(options).status()}, ErrorCode::kPermission, {"LOCKSTEP_JOB_KEY", server->endpoint().text()});
 }
 
-TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
-  const test::HeldPort port;
-  const std::string url = "tcp://127.0.0.1:" + text(port);
+// Two ranks that have met; the first hosts the store.
+struct Pair {
+  std::unique_ptr<test::HeldPort> port;
+  RendezvousOptions host_options;
+  RendezvousOptions other_options;
+  Rendezvous host;
+  Rendezvous member;
+};
+
+Pair meet() {
+  auto port = std::make_unique<test::HeldPort>();
   auto host_options = numbered(base_options(), 0, 2);
   auto other_options = numbered(base_options(), 1, 2);
-  host_options.init_method = other_options.init_method = url;
+  host_options.init_method = other_options.init_method = "tcp://127.0.0.1:" + text(*port);
   auto other = std::async(std::launch::async, [&] { return rendezvous(other_options).value(); });
   auto host = rendezvous(host_options).value();
-  auto member = other.get();
-  auto leaving = std::async(std::launch::async, [&] { return host.release(seconds(20)); });
-  EXPECT_TRUE(member.store->set("still", "here").ok());
-  EXPECT_TRUE(member.release().ok());
+  return {std::move(port), host_options, other_options, std::move(host), other.get()};
+}
+
+TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
+  Pair pair = meet();
+  auto leaving = std::async(std::launch::async, [&] { return pair.host.release(seconds(20)); });
+  EXPECT_TRUE(pair.member.store->set("still", "here").ok());
+  EXPECT_TRUE(pair.member.release().ok());
   EXPECT_TRUE(leaving.get().ok());
 }
 
 // A rank joins the next world while the host of the first world's store has not left yet.
 TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
-  const test::HeldPort port;
-  auto host_options = numbered(base_options(), 0, 2);
-  auto other_options = numbered(base_options(), 1, 2);
-  host_options.init_method = other_options.init_method = "tcp://127.0.0.1:" + text(port);
-  auto other = std::async(std::launch::async, [&] { return rendezvous(other_options).value(); });
-  auto host = rendezvous(host_options).value();
-  auto member = other.get();
-  auto spectator = TcpStore::connect({.server = {"127.0.0.1", port.number()}}, Deadline::after(seconds(20))).value();
+  Pair pair = meet();
+  auto spectator =
+      TcpStore::connect({.server = {"127.0.0.1", pair.port->number()}}, Deadline::after(seconds(20))).value();
   const std::int64_t keys = spectator->num_keys().value();
-  EXPECT_TRUE(member.release().ok());  // one key more
-  auto back = std::async(std::launch::async, [&] { return rendezvous(other_options); });
+  EXPECT_TRUE(pair.member.release().ok());  // one key more
+  auto back = std::async(std::launch::async, [&] { return rendezvous(pair.other_options); });
   while (spectator->num_keys().value() < keys + 2) std::this_thread::yield();
   spectator->close();
-  EXPECT_TRUE(host.release(seconds(20)).ok());
-  auto next = rendezvous(host_options);
+  EXPECT_TRUE(pair.host.release(seconds(20)).ok());
+  auto next = rendezvous(pair.host_options);
   EXPECT_TRUE(next.ok()) << next.status().message();
   auto again = back.get();
   ASSERT_TRUE(again.ok()) << again.status().message();
@@ -357,17 +364,10 @@ TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
 }
 
 TEST(RendezvousFault, TheHostDoesNotWaitForEver) {
-  const test::HeldPort port;
-  const std::string url = "tcp://127.0.0.1:" + text(port);
-  auto host_options = numbered(base_options(), 0, 2);
-  auto other_options = numbered(base_options(), 1, 2);
-  host_options.init_method = other_options.init_method = url;
-  auto other = std::async(std::launch::async, [&] { return rendezvous(other_options).value(); });
-  auto host = rendezvous(host_options).value();
-  auto member = other.get();
-  const auto status = host.release(milliseconds(20));
+  Pair pair = meet();
+  const auto status = pair.host.release(milliseconds(20));
   EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
-  EXPECT_EQ(member.store->set("key", "1").code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(pair.member.store->set("key", "1").code(), ErrorCode::kUnavailable);
 }
 
 struct BadOptions {
