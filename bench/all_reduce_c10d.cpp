@@ -1,5 +1,5 @@
 // All-reduce through the c10d layer, float32 SUM. --memory allocated: tensors from the backend's allocator, like DDP's
-// buckets; foreign: any other tensor. Started by `lockstep run`; peer: peers/all_reduce_gloo.py.
+// buckets; foreign: any other tensor. Started by `lockstep run`; peer: peers/c10d_collectives.py.
 #include <lockstep/c10d/distributed.h>
 
 #include "measure.h"
@@ -32,6 +32,11 @@ int main(int argc, char** argv) {
         tensor = allocate(options, bytes);
         return TensorMemory{tensor};
       },
-      [] { lockstep::barrier(); }, [&](std::span<float>) { lockstep::all_reduce(tensor); });
+      [] { lockstep::barrier(); },
+      [](std::span<double> seconds) {
+        at::Tensor longest = at::from_blob(seconds.data(), {std::int64_t(seconds.size())}, at::kDouble);
+        lockstep::all_reduce(longest, {.op = c10d::ReduceOp::MAX});
+      },
+      [&](std::span<float>) { lockstep::all_reduce(tensor); });
   return 0;
 }

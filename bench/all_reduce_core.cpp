@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   lockstep::bench::measure_all_reduce(
       options, world.communicator->rank(), world.communicator->world_size(),
       [&](std::size_t bytes) { return shared ? allocate_shared(world.arena, bytes) : allocate_foreign(bytes); },
-      [&] { world.barrier(); },
+      [&] { world.barrier(); }, [&](std::span<double> seconds) { world.longest(seconds); },
       [&](std::span<float> data) {
         lockstep::comm::AllReduce args;
         args.input = data.data();

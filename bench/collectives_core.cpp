@@ -73,12 +73,7 @@ int main(int argc, char** argv) {
         auto* memory = reinterpret_cast<float*>(lockstep::bench::take(arena->allocate(bytes)));
         return {memory, [arena](float* data) { arena->deallocate(reinterpret_cast<std::byte*>(data)); }};
       },
-      [&] { world.barrier(); },
-      [&](std::span<double> seconds) {
-        check(world.communicator->run(comm::AllReduce{seconds.data(), seconds.data(), seconds.size(),
-                                                      comm::DataType::kFloat64, comm::ReduceOp::kMax},
-                                      lockstep::Deadline::never()));
-      },
+      [&] { world.barrier(); }, [&](std::span<double> seconds) { world.longest(seconds); },
       [&](const Buffers& buffers) { run(*world.communicator, buffers); });
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <lockstep/store/rendezvous.h>
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "measure.h"
@@ -40,6 +41,13 @@ struct CoreWorld {
   }
 
   void barrier() { check(communicator->run(comm::Barrier{}, Deadline::never())); }
+
+  // The maximum over the ranks, in place.
+  void longest(std::span<double> seconds) {
+    const comm::AllReduce maximum{seconds.data(), seconds.data(), seconds.size(), comm::DataType::kFloat64,
+                                  comm::ReduceOp::kMax};
+    check(communicator->run(maximum, Deadline::never()));
+  }
 
   comm::Rendezvous rendezvous;
   std::shared_ptr<comm::SharedArena> arena;

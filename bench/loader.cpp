@@ -20,7 +20,8 @@ using namespace lockstep::data;  // NOLINT(google-build-using-namespace): a prog
 std::vector<Transform> pipeline(const std::string& name) {
   std::vector<Transform> transforms{RandomResizedCrop{224}, RandomHorizontalFlip{}};
   if (name == "reference") {
-    transforms.insert(transforms.end(), {RandomVerticalFlip{}, RandomRotation{45}, RandomAffine{45}, ColorJitter{}});
+    transforms.insert(transforms.end(),
+                      {RandomVerticalFlip{}, RandomRotation{45}, RandomAffine{45}, ColorJitter{0.4, 0.4, 0.4, 0.1}});
   }
   transforms.insert(transforms.end(), {ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
   return transforms;

@@ -1,8 +1,12 @@
 // The measurement of every all-reduce program of the bench, ours and the peers'. Each rank rewrites its buffer before
 // each call (gradients are new), then there is a barrier, only the call is timed, and every element of the result is
-// checked. Standard library only: the peers' programs are built without Lockstep.
+// checked. The time of a call is that of the slowest rank. Standard library and Linux only: the peers' programs are
+// built without Lockstep.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -101,10 +105,11 @@ inline bool holds_sum(std::span<const float> data, int repetition, int world) {
   return right;
 }
 
-// `allocate(bytes)` returns an owner with get(). `barrier()` and `all_reduce(data)` end the program if they fail.
-template <typename Allocate, typename Barrier, typename AllReduce>
+// `allocate(bytes)` returns an owner with get(). `longest(seconds)` takes the maximum over the ranks in place.
+// `barrier()`, `longest(seconds)` and `all_reduce(data)` end the program if they fail.
+template <typename Allocate, typename Barrier, typename Longest, typename AllReduce>
 void measure_all_reduce(const Options& options, int rank, int world, Allocate allocate, Barrier barrier,
-                        AllReduce all_reduce) {
+                        Longest longest, AllReduce all_reduce) {
   constexpr int kWarmUp = 3;
   Report report(options.output, rank);
   for (const Step& step : options.plan) {
@@ -123,18 +128,25 @@ void measure_all_reduce(const Options& options, int rank, int world, Allocate al
         die("all_reduce", "rank " + std::to_string(rank) + ": wrong sum of " + std::to_string(step.bytes) + " bytes");
       }
     }
+    longest(std::span(seconds));
     report.add(step.bytes, seconds);
   }
 }
 
-// Private memory of one process, as a program without Lockstep has it.
+// Private memory of one process, as a program without Lockstep has it: on huge pages where it is large enough for one,
+// as the engine's memory is.
 struct Free {
   void operator()(float* data) const { std::free(data); }
 };
 inline std::unique_ptr<float, Free> allocate_private(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 64;
-  return std::unique_ptr<float, Free>(
-      static_cast<float*>(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment)));
+  constexpr std::size_t kCacheLine = 64;
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t alignment = bytes < kHugePage ? kCacheLine : kHugePage;
+  const std::size_t size = (bytes + alignment - 1) / alignment * alignment;
+  std::unique_ptr<float, Free> memory(static_cast<float*>(std::aligned_alloc(alignment, size)));
+  if (!memory) die("memory", "cannot allocate " + std::to_string(bytes) + " bytes");
+  if (alignment == kHugePage) madvise(memory.get(), size, MADV_HUGEPAGE);
+  return memory;
 }
 
 }  // namespace lockstep::bench

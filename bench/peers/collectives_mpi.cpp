@@ -40,11 +40,6 @@ void run(const Buffers& b) {
 int main(int argc, char** argv) {
   const lockstep::bench::MpiWorld world(argc, argv);
   const auto options = lockstep::bench::parse_options(argc, argv);
-  lockstep::bench::measure_operation(
-      options, lockstep::bench::operation_of(options), world.rank(), world.size(), lockstep::bench::allocate_private,
-      world.barrier,
-      [](std::span<double> seconds) {
-        MPI_Allreduce(MPI_IN_PLACE, seconds.data(), int(seconds.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-      },
-      run);
+  lockstep::bench::measure_operation(options, lockstep::bench::operation_of(options), world.rank(), world.size(),
+                                     lockstep::bench::allocate_private, world.barrier, world.longest, run);
 }

@@ -3,6 +3,8 @@
 
 #include <mpi.h>
 
+#include <span>
+
 namespace lockstep::bench {
 
 // Initialises MPI; the destructor finalises it.
@@ -20,6 +22,10 @@ class MpiWorld {
   int rank() const { return rank_; }
   int size() const { return size_; }
   static void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
+  // The maximum over the ranks, in place.
+  static void longest(std::span<double> seconds) {
+    MPI_Allreduce(MPI_IN_PLACE, seconds.data(), int(seconds.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  }
 
  private:
   int rank_ = 0;
