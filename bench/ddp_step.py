@@ -1,58 +1,88 @@
-"""ddp_step: time of a training step under DDP, against independent processes (the machine's limit) and PyTorch's DDP."""
+"""ddp_step: time of a training step under DDP, against independent processes (the machine's limit) and PyTorch's DDP on
+Gloo in the best of its ways; and PyTorch's DDP on Lockstep's Python package. All times are the slower rank's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import workloads
-from harness import Outcome, Row, Samples, Tools, interleave
+from by_size import ways_text
+from harness import Contender, Outcome, Row, Samples, Tools, best_way, interleave
+from peer_ways import Way, usual
 
+# At least 20 steps a row in all rounds.
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
-ROUNDS, QUICK_ROUNDS = 5, 1
+QUICK_STEPS = {**STEPS, "resnet18-224": 10}
+SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
+ROUNDS, QUICK_ROUNDS = 6, 2
 
 
-def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Callable[[], Samples]:
+def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Contender:
+    steps = (QUICK_STEPS if tools.quick else STEPS)[workload]
+
     def once() -> Samples:
-        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, STEPS[workload])
+        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, steps)
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
 
 
-def compare(outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str) -> None:
+def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, steps: int) -> Contender:
+    """PyTorch's DDP, on Gloo or on ours."""
+    environment = {"PYTHONPATH": str(tools.build / "python"), **way.environment}
+    more = ("--backend", backend, *way.options)
+
+    def once() -> Samples:
+        seconds = workloads.step_seconds(tools, workloads.peer_command, "ddp", workload, ranks, steps, more, environment)
+        return {workload: [value * 1e3 for value in seconds]}
+
+    return once
+
+
+def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
+    ways = usual("pytorch")
+    tried = {name: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]) for name, way in ways.items()}
+    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, ways of pytorch", passes=1)
+    if chosen:
+        outcome.notes.append(f"{ranks} ranks: {ways_text('pytorch', chosen, str)}")
+    return ways[chosen.get(workload, next(iter(ways)))]
+
+
+def compare(
+    outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str, language: str = "C++"
+) -> None:
     mine, theirs = found.get(ours, {}).get(workload), found.get(peer, {}).get(workload)
     if mine and theirs:
         # Independent processes and the bare model are the machine's limit for DDP.
         name = "pytorch" if peer == "pytorch" else "limit"
-        outcome.rows.append(Row("ddp_step", workload, None, ranks, mine, theirs, name, "ms"))
+        outcome.rows.append(Row("ddp_step", workload, None, ranks, mine, theirs, name, "ms", language=language))
+
+
+def measure_alone(tools: Tools, workload: str, rounds: int, outcome: Outcome) -> None:
+    ours = workloads.our_command
+    contenders = {mode: contender(tools, ours, mode, workload, 1) for mode in ("alone", "ddp")}
+    found = interleave(contenders, rounds, outcome, f"ddp_step {workload}, world 1")
+    compare(outcome, found, workload, 1, "ddp", "alone")
+
+
+def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome: Outcome) -> None:
+    way = best_pytorch_way(tools, workload, ranks, outcome)
+    steps = (QUICK_STEPS if tools.quick else STEPS)[workload]
+    contenders = {
+        "together": contender(tools, workloads.our_command, "together", workload, ranks),
+        "ours": contender(tools, workloads.our_command, "ddp", workload, ranks),
+        "python": in_python(tools, "lockstep", workload, ranks, way, steps),
+        "pytorch": in_python(tools, "gloo", workload, ranks, way, steps),
+    }
+    found = interleave(contenders, rounds, outcome, f"ddp_step {workload}, {ranks} ranks")
+    compare(outcome, found, workload, ranks, "ours", "together")
+    compare(outcome, found, workload, ranks, "ours", "pytorch")
+    compare(outcome, found, workload, ranks, "python", "pytorch", "Python")
 
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     rounds = QUICK_ROUNDS if tools.quick else ROUNDS
-    ours, pytorch = workloads.our_command, workloads.peer_command
     for workload in workloads.NAMES:
-        found = interleave(
-            {
-                "alone": contender(tools, ours, "alone", workload, 1),
-                "ours": contender(tools, ours, "ddp", workload, 1),
-            },
-            rounds,
-            outcome,
-            f"ddp_step {workload}, world 1",
-        )
-        compare(outcome, found, workload, 1, "ours", "alone")
+        measure_alone(tools, workload, rounds, outcome)
         for ranks in tools.ranks:
-            found = interleave(
-                {
-                    "together": contender(tools, ours, "together", workload, ranks),
-                    "ours": contender(tools, ours, "ddp", workload, ranks),
-                    "pytorch": contender(tools, pytorch, "ddp", workload, ranks),
-                },
-                rounds,
-                outcome,
-                f"ddp_step {workload}, {ranks} ranks",
-            )
-            compare(outcome, found, workload, ranks, "ours", "together")
-            compare(outcome, found, workload, ranks, "ours", "pytorch")
+            measure_ranks(tools, workload, ranks, rounds, outcome)
     return outcome

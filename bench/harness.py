@@ -1,19 +1,24 @@
-"""Shared by all benches: running programs, interleaving ours with the peers, medians, rows."""
+"""Shared by all benches: running programs, rounds that interleave ours with the peers, rows."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from comparison import SEED, Comparison, compare
+
+HERE = Path(__file__).resolve().parent
 Samples = dict[object, list[float]]  # seconds (or another unit) by size or other key
+Contender = Callable[[], Samples]
 
 
 class BenchError(Exception):
@@ -45,15 +50,25 @@ class Tools:
         launcher = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", ranks]
         return [str(part) for part in [*launcher, *command]]
 
+    def torchrun_pinned(self, ranks: int, script: Path, *arguments: object) -> list[str]:
+        """Python ranks under torchrun, each pinned to its share of the cores, as `lockstep run` and mpirun do it."""
+        pinned = [self.python, "-I", HERE / "peers" / "pinned.py", self.python, script]
+        return self.torchrun(ranks, "--no-python", *pinned, *arguments)
+
     def scratch_file(self, suffix: str = ".json") -> Path:
         handle, name = tempfile.mkstemp(suffix=suffix, dir=self.scratch)
         os.close(handle)
         return Path(name)
 
 
+# The languages that peers are called from. All others, and the machine's limits, are C++.
+PYTHON_PEERS = {"gloo", "pytorch", "torchvision", "dali", "spdl", "datago", "torchrun"}
+
+
 @dataclass
 class Row:
-    """One comparison; to_json() gives its format for --json."""
+    """One comparison. `ours` and `peer` have one value for each round (the median of what that round measured), or one
+    value in all. to_json() gives its format for --json."""
 
     bench: str
     case: str
@@ -64,18 +79,30 @@ class Row:
     peer_name: str
     unit: str
     more_is_better: bool = False
+    language: str = "C++"  # that ours is called from
+
+    @functools.cached_property
+    def comparison(self) -> Comparison:
+        return compare(self.ours, self.peer, self.more_is_better)
 
     @property
     def ratio(self) -> float:
-        """Above 1 when ours is better."""
-        ours, peer = statistics.median(self.ours), statistics.median(self.peer)
-        better, worse = (ours, peer) if self.more_is_better else (peer, ours)
-        return better / worse
+        """The median of the rounds' ratios; above 1 when ours is better."""
+        return self.comparison.ratio
+
+    @property
+    def case_text(self) -> str:
+        return f"{self.case} (Python)" if self.language == "Python" else self.case
+
+    @property
+    def peer_text(self) -> str:
+        return f"{self.peer_name} (Python)" if self.peer_name.split()[0] in PYTHON_PEERS else self.peer_name
 
     def to_json(self) -> dict[str, object]:
         return {
             "bench": self.bench,
             "case": self.case,
+            "language": self.language,
             "bytes": self.bytes,
             "ranks": self.ranks,
             "ours": statistics.median(self.ours),
@@ -83,19 +110,38 @@ class Row:
             "peer_name": self.peer_name,
             "unit": self.unit,
             "ratio": self.ratio,
+            "interval": [self.comparison.low, self.comparison.high],
+            "rounds": {"ours": self.ours, "peer": self.peer},
         }
 
 
 @dataclass
 class Outcome:
-    """A bench's results, and messages about what it could not measure."""
+    """A bench's results, what to know about them, and messages about what it could not measure."""
 
     rows: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-# One thread per process, everywhere. All other settings keep their defaults.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# The same for every process of every contender: one thread, huge pages for what malloc returns (run.py removes that for
+# --pages small), and freed memory stays with the process. `lockstep run` sets the last two for its ranks by itself.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_TRIM_THRESHOLD_": "536870912",
+    "MALLOC_MMAP_THRESHOLD_": "536870912",
+}
+
+
+def pinned(command: list[str], rank: int, ranks: int) -> list[str]:
+    """The command on its share of the cores, as `lockstep run` would start it."""
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 < ranks <= len(cores):
+        return command
+    share = cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]
+    return ["taskset", "-c", ",".join(map(str, share)), *command]
 
 
 def run(command: list[str], environment: Mapping[str, str] | None = None, timeout: float = 600) -> None:
@@ -127,17 +173,37 @@ def read_samples(path: Path) -> Samples:
     return {line["bytes"]: line["seconds"] for line in lines}
 
 
-def interleave(
-    contenders: Mapping[str, Callable[[], Samples]], rounds: int, outcome: Outcome, what: str
-) -> dict[str, Samples]:
-    """Runs every contender once per round, so that drift affects all of them. Drops one that fails and records why."""
-    collected: dict[str, Samples] = {name: defaultdict(list) for name in contenders}
+def interleave(contenders: Mapping[str, Contender], rounds: int, outcome: Outcome, what: str) -> dict[str, Samples]:
+    """Runs every contender once per round, in an order drawn anew for each round, so that drift affects all of them.
+    Returns for each contender and key one value a round: the median of what the contender measured in that round.
+    Drops a contender that fails, and records why."""
+    order = random.Random(SEED)
+    collected: dict[str, Samples] = {name: {} for name in contenders}
     for _ in range(rounds):
-        for name in list(collected):
+        for name in order.sample(list(collected), len(collected)):
             try:
-                for key, values in contenders[name]().items():
-                    collected[name][key].extend(values)
+                found = contenders[name]()
             except BenchError as error:
                 outcome.missing.append(f"{what}: {name} not measured: {error}")
                 del collected[name]
+                continue
+            for key, values in found.items():
+                collected[name].setdefault(key, []).append(statistics.median(values))
     return collected
+
+
+def best_way(
+    ways: Mapping[str, Contender], outcome: Outcome, what: str, more_is_better: bool = False, passes: int = 2
+) -> dict[object, str]:
+    """For each key the name of the way that is best, by a search before the rounds. The rounds measure the winner anew,
+    so the search's luck is not in the figure. Ways that fail do not count, unless all do."""
+    tried = Outcome()
+    found = interleave(ways, passes, tried, what)
+    if not found:
+        outcome.missing += tried.missing
+    pick = max if more_is_better else min
+    keys = {key: None for samples in found.values() for key in samples}
+    return {
+        key: pick((way for way in found if key in found[way]), key=lambda way: statistics.median(found[way][key]))
+        for key in keys
+    }

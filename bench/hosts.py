@@ -4,7 +4,6 @@ against the time on the wire, on a link of 1 Gbit/s. Needs root."""
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import peer_programs
-from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave, read_samples
+from by_size import each_in_its_way, ways_text
+from harness import ENVIRONMENT, HERE, BenchError, Outcome, Row, Samples, Tools, best_way, interleave, read_samples
+from peer_ways import Way, usual
+from report import size_text
 
 KI, MI = 1 << 10, 1 << 20
 SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
@@ -137,14 +139,15 @@ def ours(net: Network, tools: Tools, memory: str, sizes: dict[int, int]) -> Samp
 
 
 def gloo(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
-    script = Path(peer_programs.HERE) / "peers" / "all_reduce_gloo.py"
-    return run_ranks(net, [tools.python, script], sizes, tools, {"GLOO_SOCKET_IFNAME": "eth0"})
+    command = [tools.python, HERE / "peers" / "c10d_collectives.py", "--backend", "gloo", "--operation", "all_reduce"]
+    return run_ranks(net, command, sizes, tools, {"GLOO_SOCKET_IFNAME": "eth0"})
 
 
-def openmpi(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
+def openmpi(net: Network, tools: Tools, sizes: dict[int, int], way: Way) -> Samples:
     """mpirun starts its daemon on the second machine with a script instead of ssh."""
-    command, _ = peer_programs.openmpi(tools, 2)
+    command, _ = peer_programs.mpi_command(tools, "openmpi", RANKS, way, "all_reduce_mpi")
     program = command[-1]
+    settings = [part for name, value in way.environment.items() for part in ("--mca", name.removeprefix("OMPI_MCA_"), value)]
     agent = tools.scratch / "enter"
     enter = " ".join(net.on(1))
     agent.write_text(f'#!/bin/sh\nshift\nexec {enter} sh -c "$*"\n', encoding="utf-8")
@@ -152,9 +155,8 @@ def openmpi(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
     output = tools.scratch_file()
     log = tools.scratch_file(".log")
     hosts = ",".join(f"{address(machine)}:{RANKS_PER_MACHINE}" for machine in range(MACHINES))
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    line = net.on(0, shutil.which("mpirun.openmpi") or "mpirun", *root, "--oversubscribe", "-n", RANKS, "--host", hosts,
-                  "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self",
+    line = net.on(0, command[0], *peer_programs.as_root(), "--oversubscribe", "--bind-to", "none", "-n", RANKS, "--host",
+                  hosts, *settings, "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self",
                   "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", program,
                   "--plan", plan(sizes), "--output", output)
     with log.open("w", encoding="utf-8") as sink:
@@ -193,8 +195,15 @@ def measure(tools: Tools) -> Outcome:
         contenders = {
             "core-shared": lambda: ours(net, tools, "shared", SIZES),
             "gloo": lambda: gloo(net, tools, SIZES),
-            "openmpi": lambda: openmpi(net, tools, SIZES),
         }
+        ways = {
+            name: lambda sizes, way=way: openmpi(net, tools, {size: SIZES[size] for size in sizes}, way)
+            for name, way in usual("openmpi").items()
+        }
+        searched = {name: lambda sized=sized: sized(list(SIZES)) for name, sized in ways.items()}
+        if chosen := best_way(searched, outcome, "hosts, ways of openmpi", passes=1):
+            outcome.notes.append(ways_text("openmpi", chosen, size_text))
+            contenders["openmpi"] = each_in_its_way(ways, chosen)
         found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, "hosts")
         compare(outcome, found, "gloo")
         compare(outcome, found, "openmpi")

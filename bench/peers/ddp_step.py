@@ -1,6 +1,7 @@
-"""Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel on Gloo (then by torchrun).
+"""Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel (then by torchrun), on Gloo or on
+Lockstep's Python package.
 
-Same models, optimizer, batches, order of measurements and options as bench/ddp_step.cpp.
+Same models, optimizer, batches, order of measurements and options as bench/ddp_step.cpp, and the peer's own settings.
 """
 
 import argparse
@@ -60,20 +61,29 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--output", required=True, help="the rank's number is appended")
     parser.add_argument("--hold", default="", help="wait afterwards until this file exists")
+    parser.add_argument("--backend", choices=["gloo", "lockstep"], default="gloo")
+    parser.add_argument("--optimizer", choices=["plain", "foreach", "fused"], default="plain")
+    parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument("--bucket-mb", type=float, help="DDP's bucket_cap_mb")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     ddp = options.mode == "ddp"
     if ddp:
-        dist.init_process_group("gloo")
+        if options.backend == "lockstep":
+            import lockstep  # noqa: F401, registers the backend
+        dist.init_process_group(options.backend)
     rank = dist.get_rank() if ddp else 0
     make, shape, batch = WORKLOADS[options.workload]
     model = make()
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     if ddp:
-        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        model = nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=True, static_graph=options.static_graph, bucket_cap_mb=options.bucket_mb
+        )
+    kind = {"plain": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[options.optimizer]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, **kind)
     images, labels = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
     loss = nn.CrossEntropyLoss()
     seconds = []

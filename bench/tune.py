@@ -1,0 +1,100 @@
+"""./dev bench tune PEER: measures all ways of using a peer (peer_ways.py), interleaved, against the first one.
+
+bench/peers/README.md keeps what it found. A way that wins somewhere belongs among those that a bench chooses from.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import ddp_step
+import loader
+import workloads
+from by_size import SIZES, all_of, mpi, python
+from comparison import compare
+from harness import Contender, Outcome, Tools, interleave
+from peer_ways import WAYS, Way
+from report import factor, markdown_table, number, size_text
+
+ROUNDS, QUICK_ROUNDS = 5, 2
+RANKS = 2
+
+
+def mpi_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    source = "all_reduce_oneccl" if peer == "oneccl" else "all_reduce_mpi"
+    return {name: all_of(mpi(tools, peer, RANKS, way, source), SIZES) for name, way in WAYS[peer].items()}
+
+
+def gloo_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    return {name: all_of(python(tools, "gloo", "any", RANKS, way), SIZES) for name, way in WAYS[peer].items()}
+
+
+def pytorch_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    """Each way with all workloads."""
+
+    def all_workloads(way: Way) -> Contender:
+        steps = ddp_step.SEARCH_STEPS
+        each = [ddp_step.in_python(tools, "gloo", name, RANKS, way, steps[name]) for name in workloads.NAMES]
+        return lambda: {key: values for once in each for key, values in once().items()}
+
+    return {name: all_workloads(way) for name, way in WAYS[peer].items()}
+
+
+def loader_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    """Each way with both pipelines."""
+    bench = loader.Bench(tools)
+    folder, _ = loader.images(tools)
+
+    def both(way: Way) -> Contender:
+        each = {name: bench.rates(peer, folder, name, 2, way) for name in loader.PIPELINES}
+        return lambda: {name: once()[None] for name, once in each.items()}
+
+    return {name: both(way) for name, way in WAYS[peer].items()}
+
+
+KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchvision": loader_ways, "dali": loader_ways}
+PEERS = {peer: partial(KINDS.get(peer, mpi_ways), peer=peer) for peer in WAYS}
+
+
+def key_text(key: object) -> str:
+    return size_text(key) if isinstance(key, int) else str(key)
+
+
+def table(peer: str, found: dict[str, dict], more_is_better: bool) -> str:
+    """The first way's median for each key; then each way's ratio to it (above 1: faster than the first way)."""
+    first = next((name for name in WAYS[peer] if name in found), None)
+    if first is None:
+        return "nothing measured\n"
+    keys = list(found[first])
+    scale, unit = (1, "images/s") if more_is_better else (1e6, "us") if isinstance(keys[0], int) else (1, "ms")
+    ratios = {
+        name: {key: compare(found[name][key], found[first][key], more_is_better) for key in keys if key in found[name]}
+        for name in found
+    }
+    best = {key: max(found, key=lambda name, key=key: ratios[name][key].ratio if key in ratios[name] else 0) for key in keys}
+    lines = [[f"{peer}: way", *map(key_text, keys), "why"]]
+    medians = [sorted(found[first][key])[len(found[first][key]) // 2] for key in keys]
+    lines.append([f"{first}, {unit}", *(number(value * scale) for value in medians), WAYS[peer][first].reason])
+    for name in found:
+        cells = []
+        for key in keys:
+            one = ratios[name].get(key)
+            text = f"{factor(one.ratio)}x [{factor(one.low)} .. {factor(one.high)}]" if one else ""
+            cells.append(f"**{text}**" if best[key] == name else text)
+        if name != first:
+            lines.append([name, *cells, WAYS[peer][name].reason])
+    return markdown_table(lines)
+
+
+def main(tools: Tools, peers: list[str]) -> int:
+    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    failed = False
+    for peer in peers:
+        outcome = Outcome()
+        found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
+        print(f"\n== tune {peer}: {rounds} rounds, {RANKS} ranks; bold: the best; above 1: faster than the first way")
+        print(table(peer, found, PEERS[peer].func is loader_ways), flush=True)
+        for message in outcome.missing:
+            print(f"MISSING {message}")
+        failed = failed or bool(outcome.missing)
+    return 1 if failed else 0
