@@ -1,18 +1,23 @@
-"""loader: images per second from JPEG files to normalised batches, against torchvision and NVIDIA DALI (CPU); and the
-index, the first batch and memory against limits."""
+"""loader: images per second from JPEG files to normalised batches, against torchvision in the best of its ways, NVIDIA
+DALI (CPU) and others; and the index, the first batch and memory against limits.
+
+The suffix of a case is our precision: "fast", or "exact" (PIL's pixels). Both are compared with the same peers.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from harness import BenchError, Outcome, Row, Samples, Tools, interleave, run
+from by_size import NO_WAY
+from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
+from peer_ways import Way, usual
 
-PEERS = Path(__file__).resolve().parent / "peers"
+PEERS = HERE / "peers"
 ROUNDS, QUICK_ROUNDS = 5, 1
 EPOCHS, MEMORY_EPOCHS = 4, 20
 PIPELINES = ["reference", "crop-flip"]
+PRECISIONS = ["fast", "exact"]
 FILES, CLASSES = 100_000, 100
 # The limits for indexing FILES files, for the first batch and for growth over MEMORY_EPOCHS epochs.
 INDEX_SECONDS, FIRST_BATCH_SECONDS, GROWTH_MIB = 1.0, 0.3, 8.0
@@ -26,11 +31,12 @@ def peer_python(tools: Tools) -> Path:
     return python
 
 
-def images(tools: Tools) -> Path:
-    folder = tools.scratch / "images"
+def images(tools: Tools) -> tuple[Path, Path]:
+    """The folder of pictures, and that of the same with a shorter side of 256 pixels."""
+    folder, small = tools.scratch / "images", tools.scratch / "images-256"
     if not folder.exists():
-        run([str(peer_python(tools)), str(PEERS / "make_images.py"), str(folder)])
-    return folder
+        run([str(peer_python(tools)), str(PEERS / "make_images.py"), str(folder), str(small)])
+    return folder, small
 
 
 def many_files(tools: Tools) -> Path:
@@ -45,10 +51,10 @@ def many_files(tools: Tools) -> Path:
 
 
 def pack(tools: Tools, folder: Path) -> Path:
-    """The same pictures in one file, shorter side 256 pixels (was 375), JPEG quality 90. Made once, not timed."""
+    """The files of this folder in one, byte for byte. Made once, not timed."""
     file = tools.scratch / "images.pack"
     if not file.exists():
-        run([str(tools.program("lockstep-pictures")), "pack", str(folder), str(file), "--resize", "256", "--quality", "90"])
+        run([str(tools.program("lockstep-pictures")), "pack", str(folder), str(file)])
     return file
 
 
@@ -65,21 +71,32 @@ class Bench:
             "dali": [peer_python(tools), PEERS / "loader_dali.py"],
         }
 
-    def once(self, who: str, **options: object) -> Callable[[], Samples]:
+    def once(self, who: str, way: Way = NO_WAY, **options: object) -> Contender:
         """Runs a program with these options once; returns its values."""
 
         def values() -> Samples:
             output = self.tools.scratch_file()
             given = [part for name, value in options.items() for part in (f"--{name}", value)]
-            run([str(part) for part in [*self.commands[who], *given, "--output", output]])
+            run([str(part) for part in [*self.commands[who], *way.options, *given, "--output", output]], way.environment)
             return {None: json.loads(output.read_text(encoding="utf-8"))["values"]}
 
         return values
 
-    def rates(self, who: str, folder: Path, pipeline: str, workers: int) -> Callable[[], Samples]:
-        return self.once(who, folder=folder, pipeline=pipeline, workers=workers, epochs=EPOCHS)
+    def rates(self, who: str, folder: Path, pipeline: str, workers: int, way: Way = NO_WAY, epochs: int = EPOCHS) -> Contender:
+        return self.once(who, way, folder=folder, pipeline=pipeline, workers=workers, epochs=epochs)
 
-    def measure(self, contenders: dict[str, Callable[[], Samples]], what: str) -> dict[str, list[float]]:
+    def best(self, who: str, folder: Path, pipeline: str, workers: int, what: str) -> dict[str, Contender]:
+        """The peer in its best way for this row, under its name."""
+        ways = usual(who)
+        way = next(iter(ways))
+        if len(ways) > 1:
+            tried = {name: self.rates(who, folder, pipeline, workers, way, epochs=2) for name, way in ways.items()}
+            chosen = best_way(tried, self.outcome, f"loader {what}, ways of {who}", more_is_better=True, passes=1)
+            way = chosen.get(None, way)
+            self.outcome.notes.append(f"{what}: {who}, best of its ways: {way}")
+        return {who: self.rates(who, folder, pipeline, workers, ways[way])}
+
+    def measure(self, contenders: dict[str, Contender], what: str) -> dict[str, list[float]]:
         found = interleave(contenders, self.rounds, self.outcome, f"loader {what}")
         return {name: samples[None] for name, samples in found.items()}
 
@@ -88,56 +105,68 @@ class Bench:
             rate = unit == "images/s"
             self.outcome.rows.append(Row("loader", case, None, 1, ours, peer, name, unit, more_is_better=rate))
 
-    def throughput(self, folder: Path) -> None:
+    def throughput(self, folder: Path, _: Path) -> None:
         for pipeline in PIPELINES:
-            contenders = {who: self.rates(who, folder, pipeline, 2) for who in self.commands}
-            found = self.measure(contenders, f"{pipeline}, 2 workers")
-            for precision in ("fast", "exact"):
-                self.add(f"{pipeline}-{precision}", found.get(precision), found.get("torchvision"), "torchvision")
-            self.add(f"{pipeline}-fast", found.get("fast"), found.get("dali"), "dali")
+            what = f"{pipeline}, 2 workers"
+            peers = self.best("torchvision", folder, pipeline, 2, what) | self.best("dali", folder, pipeline, 2, what)
+            contenders = {who: self.rates(who, folder, pipeline, 2) for who in PRECISIONS} | peers
+            found = self.measure(contenders, what)
+            for precision in PRECISIONS:
+                for peer in peers:
+                    self.add(f"{pipeline}-{precision}", found.get(precision), found.get(peer), peer)
 
-    def packed(self, folder: Path) -> None:
-        contenders = {
-            "packed": self.rates("fast", pack(self.tools, folder), "crop-flip", 2),
-            "torchvision": self.rates("torchvision", folder, "crop-flip", 2),
-        }
-        found = self.measure(contenders, "packed, crop-flip, 2 workers")
-        self.add("packed", found.get("packed"), found.get("torchvision"), "torchvision")
+    def packed(self, _: Path, small: Path) -> None:
+        """Ours from a pack and from the folder that it was made of, the peers from that folder."""
+        what = "pictures of 256 pixels, crop-flip, 2 workers"
+        peers = self.best("torchvision", small, "crop-flip", 2, what) | self.best("dali", small, "crop-flip", 2, what)
+        file = pack(self.tools, small)
+        ours = {f"packed-{who}": self.rates(who, file, "crop-flip", 2) for who in PRECISIONS}
+        ours["small-fast"] = self.rates("fast", small, "crop-flip", 2)
+        found = self.measure(ours | peers, what)
+        for case in ours:
+            for peer in peers:
+                self.add(case, found.get(case), found.get(peer), peer)
 
-    def threads(self, folder: Path) -> None:
-        contenders = {
-            "none": self.rates("fast", folder, "reference", 0),
-            "one": self.rates("fast", folder, "reference", 1),
-            "two": self.rates("fast", folder, "reference", 2),
-            "torchvision": self.rates("torchvision", folder, "reference", 0),
-        }
+    def threads(self, folder: Path, _: Path) -> None:
+        contenders = {str(workers): self.rates("fast", folder, "reference", workers) for workers in (0, 1, 2)}
+        contenders["exact"] = self.rates("exact", folder, "reference", 0)
+        contenders |= self.best("torchvision", folder, "reference", 0, "reference, in process")
         found = self.measure(contenders, "threads")
-        self.add("one-thread", found.get("none"), found.get("torchvision"), "torchvision")
+        self.add("one-thread-fast", found.get("0"), found.get("torchvision"), "torchvision")
+        self.add("one-thread-exact", found.get("exact"), found.get("torchvision"), "torchvision")
         # Two threads can reach at most twice the rate of one.
-        self.add("two-threads", found.get("two"), [2 * rate for rate in found.get("one", [])], "limit")
+        self.add("two-threads", found.get("2"), [2 * rate for rate in found.get("1", [])], "limit")
 
-    def starting(self, folder: Path) -> None:
+    def starting(self, folder: Path, _: Path) -> None:
         many = many_files(self.tools)
         for case, measured, place, most in (
             ("index-100k", "index", many, INDEX_SECONDS),
             ("first-batch", "first-batch", folder, FIRST_BATCH_SECONDS),
         ):
-            contenders = {who: self.once(who, measure=measured, folder=place) for who in ("fast", "torchvision")}
+            way = next(iter(usual("torchvision").values()))
+            contenders = {
+                "fast": self.once("fast", measure=measured, folder=place),
+                "torchvision": self.once("torchvision", way, measure=measured, folder=place),
+            }
             found = self.measure(contenders, case)
             self.add(case, found.get("fast"), [most], "limit", "s")
             self.add(case, found.get("fast"), found.get("torchvision"), "torchvision", "s")
 
-    def memory(self, folder: Path) -> None:
+    def memory(self, folder: Path, _: Path) -> None:
         """Resident memory after the last epoch, against that after the first epoch (after a warm-up) plus the limit."""
-        contender = self.once("fast", measure="memory", folder=folder, epochs=MEMORY_EPOCHS)
-        values = self.measure({"fast": contender}, "memory").get("fast", [])
-        allowed = [first + GROWTH_MIB for first in values[::MEMORY_EPOCHS]]
-        self.add("memory-20-epochs", values[MEMORY_EPOCHS - 1 :: MEMORY_EPOCHS], allowed, "limit", "MiB")
+        once = self.once("fast", measure="memory", folder=folder, epochs=MEMORY_EPOCHS)
+
+        def first_and_last() -> Samples:
+            values = once()[None]
+            return {"first": [values[0] + GROWTH_MIB], "last": [values[-1]]}
+
+        found = interleave({"fast": first_and_last}, self.rounds, self.outcome, "loader memory").get("fast", {})
+        self.add("memory-20-epochs", found.get("last"), found.get("first"), "limit", "MiB")
 
 
 def measure(tools: Tools) -> Outcome:
     bench = Bench(tools)
-    folder = images(tools)
+    folders = images(tools)
     for part in (bench.throughput, bench.packed, bench.threads, bench.starting, bench.memory):
-        part(folder)
+        part(*folders)
     return bench.outcome

@@ -3,25 +3,24 @@
 import torch
 from torch.utils.data import DataLoader
 from torchvision import datasets
-from torchvision import transforms as T
 
 from loader_peer import parse_arguments, rates, report, seconds
+from torchvision_ways import pipeline
 
-arguments = parse_arguments(__doc__, ["rates", "index", "first-batch"])
+arguments = parse_arguments(__doc__, ["rates", "index", "first-batch"], ways=["pil", "pil-batch", "v2"])
 torch.set_num_threads(1)
-steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
-if arguments.pipeline == "reference":
-    steps += [T.RandomVerticalFlip(), T.RandomRotation(45), T.RandomAffine(45), T.ColorJitter()]
-steps += [T.ToTensor(), T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
+load, transform, collate = pipeline(arguments.pipeline, arguments.way)
 
 
 def open_folder() -> datasets.ImageFolder:
-    return datasets.ImageFolder(arguments.folder, T.Compose(steps))
+    return datasets.ImageFolder(arguments.folder, transform, loader=load)
 
 
 def open_loader() -> DataLoader:
     workers = arguments.workers
-    return DataLoader(open_folder(), batch_size=32, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    return DataLoader(
+        open_folder(), batch_size=32, shuffle=True, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
+    )
 
 
 if arguments.measure == "index":

@@ -3,18 +3,26 @@
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
-def parse_arguments(description: str, measurements: list[str]) -> argparse.Namespace:
+def parse_arguments(
+    description: str, measurements: list[str], ways: Sequence[str] = (), flags: Mapping[str, str] = {}
+) -> argparse.Namespace:
+    """`ways`: the choices of --way, the last is the default. `flags`: the peer's own switches and their help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--measure", choices=measurements, default="rates")
     parser.add_argument("--pipeline", choices=["reference", "crop-flip"], default="reference")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--extra-threads", type=int, default=0, help="beside the workers")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--output", type=Path, required=True)
+    if ways:
+        parser.add_argument("--way", choices=ways, default=ways[-1])
+    for name, text in flags.items():
+        parser.add_argument(name, action="store_true", help=text)
     return parser.parse_args()
 
 
