@@ -1,6 +1,7 @@
 """Each check of tools/docs finds its errors, and accepts correct pages."""
 from tools import Project  # first: it makes the modules below importable
 
+import bench_tables
 import code_blocks
 import commands
 import environment
@@ -129,3 +130,35 @@ class CodeBlocks(Project):
         self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//\n//   int z;\nint f();\n// and\n//   int w;\n")
         self.assertEqual(self.found_by(code_blocks.check),
                          [f"include/a.h:3: {self.MISSING}", f"include/a.h:8: {self.MISSING}"])
+
+
+class BenchTables(Project):
+    TABLE = "- Command: `x`\n- Date: d\n- Machine: m\n- Versions: v\n- Noise: n\n- Rounds: 5\n\n| a |\n|---|\n"
+
+    def setUp(self):
+        super().setUp()
+        self.write("bench/run.py", 'BENCHES = [\n    "launch",\n    "all_reduce",\n]\n')
+
+    def page(self, text):
+        self.write("docs/a.md", text)
+        return self.found_by(bench_tables.check)
+
+    def test_good_ones(self):
+        table = bench_tables.page_blocks.wrapped("all_reduce --ranks 2,4", self.TABLE)
+        self.assertEqual(self.page(f"text\n{table}\n<!-- bench launch -->\n<!-- end of bench launch -->\n"), [])
+
+    def test_one_that_was_edited(self):
+        table = bench_tables.page_blocks.wrapped("launch", self.TABLE).replace("| a |", "| b |")
+        self.assertEqual(self.page(f"\n{table}"), [
+            "docs/a.md:2: the table was edited by hand; write it again: ./dev bench launch --into PAGE"])
+
+    def test_one_that_does_not_say_what_it_was_measured_with(self):
+        table = bench_tables.page_blocks.wrapped("launch", self.TABLE.replace("- Versions: v\n", ""))
+        self.assertEqual(self.page(table), ["docs/a.md:1: the table of ./dev bench launch has no line '- Versions: '"])
+
+    def test_one_of_no_bench(self):
+        self.assertEqual(self.page("<!-- bench lunch -->\n<!-- end of bench lunch -->\n"),
+                         ["docs/a.md:1: ./dev bench has no 'lunch'"])
+
+    def test_one_without_an_end(self):
+        self.assertEqual(self.page("<!-- bench launch -->\n"), ["docs/a.md:1: line 1: '<!-- bench launch -->' has no end"])
