@@ -27,6 +27,7 @@ struct Options {
   std::string output;
   std::string hold;
   std::string busy;
+  bool keep_gradients = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -38,6 +39,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--output", options.output, "the rank's number is appended")->required();
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
+  app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -74,7 +76,7 @@ void measure(const Options& options, Model& model, std::vector<torch::Tensor> pa
   for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
   torch::optim::SGD optimizer(std::move(parameters), torch::optim::SGDOptions(1e-3).momentum(0.9));
   const auto step = [&] {
-    optimizer.zero_grad();
+    optimizer.zero_grad(/*set_to_none=*/!options.keep_gradients);
     torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
     optimizer.step();
   };

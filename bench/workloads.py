@@ -115,11 +115,13 @@ def step_seconds(
 
 
 def proportional_memory(pid: int) -> int:
-    """PSS in bytes: private pages count fully, a shared page is divided by the number of its users."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise BenchError(f"/proc/{pid}/smaps_rollup has no line Pss")
+    """PSS in bytes of what has no file behind it: private pages count fully, a shared page is divided by the number of
+    its users. Pages of program files are left out: their share of a rank depends on who else has the file open."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    kibibytes = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+    if len(kibibytes) != 2:
+        raise BenchError(f"/proc/{pid}/smaps_rollup has no lines Pss_Anon and Pss_Shmem")
+    return sum(kibibytes) * 1024
 
 
 @dataclass
@@ -144,17 +146,23 @@ def minor_faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
-def footprint(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> Footprint:
+# 2 MiB pages would round every part of a footprint.
+SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+
+
+def footprint(
+    tools: Tools, command, mode: str, workload: str, ranks: int, steps: int, more: tuple[str, ...] = ()
+) -> Footprint:
     log, hold = tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
-        commands = each_command(tools, command, ranks, workload, steps, outputs, "--hold", hold)
+        commands = each_command(tools, command, ranks, workload, steps, outputs, "--hold", hold, *more)
         files = [Path(f"{file}.0") for file in outputs]
     else:
         output = tools.scratch_file()
-        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), "--hold", hold)]
+        commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), "--hold", hold, *more)]
         files = [Path(f"{output}.{rank}") for rank in range(ranks)]
-    with started(commands, log) as processes:
+    with started(commands, log, SMALL_PAGES) as processes:
         wait_for(files, processes, log, timeout=300)
         reports = [read(file) for file in files]
         pids = [report["pid"] for report in reports]

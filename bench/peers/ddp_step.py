@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--output", required=True, help="the rank's number is appended")
     parser.add_argument("--hold", default="", help="wait afterwards until this file exists")
+    parser.add_argument("--keep-gradients", action="store_true", help="set gradients to zero instead of freeing them")
     parser.add_argument("--backend", choices=["gloo", "lockstep"], default="gloo")
     parser.add_argument("--optimizer", choices=["plain", "foreach", "fused"], default="plain")
     parser.add_argument("--static-graph", action="store_true")
@@ -91,7 +92,7 @@ def main() -> None:
         if ddp:
             dist.barrier()
         start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=not options.keep_gradients)
         loss(model(images), labels).backward()
         optimizer.step()
         if step >= 0:
