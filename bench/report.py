@@ -105,12 +105,15 @@ def by_size(rows: list[Row]) -> bool:
     return len(set(keys)) < len(keys)
 
 
+def heading(command: str, machine: Machine, rounds: str) -> list[str]:
+    """What every table on a page says about itself; tools/docs/bench_tables.py looks for it."""
+    return [f"- Command: `{command}`", *machine.lines(), f"- Rounds: {rounds}, all contenders in each; {machine.seeds()}"]
+
+
 def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
     """The text of a block for the pages, see page_blocks.py."""
     rounds = sorted({row.comparison.rounds for row in outcome.rows})
-    head = [f"- Command: `{command}`", *machine.lines(),
-            f"- Rounds: {' or '.join(map(str, rounds)) or 'none'}, all contenders in each; {machine.seeds()}"]
-    parts = ["\n".join(head) + "\n"]
+    parts = ["\n".join(heading(command, machine, " or ".join(map(str, rounds)) or "none")) + "\n"]
     if by_size(outcome.rows):
         for ranks in sorted({row.ranks for row in outcome.rows}):
             parts.append(size_table([row for row in outcome.rows if row.ranks == ranks], ranks, machine))
