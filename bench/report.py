@@ -8,6 +8,8 @@ from harness import Outcome, Row
 from machine import Machine
 
 NO_DIFFERENCE = "no difference shown"
+TOO_FEW_ROUNDS = "too few rounds"
+LEAST_ROUNDS = 3
 
 
 def size_text(size: int | None) -> str:
@@ -38,6 +40,8 @@ def interval(row: Row) -> str:
 
 
 def note(row: Row, machine: Machine) -> str:
+    if row.comparison.rounds < LEAST_ROUNDS:
+        return TOO_FEW_ROUNDS
     return "" if row.comparison.shows_difference(machine.noise_width) else NO_DIFFERENCE
 
 
@@ -118,7 +122,8 @@ def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
         for ranks in sorted({row.ranks for row in outcome.rows}):
             parts.append(size_table([row for row in outcome.rows if row.ranks == ranks], ranks, machine))
         if any(note(row, machine) for row in outcome.rows):
-            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it or the machine's noise is as large.\n")
+            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, or there are "
+                         f"fewer than {LEAST_ROUNDS} rounds.\n")
     elif outcome.rows:
         parts.append(list_table(outcome.rows, machine))
     remarks = [*outcome.notes, *(f"Not measured: {message.splitlines()[0]}" for message in outcome.missing)]
