@@ -15,8 +15,9 @@ from peer_ways import Way, usual
 
 PEERS = HERE / "peers"
 ROUNDS, QUICK_ROUNDS = 5, 1
-EPOCHS, MEMORY_EPOCHS = 4, 20
-PIPELINES = ["reference", "crop-flip"]
+EPOCHS, QUICK_EPOCHS, MEMORY_EPOCHS = 3, 2, 20
+# The pipelines, and who has one like it.
+PIPELINES = {"reference": ["torchvision", "dali", "spdl"], "crop-flip": ["torchvision", "dali", "spdl", "datago"]}
 PRECISIONS = ["fast", "exact"]
 FILES, CLASSES = 100_000, 100
 # The limits for indexing FILES files, for the first batch and for growth over MEMORY_EPOCHS epochs.
@@ -29,6 +30,11 @@ def peer_python(tools: Tools) -> Path:
     if not python.exists():
         raise BenchError(f"{python} is missing: ./dev bench creates it")
     return python
+
+
+def peer_packages(tools: Tools) -> Path:
+    """Where that environment has its packages."""
+    return next(tools.peers.resolve().glob("lib/python3*/site-packages"))
 
 
 def images(tools: Tools) -> tuple[Path, Path]:
@@ -63,12 +69,15 @@ class Bench:
         self.tools = tools
         self.outcome = Outcome()
         self.rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+        self.epochs = QUICK_EPOCHS if tools.quick else EPOCHS
         program = tools.program("bench_loader")
         self.commands = {
             "fast": [program, "--precision", "fast"],
             "exact": [program, "--precision", "exact"],
             "torchvision": [tools.python, PEERS / "loader.py"],
             "dali": [peer_python(tools), PEERS / "loader_dali.py"],
+            "spdl": [tools.python, PEERS / "loader_spdl.py", "--packages", peer_packages(tools)],
+            "datago": [peer_python(tools), PEERS / "loader_datago.py"],
         }
 
     def once(self, who: str, way: Way = NO_WAY, **options: object) -> Contender:
@@ -82,15 +91,15 @@ class Bench:
 
         return values
 
-    def rates(self, who: str, folder: Path, pipeline: str, workers: int, way: Way = NO_WAY, epochs: int = EPOCHS) -> Contender:
-        return self.once(who, way, folder=folder, pipeline=pipeline, workers=workers, epochs=epochs)
+    def rates(self, who: str, folder: Path, pipeline: str, workers: int, way: Way = NO_WAY, epochs: int = 0) -> Contender:
+        return self.once(who, way, folder=folder, pipeline=pipeline, workers=workers, epochs=epochs or self.epochs)
 
     def best(self, who: str, folder: Path, pipeline: str, workers: int, what: str) -> dict[str, Contender]:
         """The peer in its best way for this row, under its name."""
         ways = usual(who)
         way = next(iter(ways))
         if len(ways) > 1:
-            tried = {name: self.rates(who, folder, pipeline, workers, way, epochs=2) for name, way in ways.items()}
+            tried = {name: self.rates(who, folder, pipeline, workers, way, epochs=1) for name, way in ways.items()}
             chosen = best_way(tried, self.outcome, f"loader {what}, ways of {who}", more_is_better=True, passes=1)
             way = chosen.get(None, way)
             self.outcome.notes.append(f"{what}: {who}, best of its ways: {way}")
@@ -106,9 +115,11 @@ class Bench:
             self.outcome.rows.append(Row("loader", case, None, 1, ours, peer, name, unit, more_is_better=rate))
 
     def throughput(self, folder: Path, _: Path) -> None:
-        for pipeline in PIPELINES:
+        for pipeline, names in PIPELINES.items():
             what = f"{pipeline}, 2 workers"
-            peers = self.best("torchvision", folder, pipeline, 2, what) | self.best("dali", folder, pipeline, 2, what)
+            peers: dict[str, Contender] = {}
+            for name in names:
+                peers |= self.best(name, folder, pipeline, 2, what)
             contenders = {who: self.rates(who, folder, pipeline, 2) for who in PRECISIONS} | peers
             found = self.measure(contenders, what)
             for precision in PRECISIONS:

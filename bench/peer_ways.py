@@ -111,6 +111,19 @@ WAYS: dict[str, dict[str, Way]] = {
         "one thread more": Way("the reader's thread sleeps now and then", options=("--extra-threads", "1"), tune_only=True),
         "exact IDCT": Way("DALI's default", options=("--exact-idct",), tune_only=True),
     },
+    # Options of peers/loader_spdl.py.
+    "spdl": {
+        "v2 tensors": Way("decode_image and transforms.v2, which leave the interpreter's lock", options=("--way", "v2")),
+        "PIL, per batch": Way("PIL's work leaves the lock too", options=("--way", "pil-batch")),
+        "one thread more": Way("a thread that waits for the lock leaves a core free",
+                               options=("--way", "v2", "--extra-threads", "1"), tune_only=True),
+    },
+    # Options of peers/loader_datago.py.
+    "datago": {
+        "default": Way("as many tasks as the others have workers"),
+        "one task more": Way("reading and decoding overlap", options=("--extra-threads", "1"), tune_only=True),
+        "two tasks more": Way("the same", options=("--extra-threads", "2"), tune_only=True),
+    },
 }
 
 

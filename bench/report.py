@@ -8,6 +8,8 @@ from harness import Outcome, Row
 from machine import Machine
 
 NO_DIFFERENCE = "no difference shown"
+TOO_FEW_ROUNDS = "too few rounds"
+LEAST_ROUNDS = 3
 
 
 def size_text(size: int | None) -> str:
@@ -38,6 +40,8 @@ def interval(row: Row) -> str:
 
 
 def note(row: Row, machine: Machine) -> str:
+    if row.comparison.rounds < LEAST_ROUNDS:
+        return TOO_FEW_ROUNDS
     return "" if row.comparison.shows_difference(machine.noise_width) else NO_DIFFERENCE
 
 
@@ -105,17 +109,21 @@ def by_size(rows: list[Row]) -> bool:
     return len(set(keys)) < len(keys)
 
 
+def heading(command: str, machine: Machine, rounds: str) -> list[str]:
+    """What every table on a page says about itself; tools/docs/bench_tables.py looks for it."""
+    return [f"- Command: `{command}`", *machine.lines(), f"- Rounds: {rounds}, all contenders in each; {machine.seeds()}"]
+
+
 def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
     """The text of a block for the pages, see page_blocks.py."""
     rounds = sorted({row.comparison.rounds for row in outcome.rows})
-    head = [f"- Command: `{command}`", *machine.lines(),
-            f"- Rounds: {' or '.join(map(str, rounds)) or 'none'}, all contenders in each; {machine.seeds()}"]
-    parts = ["\n".join(head) + "\n"]
+    parts = ["\n".join(heading(command, machine, " or ".join(map(str, rounds)) or "none")) + "\n"]
     if by_size(outcome.rows):
         for ranks in sorted({row.ranks for row in outcome.rows}):
             parts.append(size_table([row for row in outcome.rows if row.ranks == ranks], ranks, machine))
         if any(note(row, machine) for row in outcome.rows):
-            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it or the machine's noise is as large.\n")
+            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, or there are "
+                         f"fewer than {LEAST_ROUNDS} rounds.\n")
     elif outcome.rows:
         parts.append(list_table(outcome.rows, machine))
     remarks = [*outcome.notes, *(f"Not measured: {message.splitlines()[0]}" for message in outcome.missing)]

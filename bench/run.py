@@ -54,13 +54,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    known, kind = BENCHES, "bench"
     if arguments.names[:1] == ["tune"]:
-        known, kind, names = list(tune.PEERS), "peer", arguments.names[1:]
-    else:
-        known, kind, names = BENCHES, "bench", arguments.names
-    unknown = [name for name in names if name not in known]
+        known, kind = list(tune.PEERS), "peer"
+        del arguments.names[0]
+    unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown {kind} {', '.join(unknown)}: expected some of {', '.join(known)}")
+    prefix = "tune " if kind == "peer" else ""
+    arguments.names = [prefix + name for name in arguments.names or known]
     return arguments
 
 
@@ -71,7 +73,7 @@ def command_text(name: str, arguments: argparse.Namespace) -> str:
         options += ["--ranks", ",".join(map(str, arguments.ranks))]
     if arguments.pages != "huge":
         options += ["--pages", arguments.pages]
-    return shlex.join(["./dev", "bench", name, *options, "--markdown"])
+    return shlex.join(["./dev", "bench", *name.split(), *options, "--markdown"])
 
 
 def block_name(name: str, arguments: argparse.Namespace) -> str:
@@ -86,22 +88,25 @@ def measured(name: str, tools: Tools) -> Outcome:
         return Outcome(missing=[f"{name}: {error}"])
 
 
-def show(name: str, outcome: Outcome, arguments: argparse.Namespace, here: machine.Machine) -> None:
-    if arguments.markdown or arguments.into:
-        text = report.markdown(outcome, command_text(name, arguments), here)
-        block = block_name(name, arguments)
-        if arguments.markdown:
-            print(page_blocks.wrapped(block, text))
-        if arguments.into:
-            page = arguments.into.read_text(encoding="utf-8")
-            arguments.into.write_text(page_blocks.replaced(page, block, text), encoding="utf-8")
-            print(f"{arguments.into}: table {block} written", file=sys.stderr)
-    else:
-        print(report.text_table(outcome.rows, here) if outcome.rows else "nothing measured")
-        for remark in outcome.notes:
-            print(f"note: {remark}")
+def write(block: str, text: str, missing: list[str], arguments: argparse.Namespace) -> None:
+    """Markdown: prints the block, replaces it in the page, or both."""
+    if arguments.markdown or not arguments.into:
+        print(page_blocks.wrapped(block, text))
+    if arguments.into:
+        page = arguments.into.read_text(encoding="utf-8")
+        arguments.into.write_text(page_blocks.replaced(page, block, text), encoding="utf-8")
+        print(f"{arguments.into}: table {block} written", file=sys.stderr)
+    for message in missing:
+        print(f"MISSING {message}", file=sys.stderr)
+    sys.stdout.flush()
+
+
+def show(outcome: Outcome, here: machine.Machine) -> None:
+    print(report.text_table(outcome.rows, here) if outcome.rows else "nothing measured")
+    for remark in outcome.notes:
+        print(f"note: {remark}")
     for message in outcome.missing:
-        print(f"MISSING {message}", file=sys.stderr if arguments.markdown else sys.stdout)
+        print(f"MISSING {message}")
     sys.stdout.flush()
 
 
@@ -111,15 +116,39 @@ def measure_machine(tools: Tools, arguments: argparse.Namespace) -> machine.Mach
         print(f"note: the machine is busy (load {load:.1f}); figures will be worse and noisier", file=sys.stderr)
     here = machine.Machine(machine.pages_text(arguments.pages == "small"), machine.versions(tools), load=load)
     here.noise = machine.measure_noise(tools)
-    if not arguments.markdown:
-        print("\n".join(here.lines()), flush=True)
+    print("\n".join(here.lines()), flush=True, file=sys.stderr if arguments.markdown else sys.stdout)
     return here
+
+
+def measure_all(tools: Tools, arguments: argparse.Namespace) -> list[str]:
+    """Measures, shows and writes. Returns messages about what could not be measured."""
+    here = measure_machine(tools, arguments)
+    rows, missing = [], []
+    for name in arguments.names:
+        print(f"\n== {name}", flush=True, file=sys.stderr if arguments.markdown else sys.stdout)
+        command = command_text(name, arguments)
+        if name.startswith("tune "):
+            text, unmeasured = tune.measure(tools, name.removeprefix("tune "), here, command)
+            write(block_name(name, arguments), text, unmeasured, arguments)
+            missing += unmeasured
+            continue
+        outcome = measured(name, tools)
+        if not arguments.markdown:
+            show(outcome, here)
+        if arguments.markdown or arguments.into:
+            write(block_name(name, arguments), report.markdown(outcome, command, here), outcome.missing, arguments)
+        rows += outcome.rows
+        missing += outcome.missing
+    if arguments.json:
+        arguments.json.write_text(json.dumps([row.to_json() for row in rows], indent=1) + "\n", encoding="utf-8")
+        print(f"\n{len(rows)} rows written to {arguments.json}", file=sys.stderr)
+    return missing
 
 
 def check_page(arguments: argparse.Namespace) -> None:
     """An error now is better than one after an hour of measuring."""
     page = arguments.into.read_text(encoding="utf-8")
-    for name in arguments.names or BENCHES:
+    for name in arguments.names:
         page_blocks.replaced(page, block_name(name, arguments), "")
 
 
@@ -134,7 +163,6 @@ def main() -> int:
             return 2
     if arguments.pages == "small":
         machine.use_small_pages()
-    everything, missing = [], []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch:
         tools = Tools(
             build=arguments.build,
@@ -144,19 +172,7 @@ def main() -> int:
             quick=arguments.quick,
             scratch=Path(scratch),
         )
-        here = measure_machine(tools, arguments)
-        if arguments.names[:1] == ["tune"]:
-            return tune.main(tools, arguments.names[1:] or list(tune.PEERS))
-        for name in arguments.names or BENCHES:
-            print(f"\n== {name}", flush=True, file=sys.stderr if arguments.markdown else sys.stdout)
-            outcome = measured(name, tools)
-            show(name, outcome, arguments, here)
-            everything += outcome.rows
-            missing += outcome.missing
-    if arguments.json:
-        arguments.json.write_text(json.dumps([row.to_json() for row in everything], indent=1) + "\n", encoding="utf-8")
-        print(f"\n{len(everything)} rows written to {arguments.json}", file=sys.stderr)
-    return 1 if missing else 0
+        return 1 if measure_all(tools, arguments) else 0
 
 
 if __name__ == "__main__":

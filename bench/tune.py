@@ -1,6 +1,6 @@
 """./dev bench tune PEER: measures all ways of using a peer (peer_ways.py), interleaved, against the first one.
 
-bench/peers/README.md keeps what it found. A way that wins somewhere belongs among those that a bench chooses from.
+bench/peers/README.md has the tables. A way that wins somewhere belongs among those that a bench chooses from.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import workloads
 from by_size import SIZES, all_of, mpi, python
 from comparison import compare
 from harness import Contender, Outcome, Tools, interleave
+from machine import Machine
 from peer_ways import WAYS, Way
-from report import factor, markdown_table, number, size_text
+from report import factor, heading, markdown_table, number, size_text
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 RANKS = 2
@@ -41,18 +42,18 @@ def pytorch_ways(tools: Tools, peer: str) -> dict[str, Contender]:
 
 
 def loader_ways(tools: Tools, peer: str) -> dict[str, Contender]:
-    """Each way with both pipelines."""
+    """Each way with the pipelines that the peer has."""
     bench = loader.Bench(tools)
     folder, _ = loader.images(tools)
 
     def both(way: Way) -> Contender:
-        each = {name: bench.rates(peer, folder, name, 2, way) for name in loader.PIPELINES}
+        each = {name: bench.rates(peer, folder, name, 2, way) for name, who in loader.PIPELINES.items() if peer in who}
         return lambda: {name: once()[None] for name, once in each.items()}
 
     return {name: both(way) for name, way in WAYS[peer].items()}
 
 
-KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchvision": loader_ways, "dali": loader_ways}
+KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, **dict.fromkeys(("torchvision", "dali", "spdl", "datago"), loader_ways)}
 PEERS = {peer: partial(KINDS.get(peer, mpi_ways), peer=peer) for peer in WAYS}
 
 
@@ -86,15 +87,12 @@ def table(peer: str, found: dict[str, dict], more_is_better: bool) -> str:
     return markdown_table(lines)
 
 
-def main(tools: Tools, peers: list[str]) -> int:
+def measure(tools: Tools, peer: str, here: Machine, command: str) -> tuple[str, list[str]]:
+    """The text of a block for the pages (page_blocks.py), and messages about what could not be measured."""
     rounds = QUICK_ROUNDS if tools.quick else ROUNDS
-    failed = False
-    for peer in peers:
-        outcome = Outcome()
-        found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
-        print(f"\n== tune {peer}: {rounds} rounds, {RANKS} ranks; bold: the best; above 1: faster than the first way")
-        print(table(peer, found, PEERS[peer].func is loader_ways), flush=True)
-        for message in outcome.missing:
-            print(f"MISSING {message}")
-        failed = failed or bool(outcome.missing)
-    return 1 if failed else 0
+    outcome = Outcome()
+    found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
+    head = [*heading(command, here, str(rounds)),
+            f"- {RANKS} ranks or workers. Above 1: faster than the first way. Bold: the best"]
+    head += [f"- Not measured: {message.splitlines()[0]}" for message in outcome.missing]
+    return "\n".join(head) + "\n\n" + table(peer, found, PEERS[peer].func is loader_ways), outcome.missing

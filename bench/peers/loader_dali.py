@@ -24,7 +24,8 @@ def between(low: float, high: float):
 def turned(images):
     """Two rotations by up to 45 degrees and a vertical flip, around the centre, in one pass over the pixels."""
     centre = (SIZE / 2, SIZE / 2)
-    upside_down = fn.stack(between(1.0, 1.0), 1.0 - 2.0 * fn.cast(fn.random.coin_flip(), dtype=types.FLOAT))
+    coin = fn.cast(fn.random.coin_flip(), dtype=types.FLOAT)
+    upside_down = fn.stack(1.0 + 0.0 * coin, 1.0 - 2.0 * coin)
     matrix = fn.transforms.rotation(angle=between(-45.0, 45.0) + between(-45.0, 45.0), center=centre)
     matrix = fn.transforms.scale(matrix, scale=upside_down, center=centre)
     return fn.warp_affine(images, matrix, fill_value=0, interp_type=types.INTERP_NN)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def parse_arguments(
-    description: str, measurements: list[str], ways: Sequence[str] = (), flags: Mapping[str, str] = {}
+    description: str, measurements: list[str], ways: Sequence[str] = (), flags: Mapping[str, str] = {}, packages: bool = False
 ) -> argparse.Namespace:
-    """`ways`: the choices of --way, the last is the default. `flags`: the peer's own switches and their help."""
+    """`ways`: the choices of --way, the last is the default. `flags`: the peer's own switches and their help. `packages`:
+    whether there is an option --packages."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--measure", choices=measurements, default="rates")
@@ -21,6 +22,8 @@ def parse_arguments(
     parser.add_argument("--output", type=Path, required=True)
     if ways:
         parser.add_argument("--way", choices=ways, default=ways[-1])
+    if packages:
+        parser.add_argument("--packages", required=True, help="a folder to import from")
     for name, text in flags.items():
         parser.add_argument(name, action="store_true", help=text)
     return parser.parse_args()

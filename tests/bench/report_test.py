@@ -25,6 +25,7 @@ class Text(unittest.TestCase):
         self.assertEqual(len(lines), 3)
         self.assertIn("2.00x  [2.00 .. 2.00]", lines[1])
         self.assertTrue(lines[2].endswith("no difference shown"))
+        self.assertTrue(text_table([row(4, [1.0, 1.0], [2.0, 2.0])], MACHINE).endswith("too few rounds"))
 
 
 class Markdown(unittest.TestCase):

@@ -16,7 +16,8 @@ NAMES = re.compile(r"^BENCHES = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
 def names(root: Path):
-    return set(re.findall(r'"(\w+)"', NAMES.search((root / "bench/run.py").read_text())[1]))
+    """The benches, and the search of a peer's settings."""
+    return {"tune", *re.findall(r'"(\w+)"', NAMES.search((root / "bench/run.py").read_text())[1])}
 
 
 def wrong_in(block: page_blocks.Block, known):
