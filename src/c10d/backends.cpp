@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
@@ -35,54 +36,79 @@ std::string what_there_is() {
   return text + "; per device as in cpu:lockstep" + (kHasNccl ? ",cuda:nccl" : "");
 }
 
-[[noreturn]] void reject(ErrorCode code, const std::string& text) {
-  throw ArgumentError(code, fmt::format("init_process_group: {}; {}", text, what_there_is()));
+const char* text_of(BackendName name) {
+  switch (name) {
+    case BackendName::kMpi: return "mpi";
+    case BackendName::kNccl: return "nccl";
+    default: return "lockstep";
+  }
 }
 
-BackendName parse_name(const std::string& name, const std::string& entry) {
-  if (name == "lockstep" || name == "gloo") return BackendName::kLockstep;
-  if (name != "mpi" && name != "nccl") {
-    reject(ErrorCode::kInvalidArgument, fmt::format("unknown backend '{}'", entry));
-  }
-  if (name == "mpi" ? !kHasMpi : !kHasNccl) {
-    const char* remedy = name == "mpi" ? "MPI (Debian: libopenmpi-dev, openmpi-bin)" : "LibTorch's CUDA wheel";
-    reject(ErrorCode::kUnsupported,
-           fmt::format("backend '{}' is not part of this build; build Lockstep with {}", name, remedy));
-  }
-  return name == "mpi" ? BackendName::kMpi : BackendName::kNccl;
-}
+// Reads one backend string, for `caller`.
+class BackendParser {
+ public:
+  BackendParser(std::string_view text, const char* caller) : text_(text), caller_(caller) {}
 
-c10::DeviceType parse_device(const std::string& device, const std::string& entry) {
-  if (device == "cpu") return c10::DeviceType::CPU;
-  if (device == "cuda") return c10::DeviceType::CUDA;
-  reject(ErrorCode::kInvalidArgument,
-         fmt::format("backend '{}': expected the device cpu or cuda, found '{}'", entry, device));
-}
+  BackendChoice parse() {
+    std::istringstream entries{text_};
+    for (std::string entry; std::getline(entries, entry, ',');) add_entry(entry);
+    return std::move(choice_);
+  }
 
-void add(BackendChoice& choice, c10::DeviceType device, BackendName backend, std::string_view text) {
-  if (choice.serves(device)) {
-    reject(ErrorCode::kInvalidArgument, fmt::format("backend '{}' names two backends for {} tensors", text,
-                                                    c10::DeviceTypeName(device, /*lower_case=*/true)));
+ private:
+  [[noreturn]] void reject(ErrorCode code, const std::string& text) const {
+    throw ArgumentError(code, fmt::format("{}: {}; {}", caller_, text, what_there_is()));
   }
-  choice.entries.push_back({device, backend});
-}
 
-// "name" or "device:name".
-void add_entry(BackendChoice& choice, const std::string& entry, std::string_view text) {
-  const std::size_t colon = entry.find(':');
-  if (colon == std::string::npos) {
-    const BackendName backend = parse_name(entry, entry);
-    if (backend != BackendName::kNccl) add(choice, c10::DeviceType::CPU, backend, text);
-    add(choice, c10::DeviceType::CUDA, backend, text);
-    return;
+  BackendName parse_name(const std::string& name, const std::string& entry) const {
+    if (name == "lockstep" || name == "gloo") return BackendName::kLockstep;
+    if (name != "mpi" && name != "nccl") {
+      reject(ErrorCode::kInvalidArgument, fmt::format("unknown backend '{}'", entry));
+    }
+    if (name == "mpi" ? !kHasMpi : !kHasNccl) {
+      const char* remedy = name == "mpi" ? "MPI (Debian: libopenmpi-dev, openmpi-bin)" : "LibTorch's CUDA wheel";
+      reject(ErrorCode::kUnsupported,
+             fmt::format("backend '{}' is not part of this build; build Lockstep with {}", name, remedy));
+    }
+    return name == "mpi" ? BackendName::kMpi : BackendName::kNccl;
   }
-  const BackendName backend = parse_name(entry.substr(colon + 1), entry);
-  const c10::DeviceType device = parse_device(entry.substr(0, colon), entry);
-  if (backend == BackendName::kNccl && device != c10::DeviceType::CUDA) {
-    reject(ErrorCode::kUnsupported, "backend 'nccl' serves CUDA tensors, not 'cpu'");
+
+  c10::DeviceType parse_device(const std::string& device, const std::string& entry) const {
+    if (device == "cpu") return c10::DeviceType::CPU;
+    if (device == "cuda") return c10::DeviceType::CUDA;
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("backend '{}': expected the device cpu or cuda, found '{}'", entry, device));
   }
-  add(choice, device, backend, text);
-}
+
+  void add(c10::DeviceType device, BackendName backend) {
+    if (choice_.serves(device)) {
+      reject(ErrorCode::kInvalidArgument, fmt::format("backend '{}' names two backends for {} tensors", text_,
+                                                      c10::DeviceTypeName(device, /*lower_case=*/true)));
+    }
+    choice_.entries.push_back({device, backend});
+  }
+
+  // "name" or "device:name".
+  void add_entry(const std::string& entry) {
+    const std::size_t colon = entry.find(':');
+    if (colon == std::string::npos) {
+      const BackendName backend = parse_name(entry, entry);
+      if (backend != BackendName::kNccl) add(c10::DeviceType::CPU, backend);
+      add(c10::DeviceType::CUDA, backend);
+      return;
+    }
+    const BackendName backend = parse_name(entry.substr(colon + 1), entry);
+    const c10::DeviceType device = parse_device(entry.substr(0, colon), entry);
+    if (backend == BackendName::kNccl && device != c10::DeviceType::CUDA) {
+      reject(ErrorCode::kUnsupported, "backend 'nccl' serves CUDA tensors, not 'cpu'");
+    }
+    add(device, backend);
+  }
+
+  const std::string text_;
+  const char* const caller_;
+  BackendChoice choice_;
+};
 
 // Whether the program has loaded LibTorch's CUDA library, and there is a GPU. LibTorch itself is asked second: if asked
 // before that library is loaded, it remembers for good that there is no CUDA.
@@ -104,16 +130,15 @@ const BackendPlugin& load(const Library& library) {
   void* handle = dlopen(library.file, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     throw ArgumentError(ErrorCode::kUnsupported,
-                        fmt::format("init_process_group: the library of backend '{}' cannot be loaded: {}. Install it "
+                        fmt::format("the library of backend '{}' cannot be loaded: {}. Install it "
                                     "beside the program or name its folder in LD_LIBRARY_PATH",
                                     library.backend, dlerror()));
   }
   auto* entry = reinterpret_cast<const BackendPlugin* (*)()>(dlsym(handle, kBackendEntry));
   const std::string build = entry == nullptr ? "something else" : entry()->build;
   if (build != kBackendBuild) {
-    throw ArgumentError(ErrorCode::kUnsupported,
-                        fmt::format("init_process_group: {} is of {}, this program of {}; use those of one build",
-                                    library.file, build, kBackendBuild));
+    throw ArgumentError(ErrorCode::kUnsupported, fmt::format("{} is of {}, this program of {}; use those of one build",
+                                                             library.file, build, kBackendBuild));
   }
   return *entry();
 }
@@ -132,6 +157,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
   const Library library = mpi ? Library{"mpi", "liblockstep_mpi.so"} : Library{"nccl", "liblockstep_nccl.so"};
   BackendRequest own = request;
   own.store = std::make_shared<comm::PrefixStore>(library.backend, request.store);
+  if (own.options != nullptr && own.options->backend != library.backend) own.options.reset();
   return load(library).create(own);
 }
 
@@ -155,12 +181,26 @@ bool BackendChoice::serves(c10::DeviceType device) const {
   return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.device == device; });
 }
 
-BackendChoice parse_backends(std::string_view text) {
+BackendChoice parse_backends(std::string_view text, const char* caller) {
   if (text.empty()) text = kHasNccl && has_gpus() ? "cpu:lockstep,cuda:nccl" : "lockstep";
-  BackendChoice choice;
-  std::istringstream entries{std::string(text)};
-  for (std::string entry; std::getline(entries, entry, ',');) add_entry(choice, entry, text);
-  return choice;
+  return BackendParser(text, caller).parse();
+}
+
+void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller) {
+  if (options == nullptr) return;
+  const bool served = std::any_of(choice.entries.begin(), choice.entries.end(),
+                                  [&](const auto& entry) { return options->backend == text_of(entry.backend); });
+  if (served && options->backend == text_of(BackendName::kNccl)) return;
+  std::vector<std::string> names;
+  for (const auto& entry : choice.entries) names.emplace_back(text_of(entry.backend));
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  throw ArgumentError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: backend_options are of backend '{}', but {}; leave them out, or name the backend '{}'", caller,
+                  options->backend,
+                  served ? "that backend has no options of its own"
+                         : fmt::format("the group's is {}", fmt::join(names, " and ")),
+                  text_of(BackendName::kNccl)));
 }
 
 std::vector<DeviceBackend> make_backends(const BackendChoice& choice, const BackendRequest& request) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "c10d/backend_plugin.h"
+#include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
 
@@ -24,9 +25,12 @@ struct BackendChoice {
 };
 
 // "name" (every device that the backend serves), or "device:name,device:name"; "": what this program can use. Throws
-// ArgumentError for unknown names and devices, and for backends that this build lacks; each message lists the available
-// ones.
-BackendChoice parse_backends(std::string_view text);
+// ArgumentError for unknown names and devices, and for backends that this build lacks; each message begins with
+// `caller` and lists the available ones.
+BackendChoice parse_backends(std::string_view text, const char* caller);
+
+// Throws ArgumentError unless `options` is null or belongs to one of the backends, which has options of its own.
+void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller);
 
 struct DeviceBackend {
   c10::DeviceType device;

@@ -1,6 +1,7 @@
 // Groups of ranks, and translation between group ranks and ranks of the world.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -21,33 +22,55 @@ ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
 }
 
 // `members.ranks` is by group rank. `key` is unique among the groups of its members: the prefix of the group's keys.
-ProcessGroup make_group(World::Members members, const std::string& key, std::chrono::milliseconds timeout) {
+ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
+                        const char* caller) {
   World& world = World::of_process();
-  const World::Facts facts = world.facts("new_group");
+  const World::Facts facts = world.facts(caller);
+  const BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
+  check_backend_options(choice, options.backend_options, caller);
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
   std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
     members.rank = static_cast<int>(found - members.ranks.begin());
     backends = make_backends(
-        facts.backends,
-        {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name, members.rank, members.ranks,
-         timeout > std::chrono::milliseconds::zero() ? timeout : facts.timeout, facts.place.local_rank});
+        choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name, members.rank,
+                 members.ranks, options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout,
+                 facts.place.local_rank, options.backend_options});
   }
   ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));
   return group;
 }
 
-void check_members(const std::vector<int>& sorted, int world_size) {
-  if (sorted.empty()) throw ArgumentError(ErrorCode::kInvalidArgument, "new_group: no ranks were given");
-  if (sorted.front() < 0 || sorted.back() >= world_size) {
-    const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
+void check_members(std::vector<int> ranks, int world_size, const char* caller) {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty()) throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}: no ranks were given", caller));
+  if (ranks.front() < 0 || ranks.back() >= world_size) {
+    const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
     throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("new_group: rank {} is not in the world, 0 to {}", wrong, world_size - 1));
+                        fmt::format("{}: rank {} is not in the world, 0 to {}", caller, wrong, world_size - 1));
   }
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("new_group: rank {} is there twice", *twice));
+  const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
+  if (twice != ranks.end()) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}: rank {} is there twice", caller, *twice));
+  }
+}
+
+// Every list is right by itself, and no rank is in two.
+void check_lists(const std::vector<std::vector<int>>& lists, int world_size, const char* caller) {
+  if (lists.empty()) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}: no lists of ranks were given", caller));
+  }
+  std::map<int, std::size_t> list_of;
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    check_members(lists[i], world_size, caller);
+    for (const int rank : lists[i]) {
+      const auto [found, is_new] = list_of.emplace(rank, i);
+      if (is_new) continue;
+      throw ArgumentError(ErrorCode::kInvalidArgument,
+                          fmt::format("{}: rank {} is in two groups, {{{}}} and {{{}}}", caller, rank,
+                                      fmt::join(lists[found->second], ","), fmt::join(lists[i], ",")));
+    }
   }
 }
 
@@ -103,17 +126,21 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   World& world = World::of_process();
   World::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
-  std::sort(members.ranks.begin(), members.ranks.end());
-  check_members(members.ranks, world.facts("new_group").world_size);
+  check_members(members.ranks, world.facts("new_group").world_size, "new_group");
+  if (options.sort_ranks) std::sort(members.ranks.begin(), members.ranks.end());
   // Every member counts the groups of exactly these members, so all have the same number without communication.
   const std::string text = fmt::format("group{{{}}}", ranks_text(members.ranks));
   const std::string key = fmt::format("{}#{}", text, world.count(text));
   members.name = options.name.empty() ? text : options.name;
-  return make_group(std::move(members), key, options.timeout);
+  return make_group(std::move(members), key, options, "new_group");
 }
 
 ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options) {
   return new_group(std::span<const int>(ranks.begin(), ranks.size()), options);
+}
+
+ProcessGroup new_group(const GroupOptions& options) {
+  return new_group(get_process_group_ranks(), options);
 }
 
 ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
@@ -122,14 +149,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   World& world = World::of_process();
   const World::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
-  const Target target = find_host_target(whole, "split_group");
-  const at::Device device = target.device == c10::DeviceType::CPU ? at::Device(at::kCPU) : local_device();
-  at::Tensor mine = at::tensor({static_cast<int64_t>(color), static_cast<int64_t>(key)}, at::kLong).to(device);
-  at::Tensor all = at::empty({size, 2}, mine.options());
-  target
-      ->_allgather_base(all, mine, make_options<c10d::AllgatherOptions>(kGroupTimeout, Mode::kBlocking, "split_group"))
-      ->wait();
-  all = all.cpu();
+  const at::Tensor all = gather_numbers(whole, {color, key}, "split_group");
 
   std::vector<std::tuple<int64_t, int64_t>> order;  // (key, rank in the parent)
   const auto table = all.accessor<int64_t, 2>();
@@ -142,20 +162,32 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   const std::string parent_text = fmt::format("{}{{{}}}", of_parent.name, ranks_text(of_parent.ranks));
   const std::string text = fmt::format("{}/split{}", parent_text, world.count("split of " + parent_text));
   members.name = options.name.empty() ? fmt::format("{}/color{}", of_parent.name, color) : options.name;
-  return make_group(std::move(members), fmt::format("{}/{}", text, color), options.timeout);
+  return make_group(std::move(members), fmt::format("{}/{}", text, color), options, "split_group");
 }
 
-ProcessGroup new_subgroups(int group_size, const GroupOptions& options) {
-  const World::Facts facts = World::of_process().facts("new_subgroups");
-  if (group_size < 1 || facts.world_size % group_size != 0) {
-    throw ArgumentError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("new_subgroups: groups of {} ranks do not divide a world of {}", group_size, facts.world_size));
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const ProcessGroup& parent) {
+  const std::vector<int> ranks = World::of_process().members(group_or_default(parent, "new_subgroups")).ranks;
+  if (group_size < 1 || ranks.size() % static_cast<std::size_t>(group_size) != 0) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("new_subgroups: groups of {} ranks do not divide {} of {}", group_size,
+                                    parent == nullptr ? "a world" : "a group", ranks.size()));
   }
-  std::vector<int> ranks;
-  const int first = facts.rank / group_size * group_size;
-  for (int rank = first; rank < first + group_size; ++rank) ranks.push_back(rank);
-  return new_group(ranks, options);
+  std::vector<std::vector<int>> lists;
+  for (auto first = ranks.begin(); first != ranks.end(); first += group_size) {
+    lists.emplace_back(first, first + group_size);
+  }
+  return new_subgroups_by_enumeration(lists, options);
+}
+
+ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
+                                          const GroupOptions& options) {
+  constexpr const char* kCaller = "new_subgroups_by_enumeration";
+  const World::Facts facts = World::of_process().facts(kCaller);
+  check_lists(ranks_per_subgroup, facts.world_size, kCaller);
+  for (const std::vector<int>& ranks : ranks_per_subgroup) {
+    if (std::find(ranks.begin(), ranks.end(), facts.rank) != ranks.end()) return new_group(ranks, options);
+  }
+  return make_group({-1, {}, "no group"}, "none", options, kCaller);
 }
 
 }  // namespace lockstep

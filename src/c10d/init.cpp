@@ -166,7 +166,8 @@ void open_world(const BackendChoice& backends, const InitOptions& options, const
   World::Members members{met.rank, std::vector<int>(met.world_size),
                          options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store, members.name, met.rank, members.ranks, options.timeout, local_rank};
+  const BackendRequest request{met.store,  members.name,           met.rank, members.ranks, options.timeout,
+                               local_rank, options.backend_options};
   const auto made = make_backends(backends, request);
   // After the backends: all ranks are there now, and the backends name those that are missing.
   if (!place) place = places.world(deadline);
@@ -179,7 +180,8 @@ void open_world(const BackendChoice& backends, const InitOptions& options, const
 }  // namespace
 
 void init_process_group(std::string_view backend, const InitOptions& options) {
-  const BackendChoice backends = parse_backends(backend);
+  const BackendChoice backends = parse_backends(backend, "init_process_group");
+  check_backend_options(backends, options.backend_options, "init_process_group");
   if (is_initialized()) {
     reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
   }

@@ -94,4 +94,25 @@ std::string scatter_bytes(std::span<const std::string> bytes, int src, const Col
   return received;
 }
 
+void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options) {
+  send(at::tensor({static_cast<std::int64_t>(bytes.size())}, at::kLong), dst, options);
+  send(as_tensor(bytes), dst, options);
+}
+
+int recv_bytes(std::string& bytes, int src, const PointToPointOptions& options) {
+  const at::Tensor size = at::empty({1}, at::kLong);
+  const int sender = recv(size, src, options);
+  const auto count = size.item<std::int64_t>();
+  if (count < 0) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("recv_object: the message from rank {} with tag {} is no object: send it with "
+                                    "send_object",
+                                    sender, options.tag));
+  }
+  bytes.assign(static_cast<std::size_t>(count), '\0');
+  // From this sender, not from whoever is next: messages of one sender keep their order.
+  recv(as_tensor(bytes), sender, options);
+  return sender;
+}
+
 }  // namespace lockstep

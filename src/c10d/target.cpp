@@ -91,6 +91,16 @@ Target find_host_target(const ProcessGroup& group, const char* operation) {
   return target;
 }
 
+at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int64_t>& mine, const char* operation) {
+  const Target target = find_host_target(group, operation);
+  const at::Device device = target.device == c10::DeviceType::CPU ? at::Device(at::kCPU) : local_device();
+  at::Tensor row = at::tensor(mine, at::kLong).to(device);
+  at::Tensor all = at::empty({target.group->getSize(), row.numel()}, row.options());
+  target->_allgather_base(all, row, make_options<c10d::AllgatherOptions>(kGroupTimeout, Mode::kBlocking, operation))
+      ->wait();
+  return all.cpu();
+}
+
 void tell_others(const ProcessGroup& group, const std::exception& error) {
   World& world = World::of_process();
   if (!world.is_open()) return;

@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
 
 #include "lockstep/c10d/process_groups.h"
 
@@ -35,6 +37,9 @@ Target find_target(const ProcessGroup& group, const at::Tensor& tensor, const ch
 Target find_target(const ProcessGroup& group, at::TensorList tensors, const char* operation);
 // For operations without tensors of the caller: the CPU's backend, else the group's first one.
 Target find_host_target(const ProcessGroup& group, const char* operation);
+
+// Every rank's numbers, int64 [group size, n] on the CPU. Collective over `group`; each rank gives as many.
+at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int64_t>& mine, const char* operation);
 
 // Returns what `prepare` returns. If it throws, since this rank's call is wrong, the other ranks are told, as a
 // backend's own checks do. Only where lockstep is the group's only backend: otherwise it is unknown in which one they

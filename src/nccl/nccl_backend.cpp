@@ -39,6 +39,17 @@ c10::Device find_gpu(const BackendRequest& request) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(request.local_rank % count)};
 }
 
+// The caller's own, or the defaults. A copy, because several groups may be given the same.
+c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> copy_options(const BackendRequest& request) {
+  using Options = c10d::ProcessGroupNCCL::Options;
+  if (request.options == nullptr) return Options::create();
+  const auto* given = dynamic_cast<const Options*>(request.options.get());
+  if (given != nullptr) return c10::make_intrusive<Options>(*given);
+  throw ArgumentError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("backend nccl, group '{}': backend_options must be c10d::ProcessGroupNCCL::Options", request.name));
+}
+
 class NcclBackend final : public c10d::ProcessGroupNCCL, public BackendCapabilities {
  public:
   using ProcessGroupNCCL::ProcessGroupNCCL;
@@ -50,7 +61,7 @@ class NcclBackend final : public c10d::ProcessGroupNCCL, public BackendCapabilit
 c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
   const c10::Device gpu = find_gpu(request);
   c10::cuda::set_device(gpu.index());
-  auto options = c10d::ProcessGroupNCCL::Options::create();
+  const c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options = copy_options(request);
   options->timeout = request.timeout;
   options->group_name = request.name;
   options->global_ranks_in_group.assign(request.global_ranks.begin(), request.global_ranks.end());

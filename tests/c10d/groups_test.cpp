@@ -1,6 +1,7 @@
 // Groups of some of the ranks.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <tuple>
@@ -147,6 +148,66 @@ void check_split(int rank) {
   EXPECT_EQ(side->getRank(), rank % 2);
 }
 
+void check_subgroups(int rank) {
+  const ProcessGroup stride = new_subgroups_by_enumeration({{2, 0}, {1, 3}});
+  EXPECT_EQ(get_process_group_ranks(stride), (std::vector<int>{rank % 2, rank % 2 + 2}));
+  const torch::Tensor tensor = torch::full({1}, rank);
+  all_reduce(tensor, {.group = stride});
+  EXPECT_EQ(tensor.item<int>(), rank % 2 == 0 ? 2 : 4);
+
+  // Groups of unequal sizes; rank 3 is in none.
+  const ProcessGroup some = new_subgroups_by_enumeration({{1}, {0, 2}}, {.name = "some"});
+  EXPECT_EQ(get_rank(some), rank == 3 ? -1 : rank / 2);
+  const std::array<int, 4> sizes{2, 1, 2, 0};
+  EXPECT_EQ(get_world_size(some), sizes[rank]);
+  if (rank == 3) {
+    expect_error(ErrorCode::kInvalidArgument, {"barrier", "rank 3", "no member"}, [&] { barrier({.group = some}); });
+  } else {
+    barrier({.group = some});
+  }
+  // Parts of another group.
+  if (rank > 0 && rank < 3) {
+    const ProcessGroup middle = new_group({1, 2});
+    EXPECT_EQ(get_process_group_ranks(new_subgroups(1, {}, middle)), std::vector<int>{rank});
+    expect_error(ErrorCode::kInvalidArgument, {"new_subgroups", "group of 2"}, [&] { new_subgroups(3, {}, middle); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"no lists"}, [] { new_subgroups_by_enumeration({}); });
+  expect_error(ErrorCode::kInvalidArgument, {"rank 1 is in two groups, {0,1} and {1,2}"}, [] {
+    new_subgroups_by_enumeration({{0, 1}, {1, 2}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"rank 4", "0 to 3"}, [] { new_subgroups_by_enumeration({{0}, {4}}); });
+}
+
+void check_group_options(int rank) {
+  EXPECT_EQ(get_process_group_ranks(new_group()), (std::vector<int>{0, 1, 2, 3}));
+  const ProcessGroup turned = new_group({3, 1, 0, 2}, {.sort_ranks = false});
+  EXPECT_EQ(get_process_group_ranks(turned), (std::vector<int>{3, 1, 0, 2}));
+  EXPECT_EQ(get_rank(turned), get_group_rank(turned, rank));
+  std::vector<torch::Tensor> all(4, torch::empty({1}, torch::kInt));
+  for (torch::Tensor& tensor : all) tensor = torch::empty({1}, torch::kInt);
+  all_gather(all, torch::full({1}, rank, torch::kInt), {.group = turned});
+  expect_equal(torch::cat(all), torch::tensor({3, 1, 0, 2}, torch::kInt), "in the order of the list");
+
+  // A backend of its own: this one serves the CPU only.
+  const ProcessGroup cpu = new_group({.timeout = std::chrono::seconds(20), .backend = "cpu:gloo"});
+  EXPECT_EQ(cpu->getDeviceTypes().size(), 1U);
+  EXPECT_EQ(default_group()->getDeviceTypes().size(), 2U);
+  EXPECT_EQ(cpu->getBackend(torch::kCPU)->getBackendOptions()->timeout, std::chrono::seconds(20));
+  const torch::Tensor tensor = torch::full({1}, rank);
+  all_reduce(tensor, {.group = cpu});
+  EXPECT_EQ(tensor.item<int>(), 6);
+
+  using enum ErrorCode;
+  expect_error(kInvalidArgument, {"new_group: unknown backend 'smoke'"}, [] { new_group({0}, {.backend = "smoke"}); });
+  expect_error(kInvalidArgument, {"split_group: unknown backend"},
+               [] { split_group(0, 0, nullptr, {.backend = "smoke"}); });
+  const auto of = [](const std::string& backend) { return c10::make_intrusive<c10d::Backend::Options>(backend); };
+  expect_error(kInvalidArgument, {"of backend 'nccl'", "the group's is lockstep"},
+               [&] { new_group({.backend_options = of("nccl")}); });
+  expect_error(kInvalidArgument, {"of backend 'lockstep'", "no options of its own"},
+               [&] { new_group({.backend_options = of("lockstep")}); });
+}
+
 void check_bad_groups() {
   expect_error(ErrorCode::kInvalidArgument, {"no ranks"}, [] { new_group(std::span<const int>()); });
   expect_error(ErrorCode::kInvalidArgument, {"rank 4", "0 to 3"}, [] { new_group({0, 4}); });
@@ -175,6 +236,8 @@ TEST(GroupsMulti, OfFourRanks) {
     check_errors_name_world_ranks(rank);
     check_numbers_in_errors(rank);
     check_split(rank);
+    check_subgroups(rank);
+    check_group_options(rank);
     check_bad_groups();
     check_many_groups(rank);
     barrier();

@@ -101,6 +101,9 @@ TEST(Init, WrongOptions) {
   expect_error(ErrorCode::kInvalidArgument, {"rank and world_size"}, [&] { init_process_group("", {.store = store}); });
   expect_error(ErrorCode::kInvalidArgument, {"not both"},
                [&] { init_process_group("", {.init_method = "env://", .rank = 0, .world_size = 1, .store = store}); });
+  expect_error(ErrorCode::kInvalidArgument, {"init_process_group", "backend_options", "'nccl'"}, [] {
+    init_process_group("gloo", {.backend_options = c10::make_intrusive<c10d::Backend::Options>("nccl")});
+  });
   expect_error(ErrorCode::kInvalidArgument, {"gopher"},
                [] { init_process_group("", {.init_method = "gopher://x", .rank = 0, .world_size = 2}); });
   const ProcessGroupGuard group("", {.rank = 0, .world_size = 1, .store = store});

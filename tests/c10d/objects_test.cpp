@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "c10d/ranks.h"
 
 namespace lockstep::test {
@@ -140,6 +142,66 @@ void check_objects(int rank) {
 
 TEST(ObjectsMulti, OfThreeRanks) {
   run_world(3, check_objects);
+}
+
+// Sizes and types that the receivers do not know, in a ring; then to one rank from whoever is first.
+void check_messages(int rank) {
+  const std::string mine(static_cast<std::size_t>(rank) * 100000, 'x');
+  const int next = (rank + 1) % 3;
+  const int previous = (rank + 2) % 3;
+  using Record = std::tuple<std::string, std::vector<int>, torch::Tensor>;
+  const Record sent{mine, {rank, -rank}, torch::full({rank, 2}, rank)};
+  Record got;
+  if (rank > 0) send_object(sent, next, {.tag = 3});
+  EXPECT_EQ(recv_object(got, previous, {.tag = 3}), previous);
+  if (rank == 0) send_object(sent, next, {.tag = 3});
+  EXPECT_EQ(std::get<0>(got).size(), static_cast<std::size_t>(previous) * 100000);
+  EXPECT_EQ(std::get<1>(got), (std::vector<int>{previous, -previous}));
+  expect_equal(std::get<2>(got), torch::full({previous, 2}, previous), "a tensor in an object");
+
+  if (rank > 0) {
+    for (int i = 0; i < 5; ++i) send_object(std::string(static_cast<std::size_t>(rank), 'a' + static_cast<char>(i)), 0);
+    return;
+  }
+  std::array<int, 3> seen{};
+  for (int i = 0; i < 10; ++i) {
+    std::string text;
+    const int sender = recv_object(text);
+    EXPECT_EQ(text, std::string(static_cast<std::size_t>(sender), 'a' + static_cast<char>(seen[sender]++)));
+  }
+  EXPECT_EQ(seen, (std::array<int, 3>{0, 5, 5}));
+}
+
+// Group ranks differ from those of the world; a module is filled in place; another type is an error.
+void check_messages_in_a_group(int rank) {
+  if (rank == 0) return;
+  const ProcessGroup pair = new_group({1, 2});
+  torch::nn::Linear linear(2, 3);
+  const at::Tensor weight = linear->weight;
+  if (rank == 2) {
+    torch::NoGradGuard no_grad;
+    weight.fill_(7);
+    send_object(linear, 1, {.group = pair});
+    send_object(1, 1, {.group = pair});
+    send(torch::tensor({std::int64_t{-1}}), 1, {.group = pair});
+    return;
+  }
+  EXPECT_EQ(recv_object(linear, kAnySource, {.group = pair}), 2);
+  EXPECT_TRUE(linear->weight.is_same(weight));
+  expect_equal(weight.detach(), torch::full({3, 2}, 7.0F), "module");
+  double number = 0;
+  expect_error(ErrorCode::kInvalidArgument, {"same type"}, [&] { recv_object(number, 2, {.group = pair}); });
+  expect_error(ErrorCode::kInvalidArgument, {"rank 2", "tag 0", "send_object"},
+               [&] { recv_object(number, 2, {.group = pair}); });
+}
+
+TEST(ObjectsMulti, AsMessages) {
+  run_world(3, [](int rank) {
+    check_messages(rank);
+    barrier();
+    check_messages_in_a_group(rank);
+    barrier();
+  });
 }
 
 TEST(ObjectsMulti, TooFewValuesToScatterAreAnError) {

@@ -100,6 +100,31 @@ TEST(OperationsMulti, MoveFurtherDtypes) {
   });
 }
 
+// The shape of the output says which: [ranks * rows, ...] or [ranks, rows, ...], whatever its strides.
+TEST(OperationsMulti, GatherIntoATensorConcatenatesOrStacks) {
+  run_ranks(kWorld, [](int rank) {
+    std::vector<torch::Tensor> inputs;
+    for (int r = 0; r < kWorld; ++r) inputs.push_back(torch::arange(6).reshape({2, 3}) + 10 * r);
+    const torch::Tensor joined = torch::empty({2 * kWorld, 3}, torch::kLong);
+    const torch::Tensor stacked = torch::empty({kWorld, 2, 3}, torch::kLong);
+    const torch::Tensor strided = torch::empty({3, 2, kWorld}, torch::kLong).permute({2, 1, 0});
+    for (const torch::Tensor& output : {joined, stacked, strided}) {
+      const torch::Tensor expected = output.dim() == 2 ? torch::cat(inputs) : torch::stack(inputs);
+      all_gather_into_tensor(output, inputs[rank]);
+      expect_equal(output, expected, "all_gather_into_tensor");
+      output.zero_();
+      all_gather_into_tensor_async(output, inputs[rank])->wait();
+      expect_equal(output, expected, "all_gather_into_tensor_async");
+    }
+    all_gather_into_tensor_coalesced({joined.zero_(), stacked.zero_()}, {inputs[rank], inputs[rank]});
+    expect_equal(joined, torch::cat(inputs), "coalesced, joined");
+    expect_equal(stacked, torch::stack(inputs), "coalesced, stacked");
+    const torch::Tensor numbers = torch::empty({kWorld}, torch::kInt);
+    all_gather_into_tensor(numbers, torch::tensor(rank, torch::kInt));
+    expect_equal(numbers, torch::arange(kWorld, torch::kInt), "of scalars");
+  });
+}
+
 // From a neighbour on this machine and, if there are several machines, from one on another.
 TEST(OperationsMulti, MessagesKeepTheirOrderAndSizes) {
   run_ranks(kWorld, [](int rank) {

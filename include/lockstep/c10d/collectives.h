@@ -87,7 +87,8 @@ Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& opt
 void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
 Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
 
-// `output` holds world_size times as many elements as `input`: [world_size * n, ...] or [world_size, n, ...].
+// `output` holds world_size times as many elements as `input`, by group rank. With an input of [n, ...], its shape says
+// what it gets: [world_size * n, ...] the inputs concatenated, [world_size, n, ...] the inputs stacked.
 void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options = {});
 Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                   const CollectiveOptions& options = {});

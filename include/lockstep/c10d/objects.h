@@ -6,8 +6,9 @@
 //
 // T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules,
 // optimizers, and your own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each
-// function is collective over the group, blocks, and costs two small collectives more than one of known size. Values go
-// through the CPU engine; tensors in them arrive on the device that they were on.
+// function but send_object and recv_object is collective over the group. All block, and cost one or two small
+// operations more than one of known size. Values go through the CPU engine; tensors in them arrive on the device that
+// they were on.
 #pragma once
 
 #include <span>
@@ -24,6 +25,8 @@ std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveO
 std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {});
 std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {});
 std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options = {});
+void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options = {});
+int recv_bytes(std::string& bytes, int src = kAnySource, const PointToPointOptions& options = {});
 
 template <typename T>
 std::string encode_object(const T& value) {
@@ -85,6 +88,24 @@ T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions&
   std::vector<std::string> list;
   for (const T& value : values) list.push_back(encode_object<T>(value));
   return decode_object<T>(scatter_bytes(list, src, options));
+}
+
+// To one rank, as two messages of `tag`: the size, then the bytes. Receive it with recv_object of the same type.
+// Several values (PyTorch's send_object_list) are one std::tuple or container.
+template <typename T>
+void send_object(const T& value, int dst, const PointToPointOptions& options = {}) {
+  send_bytes(encode_object(value), dst, options);
+}
+
+// `value` becomes the next object with this tag from `src`, or from the rank that sends first. A module or an optimizer
+// stays the same object, as in broadcast_object. Returns the sender, a rank of the world. The timeout holds for each of
+// the two messages.
+template <typename T>
+int recv_object(T& value, int src = kAnySource, const PointToPointOptions& options = {}) {
+  std::string bytes;
+  const int sender = recv_bytes(bytes, src, options);
+  decode_object_into(bytes, value);
+  return sender;
 }
 
 }  // namespace lockstep

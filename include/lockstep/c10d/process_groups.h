@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
@@ -26,6 +27,11 @@ namespace lockstep {
 
 // Null stands for the default group, the world.
 using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Options of a backend (PyTorch's pg_options). Only nccl has some: c10d::ProcessGroupNCCL::Options, for the priority of
+// its streams and NCCL's own configuration. A group takes a copy, and puts its own timeout, name and ranks into it.
+// Options of a backend that the group does not have are an error.
+using BackendOptions = c10::intrusive_ptr<c10d::Backend::Options>;
 
 struct InitOptions {
   // Where ranks find one another:
@@ -44,6 +50,7 @@ struct InitOptions {
   std::string group_name = {};
   // Instead of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
+  BackendOptions backend_options = nullptr;  // null: the backend's defaults
 };
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists the ranks that came and
@@ -93,21 +100,36 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 struct GroupOptions {
   std::chrono::milliseconds timeout{-1};  // positive; -1: that of the world
   std::string name = {};                  // shown in errors; "": made from the members, such as "group{0,1}"
+  // As for init_process_group: "nccl", "cpu:lockstep,cuda:nccl", ... "": the backends of the world. The same on all
+  // members.
+  std::string backend = {};
+  BackendOptions backend_options = nullptr;  // null: the backend's defaults, whatever the world was given
+  // new_group and new_subgroups_by_enumeration: whether ranks are numbered in ascending order. False: in the order of
+  // the list, which must be the same on all members.
+  bool sort_ranks = true;
 };
 
-// A group of `ranks`, in ascending order; no duplicates. Collective over its members; blocks until they are there.
-// Other ranks may call it too: they return at once with a handle whose get_rank is -1 and whose operations throw.
+// A group of `ranks`; no duplicates. Collective over its members; blocks until they are there. Other ranks may call it
+// too: they return at once with a handle whose get_rank is -1 and whose operations throw. Without `ranks`: all ranks of
+// the world.
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {});
 ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {});
+ProcessGroup new_group(const GroupOptions& options = {});
 
 // Collective over `parent`: ranks with equal colors form a group, ordered by key and then by rank. A rank with a
 // negative color joins none.
 ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nullptr,
                          const GroupOptions& options = {});
 
-// Collective over the world: makes consecutive groups of `group_size` ranks, which must divide the world size. Returns
-// this rank's group.
-ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {});
+// Collective over `parent`: makes groups of `group_size` consecutive group ranks, which must divide the parent's size.
+// Returns this rank's group. (PyTorch returns all groups too, for cleaning up: here a group goes with its last handle.)
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {}, const ProcessGroup& parent = nullptr);
+
+// A group for each list of ranks of the world: {{0, 2}, {1, 3}}. Collective over the ranks that are in a list; others
+// may call it too. No rank may be in two lists. Returns this rank's group. A rank that is in no list gets the handle of
+// a group without members: get_rank is -1, get_world_size 0, and operations throw.
+ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
+                                          const GroupOptions& options = {});
 
 // The world for a scope: the constructor makes it, the destructor always leaves it. When an exception leaves the scope,
 // the other ranks are told and fail at once instead of waiting. The destructor never throws.
