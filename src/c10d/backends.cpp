@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "c10d/staging.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/process_groups.h"
@@ -52,17 +53,26 @@ BackendName parse_name(const std::string& name, const std::string& entry) {
   return name == "mpi" ? BackendName::kMpi : BackendName::kNccl;
 }
 
-c10::DeviceType parse_device(const std::string& device, const std::string& entry) {
-  if (device == "cpu") return c10::DeviceType::CPU;
-  if (device == "cuda") return c10::DeviceType::CUDA;
+std::string device_name(c10::DeviceType device) {
+  return c10::DeviceTypeName(device, /*lower_case=*/true);
+}
+
+// By the name that LibTorch has for it, which is the maker's own for PrivateUse1.
+c10::DeviceType parse_device(const std::string& name, const std::string& entry) {
+  std::string known;
+  const std::vector<c10::DeviceType> devices = staged_devices();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (name == device_name(devices[i])) return devices[i];
+    known += (i == 0 ? "" : i + 1 == devices.size() ? " or " : ", ") + device_name(devices[i]);
+  }
   reject(ErrorCode::kInvalidArgument,
-         fmt::format("backend '{}': expected the device cpu or cuda, found '{}'", entry, device));
+         fmt::format("backend '{}': expected the device {}, found '{}'", entry, known, name));
 }
 
 void add(BackendChoice& choice, c10::DeviceType device, BackendName backend, std::string_view text) {
   if (choice.serves(device)) {
-    reject(ErrorCode::kInvalidArgument, fmt::format("backend '{}' names two backends for {} tensors", text,
-                                                    c10::DeviceTypeName(device, /*lower_case=*/true)));
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("backend '{}' names two backends for {} tensors", text, device_name(device)));
   }
   choice.entries.push_back({device, backend});
 }
@@ -72,14 +82,14 @@ void add_entry(BackendChoice& choice, const std::string& entry, std::string_view
   const std::size_t colon = entry.find(':');
   if (colon == std::string::npos) {
     const BackendName backend = parse_name(entry, entry);
-    if (backend != BackendName::kNccl) add(choice, c10::DeviceType::CPU, backend, text);
-    add(choice, c10::DeviceType::CUDA, backend, text);
+    if (backend == BackendName::kNccl) return add(choice, c10::DeviceType::CUDA, backend, text);
+    for (const c10::DeviceType device : staged_devices()) add(choice, device, backend, text);
     return;
   }
   const BackendName backend = parse_name(entry.substr(colon + 1), entry);
   const c10::DeviceType device = parse_device(entry.substr(0, colon), entry);
   if (backend == BackendName::kNccl && device != c10::DeviceType::CUDA) {
-    reject(ErrorCode::kUnsupported, "backend 'nccl' serves CUDA tensors, not 'cpu'");
+    reject(ErrorCode::kUnsupported, fmt::format("backend 'nccl' serves CUDA tensors, not '{}'", device_name(device)));
   }
   add(choice, device, backend, text);
 }
