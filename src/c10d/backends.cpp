@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "c10d/staging.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/process_groups.h"
@@ -44,6 +45,10 @@ const char* text_of(BackendName name) {
   }
 }
 
+std::string device_name(c10::DeviceType device) {
+  return c10::DeviceTypeName(device, /*lower_case=*/true);
+}
+
 // Reads one backend string, for `caller`.
 class BackendParser {
  public:
@@ -73,17 +78,22 @@ class BackendParser {
     return name == "mpi" ? BackendName::kMpi : BackendName::kNccl;
   }
 
-  c10::DeviceType parse_device(const std::string& device, const std::string& entry) const {
-    if (device == "cpu") return c10::DeviceType::CPU;
-    if (device == "cuda") return c10::DeviceType::CUDA;
+  // By the name that LibTorch has for it, which is the maker's own for PrivateUse1.
+  c10::DeviceType parse_device(const std::string& name, const std::string& entry) const {
+    std::string known;
+    const std::vector<c10::DeviceType> devices = staged_devices();
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      if (name == device_name(devices[i])) return devices[i];
+      known += (i == 0 ? "" : i + 1 == devices.size() ? " or " : ", ") + device_name(devices[i]);
+    }
     reject(ErrorCode::kInvalidArgument,
-           fmt::format("backend '{}': expected the device cpu or cuda, found '{}'", entry, device));
+           fmt::format("backend '{}': expected the device {}, found '{}'", entry, known, name));
   }
 
   void add(c10::DeviceType device, BackendName backend) {
     if (choice_.serves(device)) {
-      reject(ErrorCode::kInvalidArgument, fmt::format("backend '{}' names two backends for {} tensors", text_,
-                                                      c10::DeviceTypeName(device, /*lower_case=*/true)));
+      reject(ErrorCode::kInvalidArgument,
+             fmt::format("backend '{}' names two backends for {} tensors", text_, device_name(device)));
     }
     choice_.entries.push_back({device, backend});
   }
@@ -93,14 +103,14 @@ class BackendParser {
     const std::size_t colon = entry.find(':');
     if (colon == std::string::npos) {
       const BackendName backend = parse_name(entry, entry);
-      if (backend != BackendName::kNccl) add(c10::DeviceType::CPU, backend);
-      add(c10::DeviceType::CUDA, backend);
+      if (backend == BackendName::kNccl) return add(c10::DeviceType::CUDA, backend);
+      for (const c10::DeviceType device : staged_devices()) add(device, backend);
       return;
     }
     const BackendName backend = parse_name(entry.substr(colon + 1), entry);
     const c10::DeviceType device = parse_device(entry.substr(0, colon), entry);
     if (backend == BackendName::kNccl && device != c10::DeviceType::CUDA) {
-      reject(ErrorCode::kUnsupported, "backend 'nccl' serves CUDA tensors, not 'cpu'");
+      reject(ErrorCode::kUnsupported, fmt::format("backend 'nccl' serves CUDA tensors, not '{}'", device_name(device)));
     }
     add(device, backend);
   }

@@ -15,11 +15,13 @@ struct CopyBack {
   at::Tensor destination;
 };
 
-// Whether tensors of this kind of device can take part.
+// The kinds of devices whose tensors can take part: the CPU, CUDA, and what else LibTorch knows in this program (XPU,
+// or a device of another maker, PrivateUse1).
+std::vector<c10::DeviceType> staged_devices();
 bool can_stage(c10::DeviceType device);
 
-// Row-major host memory of the same sizes and dtype. Pinned for tensors of another device, which makes the copy a plain
-// DMA transfer.
+// Row-major host memory of the same sizes and dtype. For tensors of another device pinned, where LibTorch has such
+// memory for it: the copy is then a plain DMA transfer.
 at::Tensor make_host_memory(const at::Tensor& tensor);
 
 // Blocks until the current stream of the tensor's device has done its present work, so that a later copy, on any thread

@@ -101,9 +101,8 @@ struct DataLoader::Settings {
     const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
     const auto allowed = static_cast<int>(launch::allowed_cores().size());
     cores = cores_of_process(share, allowed == 0 ? online : allowed, online);
-    if (!options.device) options.device = torch::Device(torch::kCPU);
-    require_device(*options.device);
-    options.pin_memory = (options.pin_memory || options.device->is_cuda()) && torch::cuda::is_available();
+    options.device = usable_device(options.device.value_or(torch::kCPU));
+    options.pin_memory = (options.pin_memory || !options.device->is_cpu()) && has_page_locked_memory();
   }
 
   DataLoaderOptions options;

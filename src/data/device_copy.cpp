@@ -1,5 +1,6 @@
 #include "device_copy.h"
 
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -15,21 +16,28 @@ torch::Tensor copy(const torch::Tensor& tensor, torch::Device device) {
 
 }  // namespace
 
-void require_device(torch::Device device) {
-  if (device.is_cpu()) return;
+torch::Device usable_device(torch::Device device) {
+  if (device.is_cpu()) return device;
   const bool known = c10::impl::hasDeviceGuardImpl(device.type());
   const int count = known ? c10::impl::VirtualGuardImpl(device.type()).deviceCount() : 0;
-  if (device.index() < count && count > 0) return;
+  if (device.index() < count && count > 0) {
+    return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
   throw DataError(ErrorCode::kUnavailable,
                   fmt::format("device {}: this process sees {} devices of that type; leave `device` out to get batches "
                               "on the CPU",
                               device.str(), count));
 }
 
+// PrivateUse1: a device of another maker.
+bool has_page_locked_memory() {
+  if (torch::cuda::is_available() || at::hasXPU()) return true;
+  return at::isPrivateUse1HooksRegistered() && at::detail::getPrivateUse1Hooks().isAvailable();
+}
+
 CopiedBatch start_copy(Example batch, torch::Device device) {
   if (device.is_cpu()) return {std::move(batch), std::nullopt};
   const c10::impl::VirtualGuardImpl backend(device.type());
-  if (!device.has_index()) device = backend.getDevice();
   const c10::Stream stream = backend.getStreamFromGlobalPool(device);
   const c10::StreamGuard guard(stream);
   CopiedBatch copied{{copy(batch.data, device), copy(batch.target, device)}, c10::Event(device.type())};

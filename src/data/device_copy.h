@@ -10,8 +10,12 @@
 
 namespace lockstep::data {
 
-// Throws DataError (kUnavailable) when this process cannot use the device.
-void require_device(torch::Device device);
+// The device with its number: without one, the calling thread's current device. Throws DataError (kUnavailable) when
+// this process cannot use it.
+torch::Device usable_device(torch::Device device);
+
+// Whether LibTorch has page-locked memory in this program.
+bool has_page_locked_memory();
 
 // A batch that is being copied. The thread that starts the copy gives it to the thread that uses the batch.
 struct CopiedBatch {

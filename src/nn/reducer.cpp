@@ -398,8 +398,9 @@ void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
   TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
               ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
               " sparse dimensions; only gradients that are sparse in rows are reduced");
-  const auto indices =
-      backend_.all_gather_uneven(own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, torch::kInt64));
+  // Flat and on the parameter's device, also where this rank has none.
+  const auto indices = backend_.all_gather_uneven(
+      own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, parameter.options().dtype(torch::kInt64)));
   const auto values =
       backend_.all_gather_uneven(own._nnz() > 0 ? own.values().flatten() : torch::empty({0}, parameter.options()));
   std::vector<std::int64_t> row = parameter.sizes().slice(1).vec();

@@ -70,12 +70,13 @@ struct DataLoaderOptions {
   int prefetch = 2;
   Delivery delivery = Delivery::kOrdered;
 
-  // Puts batches into page-locked memory: copies from it to a GPU are faster and may be asynchronous. Without a GPU it
-  // has no effect.
+  // Puts batches into page-locked memory: copies from it to a GPU are faster and may be asynchronous. Without a GPU (or
+  // another device that LibTorch has such memory for) it has no effect.
   bool pin_memory = false;
-  // The device of the batches. Workers copy them, through page-locked memory (CUDA) and on another stream, while the
+  // The device of the batches. Workers copy them, through page-locked memory and on another stream, while the
   // consumer works on earlier ones; this takes num_workers * prefetch batches of device memory. Empty or the CPU: no
-  // copy. A device that does not exist is an error (kUnavailable).
+  // copy. Without a number it is the device that is current in the thread that makes the loader. A device that does not
+  // exist is an error (kUnavailable).
   std::optional<torch::Device> device = {};
 
   // -1: from the process group that exists when the loader is made, otherwise from the environment (share_of_process).

@@ -1,0 +1,55 @@
+// A device without a GPU: four devices, "test:0" to "test:3", made with LibTorch's interface for devices of other
+// makers (PrivateUse1). Paths that were written for CUDA run on it, on every machine.
+//
+// It is strict where a GPU is strict, and always in the same way:
+//   - Its memory cannot be touched through a tensor's data_ptr(): that address faults. Only the device's own copies and
+//     kernels know where the bytes are. Fresh memory holds kFreshByte.
+//   - Streams are lazy. A copy with non_blocking from or to page-locked memory waits in its stream until somebody waits
+//     for that stream: a synchronisation, an event, a later kernel on the stream. Who forgets to wait sees old bytes.
+//   - Freed memory waits only for the stream that it was allocated on, and for those of record_stream. A copy on
+//     another stream that comes later is an error.
+//   - A kernel takes tensors of one device; of the CPU it takes scalars and indices only.
+//
+// Kernels are those of the CPU, on copies, and draw from the CPU's generator: a result is, bit for bit, that of the
+// CPU. Not there: sparse, quantized and nested tensors.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace lockstep::test {
+
+constexpr int kTestDevices = 4;
+constexpr std::uint8_t kFreshByte = 0xCB;
+
+// Registers the device in this process; further calls do nothing. From then on it is LibTorch's accelerator, and
+// page-locked memory is the device's. To be called before other threads use LibTorch.
+void use_test_device();
+
+c10::Device test_device(int index);
+
+// Copies that a program asked for. The copies of kernels and of memory that is resized are not among them.
+struct Copies {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+
+  bool operator==(const Copies&) const = default;
+};
+struct Traffic {
+  Copies from_host = {};    // from page-locked memory too
+  Copies from_pinned = {};  // the part of `from_host` that was enqueued: from page-locked memory, with non_blocking
+  Copies to_host = {};
+  Copies from_peer = {};  // from another device
+
+  bool operator==(const Traffic&) const = default;
+};
+
+// Of one device since the last reset_traffic(), or since the start. Thread-safe.
+Traffic traffic(int device);
+void reset_traffic();  // of all devices
+
+// Blocks of memory that are allocated on a device. Thread-safe.
+int allocated_blocks(int device);
+
+}  // namespace lockstep::test
