@@ -88,10 +88,11 @@ class Row:
 
 @dataclass
 class Outcome:
-    """A bench's results, and messages about what it could not measure."""
+    """A bench's results, messages about what it could not measure, and about what there is not to measure."""
 
     rows: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 # One thread per process, everywhere. All other settings keep their defaults.

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from harness import BenchError, Outcome, Row, Tools
 
-BENCHES = ["all_reduce", "collectives", "p2p", "hosts", "init", "ddp_step", "memory", "launch", "loader"]
+BENCHES = ["all_reduce", "collectives", "p2p", "hosts", "init", "ddp_step", "sync_batch_norm", "zero", "memory", "launch",
+           "loader"]
 
 
 def size_text(size: int | None) -> str:
@@ -97,6 +98,8 @@ def main() -> int:
             except BenchError as error:
                 outcome = Outcome(missing=[f"{name}: {error}"])
             print(table(outcome.rows) if outcome.rows else "nothing measured")
+            for message in outcome.notes:
+                print(f"note: {message}")
             for message in outcome.missing:
                 print(f"MISSING {message}")
             sys.stdout.flush()

@@ -81,6 +81,17 @@ def read(file: Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def ddp_reports(tools: Tools, command, workload: str, ranks: int, steps: int, extra: list[object]) -> list[dict]:
+    """The reports of all ranks that train under DDP; `extra` are further options of the program."""
+    output, log = tools.scratch_file(), tools.scratch_file(".log")
+    files = [Path(f"{output}.{rank}") for rank in range(ranks)]
+    arguments = [*options("ddp", workload, steps, output), *extra]
+    with started([command(tools, "ddp", ranks, *arguments)], log) as processes:
+        wait_for(files, processes, log, timeout=900)
+        processes[0].wait(timeout=120)
+    return [read(file) for file in files]
+
+
 def step_seconds(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int) -> list[float]:
     """Seconds of rank 0's steps. `together`: `ranks` independent processes, which all run until all have measured."""
     output, log, hold = tools.scratch_file(), tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
