@@ -4,6 +4,8 @@
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/models/resnet.h>
+#include <lockstep/nn/sync_batch_norm.h>
+#include <lockstep/nn/zero_redundancy_optimizer.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -24,6 +27,8 @@ struct Options {
   std::string mode;
   std::string workload;
   int steps = 0;
+  std::string optimizer = "sgd";
+  bool sync_batch_norm = false;
   std::string output;
   std::string hold;
   std::string busy;
@@ -36,6 +41,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
   app.add_option("--workload", options.workload)->required();
   app.add_option("--steps", options.steps)->required();
+  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
+  app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_option("--output", options.output, "the rank's number is appended")->required();
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
@@ -59,26 +66,46 @@ Batch make_batch(std::int64_t size, std::vector<std::int64_t> shape) {
 }
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
-void write_report(const Options& options, int rank, const std::vector<double>& seconds, std::size_t gradient_bytes) {
+void write_report(const Options& options, int rank, const std::vector<double>& seconds, std::size_t gradient_bytes,
+                  std::size_t state_bytes) {
   const std::string path = options.output + "." + std::to_string(rank);
   std::ofstream(path + ".part") << nlohmann::json{
-      {"pid", ::getpid()}, {"seconds", seconds}, {"gradient_bytes", gradient_bytes}};
+      {"pid", ::getpid()}, {"seconds", seconds}, {"gradient_bytes", gradient_bytes}, {"state_bytes", state_bytes}};
   std::filesystem::rename(path + ".part", path);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
+                                                        const std::vector<torch::Tensor>& parameters) {
+  namespace optim = torch::optim;
+  if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3).momentum(0.9));
+  if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
+  return std::make_unique<lockstep::ZeroRedundancyOptimizer<optim::Adam>>(parameters, optim::AdamOptions(1e-3));
+}
+
+// Of this rank.
+std::size_t adam_state_bytes(const torch::optim::Optimizer& optimizer) {
+  if (const auto* sharded = dynamic_cast<const lockstep::ShardedOptimizer*>(&optimizer)) return sharded->state_bytes();
+  std::size_t bytes = 0;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    const auto* const adam = dynamic_cast<const torch::optim::AdamParamState*>(state.get());
+    if (adam != nullptr) bytes += adam->exp_avg().nbytes() + adam->exp_avg_sq().nbytes();
+  }
+  return bytes;
 }
 
 // `model` is the module's holder or a DistributedDataParallel around it.
 template <typename Model>
-void measure(const Options& options, Model& model, std::vector<torch::Tensor> parameters, const Batch& batch) {
+void measure(const Options& options, Model& model, const std::vector<torch::Tensor>& parameters, const Batch& batch) {
   constexpr int kWarmUp = 3;
   const bool ddp = lockstep::is_initialized();
   const int rank = ddp ? lockstep::get_rank() : 0;
   std::size_t gradient_bytes = 0;
   for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
-  torch::optim::SGD optimizer(std::move(parameters), torch::optim::SGDOptions(1e-3).momentum(0.9));
+  const auto optimizer = make_optimizer(options.optimizer, parameters);
   const auto step = [&] {
-    optimizer.zero_grad(/*set_to_none=*/!options.keep_gradients);
+    optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
     torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
-    optimizer.step();
+    optimizer->step();
   };
   std::vector<double> seconds;
   for (int i = -kWarmUp; i < options.steps; ++i) {
@@ -87,7 +114,7 @@ void measure(const Options& options, Model& model, std::vector<torch::Tensor> pa
     step();
     if (i >= 0) seconds.push_back(lockstep::bench::now() - start);
   }
-  write_report(options, rank, seconds, gradient_bytes);
+  write_report(options, rank, seconds, gradient_bytes, adam_state_bytes(*optimizer));
   while (!options.busy.empty() && !std::filesystem::exists(options.busy)) step();
   while (!options.hold.empty() && !std::filesystem::exists(options.hold)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -97,6 +124,7 @@ void measure(const Options& options, Model& model, std::vector<torch::Tensor> pa
 template <typename Model>
 void run(const Options& options, Model model, const Batch& batch) {
   if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
+  if (options.sync_batch_norm) lockstep::convert_sync_batchnorm(model);
   lockstep::DistributedDataParallel<Model> ddp(model);
   measure(options, ddp, model->parameters(), batch);
 }

@@ -88,15 +88,15 @@ WAYS: dict[str, dict[str, Way]] = {
     # Options of peers/ddp_step.py. gradient_as_bucket_view is always on: it saves a copy.
     "pytorch": {
         "fused, static": Way("one kernel for all parameters; the graph is known after one step",
-                             options=("--optimizer", "fused", "--static-graph")),
-        "fused": Way("one kernel for all parameters", options=("--optimizer", "fused")),
-        "foreach, static": Way("one call for all parameters", options=("--optimizer", "foreach", "--static-graph")),
-        "plain, static": Way("torch's default on the CPU", options=("--optimizer", "plain", "--static-graph"), tune_only=True),
-        "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--optimizer", "plain"), tune_only=True),
+                             options=("--implementation", "fused", "--static-graph")),
+        "fused": Way("one kernel for all parameters", options=("--implementation", "fused")),
+        "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph")),
+        "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"), tune_only=True),
+        "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",
-                                    options=("--optimizer", "fused", "--static-graph", "--bucket-mb", "1")),
+                                    options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
         "fused, static, 100 MiB": Way("one bucket: one all-reduce",
-                                      options=("--optimizer", "fused", "--static-graph", "--bucket-mb", "100")),
+                                      options=("--implementation", "fused", "--static-graph", "--bucket-mb", "100")),
     },
     # Options of peers/loader.py.
     "torchvision": {

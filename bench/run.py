@@ -27,6 +27,8 @@ BENCHES = [
     "hosts",
     "init",
     "ddp_step",
+    "sync_batch_norm",
+    "zero",
     "memory",
     "launch",
     "loader",

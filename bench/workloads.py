@@ -92,6 +92,22 @@ def read(file: Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def ddp_reports(tools: Tools, command, workload: str, ranks: int, steps: int, extra: list[object]) -> list[dict]:
+    """The reports of all ranks that train under DDP; `extra` are further options of the program."""
+    output, log = tools.scratch_file(), tools.scratch_file(".log")
+    files = [Path(f"{output}.{rank}") for rank in range(ranks)]
+    arguments = [*options("ddp", workload, steps, output), *extra]
+    with started([command(tools, "ddp", ranks, *arguments)], log) as processes:
+        wait_for(files, processes, log, timeout=900)
+        processes[0].wait(timeout=120)
+    return [read(file) for file in files]
+
+
+def slower_rank(reports: list[dict]) -> list[float]:
+    """Seconds of the steps of the rank with the larger median."""
+    return max((report["seconds"] for report in reports), key=statistics.median)
+
+
 def step_seconds(
     tools: Tools, command, mode: str, workload: str, ranks: int, steps: int, more: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
@@ -111,7 +127,7 @@ def step_seconds(
         hold.touch()
         for process in processes:
             process.wait(timeout=120)
-    return max((read(file)["seconds"] for file in files), key=statistics.median)
+    return slower_rank([read(file) for file in files])
 
 
 def proportional_memory(pid: int) -> int:

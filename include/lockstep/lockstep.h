@@ -1,7 +1,7 @@
-// All of Lockstep that a training program uses: process groups, collectives and objects, DDP with metrics and models,
-// data, checkpoints and spawn. Not here: image files and transforms by themselves (lockstep/data/image,
-// lockstep/data/transforms, lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch
-// (lockstep/engine).
+// All of Lockstep that a training program uses: process groups, collectives and objects, DDP with synchronised batch
+// normalisation, sharded optimizers, metrics and models, data, checkpoints and spawn. Not here: image files and
+// transforms by themselves (lockstep/data/image, lockstep/data/transforms, lockstep/data/tools), the stores
+// (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/device_mesh.h"               // IWYU pragma: export
@@ -25,3 +25,5 @@
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"            // IWYU pragma: export
 #include "lockstep/nn/models/resnet.h"               // IWYU pragma: export
+#include "lockstep/nn/sync_batch_norm.h"             // IWYU pragma: export
+#include "lockstep/nn/zero_redundancy_optimizer.h"   // IWYU pragma: export

@@ -3,6 +3,12 @@
 #include "lockstep/c10d/backend_capabilities.h"
 
 namespace lockstep::nn_detail {
+namespace {
+
+// Unlikely to be a tag of the program's own messages.
+constexpr int kBytesTag = 0x5a65524f;
+
+}  // namespace
 
 Backend::Backend(ProcessGroup group, torch::Device device)
     : backend_((group ? group : default_group())->getBackend(device.type())),
@@ -22,6 +28,11 @@ c10::intrusive_ptr<c10d::Work> Backend::start_mean(const torch::Tensor& flat) co
   options.reduceOp = has_avg_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
   if (!has_avg_) tensors[0].div_(world_size());
   return backend_->allreduce(tensors, options);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::start_sum(const torch::Tensor& flat) const {
+  std::vector<torch::Tensor> tensors{flat};
+  return backend_->allreduce(tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::start_broadcast(const torch::Tensor& tensor, int root) const {
@@ -55,6 +66,30 @@ std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat)
     result.push_back(all[rank].narrow(0, 0, lengths[rank][0].item<std::int64_t>()));
   }
   return result;
+}
+
+void Backend::all_gather_parts(std::vector<torch::Tensor> parts) const {
+  std::vector<torch::Tensor> input{parts[rank()]};
+  std::vector<std::vector<torch::Tensor>> outputs{std::move(parts)};
+  backend_->allgather(outputs, input)->wait();
+}
+
+void Backend::send_bytes(const std::string& bytes, int to) const {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  std::vector<torch::Tensor> length{torch::tensor({size}, torch::kInt64).to(device_)};
+  backend_->send(length, to, kBytesTag)->wait();
+  std::vector<torch::Tensor> data{torch::from_blob(const_cast<char*>(bytes.data()), {size}, torch::kByte).to(device_)};
+  backend_->send(data, to, kBytesTag)->wait();
+}
+
+std::string Backend::receive_bytes(int from) const {
+  std::vector<torch::Tensor> length{torch::empty({1}, torch::TensorOptions().dtype(torch::kInt64).device(device_))};
+  backend_->recv(length, from, kBytesTag)->wait();
+  const auto options = torch::TensorOptions().dtype(torch::kByte).device(device_);
+  std::vector<torch::Tensor> data{torch::empty({length[0].cpu().item<std::int64_t>()}, options)};
+  backend_->recv(data, from, kBytesTag)->wait();
+  const torch::Tensor local = data[0].cpu();
+  return {static_cast<const char*>(local.const_data_ptr()), static_cast<std::size_t>(local.numel())};
 }
 
 }  // namespace lockstep::nn_detail

@@ -3,7 +3,9 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
 
 #include "lockstep/c10d/process_groups.h"
 
@@ -22,12 +24,17 @@ class Backend {
 
   // Starts an all-reduce that makes `flat` the mean over ranks. For backends without AVG it divides first.
   c10::intrusive_ptr<c10d::Work> start_mean(const torch::Tensor& flat) const;
+  c10::intrusive_ptr<c10d::Work> start_sum(const torch::Tensor& flat) const;
   c10::intrusive_ptr<c10d::Work> start_broadcast(const torch::Tensor& tensor, int root) const;
   void broadcast(const torch::Tensor& tensor, int root) const;
   // [world_size, n] from the [n] of every rank.
   torch::Tensor all_gather(const torch::Tensor& flat) const;
   // The flat tensor of every rank; lengths may differ.
   std::vector<torch::Tensor> all_gather_uneven(const torch::Tensor& flat) const;
+  // parts[r] becomes that of rank r. Each rank knows all sizes, which may differ.
+  void all_gather_parts(std::vector<torch::Tensor> parts) const;
+  void send_bytes(const std::string& bytes, int to) const;
+  std::string receive_bytes(int from) const;
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;

@@ -1,4 +1,4 @@
-// The small programs under `lockstep run`: the tutorial's, and those about process groups.
+// The small programs under `lockstep run`: the tutorial's, those about process groups, and those about training.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,6 +79,17 @@ TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),
             (Lines{"Rank 0 reads hello", "Rank 1 reads hello", "Rank 2 reads hello"}));
+}
+
+TEST(TrainingExamplesMulti, SynchronisedBatchNorm) {
+  EXPECT_EQ(run_example("sync_batch_norm_train", 2),
+            (Lines{"Rank 0 has the running means of all ranks", "Rank 1 has the running means of all ranks"}));
+}
+
+TEST(TrainingExamplesMulti, ShardedOptimizer) {
+  const ScratchFolder folder;
+  EXPECT_EQ(run_example("sharded_optimizer_train", 2, {folder.path("optimizer.pt")}),
+            (Lines{"Rank 0 keeps 50 % of Adam's state", "Rank 1 keeps 50 % of Adam's state"}));
 }
 
 }  // namespace

@@ -1,0 +1,94 @@
+// Batch normalisation over the batches of all ranks: mean and variance are those of the ranks' batches together.
+//
+//   models::ResNet net = models::resnet18();
+//   convert_sync_batchnorm(net);                // every BatchNorm1d, 2d and 3d in it, before or after wrapping
+//   DistributedDataParallel ddp(net);
+//
+// or, in a module of your own, a layer that always synchronises:
+//
+//   SyncBatchNorm norm(SyncBatchNormOptions(64).momentum(std::nullopt));
+//
+// Values, running statistics and gradients are those of PyTorch's SyncBatchNorm, and of one BatchNorm on the batches of
+// all ranks in one. A training pass makes one all-gather of 2C + 1 numbers per layer (C: channels), its backward pass
+// one all-reduce of 2C. Statistics are float, those of a double input double; they travel as double.
+//
+// Every rank must run the same layers in the same order, forward and backward, also a rank whose batch is empty: it
+// takes part with zero samples, and its gradients are zeros. Batches may differ in size between ranks. Without a world,
+// in a world of one rank and in evaluation a layer is the plain one and communicates nothing.
+//
+// Errors: c10::ValueError on every rank when all ranks together have one value per channel; what the collectives throw
+// (lockstep/c10d/errors.h), with the layer in front, when a rank does not come or has another number of channels.
+// Second derivatives are refused: the backward pass under create_graph throws.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+// As torch::nn::BatchNormOptions, and the group.
+struct SyncBatchNormOptions {
+  SyncBatchNormOptions(std::int64_t num_features)
+      : num_features_(num_features) {}  // NOLINT(google-explicit-constructor)
+
+  TORCH_ARG(std::int64_t, num_features);
+  TORCH_ARG(double, eps) = 1e-5;
+  // std::nullopt: running statistics are the plain average of all batches.
+  TORCH_ARG(std::optional<double>, momentum) = 0.1;
+  TORCH_ARG(bool, affine) = true;
+  // Off: evaluation uses the statistics of its own batch, which are not synchronised.
+  TORCH_ARG(bool, track_running_stats) = true;
+  // The ranks that normalise together. Null: the world.
+  TORCH_ARG(ProcessGroup, process_group) = nullptr;
+};
+
+class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, SyncBatchNormOptions> {
+ public:
+  using NormImplBase::NormImplBase;
+
+  // (N, C, +) to the same shape; N may be 0. Collective and blocking in training mode.
+  torch::Tensor forward(const torch::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const torch::Tensor& input) override;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d in `module` synchronise over `group` (null: the world) from now
+// on, and gives each SyncBatchNorm this group. Returns their names ("" is `module` itself).
+//
+// Layers stay the objects that they are: names, parameters, buffers, modes, typed members and what refers to them do
+// not change, so this works in every module, Sequential and ModuleList as well as a member `torch::nn::BatchNorm2d
+// norm` that forward() calls. (How: their tensors carry a mark, and the first call registers a kernel for
+// aten::batch_norm that looks for it.) Two things follow from that:
+//   - clone() makes plain layers: convert the clone as well. Moving, loading and saving keep what was converted.
+//   - LibTorch's own check comes first: a converted layer refuses a rank's input with one value per channel. A
+//     SyncBatchNorm takes it, if the ranks together have more.
+//
+// `except` names modules that are left alone with all that is in them. c10::ValueError, which names the module, when
+// something cannot be converted; then nothing has been changed:
+//   - a BatchNorm that has neither affine parameters nor running statistics: nothing in it can carry the mark
+//   - a module of another type with buffers running_mean and running_var: a batch normalisation of its own, it seems
+// Not collective, but make the same call on all ranks. Not thread-safe.
+std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group = nullptr,
+                                                const std::vector<std::string>& except = {});
+
+template <typename Contained>
+std::vector<std::string> convert_sync_batchnorm(const torch::nn::ModuleHolder<Contained>& module,
+                                                const ProcessGroup& group = nullptr,
+                                                const std::vector<std::string>& except = {}) {
+  return convert_sync_batchnorm(static_cast<torch::nn::Module&>(*module.ptr()), group, except);
+}
+
+// The names of the layers in `module` that synchronise, in the order of named_modules().
+std::vector<std::string> sync_batchnorm_layers(const torch::nn::Module& module);
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+// An optimizer whose state is divided among the ranks (ZeRO stage 1, Rajbhandari et al., 2020): each rank updates its
+// own share of the parameters, keeps the state of that share alone, and sends the new values to the others.
+//
+//   DistributedDataParallel ddp(net);
+//   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
+//   ...
+//   loss.backward();
+//   optimizer.step();      // collective
+//
+// Results are those of the plain optimizer, bit for bit. Semantics are those of PyTorch's ZeroRedundancyOptimizer. It
+// is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad, add_param_group and changed
+// options work as usual: step() takes them over. Its own state() is empty; local_optimizer() has this rank's share.
+//
+// Which rank has what: the parameters of a group in order of their bytes, largest first, each to the rank with the
+// fewest bytes so far. A parameter is not split. Groups that are added later are divided among the ranks in the same
+// way.
+//
+// Gradients must be the same on all ranks, as DistributedDataParallel makes them. step() updates this rank's share,
+// then sends all values in one all-gather for every `bucket_cap_mb` of parameters. Parameters that require no gradient
+// and have none are not sent. Parameters may have several dtypes and any strides, and sparse gradients where the
+// optimizer takes them; they must be dense and on one device.
+//
+// The optimizer inside sees the parameters of one rank only, so it must update each parameter from its own gradient and
+// state. LBFGS does not and is refused. Optimizers of your own: any class with a constructor (groups, options), or
+// ShardedOptimizer with a function that makes it; step() must work with groups without parameters. save() and load() of
+// such a class serve consolidate_state_dict and checkpoints.
+//
+// The constructor, step() and consolidate_state_dict() are collective over the group and block. Not with
+// DistributedDataParallel's join: a rank that has finished takes no more steps. Not thread-safe. Throws c10::ValueError
+// (on every rank when they disagree about parameters), and what the collectives throw (lockstep/c10d/errors.h).
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+struct ZeroRedundancyOptions {
+  ProcessGroup process_group = nullptr;  // null: the world
+  // Parameters sent at once, MiB; step() needs so much memory besides, but no more than the parameters take. Larger
+  // ones need fewer calls.
+  double bucket_cap_mb = 25;
+};
+
+// Makes the optimizer inside, for groups that all have options.
+using OptimizerFactory =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup> groups)>;
+
+// ZeroRedundancyOptimizer without the type of the optimizer inside.
+class ShardedOptimizer : public torch::optim::Optimizer {
+ public:
+  // Collective: all ranks pass the same groups. `defaults` are the options of groups without any.
+  ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                   std::unique_ptr<torch::optim::OptimizerOptions> defaults, OptimizerFactory factory,
+                   const ZeroRedundancyOptions& options = {});
+  ~ShardedOptimizer() override;
+  ShardedOptimizer(const ShardedOptimizer&) = delete;
+  ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
+
+  // Collective. Every rank calls `closure`, as often as the optimizer inside does. Returns its result.
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+  // Collective: rank `to` of the world gets the state of all ranks, which it keeps until the next step. That rank needs
+  // the memory of a plain optimizer for so long.
+  void consolidate_state_dict(int to = 0);
+  // On the rank that has the state: a plain optimizer with all parameters, options and state. save() writes the same,
+  // so torch::save(optimizer, path) makes a file that torch::load reads into a plain optimizer, and
+  // Checkpoint::add_optimizer takes this one. Throws elsewhere, and after a further step.
+  const torch::optim::Optimizer& consolidated() const;
+  void save(torch::serialize::OutputArchive& archive) const override;
+
+  // Takes the options of all groups and the state of this rank's share from a plain optimizer for the same parameters.
+  // Call it on every rank. load() reads such an optimizer's archive, so torch::load(optimizer, path) works with files
+  // of either kind and from any number of ranks. The whole state is in memory while it is read.
+  void load_consolidated(const torch::optim::Optimizer& plain);
+  void load(torch::serialize::InputArchive& archive) override;
+
+  // This rank's share: its parameters, in as many groups, and their state.
+  const torch::optim::Optimizer& local_optimizer() const;
+  // Bytes of this rank's state. For optimizers that LibTorch does not have, it is written to memory to count them.
+  std::size_t state_bytes() const;
+  // The group rank that updates `parameter`.
+  int owner_of(const torch::Tensor& parameter) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+template <typename Inner>
+class ZeroRedundancyOptimizer : public ShardedOptimizer {
+ public:
+  template <typename Options>
+  ZeroRedundancyOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults,
+                          const ZeroRedundancyOptions& options = {})
+      : ShardedOptimizer(
+            groups, std::make_unique<Options>(defaults),
+            [defaults](std::vector<torch::optim::OptimizerParamGroup> some) {
+              return std::make_unique<Inner>(std::move(some), defaults);
+            },
+            options) {}
+  template <typename Options>
+  ZeroRedundancyOptimizer(std::vector<torch::Tensor> parameters, const Options& defaults,
+                          const ZeroRedundancyOptions& options = {})
+      : ZeroRedundancyOptimizer(
+            std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(parameters))},
+            defaults, options) {}
+};
+
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// convert_sync_batchnorm. LibTorch's BatchNorm layers have no virtual forward(), and modules call them through typed
+// members, so neither another object nor another class could take their place. All of them call aten::batch_norm with
+// their own tensors. Converting a layer marks these tensors; a kernel for aten::batch_norm, registered with the first
+// conversion, synchronises calls with marked tensors and passes on all others.
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "lockstep/nn/sync_batch_norm.h"
+#include "synchronised_batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+using torch::Tensor;
+
+// Part of the tensor, so it lives as long and stays when the tensor moves or takes loaded values.
+struct Mark final : c10::BackendMeta {
+  ProcessGroup group;
+  std::weak_ptr<torch::nn::Module> layer;  // empty where no shared_ptr owns the layer
+  std::string name;
+
+  // A layer in evaluation mode that keeps no running statistics asks for those of its batch too.
+  bool layer_is_training() const {
+    const auto owner = layer.lock();
+    return !owner || owner->is_training();
+  }
+};
+
+const Mark* mark_of(const Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  return dynamic_cast<const Mark*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+const Mark* mark_of(const std::optional<Tensor>& weight, const std::optional<Tensor>& running_mean) {
+  const Mark* mark = weight ? mark_of(*weight) : nullptr;
+  return mark == nullptr && running_mean ? mark_of(*running_mean) : mark;
+}
+
+Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                  const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, bool training,
+                  double momentum, double eps, bool cudnn_enabled) {
+  const Mark* const mark = training ? mark_of(weight, running_mean) : nullptr;
+  if (mark == nullptr || !mark->layer_is_training() || !nn_detail::has_other_ranks(mark->group)) {
+    return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
+                                  cudnn_enabled);
+  }
+  const auto or_undefined = [](const std::optional<Tensor>& tensor) { return tensor.value_or(Tensor()); };
+  return nn_detail::synchronised_batch_norm({input, or_undefined(weight), or_undefined(bias),
+                                             or_undefined(running_mean), or_undefined(running_var), momentum, eps},
+                                            mark->group, c10::str("batch normalisation '", mark->name, "'"));
+}
+
+void intercept_batch_norm() {
+  // Calls arrive at an autograd key; in inference mode at the device's own.
+  static const std::vector<torch::Library> libraries = [] {
+    using Key = c10::DispatchKey;
+    std::vector<torch::Library> all;
+    for (const Key key :
+         {Key::AutogradCPU, Key::AutogradCUDA, Key::AutogradPrivateUse1, Key::CPU, Key::CUDA, Key::PrivateUse1}) {
+      all.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      all.back().impl("batch_norm", TORCH_FN(batch_norm));
+    }
+    return all;
+  }();
+}
+
+// The tensors of a layer that can carry the mark. Null if `module` is no BatchNorm of LibTorch.
+std::optional<std::vector<Tensor>> tensors_of(const torch::nn::Module& module) {
+  const auto of = [](const auto* layer) -> std::optional<std::vector<Tensor>> {
+    if (layer == nullptr) return std::nullopt;
+    std::vector<Tensor> result;
+    for (const Tensor& tensor : {layer->weight, layer->running_mean}) {
+      if (tensor.defined()) result.push_back(tensor);
+    }
+    return result;
+  };
+  if (auto tensors = of(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module))) return tensors;
+  if (auto tensors = of(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module))) return tensors;
+  return of(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
+}
+
+// A batch normalisation that LibTorch does not have, to all appearances.
+bool looks_like_batch_norm(const torch::nn::Module& module) {
+  const auto buffers = module.named_buffers(/*recurse=*/false);
+  if (!buffers.contains("running_mean") || !buffers.contains("running_var")) return false;
+  return dynamic_cast<const torch::nn::InstanceNorm1dImpl*>(&module) == nullptr &&
+         dynamic_cast<const torch::nn::InstanceNorm2dImpl*>(&module) == nullptr &&
+         dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module) == nullptr;
+}
+
+// Calls visit(module, name) for the module and all below, each once; not where visit answers false.
+template <typename Module, typename Visit>
+void walk(Module& module, const std::string& name, std::unordered_set<const void*>& seen, const Visit& visit) {
+  if (!seen.insert(&module).second || !visit(module, name)) return;
+  for (const auto& child : module.named_children()) {
+    if (child.value()) walk(*child.value(), name.empty() ? child.key() : name + "." + child.key(), seen, visit);
+  }
+}
+
+struct Layer {
+  std::string name;
+  std::weak_ptr<torch::nn::Module> module;
+  SyncBatchNormImpl* own = nullptr;  // it is one already
+  std::vector<Tensor> tensors;       // of a layer to convert
+};
+
+void check_convertible(const Layer& layer) {
+  const std::string advice = "; put a lockstep::SyncBatchNorm there, or name it in `except` to leave it as it is";
+  TORCH_CHECK_VALUE(!layer.tensors.empty(), "convert_sync_batchnorm: '", layer.name,
+                    "' has neither affine parameters nor running statistics, so its calls cannot be told from others",
+                    advice);
+  for (const Tensor& tensor : layer.tensors) {
+    const bool is_free = tensor.unsafeGetTensorImpl()->get_backend_meta() == nullptr || mark_of(tensor) != nullptr;
+    TORCH_CHECK_VALUE(is_free, "convert_sync_batchnorm: the tensors of '", layer.name, "' on ", tensor.device(),
+                      " carry data of another backend", advice);
+  }
+}
+
+std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vector<std::string>& except) {
+  std::vector<Layer> layers;
+  std::unordered_set<std::string> unmet(except.begin(), except.end());
+  std::unordered_set<const void*> seen;
+  walk(module, "", seen, [&](torch::nn::Module& found, const std::string& name) {
+    unmet.erase(name);
+    if (std::find(except.begin(), except.end(), name) != except.end()) return false;
+    if (auto* const own = dynamic_cast<SyncBatchNormImpl*>(&found)) {
+      layers.push_back({name, {}, own, {}});
+    } else if (const auto tensors = tensors_of(found)) {
+      layers.push_back({name, found.weak_from_this(), nullptr, *tensors});
+      check_convertible(layers.back());
+    } else {
+      TORCH_CHECK_VALUE(!looks_like_batch_norm(found), "convert_sync_batchnorm: '", name, "' (", found.name(),
+                        ") has running_mean and running_var like a batch normalisation, but is none of LibTorch's, "
+                        "which alone can be converted; put a lockstep::SyncBatchNorm there, or name it in `except` to "
+                        "leave it as it is");
+    }
+    return true;
+  });
+  TORCH_CHECK_VALUE(unmet.empty(), "convert_sync_batchnorm: `except` names '", *unmet.begin(),
+                    "', but there is no such module");
+  return layers;
+}
+
+}  // namespace
+
+std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group,
+                                                const std::vector<std::string>& except) {
+  const std::vector<Layer> layers = layers_to_convert(module, except);
+  intercept_batch_norm();
+  std::vector<std::string> names;
+  for (const Layer& layer : layers) {
+    names.push_back(layer.name);
+    if (layer.own != nullptr) layer.own->options.process_group(group);
+    for (const Tensor& tensor : layer.tensors) {
+      auto mark = c10::make_intrusive<Mark>();
+      mark->group = group;
+      mark->layer = layer.module;
+      mark->name = layer.name;
+      tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(mark));
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> sync_batchnorm_layers(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  std::unordered_set<const void*> seen;
+  walk(module, "", seen, [&](const torch::nn::Module& found, const std::string& name) {
+    const auto tensors = tensors_of(found);
+    const bool marked = tensors && std::any_of(tensors->begin(), tensors->end(),
+                                               [](const Tensor& tensor) { return mark_of(tensor) != nullptr; });
+    if (marked || dynamic_cast<const SyncBatchNormImpl*>(&found) != nullptr) names.push_back(name);
+    return true;
+  });
+  return names;
+}
+
+}  // namespace lockstep

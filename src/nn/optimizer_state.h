@@ -1,0 +1,21 @@
+// The state of an optimizer, whatever its kind.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstddef>
+#include <string>
+
+namespace lockstep::nn_detail {
+
+// Bytes of all tensors in its state.
+std::size_t state_bytes(const torch::optim::Optimizer& optimizer);
+
+// What its own save() writes and its own load() reads. load() replaces state and options.
+std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
+void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer);
+
+// A copy of the state of one parameter, with tensors of its own.
+std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state);
+
+}  // namespace lockstep::nn_detail

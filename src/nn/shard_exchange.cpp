@@ -1,0 +1,109 @@
+#include "shard_exchange.h"
+
+#include <algorithm>
+
+namespace lockstep::nn_detail {
+namespace {
+
+// The bytes of a rank's parameters, one after the other, from front to back.
+class ByteStream {
+ public:
+  explicit ByteStream(const std::vector<torch::Tensor>& parameters) {
+    for (const torch::Tensor& parameter : parameters) {
+      if (parameter.numel() == 0) continue;
+      const torch::Tensor plain = parameter.detach().contiguous();
+      items_.push_back({parameter.detach(), plain, plain.view({-1}).view(torch::kByte)});
+      left_ += items_.back().bytes.numel();
+    }
+  }
+
+  std::int64_t left() const { return left_; }
+
+  // The next bytes go into `block`.
+  void read(const torch::Tensor& block) {
+    advance(block, [](const torch::Tensor& bytes, const torch::Tensor& place) { place.copy_(bytes); });
+  }
+  // `block` becomes the next bytes. A parameter in another order of elements gets them when it is complete.
+  void write(const torch::Tensor& block) {
+    advance(block, [](const torch::Tensor& bytes, const torch::Tensor& place) { bytes.copy_(place); });
+    for (; written_ < next_; ++written_) {
+      const Item& item = items_[written_];
+      if (!item.plain.is_alias_of(item.parameter)) item.parameter.copy_(item.plain);
+    }
+  }
+
+ private:
+  struct Item {
+    torch::Tensor parameter;
+    torch::Tensor plain;  // the parameter itself, or a contiguous copy
+    torch::Tensor bytes;  // of `plain`
+  };
+
+  template <typename Copy>
+  void advance(const torch::Tensor& block, const Copy& copy) {
+    std::int64_t done = 0;
+    while (done < block.numel()) {
+      const torch::Tensor& bytes = items_[next_].bytes;
+      const std::int64_t count = std::min(bytes.numel() - offset_, block.numel() - done);
+      copy(bytes.narrow(0, offset_, count), block.narrow(0, done, count));
+      done += count;
+      offset_ += count;
+      if (offset_ == bytes.numel()) {
+        offset_ = 0;
+        ++next_;
+      }
+    }
+    left_ -= done;
+  }
+
+  std::vector<Item> items_;
+  std::size_t next_ = 0;
+  std::int64_t offset_ = 0;  // in items_[next_]
+  std::size_t written_ = 0;
+  std::int64_t left_ = 0;
+};
+
+// How many bytes of each stream go into a block: equal parts, as long as they last.
+std::vector<std::int64_t> lengths(const std::vector<ByteStream>& streams, std::int64_t cap) {
+  const auto with_data = std::count_if(streams.begin(), streams.end(), [](const auto& one) { return one.left() > 0; });
+  if (with_data == 0) return {};
+  std::vector<std::int64_t> result;
+  for (const ByteStream& stream : streams) {
+    result.push_back(std::min(stream.left(), std::max<std::int64_t>(cap / with_data, 1)));
+  }
+  return result;
+}
+
+}  // namespace
+
+torch::Tensor ShardExchange::buffer_of(std::int64_t bytes) {
+  if (!buffer_.defined() || buffer_.numel() < bytes) {
+    buffer_.reset();  // its memory first
+    buffer_ = backend_.allocate(bytes, torch::kByte);
+  }
+  return buffer_;
+}
+
+void ShardExchange::run(const std::vector<std::vector<torch::Tensor>>& parameters) {
+  const torch::NoGradGuard no_grad;
+  const auto me = static_cast<std::size_t>(backend_.rank());
+  std::vector<ByteStream> streams(parameters.begin(), parameters.end());
+  for (std::vector<std::int64_t> next; !(next = lengths(streams, cap_)).empty();) {
+    std::int64_t bytes = 0;
+    for (const std::int64_t length : next) bytes += length;
+    const torch::Tensor buffer = buffer_of(bytes);
+    std::vector<torch::Tensor> blocks;
+    std::int64_t begin = 0;
+    for (const std::int64_t length : next) {
+      blocks.push_back(buffer.narrow(0, begin, length));
+      begin += length;
+    }
+    streams[me].read(blocks[me]);
+    backend_.all_gather_parts(blocks);
+    for (std::size_t rank = 0; rank < streams.size(); ++rank) {
+      if (rank != me) streams[rank].write(blocks[rank]);
+    }
+  }
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,257 @@
+#include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <unordered_set>
+
+#include "optimizer_state.h"
+#include "shard_plan.h"
+#include "zero_redundancy_optimizer_impl.h"
+
+namespace lockstep {
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+torch::Device device_of(const Groups& groups) {
+  for (const auto& group : groups) {
+    for (const torch::Tensor& parameter : group.params()) return parameter.device();
+  }
+  TORCH_CHECK_VALUE(false, "ZeroRedundancyOptimizer: expected parameters, got none");
+}
+
+std::int64_t bytes_at_once(const ZeroRedundancyOptions& options) {
+  TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "ZeroRedundancyOptimizer: bucket_cap_mb must be positive, got ",
+                    options.bucket_cap_mb);
+  return std::max<std::int64_t>(static_cast<std::int64_t>(options.bucket_cap_mb * (1 << 20)), 1);
+}
+
+// One line for each parameter.
+std::string describe(const Groups& groups) {
+  std::ostringstream text;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<torch::Tensor>& parameters = groups[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      text << "group " << group << ", parameter " << i << ": " << parameters[i].scalar_type() << ' '
+           << parameters[i].sizes() << '\n';
+    }
+  }
+  return text.str();
+}
+
+std::string text_of(const torch::Tensor& bytes) {
+  const torch::Tensor local = bytes.cpu().contiguous();
+  return {static_cast<const char*>(local.const_data_ptr()), static_cast<std::size_t>(local.numel())};
+}
+
+// "group 0, parameter 1: Float [3] on rank(s) 0, 2; group 0, parameter 1: Float [4] on rank(s) 1"; "" without any.
+std::string first_difference(const std::vector<std::string>& texts) {
+  if (std::all_of(texts.begin(), texts.end(), [&](const auto& text) { return text == texts[0]; })) return "";
+  std::vector<std::istringstream> streams(texts.begin(), texts.end());
+  for (;;) {
+    std::map<std::string, std::string> ranks;
+    for (std::size_t rank = 0; rank < streams.size(); ++rank) {
+      std::string line;
+      if (!std::getline(streams[rank], line)) line = "nothing more";
+      ranks[line] += fmt::format("{}{}", ranks[line].empty() ? "" : ", ", rank);
+    }
+    if (ranks.size() == 1) continue;
+    std::string result;
+    for (const auto& [line, who] : ranks) {
+      result += fmt::format("{}{} on rank(s) {}", result.empty() ? "" : "; ", line, who);
+    }
+    return result;
+  }
+}
+
+}  // namespace
+
+ShardedOptimizer::Impl::Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options)
+    : factory_(std::move(factory)),
+      backend_(options.process_group, device_of(groups)),
+      group_(options.process_group),
+      exchange_(backend_, bytes_at_once(options)),
+      load_(static_cast<std::size_t>(backend_.world_size()), 0) {
+  take_parameters(groups);
+}
+
+std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Groups& groups) const {
+  auto result = factory_(groups);
+  TORCH_CHECK_VALUE(result != nullptr, "ZeroRedundancyOptimizer: the factory made no optimizer");
+  TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(result.get()) == nullptr,
+                    "ZeroRedundancyOptimizer: LBFGS cannot be sharded: its search direction and its line search need "
+                    "the gradients of all parameters at once, and a rank here has only those of its share; use LBFGS "
+                    "itself on every rank");
+  // Constructors of LibTorch's optimizers fill in the defaults where options look as if they had not been set.
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    result->param_groups()[group].set_options(groups[group].options().clone());
+  }
+  return result;
+}
+
+int ShardedOptimizer::Impl::owner_of(const torch::Tensor& parameter) const {
+  const auto found = owners_.find(parameter.unsafeGetTensorImpl());
+  TORCH_CHECK_VALUE(found != owners_.end(),
+                    "ZeroRedundancyOptimizer: this tensor is none of the parameters that had an owner after the last "
+                    "step");
+  return found->second;
+}
+
+bool ShardedOptimizer::Impl::has_new_parameters(const Groups& groups) const {
+  return !std::equal(groups.begin(), groups.end(), known_.begin(), known_.end(),
+                     [](const auto& group, const auto& old) {
+                       return std::equal(group.params().begin(), group.params().end(), old.begin(), old.end(),
+                                         [](const torch::Tensor& a, const torch::Tensor& b) { return a.is_same(b); });
+                     });
+}
+
+void ShardedOptimizer::Impl::check_parameters(const Groups& groups) const {
+  std::unordered_set<const void*> seen;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (std::size_t i = 0; i < groups[group].params().size(); ++i) {
+      const torch::Tensor& parameter = groups[group].params()[i];
+      const std::string where = fmt::format("ZeroRedundancyOptimizer: parameter {} of group {}", i, group);
+      TORCH_CHECK_VALUE(parameter.defined(), where, " is undefined");
+      TORCH_CHECK_VALUE(parameter.layout() == torch::kStrided, where, " is ", parameter.layout(),
+                        "; expected a dense tensor");
+      TORCH_CHECK_VALUE(parameter.device() == backend_.device(), where, " is on ", parameter.device(),
+                        ", others are on ", backend_.device(), "; all must be on one device");
+      TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, where,
+                        " is there twice; shared parameters belong into the list once, as in "
+                        "DistributedDataParallel::parameters()");
+    }
+  }
+}
+
+void ShardedOptimizer::Impl::check_same_on_all_ranks(const Groups& groups) const {
+  std::string mine = describe(groups);
+  const auto size = static_cast<std::int64_t>(mine.size());
+  const torch::Tensor bytes = torch::from_blob(mine.data(), {size}, torch::kByte).to(backend_.device());
+  std::vector<std::string> texts;
+  for (const torch::Tensor& one : backend_.all_gather_uneven(bytes)) texts.push_back(text_of(one));
+  const std::string difference = first_difference(texts);
+  TORCH_CHECK_VALUE(difference.empty(), "rank ", backend_.rank(),
+                    ": ZeroRedundancyOptimizer needs the same parameters in the same groups on every rank, but they "
+                    "differ: ",
+                    difference);
+}
+
+ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {
+  Groups result;
+  for (const auto& group : groups) {
+    std::vector<torch::Tensor> share;
+    for (const torch::Tensor& parameter : group.params()) {
+      if (owner_of(parameter) == rank) share.push_back(parameter);
+    }
+    result.emplace_back(std::move(share), group.options().clone());
+  }
+  return result;
+}
+
+ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& groups) {
+  Groups result;
+  for (const auto& group : groups) {
+    std::vector<torch::Tensor> unowned;
+    std::vector<std::int64_t> sizes;
+    for (const torch::Tensor& parameter : group.params()) {
+      if (owners_.contains(parameter.unsafeGetTensorImpl())) continue;
+      unowned.push_back(parameter);
+      sizes.push_back(static_cast<std::int64_t>(parameter.nbytes()));
+    }
+    const std::vector<int> owners = nn_detail::assign_owners(sizes, load_);
+    std::vector<torch::Tensor> mine;
+    for (std::size_t i = 0; i < unowned.size(); ++i) {
+      owners_[unowned[i].unsafeGetTensorImpl()] = owners[i];
+      if (owners[i] == backend_.rank()) mine.push_back(unowned[i]);
+    }
+    result.emplace_back(std::move(mine), group.options().clone());
+  }
+  return result;
+}
+
+void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
+  check_parameters(groups);
+  if (backend_.world_size() > 1) check_same_on_all_ranks(groups);
+  // Its constructor makes the state with which a parameter begins, if it has any.
+  auto added = make(assign_new(groups));
+  known_.clear();
+  for (const auto& group : groups) known_.push_back(group.params());
+  if (!inner_) {
+    inner_ = std::move(added);
+    return;
+  }
+  Groups share = share_of(groups, backend_.rank());
+  inner_->param_groups().clear();
+  for (auto& group : share) inner_->param_groups().push_back(std::move(group));
+  for (auto& [parameter, state] : added->state()) inner_->state()[parameter] = std::move(state);
+}
+
+void ShardedOptimizer::Impl::take_over(const Groups& groups) {
+  if (has_new_parameters(groups)) take_parameters(groups);
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    inner_->param_groups()[group].set_options(groups[group].options().clone());
+  }
+}
+
+void ShardedOptimizer::Impl::send_parameters() {
+  if (backend_.world_size() == 1) return;
+  std::vector<std::vector<torch::Tensor>> shares(static_cast<std::size_t>(backend_.world_size()));
+  for (const std::vector<torch::Tensor>& group : known_) {
+    for (const torch::Tensor& parameter : group) {
+      // A frozen parameter that still has a gradient is updated, as by the plain optimizer.
+      if (parameter.requires_grad() || parameter.grad().defined()) shares[owner_of(parameter)].push_back(parameter);
+    }
+  }
+  exchange_.run(shares);
+}
+
+void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
+  const int root = get_group_rank(group_ ? group_ : default_group(), to);
+  if (backend_.rank() != root) return backend_.send_bytes(nn_detail::optimizer_bytes(*inner_), root);
+  auto all = make(groups);
+  for (int rank = 0; rank < backend_.world_size(); ++rank) {
+    const auto part = make(share_of(groups, rank));
+    nn_detail::read_optimizer(rank == root ? nn_detail::optimizer_bytes(*inner_) : backend_.receive_bytes(rank), *part);
+    for (auto& [parameter, state] : part->state()) all->state()[parameter] = std::move(state);
+  }
+  consolidated_ = std::move(all);
+}
+
+void ShardedOptimizer::Impl::take_state(torch::optim::Optimizer& plain) {
+  for (const auto& group : inner_->param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      const auto found = plain.state().find(parameter.unsafeGetTensorImpl());
+      if (found != plain.state().end()) inner_->state()[found->first] = std::move(found->second);
+    }
+  }
+}
+
+void ShardedOptimizer::Impl::copy_state(const torch::optim::Optimizer& plain) {
+  for (std::size_t group = 0; group < known_.size(); ++group) {
+    for (std::size_t i = 0; i < known_[group].size(); ++i) {
+      if (owner_of(known_[group][i]) != backend_.rank()) continue;
+      const auto found = plain.state().find(plain.param_groups()[group].params()[i].unsafeGetTensorImpl());
+      if (found == plain.state().end()) continue;
+      inner_->state()[known_[group][i].unsafeGetTensorImpl()] = nn_detail::copy_state(*found->second);
+    }
+  }
+}
+
+void ShardedOptimizer::Impl::check_alike(const torch::optim::Optimizer& plain) const {
+  const Groups& groups = plain.param_groups();
+  TORCH_CHECK_VALUE(groups.size() == known_.size(), "load_consolidated: expected an optimizer with ", known_.size(),
+                    " parameter groups, got one with ", groups.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<torch::Tensor>& theirs = groups[group].params();
+    TORCH_CHECK_VALUE(theirs.size() == known_[group].size(), "load_consolidated: expected ", known_[group].size(),
+                      " parameters in group ", group, ", got ", theirs.size());
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      TORCH_CHECK_VALUE(theirs[i].sizes() == known_[group][i].sizes(), "load_consolidated: parameter ", i, " of group ",
+                        group, " has size ", known_[group][i].sizes(), " here, ", theirs[i].sizes(), " there");
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// The implementation of ShardedOptimizer. include/lockstep/nn/zero_redundancy_optimizer.h explains the idea.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "backend.h"
+#include "lockstep/nn/zero_redundancy_optimizer.h"
+#include "shard_exchange.h"
+
+namespace lockstep {
+
+class ShardedOptimizer::Impl {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  // Collective.
+  Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options);
+
+  // Takes over what the program has changed in `groups`: parameters (then it is collective), and options.
+  void take_over(const Groups& groups);
+  // Sends each rank's share to all others.
+  void send_parameters();
+  void consolidate(const Groups& groups, int to);
+  // Moves or copies the state of this rank's share out of a plain optimizer for all parameters, after check_alike.
+  void take_state(torch::optim::Optimizer& plain);
+  void copy_state(const torch::optim::Optimizer& plain);
+  void check_alike(const torch::optim::Optimizer& plain) const;
+
+  // An optimizer for `groups`, with options of its own.
+  std::unique_ptr<torch::optim::Optimizer> make(const Groups& groups) const;
+  torch::optim::Optimizer& inner() { return *inner_; }
+  const torch::optim::Optimizer& inner() const { return *inner_; }
+  int owner_of(const torch::Tensor& parameter) const;
+
+  // All state, on the rank that asked for it, until the next step.
+  std::unique_ptr<torch::optim::Optimizer> consolidated_;
+
+ private:
+  bool has_new_parameters(const Groups& groups) const;
+  void take_parameters(const Groups& groups);
+  void check_parameters(const Groups& groups) const;
+  void check_same_on_all_ranks(const Groups& groups) const;
+  // The groups with the parameters of one rank.
+  Groups share_of(const Groups& groups, int rank) const;
+  // Gives each new parameter an owner. Returns the groups with those that are new and this rank's.
+  Groups assign_new(const Groups& groups);
+
+  const OptimizerFactory factory_;
+  const nn_detail::Backend backend_;
+  const ProcessGroup group_;
+  nn_detail::ShardExchange exchange_;
+  std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group
+  std::unordered_map<const void*, int> owners_;    // by TensorImpl
+  std::vector<std::int64_t> load_;                 // bytes of each rank's parameters
+  std::unique_ptr<torch::optim::Optimizer> inner_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,315 @@
+// ZeroRedundancyOptimizer. The judge is the plain optimizer on the same gradients: the same bits.
+#include "lockstep/nn/zero_redundancy_optimizer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "nn/error_texts.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using torch::Tensor;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+namespace optim = torch::optim;
+
+TEST(ShardPlan, GivesTheLargestToTheLeastLoaded) {
+  std::vector<std::int64_t> load(3, 0);
+  EXPECT_EQ(nn_detail::assign_owners({5, 9, 5, 1, 5, 0}, load), (std::vector<int>{1, 0, 2, 1, 1, 1}));
+  EXPECT_EQ(load, (std::vector<std::int64_t>{9, 11, 5}));
+  EXPECT_EQ(nn_detail::assign_owners({2, 2}, load), (std::vector<int>{2, 2}));  // a group that is added later
+}
+
+// Parameters of every kind: several dtypes, sizes from 0, scalars, another order of elements.
+std::vector<Tensor> parameters() {
+  auto generator = at::detail::createCPUGenerator(3);
+  std::vector<Tensor> all;
+  for (const auto& shape :
+       std::vector<std::vector<std::int64_t>>{{30, 20}, {7}, {}, {0, 3}, {4, 3, 5, 5}, {64}, {11, 2}}) {
+    all.push_back(torch::randn(shape, generator));
+  }
+  all[1] = all[1].to(torch::kDouble);
+  all[4] = all[4].contiguous(torch::MemoryFormat::ChannelsLast);
+  all[5] = all[5].to(torch::kBFloat16);
+  for (Tensor& one : all) one.requires_grad_();
+  return all;
+}
+
+Groups groups_with(const std::vector<std::vector<Tensor>>& lists) {
+  Groups groups;
+  for (const std::vector<Tensor>& list : lists) groups.emplace_back(list);
+  return groups;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, int step) {
+  auto generator = at::detail::createCPUGenerator(100 + step);
+  for (Tensor parameter : parameters) {
+    parameter.mutable_grad() = torch::randn(parameter.sizes(), generator).to(parameter.scalar_type());
+  }
+}
+
+void expect_same_bits(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs, const std::string& where) {
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << where << ", parameter " << i;
+}
+
+struct Kind {
+  std::string name;
+  std::function<std::unique_ptr<ShardedOptimizer>(const Groups&, const ZeroRedundancyOptions&)> sharded;
+  std::function<std::unique_ptr<optim::Optimizer>(const Groups&)> plain;
+};
+
+template <typename Inner, typename Options>
+Kind kind(const std::string& name, const Options& options) {
+  return {name,
+          [options](const Groups& groups, const ZeroRedundancyOptions& zero) {
+            return std::make_unique<ZeroRedundancyOptimizer<Inner>>(groups, options, zero);
+          },
+          [options](const Groups& groups) { return std::make_unique<Inner>(groups, options); }};
+}
+
+std::vector<Kind> kinds() {
+  return {kind<optim::SGD>("SGD", optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01)),
+          kind<optim::Adam>("Adam", optim::AdamOptions(0.01).amsgrad(true)),
+          kind<optim::AdamW>("AdamW", optim::AdamWOptions(0.01)),
+          kind<optim::RMSprop>("RMSprop", optim::RMSpropOptions(0.01).momentum(0.5).centered(true)),
+          kind<optim::Adagrad>("Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01))};
+}
+
+// Two groups with options of their own; the last parameter comes later.
+Groups groups_of(const std::vector<Tensor>& all, const optim::Optimizer* like = nullptr) {
+  Groups groups = groups_with({{all[0], all[1], all[2]}, {all[3], all[4], all[5]}});
+  if (like != nullptr) groups[1].set_options(like->defaults().clone());
+  if (like != nullptr) groups[1].options().set_lr(0.03);
+  return groups;
+}
+
+class ZeroRedundancyOptimizerMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ZeroRedundancyOptimizerMulti, testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const Kind& one : kinds()) {
+      for (const double cap : {25.0, 1.0 / 1024}) {  // also cut into blocks of 1 KiB
+        const std::vector<Tensor> mine = parameters();
+        const std::vector<Tensor> theirs = parameters();
+        const auto defaults = one.plain(groups_with({{}}));
+        const auto ours = one.sharded(groups_of(mine, defaults.get()), {.bucket_cap_mb = cap});
+        const auto plain = one.plain(groups_of(theirs, defaults.get()));
+        for (int step = 0; step < 6; ++step) {
+          if (step == 2) {
+            for (optim::Optimizer* optimizer : {static_cast<optim::Optimizer*>(ours.get()), plain.get()}) {
+              for (auto& group : optimizer->param_groups()) group.options().set_lr(group.options().get_lr() / 2);
+            }
+          }
+          // LibTorch's own Adagrad cannot step with a group that was added.
+          if (step == 3 && one.name != "Adagrad") {
+            ours->add_param_group(std::vector<Tensor>{mine[6]});
+            plain->add_param_group(std::vector<Tensor>{theirs[6]});
+          }
+          set_gradients(mine, step);
+          set_gradients(theirs, step);
+          ours->step();
+          plain->step();
+          expect_same_bits(mine, theirs, fmt::format("{}, cap {} MiB, step {}", one.name, cap, step));
+        }
+        ours->zero_grad();
+        for (std::size_t i = 0; i < 6; ++i) EXPECT_FALSE(mine[i].grad().defined());
+      }
+    }
+  });
+}
+
+TEST_P(ZeroRedundancyOptimizerMulti, KeepsOnlyItsShareOfTheState) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    std::vector<Tensor> all;
+    for (int i = 0; i < 2 * get_world_size(); ++i) all.push_back(torch::zeros({1000}).requires_grad_());
+    ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.01));
+    set_gradients(all, 0);
+    optimizer.step();
+    EXPECT_EQ(optimizer.state_bytes(), 2U * 2 * 1000 * sizeof(float)) << "two of Adam's tensors for two parameters";
+    EXPECT_EQ(optimizer.local_optimizer().param_groups()[0].params().size(), 2U);
+    EXPECT_TRUE(optimizer.state().empty());
+  });
+}
+
+void step_on(optim::Optimizer& optimizer, const std::vector<Tensor>& parameters, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    set_gradients(parameters, step);
+    optimizer.step();
+  }
+}
+
+// Through files as torch::save writes them: sharded to plain, plain to sharded, sharded to sharded.
+TEST_P(ZeroRedundancyOptimizerMulti, ExchangesItsStateWithThePlainOptimizer) {
+  const SharedScratchFolder folder;
+  run_processes(GetParam(), [&folder](int) {
+    const Rank rank;
+    const int saver = get_world_size() - 1;
+    for (const Kind& one : kinds()) {
+      const std::vector<Tensor> a = parameters();
+      const std::vector<Tensor> b = parameters();
+      const auto ours = one.sharded(groups_of(a), {});
+      const auto plain = one.plain(groups_of(b));
+      step_on(*ours, a, 0, 3);
+      step_on(*plain, b, 0, 3);
+      ours->consolidate_state_dict(saver);
+      const std::string path = folder.path(one.name);
+      if (get_rank() == saver) {
+        torch::save(*ours, path);
+        const auto from_ours = one.plain(groups_of(b));
+        torch::load(*from_ours, path);
+        step_on(*from_ours, b, 3, 5);
+        torch::save(*from_ours, path);
+      } else {
+        expect_in(error_of([&] { ours->consolidated(); }), {"consolidate_state_dict"});
+        step_on(*plain, b, 3, 5);
+      }
+      barrier();
+      step_on(*ours, a, 3, 5);
+      expect_same_bits(a, b, one.name + " from sharded to plain");
+      expect_in(error_of([&] { ours->consolidated(); }), {"after the last step"});
+
+      const auto from_plain = one.sharded(groups_of(a), {});
+      torch::load(*from_plain, path);
+      step_on(*from_plain, a, 5, 7);
+      const auto judge = one.plain(groups_of(b));
+      torch::load(*judge, path);
+      step_on(*judge, b, 5, 7);
+      expect_same_bits(a, b, one.name + " from plain to sharded");
+
+      const auto copied = one.sharded(groups_of(a), {});
+      copied->load_consolidated(*judge);
+      step_on(*copied, a, 7, 8);
+      step_on(*judge, b, 7, 8);
+      expect_same_bits(a, b, one.name + " from the plain optimizer itself");
+    }
+  });
+}
+
+// A model of its own kind: closures, frozen parameters, sparse gradients, schedulers, under DistributedDataParallel.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 16).sparse(true)));
+    body = register_module("body", torch::nn::Linear(16, 40));
+    frozen = register_module("frozen", torch::nn::Linear(40, 40));
+    head = register_module("head", torch::nn::Linear(40, 3));
+    for (Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  }
+  Tensor forward(const Tensor& x) { return head(torch::relu(frozen(torch::relu(body(words(x)))))); }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear body{nullptr}, frozen{nullptr}, head{nullptr};
+};
+TORCH_MODULE(Net);
+
+TEST_P(ZeroRedundancyOptimizerMulti, TrainsInsideDistributedDataParallel) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const auto train = [](const auto& make) {
+      torch::manual_seed(1);
+      Net net;
+      DistributedDataParallel ddp(net);
+      const std::unique_ptr<optim::Optimizer> optimizer = make(ddp.parameters());
+      optim::StepLR scheduler(*optimizer, /*step_size=*/2, /*gamma=*/0.5);
+      for (int step = 0; step < 6; ++step) {
+        const Tensor x = random_input({8, 4}, step).mul(100).to(torch::kLong).remainder(50);
+        if (step == 4) {
+          for (Tensor& parameter : net->frozen->parameters()) parameter.requires_grad_(true);
+        }
+        int calls = 0;
+        const Tensor loss = optimizer->step([&] {
+          ++calls;
+          optimizer->zero_grad();
+          Tensor value = ddp->forward(x).square().mean();
+          value.backward();
+          return value;
+        });
+        EXPECT_EQ(calls, 1);
+        EXPECT_TRUE(loss.requires_grad());
+        scheduler.step();
+      }
+      return net;
+    };
+    const optim::AdagradOptions options(0.1);  // of LibTorch's optimizers the one that takes sparse gradients
+    const Net ours = train([&](const std::vector<Tensor>& all) {
+      return std::make_unique<ZeroRedundancyOptimizer<optim::Adagrad>>(all, options);
+    });
+    const Net theirs =
+        train([&](const std::vector<Tensor>& all) { return std::make_unique<optim::Adagrad>(all, options); });
+    expect_same_bits(ours->parameters(), theirs->parameters(), "model");
+    expect_equal_on_all_ranks(ours->parameters(), "parameter");
+  });
+}
+
+// An optimizer that LibTorch does not have, with an argument that is no option.
+class SignOptimizer : public optim::Optimizer {
+ public:
+  SignOptimizer(const Groups& groups, double scale)
+      : Optimizer(groups, std::make_unique<optim::SGDOptions>(0.1)), scale_(scale) {}
+  Tensor step(LossClosure closure = nullptr) override {
+    Tensor loss = closure ? closure() : Tensor();
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups_) {
+      for (Tensor& parameter : group.params()) {
+        parameter.sub_(parameter.grad().sign(), group.options().get_lr() * scale_);
+        state_[parameter.unsafeGetTensorImpl()] = std::make_unique<optim::SGDParamState>();
+      }
+    }
+    return loss;
+  }
+
+ private:
+  double scale_;
+};
+
+TEST(ZeroRedundancyOptimizerOwnMulti, TakesAnyOptimizerByAFunctionAndServesGroups) {
+  run_processes(4, [](int) {
+    const Rank rank;
+    const ProcessGroup pair = new_subgroups(2);
+    const std::vector<Tensor> mine = parameters();
+    const std::vector<Tensor> theirs = parameters();
+    ShardedOptimizer ours(groups_with({mine}), std::make_unique<optim::SGDOptions>(0.1),
+                          [](const Groups& groups) { return std::make_unique<SignOptimizer>(groups, 0.5); },
+                          {.process_group = pair});
+    SignOptimizer plain(groups_with({theirs}), 0.5);
+    step_on(ours, mine, 0, 3);
+    step_on(plain, theirs, 0, 3);
+    expect_same_bits(mine, theirs, "own optimizer");
+    EXPECT_LT(ours.owner_of(mine[0]), 2) << "a group rank";
+  });
+}
+
+TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const std::vector<Tensor> all = parameters();
+    const auto error = [](const std::vector<Tensor>& list) {
+      return error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(list, optim::SGDOptions(0.1)); });
+    };
+    expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::LBFGS>(all, optim::LBFGSOptions(1)); }),
+              {"LBFGS cannot be sharded", "all parameters at once"});
+    expect_in(error({}), {"expected parameters, got none"});
+    expect_in(error({all[0], all[1], all[0]}),
+              {"parameter 2 of group 0", "twice", "DistributedDataParallel::parameters()"});
+    expect_in(error({all[0], all[rank == 0 ? 1 : 2]}),
+              {"the same parameters", "group 0, parameter 1: Double [7] on rank(s) 0",
+               "group 0, parameter 1: Float [] on rank(s) 1"});
+    expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1), {.bucket_cap_mb = 0}); }),
+              {"bucket_cap_mb must be positive, got 0"});
+    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
+    expect_in(error_of([&] { optimizer.load_consolidated(optim::SGD(groups_with({{all[0]}}), 0.1)); }),
+              {"expected 7 parameters", "got 1"});
+    expect_in(error_of([&] { optimizer.owner_of(torch::ones({1})); }), {"none of the parameters"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
