@@ -24,6 +24,11 @@ c10::intrusive_ptr<c10d::Work> Backend::start_mean(const torch::Tensor& flat) co
   return backend_->allreduce(tensors, options);
 }
 
+c10::intrusive_ptr<c10d::Work> Backend::start_sum(const torch::Tensor& flat) const {
+  std::vector<torch::Tensor> tensors{flat};
+  return backend_->allreduce(tensors);
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::start_broadcast(const torch::Tensor& tensor, int root) const {
   std::vector<torch::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;
