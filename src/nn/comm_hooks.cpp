@@ -1,36 +1,102 @@
-#include <map>
+#include <c10/util/Type.h>
+#include <fmt/format.h>
 
-#include "backend.h"
+#include <map>
+#include <typeinfo>
+
+#include "hook_channel.h"
 #include "lockstep/nn/comm_hook.h"
 
 namespace lockstep {
 namespace {
 
+using nn_detail::HookChannel;
+
+void check_dtype(const char* function, torch::Dtype dtype) {
+  TORCH_CHECK_VALUE(dtype == torch::kHalf || dtype == torch::kBFloat16, function,
+                    ": expected torch::kHalf or torch::kBFloat16, got ", dtype);
+}
+
+bool is_wider(torch::Dtype dtype, torch::Dtype than) {
+  return c10::isFloatingType(dtype) && c10::elementSize(dtype) > c10::elementSize(than);
+}
+
 class CompressHook final : public CommHook {
  public:
-  CompressHook(torch::Dtype dtype, ProcessGroup group) : dtype_(dtype), group_(std::move(group)) {}
+  CompressHook(torch::Dtype dtype, CompressOptions options) : dtype_(dtype), options_(std::move(options)) {}
 
   std::function<void()> run(GradBucket& bucket) override {
-    const nn_detail::Backend backend(group_, bucket.buffer().device());
-    const torch::Dtype from = bucket.buffer().scalar_type();
-    if (!c10::isFloatingType(from) || c10::elementSize(from) <= c10::elementSize(dtype_)) {
-      return [work = backend.start_mean(bucket.buffer())] { work->wait(); };  // nothing to gain
+    const HookChannel channel(options_.group, bucket);
+    if (!is_wider(bucket.buffer().scalar_type(), dtype_)) {
+      return [work = channel.start_mean(bucket.buffer())] { work->wait(); };  // nothing to gain
     }
-    torch::Tensor& compressed = compressed_[bucket.index()];
-    if (!compressed.defined() || compressed.numel() != bucket.buffer().numel()) {
-      compressed = backend.allocate(bucket.buffer().numel(), dtype_);
-    }
-    compressed.copy_(bucket.buffer());
-    return [work = backend.start_mean(compressed), compressed, &bucket] {
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor compressed = compress(bucket, channel.backend());
+    return [work = channel.start_mean(compressed), compressed, &bucket] {
       work->wait();
+      const torch::NoGradGuard no_grad;
       bucket.buffer().copy_(compressed);
     };
   }
 
+  std::string description() const override {
+    return fmt::format("compression to {}{}", c10::toString(dtype_),
+                       options_.error_feedback ? " with error feedback" : "");
+  }
+
  private:
-  torch::Dtype dtype_;
-  ProcessGroup group_;
-  std::map<std::size_t, torch::Tensor> compressed_;  // by bucket; kept so that later passes do not allocate
+  struct Memory {  // of one bucket; kept so that later passes do not allocate
+    torch::Tensor compressed;
+    torch::Tensor error;
+  };
+
+  const torch::Tensor& compress(GradBucket& bucket, const nn_detail::Backend& backend) {
+    const torch::Tensor& buffer = bucket.buffer();
+    Memory& memory = memory_[bucket.index()];
+    if (!memory.compressed.defined() || memory.compressed.numel() != buffer.numel()) {
+      memory = {backend.allocate(buffer.numel(), dtype_), {}};
+      if (options_.error_feedback) memory.error = torch::zeros_like(buffer);
+    }
+    if (options_.error_feedback) buffer.add_(memory.error);
+    memory.compressed.copy_(buffer);
+    if (options_.error_feedback) {
+      // An overflow must not come back in every later pass.
+      torch::sub_out(memory.error, buffer, memory.compressed).nan_to_num_(0, 0, 0);
+    }
+    return memory.compressed;
+  }
+
+  const torch::Dtype dtype_;
+  const CompressOptions options_;
+  std::map<std::size_t, Memory> memory_;  // by bucket
+};
+
+class CompressWrapper final : public CommHook {
+ public:
+  CompressWrapper(torch::Dtype dtype, std::shared_ptr<CommHook> hook) : dtype_(dtype), hook_(std::move(hook)) {}
+
+  std::function<void()> run(GradBucket& bucket) override {
+    if (!is_wider(bucket.buffer().scalar_type(), dtype_)) return hook_->run(bucket);
+    const torch::NoGradGuard no_grad;
+    const HookChannel channel(nullptr, bucket);
+    const torch::Tensor compressed = channel.backend().allocate(bucket.buffer().numel(), dtype_);
+    compressed.copy_(bucket.buffer());
+    const auto inner = std::make_shared<GradBucket>(bucket.with_buffer(compressed));
+    return [finish = hook_->run(*inner), inner, &bucket] {
+      if (finish) finish();
+      bucket.add_sent(inner->sent());
+      const torch::NoGradGuard no_grad;
+      bucket.buffer().copy_(inner->buffer().flatten());
+    };
+  }
+
+  std::string description() const override {
+    return fmt::format("{}, in {}", hook_->description(), c10::toString(dtype_));
+  }
+
+ private:
+  const torch::Dtype dtype_;
+  const std::shared_ptr<CommHook> hook_;
 };
 
 class NoopHook final : public CommHook {
@@ -38,14 +104,35 @@ class NoopHook final : public CommHook {
   std::function<void()> run(GradBucket&) override {
     return [] {};
   }
+  std::string description() const override { return "no-op"; }
 };
 
 }  // namespace
 
-std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const ProcessGroup& group) {
-  TORCH_CHECK_VALUE(dtype == torch::kHalf || dtype == torch::kBFloat16,
-                    "make_compress_hook: expected torch::kHalf or torch::kBFloat16, got ", dtype);
-  return std::make_shared<CompressHook>(dtype, group);
+GradBucket GradBucket::with_buffer(const torch::Tensor& buffer) const {
+  TORCH_CHECK_VALUE(buffer.dim() == 1 && buffer.numel() == buffer_.numel(), "with_buffer: expected [", buffer_.numel(),
+                    "] elements, got ", buffer.sizes());
+  std::vector<torch::Tensor> gradients;
+  for (const torch::Tensor& gradient : gradients_) {
+    const std::int64_t offset = gradient.storage_offset() - buffer_.storage_offset() + buffer.storage_offset();
+    gradients.push_back(buffer.as_strided(gradient.sizes(), gradient.strides(), offset));
+  }
+  return {index_, is_last_, buffer, parameters_, std::move(gradients), group_};
+}
+
+std::string CommHook::description() const {
+  return c10::demangle(typeid(*this).name());
+}
+
+std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const CompressOptions& options) {
+  check_dtype("make_compress_hook", dtype);
+  return std::make_shared<CompressHook>(dtype, options);
+}
+
+std::shared_ptr<CommHook> make_compress_wrapper(torch::Dtype dtype, std::shared_ptr<CommHook> hook) {
+  check_dtype("make_compress_wrapper", dtype);
+  TORCH_CHECK_VALUE(hook, "make_compress_wrapper: expected a hook to wrap, got null; use make_compress_hook alone");
+  return std::make_shared<CompressWrapper>(dtype, std::move(hook));
 }
 
 std::shared_ptr<CommHook> make_noop_hook() {

@@ -93,6 +93,12 @@ void install_once() {
 
 }  // namespace
 
+GradientPlacement::Pause::Pause() : was_active_(std::exchange(any_active, false)) {}
+
+GradientPlacement::Pause::~Pause() {
+  any_active = was_active_;
+}
+
 void GradientPlacement::begin() {
   install_once();
   {

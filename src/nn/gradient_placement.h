@@ -39,6 +39,18 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
   explicit GradientPlacement(std::vector<torch::Tensor> parameters)
       : parameters_(std::move(parameters)), slots_(parameters_.size()), expected_(parameters_.size()) {}
 
+  // While it lives, this thread's allocations are not counted and get no slot.
+  class Pause {
+   public:
+    Pause();
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    bool was_active_;
+  };
+
   // Counts this thread's allocations in backward passes until end(), which any thread may call. A new begin() starts
   // over.
   void begin() LOCKSTEP_EXCLUDES(mutex_);

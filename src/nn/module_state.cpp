@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
 #include <sstream>
+#include <unordered_set>
 
 #include "packed_buffers.h"
+#include "same_on_all_ranks.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -21,73 +23,85 @@ std::string shape_of(const torch::Tensor& tensor) {
   return text.str();
 }
 
-// One line for each parameter and buffer.
-std::string describe(const torch::nn::Module& module) {
-  std::string text;
-  for (const auto& item : module.named_parameters()) {
-    text += fmt::format("parameter '{}': {}{}\n", item.key(), shape_of(item.value()),
-                        item.value().requires_grad() ? "" : ", frozen");
+// One line for each option, parameter and buffer.
+std::string describe(const SharedState& state, const DistributedDataParallelOptions& options) {
+  std::string text = fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);
+  text += fmt::format("option static_graph: {}\n", options.static_graph);
+  text += fmt::format("option broadcast_buffers: {}\n", options.broadcast_buffers);
+  text += fmt::format("option init_sync: {}\n", options.init_sync);
+  for (const NamedParameter& parameter : state.parameters) {
+    text += fmt::format("parameter '{}': {}{}\n", parameter.name, shape_of(parameter.tensor),
+                        parameter.tensor.requires_grad() ? "" : ", frozen");
   }
-  for (const auto& item : module.named_buffers())
-    text += fmt::format("buffer '{}': {}\n", item.key(), shape_of(item.value()));
+  for (const NamedParameter& buffer : state.buffers)
+    text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
   return text;
 }
 
-// FNV-1a: the same in every build, unlike std::hash.
-std::int64_t fingerprint(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
-}
-
-torch::Tensor as_bytes(const std::string& text, torch::Device device) {
-  const auto size = static_cast<std::int64_t>(text.size());
-  return torch::from_blob(const_cast<char*>(text.data()), {size}, torch::kByte).clone().to(device);
-}
-
-std::vector<std::string> lines_of(const torch::Tensor& bytes) {
-  const torch::Tensor local = bytes.cpu().contiguous();
-  std::istringstream text(std::string(reinterpret_cast<const char*>(local.const_data_ptr()), local.numel()));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
-  return lines;
-}
-
-// "parameter 'fc.weight': float [10, 5] on rank(s) 0, 2; parameter 'fc.weight': float [10, 6] on rank(s) 1"
-std::string first_difference(const std::vector<std::vector<std::string>>& by_rank) {
-  for (std::size_t line = 0;; ++line) {
-    std::map<std::string, std::string> ranks;
-    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-      const std::string what = line < by_rank[rank].size() ? by_rank[rank][line] : "nothing more";
-      ranks[what] += fmt::format("{}{}", ranks[what].empty() ? "" : ", ", rank);
-    }
-    if (ranks.size() == 1) continue;
-    std::string text;
-    for (const auto& [what, who] : ranks)
-      text += fmt::format("{}{} on rank(s) {}", text.empty() ? "" : "; ", what, who);
-    return text;
-  }
+std::vector<NamedParameter> all_tensors(const torch::nn::Module& module) {
+  std::vector<NamedParameter> all;
+  for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_buffers()) all.push_back({item.key(), item.value()});
+  return all;
 }
 
 }  // namespace
 
-void check_same_model(const torch::nn::Module& module, const Backend& backend) {
-  const std::string mine = describe(module);
-  const torch::Tensor all =
-      backend
-          .all_gather(
-              torch::tensor({fingerprint(mine)}, torch::TensorOptions().dtype(torch::kInt64)).to(backend.device()))
-          .cpu();
-  if ((all == all[0][0]).all().item<bool>()) return;
-  std::vector<std::vector<std::string>> by_rank;
-  for (const torch::Tensor& text : backend.all_gather_uneven(as_bytes(mine, backend.device())))
-    by_rank.push_back(lines_of(text));
-  TORCH_CHECK_VALUE(
-      false, "rank ", backend.rank(),
-      ": DistributedDataParallel needs the same model on every rank, but they differ: ", first_difference(by_rank));
+std::set<std::string> names_to_ignore(const torch::nn::Module& module, const std::vector<IgnoredTensor>& ignored) {
+  std::set<std::string> names;
+  if (ignored.empty()) return names;
+  const std::vector<NamedParameter> all = all_tensors(module);
+  const auto add_all_names_of = [&](const torch::Tensor& tensor) {
+    bool found = false;
+    for (const NamedParameter& one : all) {
+      if (!one.tensor.is_same(tensor)) continue;
+      names.insert(one.name);
+      found = true;
+    }
+    return found;
+  };
+  for (std::size_t i = 0; i < ignored.size(); ++i) {
+    if (ignored[i].name.empty()) {
+      TORCH_CHECK_VALUE(ignored[i].tensor.defined() && add_all_names_of(ignored[i].tensor), "ignored_parameters[", i,
+                        "]: this tensor is no parameter and no buffer of the module");
+      continue;
+    }
+    const auto named =
+        std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == ignored[i].name; });
+    TORCH_CHECK_VALUE(named != all.end(), "ignored_parameters: the module has no parameter and no buffer '",
+                      ignored[i].name, "'; names are those of named_parameters() and named_buffers()",
+                      all.empty() ? "" : ", such as '" + all.front().name + "'");
+    add_all_names_of(named->tensor);
+  }
+  return names;
 }
 
-void broadcast_state(const torch::nn::Module& module, const Backend& backend, int source) {
+SharedState shared_state(const torch::nn::Module& module, const std::set<std::string>& ignored) {
+  SharedState state;
+  for (const auto& item : module.named_parameters()) {
+    if (!ignored.contains(item.key())) state.parameters.push_back({item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (!ignored.contains(item.key())) state.buffers.push_back({item.key(), item.value()});
+  }
+  return state;
+}
+
+std::vector<NamedParameter> trainable(const SharedState& state) {
+  std::vector<NamedParameter> result;
+  std::unordered_set<const void*> seen;
+  for (const NamedParameter& parameter : state.parameters) {
+    if (!parameter.tensor.requires_grad() || !seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) continue;
+    result.push_back(parameter);
+  }
+  return result;
+}
+
+void check_same_model(const SharedState& state, const DistributedDataParallelOptions& options, const Backend& backend) {
+  check_same_lines(backend, describe(state, options), "the same model and options");
+}
+
+void broadcast_state(const SharedState& state, const Backend& backend, int source) {
   std::vector<NamedParameter> block;
   std::size_t bytes = 0;
   const auto send = [&] {
@@ -96,14 +110,14 @@ void broadcast_state(const torch::nn::Module& module, const Backend& backend, in
     packed.finish();
     bytes = 0;
   };
-  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    block.push_back({name, tensor.detach()});
-    bytes += tensor.nbytes();
+  const auto add = [&](const NamedParameter& one) {
+    if (!one.tensor.defined()) return;
+    block.push_back({one.name, one.tensor.detach()});
+    bytes += one.tensor.nbytes();
     if (bytes >= kBlockBytes) send();
   };
-  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  for (const NamedParameter& parameter : state.parameters) add(parameter);
+  for (const NamedParameter& buffer : state.buffers) add(buffer);
   send();
 }
 

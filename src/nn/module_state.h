@@ -1,17 +1,35 @@
-// Compares and sends the state of a module across ranks.
+// What the ranks share of a module's state: all parameters and buffers that DistributedDataParallel does not ignore.
 #pragma once
 
 #include <torch/nn/module.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "backend.h"
+#include "lockstep/nn/replica.h"
 
 namespace lockstep::nn_detail {
 
-// Collective. Throws on every rank if models differ: names the first parameter or buffer that does, and what each rank
-// has.
-void check_same_model(const torch::nn::Module& module, const Backend& backend);
+struct SharedState {
+  std::vector<NamedParameter> parameters;  // every name, also of a parameter that has several
+  std::vector<NamedParameter> buffers;
+};
 
-// Collective. Parameters and buffers of every rank become those of `source`.
-void broadcast_state(const torch::nn::Module& module, const Backend& backend, int source);
+// The names of `ignored` in the module, and all other names of the same tensors. Throws for one that is not there.
+std::set<std::string> names_to_ignore(const torch::nn::Module& module, const std::vector<IgnoredTensor>& ignored);
+
+SharedState shared_state(const torch::nn::Module& module, const std::set<std::string>& ignored);
+
+// Those that require a gradient; shared ones once, under their first name.
+std::vector<NamedParameter> trainable(const SharedState& state);
+
+// Collective. Throws on every rank if models or options differ: names the first parameter, buffer or option that does,
+// and what each rank has.
+void check_same_model(const SharedState& state, const DistributedDataParallelOptions& options, const Backend& backend);
+
+// Collective. The state of every rank becomes that of `source`.
+void broadcast_state(const SharedState& state, const Backend& backend, int source);
 
 }  // namespace lockstep::nn_detail

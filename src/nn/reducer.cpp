@@ -1,6 +1,5 @@
 #include "lockstep/nn/reducer.h"
 
-#include <fmt/format.h>
 #include <malloc.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -9,8 +8,14 @@
 #include <cstring>
 
 #include "reducer_impl.h"
+#include "same_memory.h"
+#include "same_on_all_ranks.h"
 
 namespace lockstep {
+
+using nn_detail::same_layout;
+using nn_detail::same_memory;
+
 namespace {
 
 torch::Device device_of(const std::vector<NamedParameter>& parameters) {
@@ -21,21 +26,6 @@ torch::Device device_of(const std::vector<NamedParameter>& parameters) {
       false,
       "this model has no parameter that requires a gradient, so there is nothing to synchronise; use it without "
       "DistributedDataParallel, or set requires_grad before wrapping it");
-}
-
-// Whether equal bytes in both mean equal elements: compares dtype, sizes, lazy conjugation and negation, and strides
-// (except those of dimensions of size 1).
-bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  if (a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg()) return false;
-  for (std::int64_t i = 0; i < a.dim(); ++i) {
-    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
-  }
-  return true;
-}
-
-bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
-  return a.const_data_ptr() == b.const_data_ptr() && same_layout(a, b);
 }
 
 // The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
@@ -50,7 +40,10 @@ void return_freed_memory() {
 
 Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
                     const ReducerOptions& options)
-    : options_(options), backend_(std::move(group), device_of(parameters)), buffers_(backend_, std::move(buffers)) {
+    : options_(options),
+      group_(std::move(group)),
+      backend_(group_, device_of(parameters)),
+      buffers_(backend_, std::move(buffers)) {
   for (NamedParameter& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
     TORCH_CHECK_VALUE(parameter.tensor.device() == backend_.device(), "parameter '", parameter.name, "' is on ",
@@ -109,7 +102,16 @@ void Reducer::Impl::detach_hooks() {
 
 void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
+  hook_is_checked_ = false;
   attach_hooks();
+}
+
+// At the start of the first pass with a hook (or without one, if the program has taken it back).
+void Reducer::Impl::check_hook() {
+  if (hook_is_checked_ || backend_.world_size() == 1) return;
+  const std::string mine = comm_hook_ ? comm_hook_->description() : "none";
+  nn_detail::check_same_lines(backend_, "communication hook: " + mine, "the same communication hook");
+  hook_is_checked_ = true;
 }
 
 void Reducer::Impl::check_sizes() const {
@@ -198,8 +200,11 @@ void Reducer::Impl::abandon_pass() {
 void Reducer::Impl::start_pass() {
   buffers_.check_unchanged();
   abandon_pass();
+  if (before_pass_) before_pass_();
+  check_hook();
   in_pass_ = true;
   placed_now_ = 0;
+  sent_now_ = 0;
   next_bucket_ = 0;
   ready_order_.clear();
   for (Entry& entry : entries_) {
@@ -218,13 +223,14 @@ void Reducer::Impl::start_pass() {
       impl->finish_pass(/*shadow=*/false);
     }
   });
-  if (before_pass_) before_pass_();
   buffers_.start(buffer_source_);
 }
 
 void Reducer::Impl::shadow_pass() {
   MutexLock lock(mutex_);
   abandon_pass();
+  check_hook();
+  sent_now_ = 0;
   next_bucket_ = 0;
   ready_order_.clear();
   for (Entry& entry : entries_) entry.ready = false;
@@ -296,6 +302,7 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   bucket.started = true;
   if (!comm_hook_) {
     bucket.work = backend_.start_mean(bucket.buffer);
+    sent_now_ += bucket.buffer.nbytes();
     return;
   }
   std::vector<torch::Tensor> parameters;
@@ -305,7 +312,8 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
     gradients.push_back(entries_[member].view);
   }
   bucket.for_hook.emplace(index, index + 1 == buckets_.size(), bucket.buffer, std::move(parameters),
-                          std::move(gradients));
+                          std::move(gradients), group_);
+  const nn_detail::GradientPlacement::Pause pause;  // what a hook allocates is no gradient
   bucket.finish = comm_hook_->run(*bucket.for_hook);
 }
 
@@ -338,89 +346,10 @@ void Reducer::Impl::finish_pass(bool shadow) {
   buffers_.finish();
   placed_ = placed_now_;
   gradients_ = entries_.size();
+  sent_ = {sent_now_, sent_.total + sent_now_};
   if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
   // Last, so that the other ranks do not wait for this one if it throws.
   if (options_.static_graph && !first && !shadow) check_static_graph();
-}
-
-void Reducer::Impl::finish_buckets() {
-  for (Bucket& bucket : buckets_) {
-    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
-    if (!bucket.for_hook) continue;
-    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
-    take_over_result(bucket);
-    bucket.for_hook.reset();
-  }
-}
-
-// A hook may put its result into another tensor, or into a lazily conjugated view of the bucket.
-void Reducer::Impl::take_over_result(Bucket& bucket) {
-  const torch::Tensor result = bucket.for_hook->buffer().flatten();
-  TORCH_CHECK_VALUE(result.numel() == bucket.buffer.numel(), "rank ", backend_.rank(), ": the communication hook left ",
-                    result.numel(), " elements in the buffer of bucket ", bucket.for_hook->index(), ", expected ",
-                    bucket.buffer.numel());
-  if (same_memory(result, bucket.buffer)) return;
-  const torch::NoGradGuard no_grad;
-  bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
-}
-
-void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
-  const auto* anywhere = used.const_data_ptr<float>();
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    Entry& entry = entries_[i];
-    if (entry.info.sparse || anywhere[i] == 0) continue;
-    torch::Tensor& gradient = entry.parameter.mutable_grad();
-    if (options_.gradient_as_bucket_view) {
-      if (!gradient.defined()) gradient = entry.view;
-      continue;
-    }
-    const torch::NoGradGuard no_grad;
-    if (gradient.defined()) {
-      gradient.copy_(entry.view);
-    } else {
-      gradient = entry.view.clone();
-    }
-  }
-}
-
-void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
-  const torch::NoGradGuard no_grad;
-  torch::Tensor& gradient = entry.parameter.mutable_grad();
-  const torch::Tensor& parameter = entry.parameter;
-  torch::Tensor own = gradient;
-  if (!own.defined() || shadow) {
-    own = torch::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(torch::kSparse));
-  } else if (!own.is_sparse()) {
-    own = own.to_sparse(1);
-  }
-  own = own.coalesce();
-  const std::int64_t sparse_dims = 1;  // the rows of an embedding
-  TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
-              ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
-              " sparse dimensions; only gradients that are sparse in rows are reduced");
-  // Flat and on the parameter's device, also where this rank has none.
-  const auto indices = backend_.all_gather_uneven(
-      own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, parameter.options().dtype(torch::kInt64)));
-  const auto values =
-      backend_.all_gather_uneven(own._nnz() > 0 ? own.values().flatten() : torch::empty({0}, parameter.options()));
-  std::vector<std::int64_t> row = parameter.sizes().slice(1).vec();
-  row.insert(row.begin(), -1);
-  gradient = torch::sparse_coo_tensor(torch::cat(indices).view({sparse_dims, -1}), torch::cat(values).view(row),
-                                      parameter.sizes())
-                 .coalesce()
-                 .div_(backend_.world_size());
-}
-
-void Reducer::Impl::check_static_graph() const {
-  std::string different;
-  for (const Entry& entry : entries_) {
-    if (entry.ready == entry.in_first) continue;
-    different += fmt::format("{}'{}' ({})", different.empty() ? "" : ", ", entry.name,
-                             entry.ready ? "used now, not in the first pass" : "used in the first pass, not now");
-  }
-  TORCH_CHECK(different.empty(), "rank ", backend_.rank(),
-              ": static_graph is set, but this backward pass used other parameters than the first one: ", different,
-              ". Leave static_graph off for models whose graph changes");
 }
 
 std::size_t Reducer::Impl::bucket_bytes() const {
@@ -461,6 +390,12 @@ std::size_t Reducer::bucket_bytes() const {
 }
 Reducer::PlacementStats Reducer::placement() const {
   return impl_->placement();
+}
+Reducer::SentBytes Reducer::sent() const {
+  return impl_->sent();
+}
+void Reducer::set_gradient_scale(double scale) {
+  impl_->set_gradient_scale(scale);
 }
 
 }  // namespace lockstep

@@ -31,10 +31,12 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
+  void set_gradient_scale(double scale) { gradient_scale_ = scale; }
   void shadow_pass() LOCKSTEP_EXCLUDES(mutex_);
-  // These two do not lock: a communication hook, which runs under the lock, may call them.
+  // These three do not lock: a communication hook, which runs under the lock, may call them.
   std::size_t bucket_bytes() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   PlacementStats placement() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return {placed_, gradients_}; }
+  SentBytes sent() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return sent_; }
 
  private:
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
@@ -84,8 +86,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void finish_buckets() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
   void take_over_gradients(const torch::Tensor& used);
-  void reduce_sparse(Entry& entry, bool shadow);
+  void reduce_sparse(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void check_static_graph() const;
+  void check_hook();
 
   // The buckets.
   void build_buckets() LOCKSTEP_REQUIRES(mutex_);
@@ -94,12 +97,15 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void assign_views(Bucket& bucket);
 
   const ReducerOptions options_;
+  const ProcessGroup group_;
   const nn_detail::Backend backend_;
   std::vector<Entry> entries_;
   nn_detail::PackedBuffers buffers_;
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
+  bool hook_is_checked_ = false;
   int buffer_source_ = 0;
+  double gradient_scale_ = 1;
   std::function<void()> before_pass_;
 
   // Hooks may run in several autograd threads, one per device. The mutex also guards what changes in `entries_` after
@@ -118,6 +124,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::size_t placed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t gradients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t placed_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  SentBytes sent_ LOCKSTEP_GUARDED_BY(mutex_) = {0, 0};
+  std::size_t sent_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep

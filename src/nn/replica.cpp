@@ -1,51 +1,32 @@
 #include "lockstep/nn/replica.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "backend.h"
 #include "module_state.h"
 
 namespace lockstep {
-namespace {
-
-// Parameters that require a gradient; shared ones once, under their first name.
-std::vector<NamedParameter> trainable(const torch::nn::Module& module) {
-  std::vector<NamedParameter> result;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    result.push_back({item.key(), item.value()});
-  }
-  return result;
-}
-
-std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
-  std::vector<NamedParameter> result;
-  for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
-  return result;
-}
-
-torch::Device device_of(const torch::nn::Module& module) {
-  for (const torch::Tensor& parameter : module.parameters()) return parameter.device();
-  return torch::kCPU;
-}
-
-nn_detail::Backend backend_for(const torch::nn::Module& module, const DistributedDataParallelOptions& options) {
-  return {options.process_group, device_of(module)};
-}
-
-}  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
-    : module_(std::move(module)), options_(options) {
+    : module_(std::move(module)),
+      options_(options),
+      ignored_(nn_detail::names_to_ignore(*module_, options.ignored_parameters)) {
   TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
   check_devices();
-  synchronise_state(/*source=*/0);
+  synchronise_state(/*source=*/0, /*send=*/options_.init_sync);
   build_reducer();
 }
 
+torch::Device Replica::device() const {
+  for (const auto& item : module_->named_parameters()) {
+    if (!ignored_.contains(item.key())) return item.value().device();
+  }
+  return torch::kCPU;
+}
+
 void Replica::check_devices() const {
-  const torch::Device device = device_of(*module_);
+  const torch::Device device = this->device();
   TORCH_CHECK_VALUE(options_.device_ids.size() <= 1, "device_ids: expected at most one device per process, got ",
                     options_.device_ids.size(), "; start one process for each device");
   const auto check = [&](const char* what, const torch::Device& given) {
@@ -58,35 +39,32 @@ void Replica::check_devices() const {
 }
 
 int Replica::world_size() const {
-  return backend_for(*module_, options_).world_size();
+  return nn_detail::Backend(options_.process_group, device()).world_size();
 }
 
-void Replica::synchronise_state(int source) {
-  const nn_detail::Backend backend = backend_for(*module_, options_);
+void Replica::synchronise_state(int source, bool send) {
+  const nn_detail::Backend backend(options_.process_group, device());
   if (backend.world_size() == 1) return;
-  nn_detail::check_same_model(*module_, backend);
-  nn_detail::broadcast_state(*module_, backend, source);
+  const nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
+  nn_detail::check_same_model(state, options_, backend);
+  if (send) nn_detail::broadcast_state(state, backend, source);
 }
 
 void Replica::build_reducer() {
-  known_ = trainable(*module_);
+  nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
+  known_ = nn_detail::trainable(state);
   known_options_.clear();
   for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
   ReducerOptions options;
   options.bucket_cap_mb = options_.bucket_cap_mb;
+  options.first_bucket_mb = std::min(options.first_bucket_mb, options_.bucket_cap_mb);
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // removes its hooks before new ones are added
-  reducer_ = std::make_unique<Reducer>(
-      known_, options_.broadcast_buffers ? buffers_of(*module_) : std::vector<NamedParameter>(), options_.process_group,
-      options);
+  if (!options_.broadcast_buffers) state.buffers.clear();
+  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), options_.process_group, options);
   reducer_->set_comm_hook(comm_hook_);
-  // Ranks that have finished a join take part in every pass of the others; this tells them of the pass.
-  reducer_->set_before_pass([this] {
-    if (!joining_) return;
-    exchange_activity(/*active=*/true);
-    reducer_->set_buffer_source(last_active_);
-  });
+  reducer_->set_before_pass([this] { start_joined_pass(); });
 }
 
 std::vector<torch::Tensor> Replica::parameters() const {
@@ -98,9 +76,18 @@ std::vector<torch::Tensor> Replica::parameters() const {
   return result;
 }
 
+std::vector<torch::Tensor> Replica::reduced_parameters() const {
+  if (ignored_.empty()) return parameters();  // names take time
+  std::vector<torch::Tensor> result;
+  for (const NamedParameter& one : nn_detail::trainable(nn_detail::shared_state(*module_, ignored_))) {
+    result.push_back(one.tensor);
+  }
+  return result;
+}
+
 bool Replica::parameters_changed() const {
   std::size_t next = 0;
-  for (const torch::Tensor& parameter : parameters()) {
+  for (const torch::Tensor& parameter : reduced_parameters()) {
     if (!parameter.requires_grad()) continue;
     if (next == known_.size() || !known_[next].tensor.is_same(parameter)) return true;
     if (!known_options_[next].type_equal(parameter.options())) return true;
@@ -111,48 +98,13 @@ bool Replica::parameters_changed() const {
 
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
+  if (join_ && join_->throw_on_early_termination) throw_if_uneven(/*active=*/true);
   reducer_->check_sizes();
   if (parameters_changed()) {
-    synchronise_state(/*source=*/0);
+    synchronise_state(/*source=*/0, /*send=*/true);
     build_reducer();
   }
   reducer_->before_forward(synchronise_);
-}
-
-int Replica::exchange_activity(bool active) {
-  const nn_detail::Backend backend = backend_for(*module_, options_);
-  const torch::Tensor mine =
-      torch::full({1}, active ? 1 : 0, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
-  const torch::Tensor all = backend.all_gather(mine).cpu();
-  int count = 0;
-  for (int rank = backend.world_size() - 1; rank >= 0; --rank) {
-    if (all[rank].item<std::int64_t>() == 0) continue;
-    last_active_ = rank;
-    ++count;
-  }
-  return count;
-}
-
-void Replica::begin_join() {
-  TORCH_CHECK(!joining_, "join() inside join()");
-  joining_ = world_size() > 1;
-}
-
-void Replica::finish_join() {
-  if (!joining_) return;
-  while (exchange_activity(/*active=*/false) > 0) {
-    reducer_->set_buffer_source(last_active_);
-    reducer_->shadow_pass();
-  }
-  joining_ = false;
-  reducer_->set_buffer_source(0);
-  // Ranks that had finished took no more steps; `last_active_` took all of them.
-  nn_detail::broadcast_state(*module_, backend_for(*module_, options_), last_active_);
-}
-
-void Replica::cancel_join() {
-  joining_ = false;
-  reducer_->set_buffer_source(0);
 }
 
 void Replica::register_comm_hook(std::shared_ptr<CommHook> hook) {

@@ -9,12 +9,16 @@
 //     }
 //   };
 //   ddp.register_comm_hook(std::make_shared<ScaledHook>());
+//
+// Hooks that are there: compression below, lockstep/nn/power_sgd.h, and local SGD's in
+// lockstep/nn/parameter_averaging.h. A hook object keeps state between passes: one object serves one wrapper.
 #pragma once
 
 #include <torch/types.h>
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/c10d/process_groups.h"
@@ -25,12 +29,13 @@ namespace lockstep {
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, torch::Tensor buffer, std::vector<torch::Tensor> parameters,
-             std::vector<torch::Tensor> gradients)
+             std::vector<torch::Tensor> gradients, ProcessGroup group = nullptr)
       : index_(index),
         is_last_(is_last),
         buffer_(std::move(buffer)),
         parameters_(std::move(parameters)),
-        gradients_(std::move(gradients)) {}
+        gradients_(std::move(gradients)),
+        group_(std::move(group)) {}
 
   // Position in the order in which buckets are started; the same on every rank.
   std::size_t index() const { return index_; }
@@ -40,6 +45,16 @@ class GradBucket {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   // Views into the buffer, shaped as the parameters.
   const std::vector<torch::Tensor>& gradients() const { return gradients_; }
+  // The group of the wrapper; null: the world.
+  const ProcessGroup& group() const { return group_; }
+
+  // The same bucket with its gradients in another buffer of equal length, which may have another dtype.
+  GradBucket with_buffer(const torch::Tensor& buffer) const;
+
+  // For the statistic Reducer::sent(): bytes that the hook has given to collectives. The hooks of this library count
+  // theirs; a hook of your own may do so too.
+  void add_sent(std::size_t bytes) { sent_ += bytes; }
+  std::size_t sent() const { return sent_; }
 
  private:
   std::size_t index_;
@@ -47,18 +62,39 @@ class GradBucket {
   torch::Tensor buffer_;
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> gradients_;
+  ProcessGroup group_;
+  std::size_t sent_ = 0;
 };
 
 class CommHook {
  public:
   virtual ~CommHook() = default;
   // Starts the communication and returns at once. The returned function finishes it: then bucket.buffer() must hold the
-  // result. Every rank starts and finishes buckets in the same order.
+  // result. Every rank starts and finishes buckets in the same order. A rank that has finished a join calls it too,
+  // with zeros.
   virtual std::function<void()> run(GradBucket& bucket) = 0;
+  // What kind of hook this is, with its options. Before the first pass with a hook, ranks compare this text: different
+  // ones are an error. The default is the name of the type.
+  virtual std::string description() const;
 };
 
-// Sends gradients as `dtype` (torch::kBFloat16 or torch::kHalf): half the bytes, rounded to that type.
-std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const ProcessGroup& group = nullptr);
+struct CompressOptions {
+  // What rounding took away from this rank's gradient is added to its next one, so that small gradients are not lost.
+  // Takes the memory of the gradients once more. PyTorch has no such option for these hooks.
+  bool error_feedback = false;
+  ProcessGroup group = nullptr;  // null: the wrapper's
+};
+
+// Sends gradients as `dtype` (torch::kBFloat16 or torch::kHalf): half the bytes, rounded to that type. A bucket whose
+// dtype is no wider is sent as it is. Half overflows at 65504; bfloat16 has the range of float and fewer digits.
+// PyTorch: fp16_compress_hook, bf16_compress_hook. Those round once more, after dividing by the number of ranks; here
+// the backend makes the mean, and the engine rounds it once.
+std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const CompressOptions& options = {});
+
+// Gives another hook the gradients as `dtype`, and converts its result back: PyTorch's fp16_compress_wrapper and
+// bf16_compress_wrapper. Halves what `hook` sends; `hook` computes in `dtype` too.
+std::shared_ptr<CommHook> make_compress_wrapper(torch::Dtype dtype, std::shared_ptr<CommHook> hook);
+
 // Every rank keeps its own gradients: for measuring the cost of communication.
 std::shared_ptr<CommHook> make_noop_hook();
 

@@ -72,8 +72,8 @@ class DistributedDataParallel {
  public:
   using Module = typename nn_detail::ModuleOf<Net>::type;
 
-  // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes) and
-  // buffers across ranks, then sends rank 0's to all.
+  // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes),
+  // buffers and options across ranks, then sends rank 0's values to all.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
       : net_(std::move(net)), module_(pointer(net_)), replica_(module_, options) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
@@ -109,10 +109,10 @@ class DistributedDataParallel {
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
   // until all have finished, then gets the final parameters and buffers of the last one. Collective: if the loop
-  // throws, it must throw on all ranks.
+  // throws, it must throw on all ranks. See JoinOptions (lockstep/nn/join.h).
   template <typename Loop>
-  void join(Loop&& loop) {
-    replica_.begin_join();
+  void join(Loop&& loop, const JoinOptions& options = {}) {
+    replica_.begin_join(options);
     try {
       std::forward<Loop>(loop)();
     } catch (...) {
@@ -122,10 +122,13 @@ class DistributedDataParallel {
     replica_.finish_join();
   }
 
-  // Call it with the same hook on every rank, before the first backward pass.
+  // Call it with the same hook on every rank, between passes. The next pass compares them: different hooks, or hooks
+  // with different options, are an error on every rank.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { replica_.register_comm_hook(std::move(hook)); }
 
-  // Statistics: bytes of buckets, gradients computed in place.
+  // Null: the world.
+  const ProcessGroup& process_group() const { return replica_.process_group(); }
+  // Statistics: bytes of buckets, bytes sent, gradients computed in place.
   const Reducer& reducer() const { return replica_.reducer(); }
 
  private:

@@ -61,14 +61,17 @@ class Reducer {
   void check_sizes() const;
   // Call this before each forward pass. `synchronise`: whether the following backward pass synchronises.
   void before_forward(bool synchronise);
-  // Replaces the default all-reduce; null restores it.
+  // Replaces the default all-reduce; null restores it. The next pass compares the hooks of all ranks and throws on all
+  // of them if they differ.
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   // For a rank without more inputs: takes part in a pass of other ranks with zeros.
   void shadow_pass();
   // The rank whose buffers all ranks get.
   void set_buffer_source(int rank);
+  // Gradients become their mean over ranks times this, from the next pass on. 1 at first. The same on every rank.
+  void set_gradient_scale(double scale);
   // Called at the start of every pass that synchronises, in the thread of the backward pass, before its first
-  // collective. It must not call this reducer, except set_buffer_source.
+  // collective. It must not call this reducer, except set_buffer_source and set_gradient_scale.
   void set_before_pass(std::function<void()> callback);
 
   // Bytes of the buckets of this rank.
@@ -79,6 +82,14 @@ class Reducer {
     std::size_t gradients;
   };
   PlacementStats placement() const;
+  // Bytes of gradients that this rank has given to collectives: the buckets, or what the hook made of them, and sparse
+  // gradients. How often they cross the memory or the network is up to the backend. Not counted: buffers, and one
+  // number per parameter that tells which of them had a gradient.
+  struct SentBytes {
+    std::size_t last_pass;
+    std::size_t total;
+  };
+  SentBytes sent() const;
 
  private:
   class Impl;

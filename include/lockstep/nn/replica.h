@@ -5,11 +5,24 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/nn/join.h"
 #include "lockstep/nn/reducer.h"
 
 namespace lockstep {
+
+// A parameter or buffer of a module, by its name ("embedding.weight") or by the tensor itself.
+struct IgnoredTensor {
+  IgnoredTensor(std::string the_name) : name(std::move(the_name)) {}          // NOLINT: implicit on purpose
+  IgnoredTensor(const char* the_name) : name(the_name) {}                     // NOLINT
+  IgnoredTensor(torch::Tensor the_tensor) : tensor(std::move(the_tensor)) {}  // NOLINT
+  std::string name;
+  torch::Tensor tensor;
+};
 
 struct DistributedDataParallelOptions {
   // The device that the module is on, or empty. Anything else is an error.
@@ -19,6 +32,8 @@ struct DistributedDataParallelOptions {
   ProcessGroup process_group = nullptr;  // null: the world
   // Off: each rank keeps its own buffers (running means of batch normalisation).
   bool broadcast_buffers = true;
+  // The largest bucket, MiB; the first one is at most 1 MiB, so that communication starts early. The same on every
+  // rank.
   double bucket_cap_mb = 25;
   // Has no effect, as unused parameters always work, at no cost. For programs that come from PyTorch.
   bool find_unused_parameters = false;
@@ -26,6 +41,13 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   // Off: gradients are copied out of the buckets, which takes twice the memory.
   bool gradient_as_bucket_view = true;
+  // Parameters and buffers that each rank keeps for itself: they are not compared, not sent and not reduced, and may
+  // differ in shape or be on another device. A tensor with several names is ignored under all of them. PyTorch:
+  // _set_params_and_buffers_to_ignore_for_model.
+  std::vector<IgnoredTensor> ignored_parameters = {};
+  // Off: rank 0's values are not sent at construction, for models that are equal already, such as after all ranks have
+  // loaded the same file. They are not compared; shapes are.
+  bool init_sync = true;
 };
 
 class Replica {
@@ -39,30 +61,39 @@ class Replica {
   void before_forward();
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
   bool synchronises() const { return synchronise_; }
-  void begin_join();
+  void begin_join(const JoinOptions& options);
   void finish_join();
-  void cancel_join();
+  void cancel_join() { end_join(); }
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   const Reducer& reducer() const { return *reducer_; }
+  const ProcessGroup& process_group() const { return options_.process_group; }
 
  private:
   int world_size() const;
+  torch::Device device() const;
   void check_devices() const;
-  void synchronise_state(int source);
+  void synchronise_state(int source, bool send);
   void build_reducer();
+  std::vector<torch::Tensor> reduced_parameters() const;
   bool parameters_changed() const;
-  // In a join: tells all ranks whether this one still has inputs. Returns how many ranks have.
-  int exchange_activity(bool active);
+  // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
+  std::vector<int> exchange_activity(bool active);
+  void refuse_collectives_in_forward() const;
+  void start_joined_pass();
+  void prepare_joined_pass(const std::vector<int>& active);
+  void throw_if_uneven(bool active);
+  void end_join();
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
+  std::set<std::string> ignored_;                    // names
   std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   bool synchronise_ = true;
-  bool joining_ = false;
-  int last_active_ = 0;  // lowest rank that still had inputs, at the last exchange
+  std::optional<JoinOptions> join_;  // in a join
+  int last_active_ = 0;              // lowest rank that still had inputs, at the last exchange
 };
 
 class NoSyncGuard {

@@ -1,0 +1,28 @@
+// Options and errors of DistributedDataParallel::join: ranks with different numbers of inputs.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+namespace lockstep {
+
+// As in torch.nn.parallel.DistributedDataParallel.join.
+struct JoinOptions {
+  // On: gradients are divided by the number of ranks of the group throughout, so every sample has the same weight. Off:
+  // by the number of ranks that still have inputs, so the last passes of the longer ranks have steps of full size.
+  bool divide_by_initial_world_size = true;
+  // Off: the loop runs as without join.
+  bool enable = true;
+  // On: as soon as one rank has no more inputs, join throws UnevenInputsError on every rank, at the start of the
+  // others' next forward pass. Nothing is sent between that rank's last pass and the error, so the forward pass may
+  // make collective calls of its own (SyncBatchNorm). Costs a small all-gather in each forward pass.
+  bool throw_on_early_termination = false;
+};
+
+// A rank had no more inputs, and throw_on_early_termination is on. Thrown on every rank of the group; all have the same
+// parameters and have taken the same steps, and the group and the wrapper work on.
+class UnevenInputsError : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,129 @@
+#include <cmath>
+#include <map>
+
+#include "hook_channel.h"
+#include "lockstep/nn/power_sgd.h"
+#include "low_rank.h"
+
+namespace lockstep {
+namespace {
+
+using nn_detail::HookChannel;
+using nn_detail::LowRank;
+
+// The side of the smallest square with so many cells.
+std::int64_t side_of(std::int64_t cells) {
+  auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(cells)));
+  while (side * side < cells) ++side;
+  return side;
+}
+
+class BatchedPowerSgdHook final : public CommHook {
+ public:
+  explicit BatchedPowerSgdHook(PowerSgdOptions options) : low_rank_(std::move(options)) {}
+
+  std::function<void()> run(GradBucket& bucket) override {
+    const HookChannel channel(options().group, bucket);
+    if (!low_rank_.compresses() || !bucket.buffer().is_floating_point()) {
+      low_rank_.end_bucket(bucket);
+      return [work = channel.start_mean(bucket.buffer())] { work->wait(); };
+    }
+    const torch::NoGradGuard no_grad;
+    Memory& memory = memory_of_bucket(bucket, channel.backend());
+    memory.pack(bucket);
+    if (options().use_error_feedback) {
+      memory.square.add_(memory.error);
+      memory.error.copy_(memory.square);  // until finish, what goes in
+    }
+    prepare_q(memory);
+    torch::bmm_out(memory.p, memory.square, memory.q);
+    return [this, channel, work = channel.start_sum(memory.p), &memory, &bucket] {
+      work->wait();
+      const torch::NoGradGuard guard;
+      finish(channel, memory, bucket);
+    };
+  }
+
+  std::string description() const override { return low_rank_.description("batched PowerSGD"); }
+
+ private:
+  // What a bucket keeps from pass to pass.
+  struct Memory {
+    std::int64_t elements = 0;  // of the bucket: the wrapper may build other buckets
+    torch::Tensor square;       // [1, side, side]: the gradients one after the other, then zeros
+    torch::Tensor error;        // the same
+    torch::Tensor p;            // [1, side, r]
+    torch::Tensor q;            // [1, side, r]
+    bool has_q = false;
+
+    void pack(const GradBucket& bucket) {
+      std::int64_t at = 0;
+      each_part(bucket, at, [](const torch::Tensor& part, const torch::Tensor& gradient) { part.copy_(gradient); });
+      square.flatten().narrow(0, at, square.numel() - at).zero_();
+    }
+    void unpack(const GradBucket& bucket) {
+      std::int64_t at = 0;
+      each_part(bucket, at, [](const torch::Tensor& part, const torch::Tensor& gradient) { gradient.copy_(part); });
+    }
+    template <typename Copy>
+    void each_part(const GradBucket& bucket, std::int64_t& at, Copy copy) {
+      const torch::Tensor flat = square.flatten();  // a view
+      for (const torch::Tensor& gradient : bucket.gradients()) {
+        copy(flat.narrow(0, at, gradient.numel()), gradient.as_strided({gradient.numel()}, {1}));
+        at += gradient.numel();
+      }
+    }
+  };
+
+  const PowerSgdOptions& options() const { return low_rank_.options(); }
+
+  Memory& memory_of_bucket(GradBucket& bucket, const nn_detail::Backend& backend) {
+    Memory& memory = memories_[bucket.index()];
+    if (memory.elements == bucket.buffer().numel()) return memory;
+    std::int64_t cells = 0;
+    for (const torch::Tensor& gradient : bucket.gradients()) cells += gradient.numel();
+    const std::int64_t side = side_of(cells);
+    const std::int64_t rank = std::min(side, options().matrix_approximation_rank);
+    const torch::Dtype dtype = bucket.buffer().scalar_type();
+    memory = {};
+    memory.elements = bucket.buffer().numel();
+    memory.square = torch::zeros({1, side, side}, bucket.buffer().options());
+    if (options().use_error_feedback) memory.error = torch::zeros_like(memory.square);
+    memory.p = backend.allocate(side * rank, dtype).view({1, side, rank});
+    memory.q = backend.allocate(side * rank, dtype).view({1, side, rank});
+    return memory;
+  }
+
+  void prepare_q(Memory& memory) {
+    if (!options().warm_start || !memory.has_q) {
+      at::Generator generator = low_rank_.next_generator();
+      nn_detail::fill_normal(memory.q, generator);
+    }
+    memory.has_q = true;
+    nn_detail::orthogonalize(memory.q, options().orthogonalization_epsilon);
+  }
+
+  void finish(const HookChannel& channel, Memory& memory, GradBucket& bucket) {
+    nn_detail::orthogonalize(memory.p, options().orthogonalization_epsilon);
+    torch::bmm_out(memory.q, memory.square.transpose(1, 2), memory.p);
+    channel.start_sum(memory.q)->wait();
+    memory.q.div_(channel.backend().world_size());
+    torch::bmm_out(memory.square, memory.p, memory.q.transpose(1, 2));
+    // Gradients that were not finite must not come back in every later pass. Q is the same on every rank.
+    if (options().use_error_feedback) memory.error.sub_(memory.square).nan_to_num_(0, 0, 0);
+    if (!memory.q.isfinite().all().item<bool>()) memory.has_q = false;
+    memory.unpack(bucket);
+    low_rank_.end_bucket(bucket);
+  }
+
+  LowRank low_rank_;
+  std::map<std::size_t, Memory> memories_;  // by bucket; references to its entries stay valid
+};
+
+}  // namespace
+
+std::shared_ptr<CommHook> make_batched_power_sgd_hook(const PowerSgdOptions& options) {
+  return std::make_shared<BatchedPowerSgdHook>(options);
+}
+
+}  // namespace lockstep

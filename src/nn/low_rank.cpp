@@ -1,0 +1,74 @@
+#include "low_rank.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+namespace lockstep::nn_detail {
+namespace {
+
+void gram_schmidt(const torch::Tensor& matrices, double epsilon) {
+  const std::int64_t columns = matrices.size(2);
+  for (std::int64_t i = 0; i < columns; ++i) {
+    torch::Tensor column = matrices.narrow(2, i, 1);
+    torch::Tensor length = at::linalg_vector_norm(column, 2, {1}, /*keepdim=*/true);
+    if (epsilon == 0) {
+      length.masked_fill_(length == 0, 1);
+    } else {
+      length.add_(epsilon);
+    }
+    column.div_(length);
+    if (i + 1 == columns) continue;
+    torch::Tensor rest = matrices.narrow(2, i + 1, columns - i - 1);
+    rest.sub_((column * rest).sum(1, /*keepdim=*/true) * column);
+  }
+}
+
+}  // namespace
+
+std::uint64_t RandomSeeds::next() {
+  constexpr std::uint32_t kLargest = 999'999'999;
+  constexpr std::uint32_t kMask = (std::uint32_t{1} << 30) - 1;
+  for (;;) {
+    const auto value = static_cast<std::uint32_t>(generator_()) & kMask;
+    if (value <= kLargest) return value;
+  }
+}
+
+void orthogonalize(const torch::Tensor& matrices, double epsilon) {
+  const torch::Dtype dtype = matrices.scalar_type();
+  if (matrices.size(2) <= 2 || dtype == torch::kHalf || dtype == torch::kBFloat16) {
+    return gram_schmidt(matrices, epsilon);
+  }
+  matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
+}
+
+void fill_normal(const torch::Tensor& matrix, at::Generator& generator) {
+  matrix.copy_(torch::randn(matrix.sizes(), generator, torch::TensorOptions().dtype(matrix.scalar_type())));
+}
+
+LowRank::LowRank(PowerSgdOptions options) : options_(std::move(options)), seeds_(options_.random_seed) {
+  TORCH_CHECK_VALUE(options_.matrix_approximation_rank >= 1,
+                    "PowerSGD: matrix_approximation_rank must be at least 1, got ", options_.matrix_approximation_rank);
+  TORCH_CHECK_VALUE(options_.start_power_sgd_iter >= 0, "PowerSGD: start_power_sgd_iter must not be negative, got ",
+                    options_.start_power_sgd_iter);
+  TORCH_CHECK_VALUE(options_.min_compression_rate > 0, "PowerSGD: min_compression_rate must be positive, got ",
+                    options_.min_compression_rate);
+  TORCH_CHECK_VALUE(options_.orthogonalization_epsilon >= 0,
+                    "PowerSGD: orthogonalization_epsilon must not be negative, got ",
+                    options_.orthogonalization_epsilon);
+}
+
+at::Generator LowRank::next_generator() {
+  return at::detail::createCPUGenerator(seeds_.next());
+}
+
+std::string LowRank::description(const std::string& name) const {
+  return fmt::format(
+      "{}(matrix_approximation_rank {}, start_power_sgd_iter {}, min_compression_rate {}, use_error_feedback {}, "
+      "warm_start {}, orthogonalization_epsilon {}, random_seed {}, batch_tensors_with_same_shape {})",
+      name, options_.matrix_approximation_rank, options_.start_power_sgd_iter, options_.min_compression_rate,
+      options_.use_error_feedback, options_.warm_start, options_.orthogonalization_epsilon, options_.random_seed,
+      options_.batch_tensors_with_same_shape);
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,97 @@
+// The end of a pass: what the ranks have sent one another becomes the gradients.
+#include <fmt/format.h>
+
+#include "reducer_impl.h"
+#include "same_memory.h"
+
+namespace lockstep {
+
+using nn_detail::same_memory;
+
+void Reducer::Impl::finish_buckets() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
+    if (!bucket.for_hook) continue;
+    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
+    take_over_result(bucket);
+    sent_now_ += bucket.for_hook->sent();
+    bucket.for_hook.reset();
+  }
+  if (gradient_scale_ == 1) return;
+  const torch::NoGradGuard no_grad;
+  for (Bucket& bucket : buckets_) bucket.buffer.mul_(gradient_scale_);
+}
+
+// A hook may put its result into another tensor, or into a lazily conjugated view of the bucket.
+void Reducer::Impl::take_over_result(Bucket& bucket) {
+  const torch::Tensor result = bucket.for_hook->buffer().flatten();
+  TORCH_CHECK_VALUE(result.numel() == bucket.buffer.numel(), "rank ", backend_.rank(), ": the communication hook left ",
+                    result.numel(), " elements in the buffer of bucket ", bucket.for_hook->index(), ", expected ",
+                    bucket.buffer.numel());
+  if (same_memory(result, bucket.buffer)) return;
+  const torch::NoGradGuard no_grad;
+  bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
+}
+
+void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
+  const auto* anywhere = used.const_data_ptr<float>();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (entry.info.sparse || anywhere[i] == 0) continue;
+    torch::Tensor& gradient = entry.parameter.mutable_grad();
+    if (options_.gradient_as_bucket_view) {
+      if (!gradient.defined()) gradient = entry.view;
+      continue;
+    }
+    const torch::NoGradGuard no_grad;
+    if (gradient.defined()) {
+      gradient.copy_(entry.view);
+    } else {
+      gradient = entry.view.clone();
+    }
+  }
+}
+
+void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& gradient = entry.parameter.mutable_grad();
+  const torch::Tensor& parameter = entry.parameter;
+  torch::Tensor own = gradient;
+  if (!own.defined() || shadow) {
+    own = torch::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(torch::kSparse));
+  } else if (!own.is_sparse()) {
+    own = own.to_sparse(1);
+  }
+  own = own.coalesce();
+  sent_now_ += own.indices().nbytes() + own.values().nbytes();
+  const std::int64_t sparse_dims = 1;  // the rows of an embedding
+  TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
+              ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
+              " sparse dimensions; only gradients that are sparse in rows are reduced");
+  // Flat and on the parameter's device, also where this rank has none.
+  const auto indices = backend_.all_gather_uneven(
+      own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, parameter.options().dtype(torch::kInt64)));
+  const auto values =
+      backend_.all_gather_uneven(own._nnz() > 0 ? own.values().flatten() : torch::empty({0}, parameter.options()));
+  std::vector<std::int64_t> row = parameter.sizes().slice(1).vec();
+  row.insert(row.begin(), -1);
+  gradient = torch::sparse_coo_tensor(torch::cat(indices).view({sparse_dims, -1}), torch::cat(values).view(row),
+                                      parameter.sizes())
+                 .coalesce()
+                 .div_(backend_.world_size());
+  if (gradient_scale_ != 1) gradient.mul_(gradient_scale_);
+}
+
+void Reducer::Impl::check_static_graph() const {
+  std::string different;
+  for (const Entry& entry : entries_) {
+    if (entry.ready == entry.in_first) continue;
+    different += fmt::format("{}'{}' ({})", different.empty() ? "" : ", ", entry.name,
+                             entry.ready ? "used now, not in the first pass" : "used in the first pass, not now");
+  }
+  TORCH_CHECK(different.empty(), "rank ", backend_.rank(),
+              ": static_graph is set, but this backward pass used other parameters than the first one: ", different,
+              ". Leave static_graph off for models whose graph changes");
+}
+
+}  // namespace lockstep

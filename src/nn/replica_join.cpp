@@ -1,0 +1,95 @@
+// join: ranks with different numbers of inputs. Before each pass the ranks tell one another which of them still have
+// inputs. Those that have none take part with zeros until all have finished.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "backend.h"
+#include "lockstep/nn/replica.h"
+#include "module_state.h"
+
+namespace lockstep {
+
+std::vector<int> Replica::exchange_activity(bool active) {
+  const nn_detail::Backend backend(options_.process_group, device());
+  const torch::Tensor mine =
+      torch::full({1}, active ? 1 : 0, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
+  const torch::Tensor all = backend.all_gather(mine).cpu();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < backend.world_size(); ++rank) {
+    if (all[rank].item<std::int64_t>() != 0) ranks.push_back(rank);
+  }
+  if (!ranks.empty()) last_active_ = ranks.front();
+  return ranks;
+}
+
+void Replica::refuse_collectives_in_forward() const {
+  for (const auto& item : module_->named_modules()) {
+    const bool communicates = item.value()->name().find("SyncBatchNorm") != std::string::npos;
+    TORCH_CHECK_VALUE(!communicates || !item.value()->is_training(), "join: layer '", item.key(), "' (",
+                      item.value()->name(),
+                      ") communicates in the forward pass, and a rank without inputs makes none; set "
+                      "throw_on_early_termination, or give every rank equally many inputs");
+  }
+}
+
+void Replica::begin_join(const JoinOptions& options) {
+  TORCH_CHECK(!join_, "join() inside join()");
+  if (!options.enable || world_size() == 1) return;
+  if (!options.throw_on_early_termination) refuse_collectives_in_forward();
+  last_active_ = 0;
+  join_ = options;
+}
+
+void Replica::prepare_joined_pass(const std::vector<int>& active) {
+  reducer_->set_buffer_source(last_active_);
+  const double share = static_cast<double>(world_size()) / static_cast<double>(active.size());
+  reducer_->set_gradient_scale(join_->divide_by_initial_world_size ? 1 : share);
+}
+
+// In the backward pass of a rank that has inputs: tells the ranks that have none of it.
+void Replica::start_joined_pass() {
+  if (join_ && !join_->throw_on_early_termination) prepare_joined_pass(exchange_activity(/*active=*/true));
+}
+
+void Replica::throw_if_uneven(bool active) {
+  const std::vector<int> ranks = exchange_activity(active);
+  const int world = world_size();
+  if (ranks.empty() || static_cast<int>(ranks.size()) == world) return;
+  std::vector<int> finished;
+  for (int rank = 0; rank < world; ++rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) finished.push_back(rank);
+  }
+  end_join();
+  throw UnevenInputsError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
+                          fmt::format("join: rank(s) {} had no more inputs while rank(s) {} had, and "
+                                      "throw_on_early_termination is on",
+                                      fmt::join(finished, ", "), fmt::join(ranks, ", ")));
+}
+
+void Replica::finish_join() {
+  if (!join_) return;
+  if (join_->throw_on_early_termination) {
+    throw_if_uneven(/*active=*/false);
+    return end_join();
+  }
+  for (;;) {
+    const std::vector<int> active = exchange_activity(/*active=*/false);
+    if (active.empty()) break;
+    prepare_joined_pass(active);
+    reducer_->shadow_pass();
+  }
+  end_join();
+  // Ranks that had finished took no more steps; `last_active_` took all of them.
+  nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
+                             nn_detail::Backend(options_.process_group, device()), last_active_);
+}
+
+void Replica::end_join() {
+  join_.reset();
+  reducer_->set_buffer_source(0);
+  reducer_->set_gradient_scale(1);
+}
+
+}  // namespace lockstep
