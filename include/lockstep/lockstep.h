@@ -4,6 +4,7 @@
 // (lockstep/engine).
 #pragma once
 
+#include "lockstep/c10d/device_mesh.h"               // IWYU pragma: export
 #include "lockstep/c10d/distributed.h"               // IWYU pragma: export
 #include "lockstep/c10d/objects.h"                   // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint.h"          // IWYU pragma: export
