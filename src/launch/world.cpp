@@ -229,8 +229,11 @@ Result<Placement> decide(const WorldArguments& arguments, const Environment& env
   return *std::move(placement);
 }
 
+// Addresses that lead every process to its own machine. Connecting to the unspecified address, as a master that is
+// called 0.0.0.0 in order to listen everywhere, is connecting to a loopback address.
 bool is_loopback(std::string_view host) {
-  return host.starts_with("127.") || host == "localhost" || host == "::1" || host == "[::1]";
+  return host.starts_with("127.") || host == "localhost" || host == "::1" || host == "[::1]" || host == "0.0.0.0" ||
+         host == "::" || host == "[::]";
 }
 
 // FNV-1a, because the port must be the same on every rank and machine, with any standard library.

@@ -59,9 +59,9 @@ struct WorldArguments {
 // first node of the step. The port is between 10000 and 29999 and derived from the job's id, so all ranks find the same
 // one. (Hydra's mpirun gives its jobs no id: two such jobs at a time on one machine need different MASTER_PORTs.)
 //
-// Other values are derived. Without local variables, a world whose master is a loopback address is on one node;
-// otherwise every process counts as alone on its node, as in Kubernetes. mpirun does not number nodes: they count as
-// filled one after another.
+// Other values are derived. Without local variables, a world whose master is a loopback address (or 0.0.0.0, ::) is on
+// one node; otherwise every process counts as alone on its node, as in Kubernetes. mpirun does not number nodes: they
+// count as filled one after another.
 //
 // Errors are kInvalidArgument and name the variable and its value: not a number, a missing part (RANK without
 // WORLD_SIZE), or a contradiction (rank not below the world size; an argument against RANK or WORLD_SIZE; WORLD_SIZE
