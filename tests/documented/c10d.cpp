@@ -4,11 +4,15 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "lockstep/c10d/device_mesh.h"
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/prefix_store.h"
@@ -21,8 +25,20 @@ namespace {
   ProcessGroup half = split_group(rank % 2);
   ProcessGroup by_key = split_group(0, -rank);
   ProcessGroup machine = new_subgroups(4);
+  ProcessGroup stride = new_subgroups_by_enumeration({{0, 2}, {1, 3}});
+  ProcessGroup all = new_group({.timeout = std::chrono::seconds(20), .backend = "cpu:lockstep"});
   all_reduce(tensor, {.op = c10d::ReduceOp::AVG, .group = half});
   destroy_process_group(half);
+}
+
+[[maybe_unused]] int meshes() {
+  DeviceMesh mesh = init_device_mesh(torch::kCPU, {2, 2, 3}, {"dp", "pp", "tp"});
+  ProcessGroup replicas = mesh.get_group("dp");
+  const int part = mesh.get_local_rank("tp");
+  std::optional<std::vector<int>> place = mesh.get_coordinate();
+  DeviceMesh outer = mesh[{"dp", "pp"}];
+  DeviceMesh shards = outer.flatten();
+  return part;
 }
 
 [[maybe_unused]] int messages(const torch::Tensor& tensor) {
@@ -66,6 +82,13 @@ namespace {
   broadcast_object(optimizer, 0);
 }
 
+[[maybe_unused]] int object_messages(const std::map<std::string, double>& metrics, const std::string& folder) {
+  send_object(std::make_tuple(metrics, folder), 1, {.tag = 2});
+  std::tuple<std::map<std::string, double>, std::string> received;
+  const int sender = recv_object(received, kAnySource, {.tag = 2});
+  return sender;
+}
+
 [[maybe_unused]] void stores() {
   auto store = comm::FileStore::open("/shared/job7");
   auto ticket = store.value()->add("tickets", 1);
@@ -106,6 +129,15 @@ TORCH_MODULE(Net);
   lockstep::all_reduce(t, {.op = c10d::ReduceOp::AVG, .group = g});
   auto work = lockstep::all_reduce_async(t);
   work->wait();
+}
+
+[[maybe_unused]] void device_mesh_header(const torch::Tensor& gradient,
+                                         const std::shared_ptr<const data::Dataset>& dataset) {
+  using data::DataLoader;
+  DeviceMesh mesh = init_device_mesh(torch::kCPU, {2, 3}, {"dp", "tp"});
+  all_reduce(gradient, {.group = mesh.get_group("dp")});
+  DataLoader loader(dataset, {.batch_size = 64, .group = mesh.get_group("dp")});
+  DeviceMesh tp = mesh["tp"];
 }
 
 [[maybe_unused]] void objects_header(int rank, std::string (*make_run_folder)(),
