@@ -1,11 +1,9 @@
 #include "lockstep/checkpoint/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
-#include <mutex>
-
 #include "error_context.h"
+#include "generator_states.h"
 #include "model_state.h"
 #include "number_text.h"
 #include "optimizer_state.h"
@@ -15,7 +13,6 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::string_view kValue = "value.";
-constexpr const char* kGenerator = "generator.cpu";
 
 }  // namespace
 
@@ -49,25 +46,12 @@ void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& sch
   in_context(origin_, [&] { checkpoint::restore_scheduler(file_, scheduler); });
 }
 
-void Checkpoint::add_generator() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  file_.tensors[kGenerator] = generator.get_state();
+void Checkpoint::add_generators(std::span<const at::Tensor> states) {
+  checkpoint::add_generators(file_, states);
 }
 
 void Checkpoint::restore_generator() const {
-  const auto saved = file_.tensors.find(kGenerator);
-  if (saved == file_.tensors.end()) {
-    throw CheckpointError(ErrorCode::kNotFound, fmt::format("{} holds no state of the random generator", origin_));
-  }
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  try {
-    generator.set_state(saved->second);
-  } catch (const c10::Error& error) {
-    throw CheckpointError(ErrorCode::kCorrupt, fmt::format("{}: its state of the random generator is not valid: {}",
-                                                           origin_, error.what_without_backtrace()));
-  }
+  in_context(origin_, [&] { checkpoint::restore_generator(file_); });
 }
 
 void Checkpoint::set(std::string_view name, std::int64_t value) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "batch_pool.h"
 #include "batch_workers.h"
@@ -76,7 +77,11 @@ struct DataLoader::Settings {
   Settings(const Dataset* dataset, DataLoaderOptions given) : options(std::move(given)) {
     check(dataset, options);
     const bool told = options.rank >= 0;
-    const Share share = told ? Share{options.rank, options.world_size} : share_of_process();
+    const Share share = told ? Share{options.rank, options.world_size} : share_in_group(options.group);
+    if (options.group != nullptr && options.machine_batch_size != 0) {
+      throw DataError(ErrorCode::kInvalidArgument,
+                      "machine_batch_size is split over all processes of a machine: with a group set batch_size");
+    }
     if (told && (options.machine_batch_size != 0 || options.machine_workers != 0)) {
       throw DataError(
           ErrorCode::kInvalidArgument,
@@ -90,7 +95,8 @@ struct DataLoader::Settings {
                                        .seed = options.seed,
                                        .drop_last = options.drop_last,
                                        .exact = options.exact,
-                                       .order = options.sampler};
+                                       .order = options.sampler,
+                                       .group = std::exchange(options.group, nullptr)};
     if (options.machine_batch_size != 0) {
       std::vector<std::int64_t> batches = batches_of_ranks(share, options.machine_batch_size);
       options.batch_size = batches[static_cast<std::size_t>(share.rank)];

@@ -64,7 +64,10 @@ DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOpti
     throw wrong(
         fmt::format("set both rank and num_replicas or neither, got {} and {}", options_.rank, options_.num_replicas));
   }
-  if (options_.rank < 0) take_share();
+  if (options_.group != nullptr && options_.rank >= 0) {
+    throw wrong(fmt::format("give a group or rank {} of {}, not both", options_.rank, options_.num_replicas));
+  }
+  take_share();
   const std::int64_t ranks = options_.num_replicas;
   if (size < 0) throw wrong(fmt::format("dataset size must be >= 0, got {}", size));
   if (ranks < 1) throw wrong(fmt::format("the number of ranks must be at least 1, got {}", ranks));
@@ -87,12 +90,19 @@ DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOpti
 }
 
 void DistributedSampler::take_share() {
-  const Share share = share_of_process();
-  options_.rank = share.rank;
-  options_.num_replicas = share.world_size;
-  share_found_ = true;
-  log::info(fmt::format("a sampler uses the data of rank {} of {}, from {}", share.rank, share.world_size,
-                        launch::joined_world() ? "the process group" : "the environment"));
+  std::string source = "as its options say";
+  if (options_.rank < 0) {
+    share_found_ = options_.group == nullptr;
+    Share share = share_in_group(options_.group);
+    options_.rank = share.rank;
+    options_.num_replicas = share.world_size;
+    options_.group.reset();
+    source = std::move(share.source);
+  }
+  const std::string line = fmt::format("a sampler or loader of {} samples takes the share of rank {} of {}: {}",
+                                       dataset_size_, options_.rank, options_.num_replicas, source);
+  // One line when all is well. Ranks that wrongly take the same share are all rank 0 of it.
+  options_.rank == 0 ? log::info(line) : log::debug(line);
 }
 
 // Without this check ranks would silently train on the same samples.

@@ -1,24 +1,42 @@
 #include "lockstep/data/share.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/data/errors.h"
 #include "lockstep/launch/world.h"
 
 namespace lockstep::data {
 namespace {
 
-Share share_in(const launch::World& world) {
-  return {world.rank, world.world_size, world.local_rank, world.local_world_size, world.num_nodes};
+Share share_in(const launch::World& world, std::string source) {
+  return {world.rank, world.world_size, world.local_rank, world.local_world_size, world.num_nodes, std::move(source)};
 }
 
 }  // namespace
 
 Share share_of_process() {
-  if (const std::optional<launch::World> joined = launch::joined_world()) return share_in(*joined);
+  if (const std::optional<launch::World> joined = launch::joined_world()) {
+    return share_in(*joined, "of the process group");
+  }
   return share_from(Environment::of_process());
 }
 
+Share share_in_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  Share share = share_of_process();
+  if (group == nullptr) return share;
+  share.rank = group->getRank();
+  share.world_size = group->getSize();
+  share.source = fmt::format("of group '{}'", group->getGroupName());
+  if (share.rank >= 0) return share;
+  throw DataError(ErrorCode::kInvalidArgument,
+                  fmt::format("this process is no member of group '{}', so it has no share of the data there; give a "
+                              "group that it is in, or none for that of all ranks",
+                              group->getGroupName()));
+}
+
 Share share_from(const Environment& environment) {
-  return share_in(value_or_throw(launch::resolve_world({}, environment)));
+  const launch::World world = value_or_throw(launch::resolve_world({}, environment));
+  return share_in(world, world.source == "not distributed" ? "no process group" : "of " + world.source);
 }
 
 }  // namespace lockstep::data

@@ -241,7 +241,7 @@ TEST(Checkpoint, ValuesComeBackExactly) {
 
 TEST(Checkpoint, InvalidGeneratorStateIsAnError) {
   const test::ScratchFolder folder;
-  write_tensor_file(folder.path() / "a", {{{"generator.cpu", torch::zeros({5056}, torch::kUInt8)}}, {}});
+  write_tensor_file(folder.path() / "a", {{{"generator.cpu", torch::zeros({1, 5056}, torch::kUInt8)}}, {}});
   const Checkpoint wrong = Checkpoint::load(folder.path() / "a");
   message_of([&] { wrong.restore_generator(); }, ErrorCode::kCorrupt);
   write_tensor_file(folder.path() / "a", {{{"generator.cpu", torch::zeros({7})}}, {}});

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/device_mesh.h"
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
@@ -88,6 +91,15 @@ std::vector<Way> ways() {
          ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
          return InitOptions{.rank = rank, .world_size = world};
        }},
+      // The master listens on all interfaces; ranks that connect to this address reach their own machine.
+      {"the unspecified address",
+       [](int rank, int world, const auto&, int port) {
+         ::setenv("MASTER_ADDR", "0.0.0.0", 1);
+         ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+         ::setenv("RANK", std::to_string(rank).c_str(), 1);
+         ::setenv("WORLD_SIZE", std::to_string(world).c_str(), 1);
+         return InitOptions{};
+       }},
       {"tcp",
        [](int rank, int world, const auto&, int port) {
          return InitOptions{
@@ -133,6 +145,78 @@ TEST_P(DataShareMulti, IsTheProcessGroupsHoweverItWasMade) {
       expect_right_shares(mine, world);
     });
   }
+}
+
+// Two replicas of a model, each on two ranks: the ranks of a replica have the same data.
+TEST(GivenGroupsMulti, DecideTheShare) {
+  test::run_processes(4, [](int rank) {
+    const ProcessGroupGuard world;
+    const DeviceMesh mesh = init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const ProcessGroup dp = mesh.get_group("dp");
+    const std::vector<std::int64_t> expected =
+        DistributedSampler(kSamples, {.num_replicas = 2, .rank = rank / 2, .seed = 3}).indices();
+    const DistributedSampler sampler(kSamples, {.seed = 3, .group = dp});
+    EXPECT_EQ(sampler.indices(), expected);
+    DataLoader loader(Numbers(kSamples), {.batch_size = 4, .shuffle = true, .seed = 3, .group = dp});
+    EXPECT_EQ(epoch_of(loader), expected);
+    DataLoader with_workers(Numbers(kSamples), {.machine_workers = 8, .group = dp});
+    EXPECT_EQ(with_workers.workers(), 2) << "the machine has four processes, whatever the group";
+
+    const auto expect_refused = [](std::initializer_list<std::string> pieces, const std::function<void()>& make) {
+      try {
+        make();
+        ADD_FAILURE() << "no error";
+      } catch (const DataError& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        for (const std::string& piece : pieces)
+          EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();
+      }
+    };
+    expect_refused({"group or rank 0 of 2"},
+                   [&] { DistributedSampler(kSamples, {.num_replicas = 2, .rank = 0, .group = dp}); });
+    expect_refused({"machine_batch_size", "group"},
+                   [&] { DataLoader(Numbers(kSamples), {.machine_batch_size = 8, .group = dp}); });
+    const ProcessGroup low = new_group({0, 1}, {.name = "low"});
+    if (rank > 1) expect_refused({"no member of group 'low'"}, [&] { DistributedSampler(kSamples, {.group = low}); });
+    barrier();
+  });
+}
+
+// What is logged at level info, and above.
+std::string logged_by(const std::function<void()>& action) {
+  std::string lines;
+  log::set_output([&lines](std::string_view line) { lines += line; });
+  action();
+  log::set_output({});
+  return lines;
+}
+
+TEST(LoggedSharesMulti, AreOneLineWhenAllIsWell) {
+  ::setenv("LOCKSTEP_LOG_LEVEL", "info", 1);
+  test::run_processes(2, [](int rank) {
+    const auto make = [] { DataLoader(Numbers(kSamples), {.batch_size = 5}); };
+    const auto line = [&](const std::string& share) {
+      return fmt::format("info: a sampler or loader of {} samples takes the share of {}\n", kSamples, share);
+    };
+    const auto expect_logged = [&](const std::string& share) {
+      const std::string lines = logged_by(make);
+      if (share.empty()) {
+        EXPECT_EQ(lines, "");
+      } else {
+        EXPECT_TRUE(lines.ends_with(line(share))) << lines;
+        EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1) << lines;
+      }
+    };
+    expect_logged(rank == 0 ? "rank 0 of 2: of launcher variables" : "");
+    {
+      const ProcessGroupGuard group;
+      expect_logged(rank == 0 ? "rank 0 of 2: of the process group" : "");
+    }
+    // The mistake: every rank says that it is the first.
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) ::unsetenv(name);
+    expect_logged("rank 0 of 1: no process group");
+  });
+  ::unsetenv("LOCKSTEP_LOG_LEVEL");
 }
 
 TEST(LateGroupsMulti, AreNoticedByLoadersThatWereMadeBefore) {

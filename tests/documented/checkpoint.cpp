@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/c10d/distributed.h"
+#include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/data/data_loader.h"
 
@@ -17,12 +18,13 @@ using data::DataLoader;
 [[maybe_unused]] void saving(const ProcessGroupGuard& group, checkpoint::CheckpointManager& manager,
                              torch::nn::Linear& net, torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,
                              DataLoader& loader, double best_accuracy, std::int64_t step, double accuracy) {
+  const auto generators = gather_object(checkpoint::generator_state(), 0);
   if (group.rank() == 0) {
     checkpoint::Checkpoint state;
     state.add_model(*net);
     state.add_optimizer(optimizer);
     state.add_scheduler(scheduler);
-    state.add_generator();
+    state.add_generators(generators);
     state.set("best", best_accuracy);
     state.set("sampler", to_string(loader.state()));
     manager.save(step, state, accuracy);
@@ -60,11 +62,12 @@ namespace {
                                         torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,
                                         data::DataLoader& loader, std::int64_t epoch, std::int64_t step,
                                         double accuracy) {
+  const auto generators = gather_object(checkpoint::generator_state(), 0);
   Checkpoint state;
   state.add_model(*net);
   state.add_optimizer(optimizer);
   state.add_scheduler(scheduler);
-  state.add_generator();
+  state.add_generators(generators);
   state.set("epoch", epoch);
   state.set("sampler", to_string(loader.state()));
   manager.save(step, state, accuracy);

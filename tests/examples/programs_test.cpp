@@ -66,6 +66,14 @@ TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
                    "Rank 2 has 5 in its row, 2 in its column", "Rank 3 has 5 in its row, 4 in its column"}));
 }
 
+TEST(ProcessGroupExamplesMulti, MeshOfReplicasAndParts) {
+  EXPECT_EQ(run_example("groups_mesh", 4),
+            (Lines{"Rank 0 is part 0 of replica 0: outputs 0 and 8, mean over replicas 6",
+                   "Rank 1 is part 1 of replica 0: outputs 0 and 8, mean over replicas 6",
+                   "Rank 2 is part 0 of replica 1: outputs 4 and 12, mean over replicas 6",
+                   "Rank 3 is part 1 of replica 1: outputs 4 and 12, mean over replicas 6"}));
+}
+
 TEST(ProcessGroupExamplesMulti, TasksForAnyReadyRank) {
   EXPECT_EQ(run_example("groups_any_source", 3), (Lines{"Rank 0 has the sum of squares 285"}));
 }

@@ -5,7 +5,7 @@
 //   state.add_model(*net);
 //   state.add_optimizer(optimizer);
 //   state.add_scheduler(scheduler);
-//   state.add_generator();
+//   state.add_generators(generators);   // of all ranks: see generator_state()
 //   state.set("epoch", epoch);
 //   state.set("sampler", to_string(loader.state()));
 //   manager.save(step, state, accuracy);
@@ -20,9 +20,8 @@
 //     epoch = state->get_int("epoch") + 1;
 //   }
 //
-// One process then continues with the same bits as without the stop, if its operations are deterministic on the CPU.
-// Several ranks continue with the same model, optimizer and data, but a checkpoint holds only the generator of the rank
-// that saved it: what the others draw from theirs (dropout) differs.
+// As many ranks as before then continue with the same bits as without the stop, if their operations are deterministic
+// on the CPU. Another number of ranks continues with the same model and optimizer, and the rest of the epoch's data.
 //
 // Methods throw CheckpointError; a restore that throws has changed nothing. Not thread-safe.
 #pragma once
@@ -32,13 +31,21 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 
 namespace lockstep::checkpoint {
+
+// A copy of the present state of this process's global CPU generator, from which dropout and initialization draw.
+// Generators of GPUs are not part of it. With several ranks, bring all states to the rank that saves. Every rank calls
+//
+//   const auto generators = gather_object(checkpoint::generator_state(), 0);   // lockstep/c10d/objects.h
+at::Tensor generator_state();
 
 class Checkpoint {
  public:
@@ -69,10 +76,16 @@ class Checkpoint {
   void restore_scheduler(torch::optim::LRScheduler& scheduler) const;
   void restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const;
 
-  // Copies the present state of this process's global CPU generator, from which dropout and initialization draw.
-  // Generators of GPUs are not saved.
-  void add_generator();
-  // Gives this process the saved state. All ranks that restore the same checkpoint get the same state.
+  // The generator states of all ranks, by rank, from generator_state(). kInvalidArgument when there are none, or other
+  // tensors among them.
+  void add_generators(std::span<const at::Tensor> states);
+  // The same for a run of one process: adds its present state. With several ranks use add_generators: other ranks would
+  // not find theirs.
+  void add_generator() { add_generators(std::vector{generator_state()}); }
+  // Gives this process the state of its rank: that in the process group that it has joined, before that the one of the
+  // launcher's variables, alone rank 0. When the checkpoint has fewer ranks, a rank beyond them gets a new state, made
+  // of rank 0's and the rank: different on every rank, and the same whenever this checkpoint is restored. The first
+  // such rank logs a warning. So no two ranks draw the same numbers, whichever number of them resumes.
   void restore_generator() const;
 
   // Your own values.

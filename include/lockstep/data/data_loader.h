@@ -79,8 +79,11 @@ struct DataLoaderOptions {
   // exist is an error (kUnavailable).
   std::optional<torch::Device> device = {};
 
-  // -1: from the process group that exists when the loader is made, otherwise from the environment (share_of_process).
-  // Set both or neither.
+  // The ranks that share the dataset: its group ranks and size, as with one dimension of a DeviceMesh. Null: all ranks.
+  // Only the constructor looks at it. Excludes rank and world_size, and machine_batch_size.
+  c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
+  // -1: from the group, otherwise from the process group that exists when the loader is made, otherwise from the
+  // environment (share_of_process). Set both or neither.
   std::int64_t rank = -1;
   std::int64_t world_size = -1;
 

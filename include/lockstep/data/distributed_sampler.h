@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "lockstep/data/samplers.h"
@@ -21,8 +22,8 @@
 namespace lockstep::data {
 
 struct DistributedSamplerOptions {
-  // How many ranks share the dataset, and which one this is. -1: from the process group that exists when the sampler is
-  // made, otherwise from the environment (share_of_process). Set both or neither.
+  // How many ranks share the dataset, and which one this is. -1: from `group`, otherwise from the process group that
+  // exists when the sampler is made, otherwise from the environment (share_of_process). Set both or neither.
   std::int64_t num_replicas = -1;
   std::int64_t rank = -1;
   bool shuffle = true;     // a new order in each epoch; false: the dataset's order
@@ -39,6 +40,9 @@ struct DistributedSamplerOptions {
   // its number of them in a row. All ranks have the same number of batches in an epoch (except with `exact`). A last,
   // smaller global batch is split in the same proportions. Empty: rank r takes r, r + W, ...
   std::vector<std::int64_t> batch_sizes = {};
+  // The ranks that share the dataset: its group ranks and size. Null: all ranks. Only the constructor looks at it, and
+  // does not keep it. Excludes num_replicas and rank.
+  c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
 // The cursor, for checkpoints.
@@ -63,8 +67,9 @@ class Partition;
 class DistributedSampler {
  public:
   // `size`: of the dataset. Throws DataError (kInvalidArgument) for a negative size, a rank that is not below
-  // num_replicas, one of these two without the other, exact with drop_last, an order for another size, and batch_sizes
-  // that are not positive or not one for each rank.
+  // num_replicas, one of these two without the other or with a group, a group without this process, exact with
+  // drop_last, an order for another size, and batch_sizes that are not positive or not one for each rank. Says in one
+  // line of the log which share it takes: rank 0 of the share at level info, the others at debug.
   explicit DistributedSampler(std::int64_t size, DistributedSamplerOptions options = {});
 
   // This rank's dataset indices from the cursor to the end of the epoch, in order. O(size) time and memory. When rank
@@ -103,7 +108,7 @@ class DistributedSampler {
 
   std::int64_t dataset_size_;
   DistributedSamplerOptions options_;
-  bool share_found_ = false;  // the options had no rank
+  bool share_found_ = false;  // the options had neither rank nor group
   std::int64_t size_;         // of an epoch
   std::int64_t epoch_ = 0;
   std::int64_t start_ = 0;  // position at which these ranks began: of the last set_epoch or load_state
