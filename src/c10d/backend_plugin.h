@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
@@ -22,6 +23,7 @@ struct BackendRequest {
   std::string name;                    // in errors
   int rank = 0;                        // in the group
   std::vector<int> global_ranks;       // by group rank
+  std::vector<comm::Member> members;   // the records of the ranks, by group rank; empty: not known
   std::chrono::milliseconds timeout;   // for joining, and for operations without their own
   int local_rank = 0;                  // of this process on its machine
 
