@@ -1,11 +1,18 @@
 #include "base/host.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <memory>
+#include <set>
+#include <utility>
 
 #include "lockstep/base/fd.h"
 #include "lockstep/base/mutex.h"
@@ -20,6 +27,20 @@ Result<std::string> read_boot_id() {
   std::array<char, 36> id;
   const ssize_t bytes = file.valid() ? read(file.get(), id.data(), id.size()) : 0;
   return std::string(id.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+}
+
+// The address as a number; empty if other machines cannot see it.
+std::string text_of(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* number = nullptr;
+  if (address->sa_family == AF_INET) {
+    number = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  } else if (address->sa_family == AF_INET6) {
+    number = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(static_cast<const in6_addr*>(number))) return {};
+  }
+  if (number == nullptr || inet_ntop(address->sa_family, number, text.data(), text.size()) == nullptr) return {};
+  return text.data();
 }
 
 }  // namespace
@@ -37,6 +58,18 @@ Result<std::string> boot_id() {
     LOCKSTEP_ASSIGN_OR_RETURN(known, read_boot_id());
   }
   return known;
+}
+
+Result<std::vector<std::string>> addresses_of_machine() {
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) return Status::from_errno("getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
+  std::set<std::string> addresses;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (std::string text = text_of(entry->ifa_addr); !text.empty()) addresses.insert(std::move(text));
+  }
+  return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
 }  // namespace lockstep

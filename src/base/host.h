@@ -1,7 +1,8 @@
-// The machine that this process runs on: its name, for people, and its running kernel, for comparisons.
+// The machine that this process runs on: its name, for people; its running kernel, for comparisons; its addresses.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/base/status.h"
 
@@ -13,5 +14,9 @@ std::string host_name();
 // Equal for all processes of a machine until it boots again; empty where the system has no such number. An error, for
 // lack of descriptors, is never remembered: it must not make a process look as if it ran on another machine.
 Result<std::string> boot_id();
+
+// The IP addresses (as numbers) from which this machine may connect to others: all except those of the loopback
+// interface and the link-local ones of IPv6.
+Result<std::vector<std::string>> addresses_of_machine();
 
 }  // namespace lockstep

@@ -12,18 +12,20 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
 // What a backend gets to join one group.
 struct BackendRequest {
-  std::shared_ptr<comm::Store> store;                            // its keys are for this backend and group alone
-  std::string name;                                              // in errors
-  int rank = 0;                                                  // in the group
-  std::vector<int> global_ranks;                                 // by group rank
-  std::chrono::milliseconds timeout;                             // for joining, and for operations without their own
-  int local_rank = 0;                                            // of this process on its machine
+  std::shared_ptr<comm::Store> store;  // its keys are for this backend and group alone
+  std::string name;                    // in errors
+  int rank = 0;                        // in the group
+  std::vector<int> global_ranks;       // by group rank
+  std::vector<comm::Member> members;   // the records of the ranks, by group rank; empty: not known
+  std::chrono::milliseconds timeout;   // for joining, and for operations without their own
+  int local_rank = 0;                  // of this process on its machine
   c10::intrusive_ptr<c10d::Backend::Options> options = nullptr;  // of this backend, from the caller; may be null
 
   int group_size() const { return static_cast<int>(global_ranks.size()); }

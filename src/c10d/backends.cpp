@@ -161,6 +161,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
     options.name = request.name;
     options.timeout = request.timeout;
     options.global_ranks = request.global_ranks;
+    options.members = request.members;
     return ProcessGroupLockstep::create(request.store, options);
   }
   const bool mpi = name == BackendName::kMpi;

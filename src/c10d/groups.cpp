@@ -21,6 +21,17 @@ ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
   return group != nullptr ? group : world;
 }
 
+// The records of these ranks of the world, as members of a group of theirs.
+std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::vector<comm::Member>& world) {
+  std::vector<comm::Member> records;
+  for (const int rank : ranks) {
+    comm::Member& member = records.emplace_back(world[rank]);
+    member.rank = static_cast<int>(records.size()) - 1;
+    member.world_size = static_cast<int>(ranks.size());
+  }
+  return records;
+}
+
 // `members.ranks` is by group rank. `key` is unique among the groups of its members: the prefix of the group's keys.
 ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
                         const char* caller) {
@@ -32,10 +43,11 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
   std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
     members.rank = static_cast<int>(found - members.ranks.begin());
-    backends = make_backends(
-        choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name, members.rank,
-                 members.ranks, options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout,
-                 facts.place.local_rank, options.backend_options});
+    backends =
+        make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
+                               members.rank, members.ranks, records_of(members.ranks, *facts.members),
+                               options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout,
+                               facts.place.local_rank, options.backend_options});
   }
   ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));

@@ -7,12 +7,10 @@
 #include <optional>
 
 #include "c10d/world.h"
-#include "engine/core/membership.h"
 #include "launch/first_failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/launch/world.h"
-#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 namespace {
@@ -89,91 +87,40 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
   return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
-// Every rank writes its machine to the store before the first group is made, for ranks that do not know their local
-// rank.
-class Places {
- public:
-  explicit Places(const comm::Rendezvous& met)
-      : store_("places", met.store), rank_(met.rank), world_size_(met.world_size) {
-    const auto machine = comm::machine_of_this_process();
-    check(machine.status());
-    machine_ = machine.value();
-    check(store_.set(std::to_string(rank_), machine_));
+// The same for a rank whose environment does not say it: from the records of all ranks.
+launch::World world_among(const std::vector<comm::Member>& members, int rank) {
+  std::vector<std::string> nodes;
+  launch::World world;
+  world.local_rank = world.local_world_size = 0;
+  for (const comm::Member& member : members) {
+    if (std::find(nodes.begin(), nodes.end(), member.machine) == nodes.end()) nodes.push_back(member.machine);
+    if (member.machine != members[rank].machine) continue;
+    ++world.local_world_size;
+    if (member.rank < rank) ++world.local_rank;
   }
-
-  // The number of lower ranks on this machine. Blocks until all lower ranks have written theirs.
-  int local_rank(Deadline deadline) {
-    const std::vector<std::string> machines = of_first(rank_, deadline);
-    return static_cast<int>(std::count(machines.begin(), machines.end(), machine_));
-  }
-
-  // This rank's place among all ranks. Blocks until all have written theirs.
-  launch::World world(Deadline deadline) {
-    const std::vector<std::string> machines = of_first(world_size_, deadline);
-    std::vector<std::string> distinct;
-    for (const std::string& machine : machines) {
-      if (std::find(distinct.begin(), distinct.end(), machine) == distinct.end()) distinct.push_back(machine);
-    }
-    launch::World world;
-    world.rank = rank_;
-    world.world_size = world_size_;
-    world.local_rank = static_cast<int>(std::count(machines.begin(), machines.begin() + rank_, machine_));
-    world.local_world_size = static_cast<int>(std::count(machines.begin(), machines.end(), machine_));
-    world.node_rank = static_cast<int>(std::find(distinct.begin(), distinct.end(), machine_) - distinct.begin());
-    world.num_nodes = static_cast<int>(distinct.size());
-    world.source = "process group";
-    world.local_rank_known = true;
-    return world;
-  }
-
-  // This rank reads no more. The last rank to say so clears the store.
-  void done() {
-    const auto ranks = store_.add("done", 1);
-    check(ranks.status());
-    if (ranks.value() < world_size_) return;
-    for (int rank = 0; rank < world_size_; ++rank) static_cast<void>(store_.delete_key(std::to_string(rank)));
-    static_cast<void>(store_.delete_key("done"));
-  }
-
- private:
-  std::vector<std::string> of_first(int ranks, Deadline deadline) {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < ranks; ++rank) keys.push_back(std::to_string(rank));
-    if (keys.empty()) return {};
-    auto machines = store_.multi_get(keys, deadline);
-    check(machines.status());
-    return std::move(machines).value();
-  }
-
-  static void check(const Status& status) {
-    if (!status.ok()) throw_status(status, "init_process_group, finding the ranks of this machine");
-  }
-
-  comm::PrefixStore store_;
-  int rank_;
-  int world_size_;
-  std::string machine_;
-};
+  world.rank = rank;
+  world.world_size = static_cast<int>(members.size());
+  world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), members[rank].machine) - nodes.begin());
+  world.num_nodes = static_cast<int>(nodes.size());
+  world.source = "process group";
+  world.local_rank_known = true;
+  return world;
+}
 
 // Everything after the rendezvous.
 void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
                 std::optional<launch::World> place) {
-  Places places(met);
-  const Deadline deadline = Deadline::after(options.timeout);
   if (!place) place = world_in_environment(met.rank, met.world_size);
-  const int local_rank = place ? place->local_rank : places.local_rank(deadline);
-
+  if (!place) place = world_among(met.members, met.rank);
   World::Members members{met.rank, std::vector<int>(met.world_size),
                          options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store,  members.name,           met.rank, members.ranks, options.timeout,
-                               local_rank, options.backend_options};
+  const BackendRequest request{met.store,   members.name,    met.rank,          members.ranks,
+                               met.members, options.timeout, place->local_rank, options.backend_options};
   const auto made = make_backends(backends, request);
-  // After the backends: all ranks are there now, and the backends name those that are missing.
-  if (!place) place = places.world(deadline);
-  places.done();
-  World::Facts facts{met.store, met.rank, met.world_size, *place, options.timeout, backends};
-  facts.device = choose_device(backends, local_rank);
+  World::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
+  facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
+  facts.device = choose_device(backends, place->local_rank);
   World::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 

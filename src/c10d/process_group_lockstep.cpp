@@ -38,6 +38,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.timeout = options.timeout;
   communicator_options.arena = process_arena();
   communicator_options.world_ranks = options.global_ranks;
+  communicator_options.members = options.members;
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");

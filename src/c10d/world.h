@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -23,7 +24,8 @@ class World {
     std::shared_ptr<comm::Store> store;
     int rank = 0;
     int world_size = 1;
-    launch::World place = {};  // this rank among all ranks and on its machine
+    launch::World place = {};                                       // this rank among all ranks and on its machine
+    std::shared_ptr<const std::vector<comm::Member>> members = {};  // the records of all ranks
     std::chrono::milliseconds timeout{0};
     BackendChoice backends = {};
     c10::Device device{c10::kCPU};  // that this rank computes on

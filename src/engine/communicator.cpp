@@ -7,6 +7,7 @@
 #include "engine/hierarchical/hierarchical_group.h"
 #include "engine/local/local_group.h"
 #include "store/membership/delete_by_last_rank.h"
+#include "store/membership/exchange_members.h"
 
 namespace lockstep::comm {
 namespace {
@@ -44,14 +45,6 @@ Result<Transfer> make_transfer(const Receive& args, int world) {
   return transfer;
 }
 
-// What this rank needs before it can join.
-Result<Member> prepare(CommunicatorOptions& options) {
-  if (!options.arena) {
-    LOCKSTEP_ASSIGN_OR_RETURN(options.arena, SharedArena::create());
-  }
-  return describe_this_process(options.rank, options.world_size, options.machine);
-}
-
 Status refuse_fork(const std::string& whose) {
   return {
       ErrorCode::kUnsupported,
@@ -68,10 +61,14 @@ Answer tell_others(Group& group, Answer answer) {
   return answer;
 }
 
+std::string prefix_of(const CommunicatorOptions& options) {
+  return "lockstep/" + options.name;
+}
+
 // Deletes what the group has left in the store once all ranks have joined. If the group fails to form, its keys stay.
 void clear_store(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
-  for (std::string& key : membership_keys(options.name)) keys.push_back(std::move(key));
-  delete_by_last_rank(store, fmt::format("lockstep/{}/met", options.name), options.world_size, keys);
+  for (std::string& key : membership_keys(prefix_of(options))) keys.push_back(std::move(key));
+  delete_by_last_rank(store, prefix_of(options) + "/met", options.world_size, keys);
 }
 
 Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
@@ -80,13 +77,17 @@ Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store,
   return std::shared_ptr<Group>(group);
 }
 
+Result<std::vector<Member>> find_members(Store& store, const CommunicatorOptions& options) {
+  if (!options.members.empty()) return options.members;
+  return exchange_members(store, prefix_of(options), Roster(options.world_ranks),
+                          describe_this_process(options.rank, options.world_size, options.machine),
+                          Deadline::after(options.timeout));
+}
+
 // Once every rank knows all members, all ranks pick the same engine.
-Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options,
-                                    const Member& me) {
+Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
   if (options.world_size == 1) return join_locally(store, options);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<Member> members,
-      exchange_members(*store, {options.name, Roster(options.world_ranks)}, me, Deadline::after(options.timeout)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, find_members(*store, options));
   Topology topology(members);
   if (topology.machines() == 1) return join_locally(store, options);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto group, HierarchicalGroup::create(store, options, std::move(topology)));
@@ -112,6 +113,10 @@ Status check(const CommunicatorOptions& options) {
     return {ErrorCode::kInvalidArgument,
             fmt::format("group '{}': expected a rank of the world for each of {} ranks, got {}", options.name,
                         options.world_size, options.world_ranks.size())};
+  }
+  if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.world_size)) {
+    return {ErrorCode::kInvalidArgument, fmt::format("group '{}': expected the records of {} ranks, got {}",
+                                                     options.name, options.world_size, options.members.size())};
   }
   return {};
 }
@@ -142,13 +147,9 @@ std::uint64_t Operation::sequence() const {
 Result<std::unique_ptr<Communicator>> Communicator::create(const std::shared_ptr<Store>& store,
                                                            const CommunicatorOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(check(options));
-  CommunicatorOptions own = options;
-  auto me = prepare(own);
-  auto joined = me.ok() ? join(store, own, me.value()) : Result<std::shared_ptr<Group>>(me.status());
+  auto joined = join(store, options);
   if (!joined.ok()) {
-    const Status why = cannot_join(own, joined.status());
-    // Then the others do not wait for this rank.
-    if (!me.ok() && own.world_size > 1) refuse_membership(*store, own.name, why);
+    const Status why = cannot_join(options, joined.status());
     // If this rank leaves its other groups because of this error, their members learn the cause.
     GroupRegistry::of_process().tell({why, {}}, nullptr);
     return why;

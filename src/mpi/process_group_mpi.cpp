@@ -7,7 +7,8 @@
 
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
-#include "store/membership/join_group.h"
+#include "store/membership/delete_by_last_rank.h"
+#include "store/membership/exchange_members.h"
 
 namespace lockstep {
 namespace {
@@ -45,10 +46,11 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
   // MPI makes communicators without a deadline: first make sure, with one, that all members are here.
   const std::string members = "members";
-  auto met = comm::join_group(*request.store, members, comm::make_participant(request.rank, request.group_size()),
-                              Deadline::after(request.timeout));
-  if (!met.ok()) throw_status(met.status(), who + ", joining the group");
-  comm::forget_group(*request.store, members, met.value(), request.group_size());
+  const auto here = comm::exchange_members(*request.store, members, comm::Roster(request.global_ranks),
+                                           comm::describe_this_process(request.rank, request.group_size()),
+                                           Deadline::after(request.timeout));
+  if (!here.ok()) throw_status(here.status(), who + ", joining the group");
+  comm::delete_by_last_rank(*request.store, members + "/done", request.group_size(), comm::membership_keys(members));
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.group_size()), LeakInForks());
@@ -67,7 +69,8 @@ ProcessGroupMpi::~ProcessGroupMpi() {
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create_part(Membership part) const {
-  return create({std::move(part.store), std::move(part.name), part.rank, std::move(part.global_ranks), part.timeout});
+  return create(
+      {std::move(part.store), std::move(part.name), part.rank, std::move(part.global_ranks), {}, part.timeout});
 }
 
 void ProcessGroupMpi::abort() {

@@ -1,19 +1,14 @@
 #include "net/network_interface.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <set>
-#include <utility>
 
 #include "lockstep/base/fd.h"
 
@@ -36,20 +31,6 @@ Result<InterfaceList> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (getifaddrs(&raw) != 0) return Status::from_errno("getifaddrs", errno);
   return InterfaceList(raw, &freeifaddrs);
-}
-
-// The address as a number; empty if other machines cannot see it.
-std::string text_of(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* number = nullptr;
-  if (address->sa_family == AF_INET) {
-    number = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
-  } else if (address->sa_family == AF_INET6) {
-    number = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (IN6_IS_ADDR_LINKLOCAL(static_cast<const in6_addr*>(number))) return {};
-  }
-  if (number == nullptr || inet_ntop(address->sa_family, number, text.data(), text.size()) == nullptr) return {};
-  return text.data();
 }
 
 Result<NetworkInterface> find(const sockaddr* address, const std::string& text) {
@@ -81,16 +62,6 @@ Result<NetworkInterface> interface_with_address(const std::string& address) {
   const std::string plain = address.starts_with("::ffff:") ? address.substr(7) : address;
   LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(plain, AI_NUMERICHOST));
   return find(list->ai_addr, address);
-}
-
-Result<std::vector<std::string>> addresses_of_machine() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const InterfaceList list, list_interfaces());
-  std::set<std::string> addresses;
-  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    if (std::string text = text_of(entry->ifa_addr); !text.empty()) addresses.insert(std::move(text));
-  }
-  return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
 Result<NetworkInterface> interface_towards(const std::string& host) {

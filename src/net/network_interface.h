@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "lockstep/base/status.h"
 
@@ -18,9 +17,5 @@ Result<NetworkInterface> interface_with_address(const std::string& address);
 
 // The interface through which the kernel would send to this host (a name or an address). Nothing is sent.
 Result<NetworkInterface> interface_towards(const std::string& host);
-
-// The IP addresses (as numbers) from which this machine may connect to others: all except those of the loopback
-// interface and the link-local ones of IPv6.
-Result<std::vector<std::string>> addresses_of_machine();
 
 }  // namespace lockstep::comm

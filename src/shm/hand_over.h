@@ -12,27 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "arena_view.h"
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
 #include "lockstep/shm/shared_arena.h"
 #include "lockstep/store/store.h"
 #include "mapping.h"
+#include "peer.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
-
-// One rank of the group, seen from this process.
-struct Peer {
-  std::shared_ptr<ArenaView> arena;
-  std::shared_ptr<Fd> process;  // pidfd: readable once the process is gone
-  int pid = 0;                  // in the peer's own pid namespace, for messages
-
-  // Its process has ended, or has become another program (exec).
-  bool is_gone() const;
-  // How a rank that is gone ended, for messages: "died", or what else is possible. May take 0.2 s.
-  const char* how_gone() const;
-};
 
 struct HandOver {
   std::vector<Peer> peers;           // by rank
@@ -44,13 +32,14 @@ struct HandOverOptions {
   int world_size = 1;
   std::string name;
   std::size_t control_bytes = 0;
-  std::vector<int> world_ranks = {};  // the numbers of the ranks in errors; empty: as they are
-
-  int number(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
+  Roster roster = Roster();  // how errors name the ranks
 };
 
 // Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.
 Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline);
+
+// Instead of hand_over(): this rank cannot take part, and the ranks that wait for it get `why`. Best effort.
+void refuse_hand_over(Store& store, const HandOverOptions& options, const Status& why);
 
 // The key that hand_over leaves in the store when it succeeds.
 std::string hand_over_key(const std::string& group);

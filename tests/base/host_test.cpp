@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -22,6 +23,17 @@ TEST(Host, BootIdIsTheRunningKernels) {
   ASSERT_TRUE(id.ok()) << id.status().message();
   EXPECT_EQ(*id, expected);
   EXPECT_EQ(boot_id().value(), expected);
+}
+
+// Which addresses this machine has is not known here, but none is that of loopback.
+TEST(Host, AddressesAreNotThoseOfLoopback) {
+  auto addresses = addresses_of_machine();
+  ASSERT_TRUE(addresses.ok()) << addresses.status().message();
+  EXPECT_TRUE(std::is_sorted(addresses->begin(), addresses->end()));
+  for (const std::string& address : addresses.value()) {
+    EXPECT_FALSE(address.empty() || address.starts_with("127.") || address == "::1" || address.starts_with("fe80:"))
+        << address;
+  }
 }
 
 }  // namespace

@@ -246,7 +246,8 @@ TEST(CommunicatorFault, FrozenRankIsNamedWithinAStream) {
   job.expect_victim_killed(2);
 }
 
-TEST(CommunicatorFault, DeathWhileJoiningIsNoHang) {
+// With `has_members` the ranks know one another from the rendezvous.
+void die_while_joining(bool has_members, const std::string& error) {
   if (is_rank()) {
     auto met = rendezvous(RendezvousOptions()).value();
     say_ready();
@@ -255,12 +256,20 @@ TEST(CommunicatorFault, DeathWhileJoiningIsNoHang) {
     options.rank = met.rank;
     options.world_size = met.world_size;
     options.timeout = 1s;
+    if (has_members) options.members = met.members;
     const Status status = Communicator::create(met.store, options).status();
-    expect_names(status, ErrorCode::kTimeout, "group 'world': rank(s) 1 did not join");
+    expect_names(status, ErrorCode::kTimeout, error);
     (void)met.release(1s);
     return;
   }
   kill_when_ready(3, 1);
+}
+
+TEST(CommunicatorFault, DeathWhileJoiningIsNoHang) {
+  die_while_joining(false, "only 2 of 3 ranks joined");
+}
+TEST(CommunicatorFault, DeathWhileKnownMembersJoinIsNoHang) {
+  die_while_joining(true, "group 'world': rank(s) 1 did not join");
 }
 
 }  // namespace

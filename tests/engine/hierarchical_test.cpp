@@ -1,5 +1,6 @@
 // Groups that span machines, which are threads here (run_machines). random_sequences_test.cpp has their results.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <filesystem>
@@ -132,6 +133,25 @@ TEST(ListsMulti, OfDifferentLengthsBreakTheGroupOnEveryRank) {
       });
     }
   }
+}
+
+// The others know one another from a rendezvous, so nothing but the group itself can miss rank 3.
+TEST(HierarchicalGroupFault, AKnownMemberThatDoesNotComeIsNamedOnEveryMachine) {
+  auto store = std::make_shared<HashStore>();
+  std::vector<Member> members;
+  for (int rank = 0; rank < 4; ++rank) {
+    members.push_back({rank, 4, getpid(), "machine" + std::to_string(rank % 2), "node" + std::to_string(rank % 2)});
+  }
+  test::run_each(3, [&](int rank) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = 4;
+    options.timeout = std::chrono::seconds(1);
+    options.members = members;
+    const Status status = Communicator::create(store, options).status();
+    EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
+    EXPECT_NE(status.message().find("rank(s) 3 of the world did not join"), std::string::npos) << status.message();
+  });
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST(StandstillFault, AFrozenHostEndsARendezvousSoonAfterItsTimeout) {
   const auto store = host.connect().value();
   auto waiting = std::async(std::launch::async, [&] { return rendezvous(as_rank(0, 2, seconds(1)), store); });
   const auto observer = host.connect().value();
-  const std::vector<std::string> joined{"lockstep/default/0/1/count"};
+  const std::vector<std::string> joined{"lockstep/default/0/1/members_so_far"};
   ASSERT_TRUE(observer->wait(joined, Deadline::after(seconds(20))).ok());
   host.freeze();
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(waiting.get().status().code(), ErrorCode::kTimeout); }), 30);

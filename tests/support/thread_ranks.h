@@ -13,6 +13,7 @@
 
 #include "lockstep/engine/communicator.h"
 #include "lockstep/store/hash_store.h"
+#include "support/run_each.h"
 
 namespace lockstep::test {
 
@@ -30,14 +31,6 @@ inline std::unique_ptr<comm::Communicator> join(const std::shared_ptr<comm::Stor
   auto communicator = comm::Communicator::create(store, options);
   EXPECT_TRUE(communicator.ok()) << communicator.status().message();
   return communicator.ok() ? std::move(communicator).value() : nullptr;
-}
-
-// fn(0) to fn(count - 1), each on a thread of its own.
-inline void run_each(int count, const std::function<void(int)>& fn) {
-  std::vector<std::thread> threads;
-  threads.reserve(count);
-  for (int i = 0; i < count; ++i) threads.emplace_back([&fn, i] { fn(i); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 inline void run_threads(int world, const std::function<void(comm::Communicator&)>& fn,

@@ -66,6 +66,8 @@ struct ProcessGroupLockstepOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Of the members, by group rank; empty: the same numbers. Used in split() and in errors.
   std::vector<int> global_ranks;
+  // The records of the ranks, by group rank, as in comm::CommunicatorOptions; empty: the ranks exchange them.
+  std::vector<comm::Member> members = {};
   std::string profiled_as = kProfiledAs;  // operations appear in LibTorch's profiles as "lockstep:all_reduce"
   static constexpr const char* kProfiledAs = "lockstep";
 };

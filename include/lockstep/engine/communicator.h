@@ -34,6 +34,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/reduce/types.h"
 #include "lockstep/shm/shared_arena.h"
+#include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::comm {
@@ -178,6 +179,9 @@ struct CommunicatorOptions {
   std::string machine = {};
   // By rank of this group: the number in the world, which errors use. Empty: the numbers are the same.
   std::vector<int> world_ranks = {};
+  // The records of all ranks, by rank of this group, where they are known already (Rendezvous::members): then `machine`
+  // is not used. Empty: the ranks exchange them now. All ranks of a group give them, or none.
+  std::vector<Member> members = {};
 };
 
 class Group;

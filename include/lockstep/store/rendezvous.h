@@ -1,16 +1,18 @@
 // How ranks find one another and make sure that they are one complete group, before any of them goes on.
 //
-// Every rank connects to a store, writes its record (rank, world size, host, process id) and waits for all others. So
-// each rank gets the same result: a complete group, or an error. The error names the rank that joined twice, the world
+// Every rank connects to a store, writes its record (member.h) and waits for those of all others. So each rank gets the
+// same result: a complete group, or an error. The error names the rank that joined twice, the world
 // sizes that differ, or the ranks that have joined and those that are missing at the deadline.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
+#include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::comm {
@@ -49,9 +51,10 @@ class RendezvousSession;
 
 // The result of a rendezvous. Movable, cheap to copy; the copies share one session.
 struct Rendezvous {
-  std::shared_ptr<Store> store;  // under a prefix of this group and generation
+  std::shared_ptr<Store> store;  // under a prefix of this group, attempt and rendezvous alone
   int rank = 0;
   int world_size = 1;
+  std::vector<Member> members;                 // the records of all ranks, by rank
   std::shared_ptr<RendezvousSession> session;  // owns the connection and, on the hosting rank, the server
 
   // Leaves the group: tells the store, and closes this rank's connection if rendezvous made it. Later use of a TCP

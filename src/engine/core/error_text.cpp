@@ -1,7 +1,6 @@
 #include "error_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <map>
 #include <string_view>
@@ -52,17 +51,25 @@ std::string describe(const Transfer& transfer, const GroupNames& names) {
                      names.group);
 }
 
-std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank, const std::string& stopped) {
+std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank,
+                             const std::vector<std::string>& still) {
   return fmt::format("{} of {} timed out: no matching {} came{}", describe(transfer, names), names.ranks.name(rank),
-                     transfer.is_send ? "recv" : "send", stopped);
+                     transfer.is_send ? "recv" : "send", stand_still(still, names.ranks));
 }
 
-std::string list_of(const std::vector<std::string>& ranks, const Roster& roster) {
-  return fmt::format("rank(s) {}{}", fmt::join(ranks, ", "), roster.suffix());
+std::string describe_timeout(const std::string& collective, const std::string& on, const HeldUpBy& ranks,
+                             const Roster& roster) {
+  std::string why = stand_still(ranks.still, roster);
+  if (!ranks.absent.empty()) {
+    why = fmt::format("{} never called it{}", roster.list(ranks.absent), why);
+  } else {
+    why = fmt::format("every rank called it{}", why.empty() ? ", but " + ranks.inside : why);
+  }
+  return fmt::format("{} timed out on {}: {}", collective, on, why);
 }
 
 std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster) {
-  return ranks.empty() ? std::string() : fmt::format("; {} stand still", list_of(ranks, roster));
+  return ranks.empty() ? std::string() : fmt::format("; {} stand still", roster.list(ranks));
 }
 
 Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::vector<std::string>& calls) {
@@ -72,7 +79,7 @@ Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::
   }
   std::string text;
   for (const auto& [call, ranks] : ranks_by_call) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", list_of(ranks, names.ranks), call);
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", names.ranks.list(ranks), call);
   }
   return {ErrorCode::kMismatch,
           fmt::format("the ranks of group '{}' disagree in collective #{}: {}. Every rank must make the "

@@ -9,7 +9,7 @@
 #include "lockstep/base/status.h"
 #include "operation.h"
 #include "request.h"
-#include "roster.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 
@@ -39,12 +39,20 @@ std::string describe(Kind kind, std::uint64_t sequence, const std::string& group
 // "send to rank 1 with tag 2 in group 'world'".
 std::string describe(const Transfer& transfer, const GroupNames& names);
 
-// "send to rank 1 with tag 2 in group 'world' of rank 0 timed out: no matching recv came". `stopped` is that of
-// stand_still().
-std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank, const std::string& stopped);
+// "send to rank 1 with tag 2 in group 'world' of rank 0 timed out: no matching recv came". `still`: ranks that stand
+// still, in words.
+std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank,
+                             const std::vector<std::string>& still);
 
-// "rank(s) 1 (stopped by a signal), 2 of the world": ranks that are in words already.
-std::string list_of(const std::vector<std::string>& ranks, const Roster& roster);
+// Which ranks hold up a collective, in words: "1 (last call barrier #2, stopped by a signal)".
+struct HeldUpBy {
+  std::vector<std::string> absent;  // have not called it
+  std::vector<std::string> still;   // have called it, as far as is known, and stand still
+  std::string inside;               // if there are none of these: what is known of those that have called it
+};
+// "barrier #3 of group 'world' timed out on rank 0: rank(s) 1 (...) never called it". `on` is the rank that gives up.
+std::string describe_timeout(const std::string& collective, const std::string& on, const HeldUpBy& ranks,
+                             const Roster& roster);
 
 // "; rank(s) 1 (stopped by a signal) stand still", or nothing if there are none.
 std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster);

@@ -4,16 +4,30 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::string_view kThen = ". After that ";
+constexpr std::string_view kCut = "...";
 
 }  // namespace
 
 std::string caused(const std::string& cause, const std::string& what) {
-  if (cause.empty() || what.starts_with(cause)) return what;
+  std::string_view known = cause;
+  if (known.ends_with(kCut)) known.remove_suffix(kCut.size());
+  if (known.empty() || what.starts_with(known)) return what;
   return cause + std::string(kThen) + what;
 }
 
 std::string first_cause(std::string_view message) {
   return std::string(message.substr(0, message.find(kThen)));
+}
+
+std::string shortened(std::string_view message, std::size_t bytes) {
+  if (message.size() <= bytes) return std::string(message);
+  std::size_t end = message.rfind(' ', bytes - kCut.size());
+  if (end == std::string_view::npos) end = bytes - kCut.size();
+  // A part of the words between a cause and what follows it would stay at the end.
+  for (std::size_t then = message.find(kThen); then < end; then = message.find(kThen, then + 1)) {
+    if (end <= then + kThen.size()) end = then;
+  }
+  return std::string(message.substr(0, end)) + std::string(kCut);
 }
 
 }  // namespace lockstep::comm

@@ -19,9 +19,13 @@ struct Failure {
   std::vector<const Fd*> dead;  // pidfds of the processes whose death broke it
 };
 
-// The text of a failure (`what`) that follows from an earlier one. `cause` may be empty, and `what` may begin with it.
+// The text of a failure (`what`) that follows from an earlier one. `cause` may be empty or shortened, and `what` may
+// begin with it.
 std::string caused(const std::string& cause, const std::string& what);
 // The first cause that such a text begins with.
 std::string first_cause(std::string_view message);
+// Shortens such a text to at most `bytes`: "..." stands for the rest. No word is cut, so that the first cause can still
+// be told from what follows, however often the text is passed on.
+std::string shortened(std::string_view message, std::size_t bytes);
 
 }  // namespace lockstep::comm

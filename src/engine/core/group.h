@@ -16,7 +16,7 @@
 #include "lockstep/engine/communicator.h"
 #include "operation.h"
 #include "request.h"
-#include "roster.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 
@@ -100,7 +100,7 @@ class Group {
   const int world_size_;
   const std::string name_;
   const Roster roster_;
-  const std::shared_ptr<SharedArena> arena_;
+  std::shared_ptr<SharedArena> arena_;  // null until the first local group of a hierarchical one has made it
   const std::chrono::nanoseconds timeout_;
 
  private:

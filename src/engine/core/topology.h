@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "membership.h"
-#include "roster.h"
+#include "lockstep/store/member.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/core/request.h"
-#include "engine/core/roster.h"
 #include "engine/local/control.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 

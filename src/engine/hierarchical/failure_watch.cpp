@@ -216,7 +216,7 @@ std::string HierarchicalGroup::why_still(int rank) const {
   return known.empty() && silent ? "did not answer" : known;
 }
 
-std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) const {
+std::vector<std::string> HierarchicalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || std::find(named.begin(), named.end(), rank) != named.end()) continue;
@@ -225,7 +225,7 @@ std::string HierarchicalGroup::who_stands_still(const std::vector<int>& named) c
       ranks.push_back(fmt::format("{} (on {}, {})", roster_.number(rank), topology_.member(rank).host, why));
     }
   }
-  return stand_still(ranks, roster_);
+  return ranks;
 }
 
 // Finds out whether another rank of this machine has broken the group.
@@ -315,23 +315,16 @@ Status HierarchicalGroup::timed_out(const Transfer* transfer) {
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_ || sequence_of(call_of(rank)) >= operation.sequence) continue;
     missing.push_back(rank);
-    const std::string stopped = why_still(rank);
+    const std::string still = why_still(rank);
     texts.push_back(fmt::format("{} (on {}, {}{}{})", roster_.number(rank), topology_.member(rank).host,
-                                last_call(rank), stopped.empty() ? "" : ", ", stopped));
+                                last_call(rank), still.empty() ? "" : ", ", still));
     if (cause.empty()) cause = known_cause(rank);
   }
-  std::string why = who_stands_still(missing);
   const std::vector<int> silent = awaited(nullptr);
-  if (!missing.empty()) {
-    why = fmt::format("{} never called it, or cannot be reached{}", list_of(texts, roster_), why);
-  } else if (!why.empty()) {
-    why = "every rank called it" + why;
-  } else {
-    why = fmt::format("every rank called it, but {} stopped inside it (frozen, or cut off from {})",
-                      silent.empty() ? "somebody" : ranks_with_hosts(topology_, roster_, silent), me());
-  }
-  return break_group(ErrorCode::kTimeout,
-                     caused(cause, fmt::format("{} timed out on {}: {}", describe(operation), me(), why)));
+  const HeldUpBy ranks{std::move(texts), who_stands_still(missing),
+                       fmt::format("{} stopped inside it (frozen, or cut off from {})",
+                                   silent.empty() ? "somebody" : ranks_with_hosts(topology_, roster_, silent), me())};
+  return break_group(ErrorCode::kTimeout, caused(cause, describe_timeout(describe(operation), me(), ranks, roster_)));
 }
 
 Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason) {
@@ -342,7 +335,7 @@ Status HierarchicalGroup::break_group(ErrorCode code, const std::string& reason)
   const Status local = before_->health();
   break_status_ = local;
   tell_neighbours(ActiveMessageHeader::Type::kAbort, static_cast<std::int64_t>(local.code()),
-                  local.message().substr(0, kTextBytes));
+                  shortened(local.message(), kTextBytes));
   transport_->close(/*gently=*/true, DrainTimeout(kTellFor).remaining());
   for (Active& active : active_) {
     if (active.local != nullptr)

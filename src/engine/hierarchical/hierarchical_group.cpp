@@ -222,16 +222,7 @@ void HierarchicalGroup::plan(HierarchicalOperation& operation) {
     operation.mean = std::make_unique<IntegerMean>(operation.request, operation.table);
   }
   const Request& request = operation.mean ? operation.mean->request() : operation.request;
-  const StepPlan plan{*context_, request, operation.table};
-  std::vector<std::unique_ptr<Step>> steps;
-  switch (request.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-    case Kind::kBroadcast: steps = plan_reductions(plan); break;
-    case Kind::kAllGather: steps = plan_all_gather(plan); break;
-    case Kind::kReduceScatter: steps = plan_reduce_scatter(plan); break;
-    default: steps = plan_direct(plan); break;
-  }
+  auto steps = plan_steps({*context_, request, operation.table});
   std::move(steps.begin(), steps.end(), std::back_inserter(operation.steps));
   operation.planned = true;
 }

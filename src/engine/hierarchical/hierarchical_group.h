@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/roster.h"
 #include "engine/core/topology.h"
 #include "engine/local/local_group.h"
 #include "hierarchical_mailbox.h"
@@ -21,6 +20,7 @@
 #include "lockstep/engine/communicator.h"
 #include "net/transport.h"
 #include "step.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 
@@ -146,9 +146,9 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
   // have had time to arrive. `late`: the number of the collective that is late, or kMessages.
   bool has_asked(std::uint64_t late) LOCKSTEP_REQUIRES(mutex_);
-  // "; rank(s) ... stand still": ranks that are known to have stopped, or did not answer. Without those already
-  // `named`.
-  std::string who_stands_still(const std::vector<int>& named) const LOCKSTEP_REQUIRES(mutex_);
+  // "1 (on node7, stopped by a signal)" for each rank that is known to have stopped, or did not answer. Without those
+  // already `named`.
+  std::vector<std::string> who_stands_still(const std::vector<int>& named) const LOCKSTEP_REQUIRES(mutex_);
   bool local_operation_is_stuck() LOCKSTEP_REQUIRES(mutex_);
   Status timed_out(const Transfer* transfer) LOCKSTEP_REQUIRES(mutex_);
   // The first reason stays. Afterwards no operation of this rank is under way.

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::size_t kTokenBytes = 16;
 const std::string kRefusal = "refused ";
+constexpr auto kAddressGrace = std::chrono::seconds(2);
 constexpr const char* kBefore = "before";  // the local groups
 constexpr const char* kAfter = "after";
 
@@ -57,6 +58,12 @@ Admitted admitted_to(const Topology& topology, int rank) {
   }
   admitted.addresses.assign(all.begin(), all.end());
   return admitted;
+}
+
+// Why a rank has no address, if this was published in its place.
+Status refusal_in(const Bytes& published) {
+  if (!published.starts_with(kRefusal)) return {};
+  return status_from(std::string_view(published).substr(kRefusal.size()));
 }
 
 Result<std::string> random_token() {
@@ -110,6 +117,7 @@ std::vector<std::string> HierarchicalGroup::meeting_keys() const {
 
 Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(before_, open_local(store, kBefore, deadline));
+  arena_ = before_->memory().shared_arena();
   LOCKSTEP_ASSIGN_OR_RETURN(after_, open_local(store, kAfter, deadline));
   LOCKSTEP_RETURN_IF_ERROR(share_boards(deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(transport_,
@@ -147,12 +155,12 @@ Status HierarchicalGroup::exchange_addresses(const std::shared_ptr<Store>& store
   std::vector<std::string> keys;
   keys.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) keys.push_back(address_key(rank));
-  auto all = store->multi_get(keys, deadline);
+  // A little longer than the ranks of another machine wait for one another, because they know who is missing there.
+  auto all = store->multi_get(keys, Deadline::after(deadline.remaining() + kAddressGrace));
   if (all.status().code() == ErrorCode::kTimeout) return who_did_not_publish(*store, all.status());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> published, std::move(all));
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (published[rank].starts_with(kRefusal))
-      return status_from(std::string_view(published[rank]).substr(kRefusal.size())).with_context(roster_.name(rank));
+    LOCKSTEP_RETURN_IF_ERROR(refusal_in(published[rank]).with_context(roster_.name(rank)));
     if (published[rank].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", roster_.name(rank))};
     }
@@ -167,7 +175,14 @@ Status HierarchicalGroup::who_did_not_publish(Store& store, const Status& why) c
   std::vector<int> silent;
   for (int rank = 0; rank < world_size(); ++rank) {
     const std::array<std::string, 1> key{address_key(rank)};
-    if (auto there = store.check(key); there.ok() && !there.value()) silent.push_back(rank);
+    const auto there = store.check(key);
+    if (!there.ok()) return why;
+    if (!there.value()) {
+      silent.push_back(rank);
+      continue;
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes published, store.get(key[0], Deadline::after(kAddressGrace)));
+    LOCKSTEP_RETURN_IF_ERROR(refusal_in(published).with_context(roster_.name(rank)));
   }
   if (silent.empty()) return why;
   return {why.code(), fmt::format("{} did not say where to reach them", ranks_with_hosts(topology_, roster_, silent))};

@@ -67,6 +67,17 @@ void StepMessages::awaited(std::vector<int>& ranks) const {
   }
 }
 
+std::vector<std::unique_ptr<Step>> plan_steps(const StepPlan& plan) {
+  switch (plan.request.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce:
+    case Kind::kBroadcast: return plan_reductions(plan);
+    case Kind::kAllGather: return plan_all_gather(plan);
+    case Kind::kReduceScatter: return plan_reduce_scatter(plan);
+    default: return plan_direct(plan);
+  }
+}
+
 std::byte* MeetingStep::of_machine(int machine) {
   std::size_t before = 0;
   for (int other = 0; other < machine; ++other) before += context_.topology.size(other);

@@ -10,10 +10,10 @@
 
 #include "call.h"
 #include "engine/core/request.h"
-#include "engine/core/roster.h"
 #include "engine/core/topology.h"
 #include "engine/local/collective.h"
 #include "net/transport.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 
@@ -115,12 +115,14 @@ class MeetingStep final : public Step {
   bool started_ = false;
 };
 
-// The steps of an operation after its meeting. `table`: sizes by pair of ranks, if they differ between ranks.
+// The steps of an operation after its meeting: plan_steps() chooses between the functions below it. `table`: sizes by
+// pair of ranks, if they differ between ranks.
 struct StepPlan {
   const StepContext& context;
   const Request& request;
   std::span<const SizeEntry> table;
 };
+std::vector<std::unique_ptr<Step>> plan_steps(const StepPlan& plan);
 std::vector<std::unique_ptr<Step>> plan_reductions(const StepPlan& plan);  // all_reduce, reduce, broadcast
 std::vector<std::unique_ptr<Step>> plan_all_gather(const StepPlan& plan);
 std::vector<std::unique_ptr<Step>> plan_reduce_scatter(const StepPlan& plan);

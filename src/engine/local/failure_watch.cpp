@@ -101,14 +101,14 @@ std::vector<int> LocalGroup::never_called(std::uint64_t sequence) const {
   return ranks;
 }
 
-std::string LocalGroup::list_with_calls(const std::vector<int>& ranks) const {
+std::vector<std::string> LocalGroup::with_calls(const std::vector<int>& ranks) const {
   std::vector<std::string> texts;
   for (const int rank : ranks) {
     const std::string condition = condition_of(*memory_.peer(rank).process);
     texts.push_back(fmt::format("{} ({}{}{})", memory_.roster().number(rank), last_call(rank),
                                 condition.empty() ? "" : ", ", condition));
   }
-  return list_of(texts, memory_.roster());
+  return texts;
 }
 
 // The known cause of the first of these ranks that has one.
@@ -119,45 +119,38 @@ std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
   return {};
 }
 
-// "; rank(s) 1 (stopped by a signal) stand still", without the ranks that the error has `named` already.
-std::string LocalGroup::who_stands_still(const std::vector<int>& named) const {
+// "1 (stopped by a signal)" for each rank that stands still, without the ranks that the error has `named` already.
+std::vector<std::string> LocalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> frozen;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     if (rank == memory_.rank() || std::find(named.begin(), named.end(), rank) != named.end()) continue;
     const std::string condition = condition_of(*memory_.peer(rank).process);
     if (!condition.empty()) frozen.push_back(fmt::format("{} ({})", memory_.roster().number(rank), condition));
   }
-  return stand_still(frozen, roster_);
+  return frozen;
 }
 
 // The ranks that hold up `collective`: those that neither sleep nor are finished with it.
 std::string LocalGroup::who_is_busy(const Collective& collective) const {
-  std::vector<std::string> busy;
+  std::vector<int> busy;
   for (int rank = 0; rank < memory_.world(); ++rank) {
     const RankState& state = memory_.state(rank);
     if (rank == memory_.rank() || state.completed.load(std::memory_order_acquire) >= collective.sequence()) continue;
     const bool posted =
         memory_.post(rank, collective.sequence()).state.load(std::memory_order_acquire) / 2 >= collective.sequence();
     const bool asleep = state.waiting.load(std::memory_order_relaxed) != kNotWaiting;
-    if (!posted || (collective.wants_stream() ? behind_in_stream(rank) : !asleep))
-      busy.push_back(std::to_string(memory_.roster().number(rank)));
+    if (!posted || (collective.wants_stream() ? behind_in_stream(rank) : !asleep)) busy.push_back(rank);
   }
-  return busy.empty() ? "somebody" : list_of(busy, memory_.roster());
+  return busy.empty() ? "somebody" : roster_.list(busy);
 }
 
 Status LocalGroup::time_out(const Collective& collective, std::chrono::steady_clock::duration idle) {
   const std::vector<int> missing = never_called(collective.sequence());
-  std::string why = who_stands_still(missing);
-  if (!missing.empty()) {
-    why = fmt::format("{} never called it before the timeout ran out{}", list_with_calls(missing), why);
-  } else if (!why.empty()) {
-    why = "every rank called it" + why;
-  } else {
-    why = fmt::format("every rank called it, but {} made no progress inside it for {:.1f} s", who_is_busy(collective),
-                      std::chrono::duration<double>(idle).count());
-  }
+  const HeldUpBy ranks{with_calls(missing), who_stands_still(missing),
+                       fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(collective),
+                                   std::chrono::duration<double>(idle).count())};
   waiting_.abort(ErrorCode::kTimeout,
-                 caused(cause_among(missing), fmt::format("{} timed out on {}: {}", describe(collective), me(), why)));
+                 caused(cause_among(missing), describe_timeout(describe(collective), me(), ranks, roster_)));
   return waiting_.abort_status();
 }
 
@@ -216,10 +209,11 @@ Status LocalGroup::check_admission(bool expired) {
   if (!expired) return {};
   const std::vector<int> missing = never_called(next - kRing);
   const std::string why =
-      missing.empty() ? std::string() : ": " + list_with_calls(missing) + " never called the oldest";
-  waiting_.abort(ErrorCode::kTimeout, caused(cause_among(missing),
-                                             fmt::format("{} timed out with {} operations under way in group '{}'{}{}",
-                                                         me(), kRing, memory_.name(), why, who_stands_still(missing))));
+      missing.empty() ? std::string() : ": " + roster_.list(with_calls(missing)) + " never called the oldest";
+  waiting_.abort(ErrorCode::kTimeout,
+                 caused(cause_among(missing),
+                        fmt::format("{} timed out with {} operations under way in group '{}'{}{}", me(), kRing,
+                                    memory_.name(), why, stand_still(who_stands_still(missing), roster_))));
   return waiting_.abort_status();
 }
 

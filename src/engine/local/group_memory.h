@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "control.h"
-#include "engine/core/roster.h"
 #include "shm/hand_over.h"
+#include "store/membership/roster.h"
 
 namespace lockstep::comm {
 

@@ -44,14 +44,24 @@ LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
 
 Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const CommunicatorOptions& options,
                                                        Deadline deadline) {
-  HandOverOptions own;
-  own.rank = options.rank;
-  own.world_size = options.world_size;
-  own.name = options.name;
-  own.world_ranks = options.world_ranks;
-  own.control_bytes = ControlLayout(options.world_size).total();
-  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(store, *options.arena, own, deadline));
-  return std::shared_ptr<LocalGroup>(new LocalGroup(options, std::move(parts)), LeakInForks());
+  HandOverOptions hand;
+  hand.rank = options.rank;
+  hand.world_size = options.world_size;
+  hand.name = options.name;
+  hand.roster = Roster(options.world_ranks);
+  hand.control_bytes = ControlLayout(options.world_size).total();
+  CommunicatorOptions own = options;
+  if (own.arena == nullptr) {
+    auto made = SharedArena::create();
+    if (!made.ok()) {
+      const Status why = made.status().with_context(hand.roster.name(options.rank));
+      refuse_hand_over(store, hand, why);
+      return why;
+    }
+    own.arena = std::move(made).value();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(store, *own.arena, hand, deadline));
+  return std::shared_ptr<LocalGroup>(new LocalGroup(own, std::move(parts)), LeakInForks());
 }
 
 bool LocalGroup::admitted() {

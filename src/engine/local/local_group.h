@@ -102,9 +102,9 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Status time_out(const Collective& collective, std::chrono::steady_clock::duration idle);
   // What the error of a timeout says of the ranks.
   std::vector<int> never_called(std::uint64_t sequence) const;
-  std::string list_with_calls(const std::vector<int>& ranks) const;
+  std::vector<std::string> with_calls(const std::vector<int>& ranks) const;
   std::string cause_among(const std::vector<int>& ranks) const;
-  std::string who_stands_still(const std::vector<int>& named) const;
+  std::vector<std::string> who_stands_still(const std::vector<int>& named) const;
   std::string who_is_busy(const Collective& collective) const;
   bool behind_in_stream(int rank) const;
   std::string describe(const Collective& collective) const;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/fault_point.h"
+#include "engine/core/failure.h"
 
 namespace lockstep::comm {
 namespace {
@@ -27,6 +28,12 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::c
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+template <std::size_t N>
+void put(const std::string& message, char (&to)[N]) {
+  const std::string text = shortened(message, N - 1);
+  std::memcpy(to, text.c_str(), text.size() + 1);
 }
 
 int cores() {
@@ -82,9 +89,7 @@ void Waiting::abort(ErrorCode code, const std::string& message) const {
     if (aborted()) return;
     AbortReason& mine = memory_.abort_reason(memory_.rank());
     mine.code = static_cast<std::uint32_t>(code);
-    const std::size_t length = std::min(message.size(), sizeof(mine.message) - 1);
-    std::memcpy(mine.message, message.data(), length);
-    mine.message[length] = 0;
+    put(message, mine.message);
     LOCKSTEP_FAULT_POINT("abort: written");
     std::uint32_t none = 0;
     memory_.header().aborted_by.compare_exchange_strong(none, static_cast<std::uint32_t>(memory_.rank() + 1),
@@ -107,9 +112,7 @@ void Waiting::note(const std::string& cause) const {
   MutexLock lock(abort_mutex_);
   KnownCause& mine = memory_.known_cause(memory_.rank());
   if (mine.is_set.load(std::memory_order_relaxed) != 0) return;
-  const std::size_t length = std::min(cause.size(), sizeof(mine.cause) - 1);
-  std::memcpy(mine.cause, cause.data(), length);
-  mine.cause[length] = 0;
+  put(cause, mine.cause);
   LOCKSTEP_FAULT_POINT("cause: noted");
   mine.is_set.store(1, std::memory_order_seq_cst);
 }

@@ -171,8 +171,8 @@ void finish(const RendezvousOptions& options, RendezvousPlan& plan) {
   const auto& environment = options.environment;
   plan.job_key = options.job_key.empty() ? environment.get("LOCKSTEP_JOB_KEY").value_or("") : options.job_key;
   const auto inherited = environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  const auto generation = environment.get("LOCKSTEP_RESTART_COUNT").value_or(inherited);
-  plan.base = fmt::format("lockstep/{}/{}", options.group_name, generation);
+  const auto attempt = environment.get("LOCKSTEP_RESTART_COUNT").value_or(inherited);
+  plan.base = fmt::format("lockstep/{}/{}", options.group_name, attempt);
 }
 
 }  // namespace

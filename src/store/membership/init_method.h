@@ -18,7 +18,7 @@ struct RendezvousPlan {
   bool hosts = false;  // kTcp: this rank runs the store's server
   std::string path;    // kFile
   std::string job_key;
-  std::string base;  // prefix of the group and generation in the store
+  std::string base;  // prefix of the group and attempt in the store
 };
 
 // kInvalidArgument, naming every missing variable, or both sides of a contradiction.

@@ -86,7 +86,7 @@ TcpStoreOptions client_options(const RendezvousPlan& plan, Endpoint server) {
 }
 
 // Rank 0 could not listen at its address. When another rank 0 of this group serves there, go on as its client:
-// join_group then reports both. A store of an earlier generation that is about to close gets time to do so.
+// join_group then reports both. A store of an earlier attempt that is about to close gets time to do so.
 Result<SessionPtr> join_namesake(const RendezvousPlan& plan, const Status& listen_error, Deadline& patience) {
   auto client = TcpStore::connect(client_options(plan, plan.endpoint), at_most(patience, kProbeTimeout));
   if (!client.ok()) return listen_error;
@@ -127,15 +127,14 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
 }
 
 Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
-  const Participant me = make_participant(plan.rank, plan.world_size);
-  const auto prefix = join_group(*session->store(), plan.base, me, deadline);
-  if (!prefix.ok()) {
+  auto joined = join_group(*session->store(), plan.base, plan.rank, plan.world_size, deadline);
+  if (!joined.ok()) {
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
-    return prefix.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
+    return joined.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
-  session->joined(prefix.value(), plan.rank, plan.world_size);
-  auto store = std::make_shared<PrefixStore>(prefix.value() + "/store", session->store());
-  return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(session)};
+  session->joined(joined->prefix, plan.rank, plan.world_size);
+  auto store = std::make_shared<PrefixStore>(joined->prefix + "/store", session->store());
+  return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(joined->members), std::move(session)};
 }
 
 // Whether this may be the store of the world that this rank has left, about to close: the rank has joined there before.

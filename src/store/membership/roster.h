@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <numeric>
 #include <string>
@@ -27,6 +28,16 @@ class Roster {
   const char* suffix() const { return world_ranks_.empty() ? "" : " of the world"; }
   // "rank 3", or "rank 3 of the world".
   std::string name(int rank) const { return fmt::format("rank {}{}", number(rank), suffix()); }
+  // "rank(s) 1 (stopped by a signal), 2 of the world": ranks that are in words already.
+  std::string list(const std::vector<std::string>& ranks) const {
+    return fmt::format("rank(s) {}{}", fmt::join(ranks, ", "), suffix());
+  }
+  // "rank(s) 1, 2 of the world".
+  std::string list(const std::vector<int>& ranks) const {
+    std::vector<std::string> texts;
+    for (const int rank : ranks) texts.push_back(std::to_string(number(rank)));
+    return list(texts);
+  }
 
   // The roster of some of the group's ranks.
   Roster part(const std::vector<int>& ranks) const {

@@ -1,0 +1,20 @@
+// The record of one rank: what it tells the others of itself when a group is made.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::comm {
+
+struct Member {
+  int rank = 0;
+  int world_size = 1;
+  int pid = 0;
+  // Equal for ranks that can share memory: LOCKSTEP_MACHINE, or else the boot id, the network namespace (abstract Unix
+  // sockets belong to one) and the user (memory is not handed to other users).
+  std::string machine = {};
+  std::string host = {};                    // for errors
+  std::vector<std::string> addresses = {};  // where connections of this machine may come from, as numbers
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,194 @@
+#include "store/membership/exchange_members.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string_view>
+
+#include "base/host.h"
+#include "lockstep/base/environment.h"
+#include "store/membership/joined_twice.h"
+#include "store/tcp/status_text.h"
+
+namespace lockstep::comm {
+namespace {
+
+using Members = std::vector<Member>;
+
+constexpr std::size_t kListed = 32;  // ranks spelled out in a message
+constexpr auto kLastLook = std::chrono::seconds(1);
+constexpr std::string_view kRefusal = "refused ";  // stands in place of the records
+
+std::string so_far_key(const std::string& prefix) {
+  return prefix + "/members_so_far";
+}
+std::string outcome_key(const std::string& prefix) {
+  return prefix + "/members";
+}
+
+Result<std::string> machine_of_this_process() {
+  std::string machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
+  if (!machine.empty()) return machine;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string boot, boot_id());
+  struct stat network {};
+  (void)stat("/proc/self/ns/net", &network);
+  return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
+}
+
+// One line for each record, so that ranks can append to one key.
+std::string to_line(const Member& member) {
+  const auto word = [](std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c <= ' '; }, '_');
+    return text;
+  };
+  return fmt::format("{} {} {} {} {} {}\n", member.rank, member.world_size, member.pid, word(member.machine),
+                     word(member.host), fmt::join(member.addresses, " "));
+}
+
+Result<Members> parse(const std::string& lines) {
+  Members members;
+  std::istringstream input(lines);
+  for (std::string line; std::getline(input, line);) {
+    Member member;
+    std::istringstream words(line);
+    if (!(words >> member.rank >> member.world_size >> member.pid >> member.machine >> member.host)) {
+      return Status(ErrorCode::kCorrupt,
+                    fmt::format("expected 'rank world pid machine host addresses' in the store, found '{}'", line));
+    }
+    for (std::string address; words >> address;) member.addresses.push_back(address);
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+Result<Members> parse_outcome(const std::string& published) {
+  if (published.starts_with(kRefusal)) return status_from(std::string_view(published).substr(kRefusal.size()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Members members, parse(published));
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return members;
+}
+
+// A rank of another job may have any number.
+std::string name(int rank, const Roster& roster) {
+  return roster.has(rank) ? roster.name(rank) : fmt::format("rank {}", rank);
+}
+
+std::string describe(const Member& member, const Roster& roster) {
+  return fmt::format("{} (host {}, pid {})", name(member.rank, roster), member.host, member.pid);
+}
+
+// Whether these members, perhaps not all yet, can be one group.
+Status check(const Members& members, const Roster& roster) {
+  std::map<int, const Member*> by_rank;
+  const Member& first = members.front();
+  for (const Member& member : members) {
+    if (member.world_size != first.world_size) {
+      return {ErrorCode::kMismatch,
+              fmt::format("the ranks disagree about the world size: {} says {}, {} says {}. Start all with the same "
+                          "WORLD_SIZE",
+                          describe(first, roster), first.world_size, describe(member, roster), member.world_size)};
+    }
+    if (member.rank < 0 || member.rank >= member.world_size) {
+      return {ErrorCode::kMismatch, fmt::format("{} is outside the world of {}: ranks go from 0 to {}",
+                                                describe(member, roster), member.world_size, member.world_size - 1)};
+    }
+    const auto [other, is_new] = by_rank.emplace(member.rank, &member);
+    if (!is_new) {
+      return joined_twice(name(member.rank, roster), {other->second->pid, other->second->host},
+                          {member.pid, member.host});
+    }
+  }
+  return {};
+}
+
+std::string cut_list(const std::vector<std::string>& items) {
+  if (items.empty()) return "none";
+  const std::size_t listed = std::min(items.size(), kListed);
+  const std::string text = fmt::format("{}", fmt::join(items.begin(), items.begin() + listed, ", "));
+  return items.size() > kListed ? fmt::format("{} and {} more", text, items.size() - kListed) : text;
+}
+
+Status missing(const Members& members, const Roster& roster, int world_size, std::chrono::duration<double> spent) {
+  std::vector<std::string> joined(world_size);
+  for (const Member& member : members) {
+    if (member.rank >= 0 && member.rank < world_size) joined[member.rank] = describe(member, roster);
+  }
+  std::vector<std::string> absent;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const int number = roster.has(rank) ? roster.number(rank) : rank;
+    if (joined[rank].empty()) absent.push_back(std::to_string(number));
+  }
+  std::erase(joined, "");
+  return {ErrorCode::kTimeout,
+          fmt::format("only {} of {} ranks joined within {:.1f} s. Joined: {}. Missing: rank {}{}. Look for what "
+                      "stopped the missing ranks, or raise the timeout if they start late",
+                      joined.size(), world_size, spent.count(), cut_list(joined), cut_list(absent), roster.suffix())};
+}
+
+// Publishes that there will be no group, unless an outcome is there already; returns the published outcome.
+Result<Bytes> publish_refusal(Store& store, const std::string& prefix, const Status& why) {
+  return store.compare_set(outcome_key(prefix), "", std::string(kRefusal) + to_text(why));
+}
+
+// What all ranks get when this one waits no longer. The last rank may have come in the meantime.
+Result<Members> give_up(Store& store, const std::string& prefix, const Roster& roster, int world_size,
+                        std::chrono::duration<double> spent) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(so_far_key(prefix), Deadline::after(kLastLook)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome,
+                            publish_refusal(store, prefix, missing(members, roster, world_size, spent)));
+  return parse_outcome(outcome);
+}
+
+}  // namespace
+
+std::vector<std::string> membership_keys(const std::string& prefix) {
+  return {so_far_key(prefix), outcome_key(prefix)};
+}
+
+Result<Member> describe_this_process(int rank, int world_size, const std::string& machine) {
+  Member me{rank, world_size, static_cast<int>(getpid()), machine, host_name(), {}};
+  if (me.machine.empty()) {
+    auto found = machine_of_this_process();
+    if (!found.ok()) return found.status().with_context(describe(me, Roster()));
+    me.machine = std::move(found).value();
+  }
+  if (auto addresses = addresses_of_machine(); addresses.ok()) me.addresses = std::move(addresses).value();
+  return me;
+}
+
+Result<Members> exchange_members(Store& store, const std::string& prefix, const Roster& roster,
+                                 const Result<Member>& me, Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  if (!me.ok()) {
+    (void)publish_refusal(store, prefix, me.status());  // best effort
+    return me.status();
+  }
+  const int world_size = me.value().world_size;
+  LOCKSTEP_RETURN_IF_ERROR(store.append(so_far_key(prefix), to_line(me.value())));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(so_far_key(prefix), deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
+  if (const Status wrong = check(members, roster); !wrong.ok()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, prefix, wrong));
+    const auto published = parse_outcome(outcome);
+    return published.ok() ? wrong : published.status();  // the others may have formed their group already
+  }
+  if (static_cast<int>(members.size()) == world_size) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, store.compare_set(outcome_key(prefix), "", lines));
+    return parse_outcome(outcome);
+  }
+  const auto outcome = store.get(outcome_key(prefix), deadline);
+  if (outcome.ok()) return parse_outcome(outcome.value());
+  if (outcome.status().code() != ErrorCode::kTimeout) {
+    return outcome.status().with_context("while waiting for the other ranks");
+  }
+  return give_up(store, prefix, roster, world_size, Deadline::Clock::now() - start);
+}
+
+}  // namespace lockstep::comm

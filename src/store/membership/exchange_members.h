@@ -1,0 +1,31 @@
+// Who is here: every rank of a group writes its record to the store, once, and gets the records of all ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+#include "lockstep/store/member.h"
+#include "lockstep/store/store.h"
+#include "roster.h"
+
+namespace lockstep::comm {
+
+// Describes this process. `machine`, if not empty, stands in place of what the process finds out (Member::machine).
+Result<Member> describe_this_process(int rank, int world_size, const std::string& machine = {});
+
+// Collective: blocks until all ranks have written their records; returns these by rank. All ranks get the same outcome.
+// kMismatch: a rank joined twice, expects another world size or is outside the world. kTimeout: who has joined and who
+// is missing. If `me` is an error this rank cannot join, and the ranks that wait for it get the error too. Each rank
+// sends three requests, however many ranks there are.
+//
+// Keys: "<prefix>/members_so_far" is the records in the order in which they came; "<prefix>/members" is the outcome,
+// written once: all records, or why there will be no group.
+Result<std::vector<Member>> exchange_members(Store& store, const std::string& prefix, const Roster& roster,
+                                             const Result<Member>& me, Deadline deadline);
+
+// The keys that exchange_members() leaves in the store.
+std::vector<std::string> membership_keys(const std::string& prefix);
+
+}  // namespace lockstep::comm
