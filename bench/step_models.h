@@ -6,14 +6,16 @@
 namespace lockstep::bench {
 
 // {N, 1, 28, 28} to logits {N, 10}.
-class CnnImpl : public torch::nn::Module {
+class CnnImpl : public torch::nn::Cloneable<CnnImpl> {
  public:
-  CnnImpl()
-      : conv1_(register_module("conv1", torch::nn::Conv2d(1, 10, 5))),
-        conv2_(register_module("conv2", torch::nn::Conv2d(10, 20, 5))),
-        drop_(register_module("drop", torch::nn::Dropout2d())),
-        fc1_(register_module("fc1", torch::nn::Linear(320, 50))),
-        fc2_(register_module("fc2", torch::nn::Linear(50, 10))) {}
+  CnnImpl() { reset(); }
+  void reset() override {
+    conv1_ = register_module("conv1", torch::nn::Conv2d(1, 10, 5));
+    conv2_ = register_module("conv2", torch::nn::Conv2d(10, 20, 5));
+    drop_ = register_module("drop", torch::nn::Dropout2d());
+    fc1_ = register_module("fc1", torch::nn::Linear(320, 50));
+    fc2_ = register_module("fc2", torch::nn::Linear(50, 10));
+  }
 
   torch::Tensor forward(const torch::Tensor& images) {
     torch::Tensor x = torch::relu(torch::max_pool2d(conv1_->forward(images), 2));
@@ -22,21 +24,23 @@ class CnnImpl : public torch::nn::Module {
   }
 
  private:
-  torch::nn::Conv2d conv1_;
-  torch::nn::Conv2d conv2_;
-  torch::nn::Dropout2d drop_;
-  torch::nn::Linear fc1_;
-  torch::nn::Linear fc2_;
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::Conv2d conv2_{nullptr};
+  torch::nn::Dropout2d drop_{nullptr};
+  torch::nn::Linear fc1_{nullptr};
+  torch::nn::Linear fc2_{nullptr};
 };
 TORCH_MODULE(Cnn);
 
 // {N, 1, 28, 28} to logits {N, 10}; 5.8 million parameters.
-class MlpImpl : public torch::nn::Module {
+class MlpImpl : public torch::nn::Cloneable<MlpImpl> {
  public:
-  MlpImpl()
-      : fc1_(register_module("fc1", torch::nn::Linear(784, kHidden))),
-        fc2_(register_module("fc2", torch::nn::Linear(kHidden, kHidden))),
-        fc3_(register_module("fc3", torch::nn::Linear(kHidden, 10))) {}
+  MlpImpl() { reset(); }
+  void reset() override {
+    fc1_ = register_module("fc1", torch::nn::Linear(784, kHidden));
+    fc2_ = register_module("fc2", torch::nn::Linear(kHidden, kHidden));
+    fc3_ = register_module("fc3", torch::nn::Linear(kHidden, 10));
+  }
 
   torch::Tensor forward(const torch::Tensor& images) {
     const torch::Tensor x = torch::relu(fc1_->forward(images.flatten(1)));
@@ -45,9 +49,9 @@ class MlpImpl : public torch::nn::Module {
 
  private:
   static constexpr std::int64_t kHidden = 2048;
-  torch::nn::Linear fc1_;
-  torch::nn::Linear fc2_;
-  torch::nn::Linear fc3_;
+  torch::nn::Linear fc1_{nullptr};
+  torch::nn::Linear fc2_{nullptr};
+  torch::nn::Linear fc3_{nullptr};
 };
 TORCH_MODULE(Mlp);
 

@@ -1,4 +1,4 @@
-// All of Lockstep that a training program uses: process groups, collectives and objects, DDP with synchronised batch
+// All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel, synchronised batch
 // normalisation, sharded optimizers, metrics and models, data, checkpoints and spawn. Not here: image files and
 // transforms by themselves (lockstep/data/image, lockstep/data/transforms, lockstep/data/tools), the stores
 // (lockstep/store), and the engine without LibTorch (lockstep/engine).
@@ -21,9 +21,11 @@
 #include "lockstep/launch/spawn.h"                   // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
+#include "lockstep/nn/data_parallel.h"               // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"            // IWYU pragma: export
 #include "lockstep/nn/models/resnet.h"               // IWYU pragma: export
+#include "lockstep/nn/scatter.h"                     // IWYU pragma: export
 #include "lockstep/nn/sync_batch_norm.h"             // IWYU pragma: export
 #include "lockstep/nn/zero_redundancy_optimizer.h"   // IWYU pragma: export

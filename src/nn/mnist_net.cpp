@@ -3,7 +3,7 @@
 namespace lockstep::models {
 
 // In the order of the Python original, so that each weight gets the same random numbers.
-MnistNetImpl::MnistNetImpl() {
+void MnistNetImpl::reset() {
   conv1_ = register_module("conv1", torch::nn::Conv2d(1, 10, 5));
   conv2_ = register_module("conv2", torch::nn::Conv2d(10, 20, 5));
   conv2_drop_ = register_module("conv2_drop", torch::nn::Dropout2d());

@@ -38,6 +38,11 @@ void Replica::check_devices() const {
   if (options_.output_device) check("output_device", *options_.output_device);
 }
 
+std::optional<torch::Device> Replica::input_device() const {
+  if (options_.device_ids.empty()) return std::nullopt;
+  return device_of(*module_);  // with its number, which device_ids may lack
+}
+
 int Replica::world_size() const {
   return nn_detail::Backend(options_.process_group, device()).world_size();
 }

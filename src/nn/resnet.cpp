@@ -13,14 +13,14 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t ke
 
 }  // namespace
 
-BasicBlockImpl::BasicBlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride) {
-  conv1_ = register_module("conv1", convolution(in_channels, out_channels, 3, stride));
-  bn1_ = register_module("bn1", torch::nn::BatchNorm2d(out_channels));
-  conv2_ = register_module("conv2", convolution(out_channels, out_channels, 3, 1));
-  bn2_ = register_module("bn2", torch::nn::BatchNorm2d(out_channels));
-  if (stride != 1 || in_channels != out_channels) {
-    torch::nn::Conv2d shortcut = convolution(in_channels, out_channels, 1, stride);
-    downsample_ = register_module("downsample", torch::nn::Sequential(shortcut, torch::nn::BatchNorm2d(out_channels)));
+void BasicBlockImpl::reset() {
+  conv1_ = register_module("conv1", convolution(in_channels_, out_channels_, 3, stride_));
+  bn1_ = register_module("bn1", torch::nn::BatchNorm2d(out_channels_));
+  conv2_ = register_module("conv2", convolution(out_channels_, out_channels_, 3, 1));
+  bn2_ = register_module("bn2", torch::nn::BatchNorm2d(out_channels_));
+  if (stride_ != 1 || in_channels_ != out_channels_) {
+    torch::nn::Conv2d shortcut = convolution(in_channels_, out_channels_, 1, stride_);
+    downsample_ = register_module("downsample", torch::nn::Sequential(shortcut, torch::nn::BatchNorm2d(out_channels_)));
   }
 }
 
@@ -31,17 +31,17 @@ torch::Tensor BasicBlockImpl::forward(const torch::Tensor& input) {
   return output.relu_();
 }
 
-ResNetImpl::ResNetImpl(const ResNetOptions& options) {
-  conv1_ = register_module("conv1", convolution(options.in_channels, kWidths[0], 7, 2));
+void ResNetImpl::reset() {
+  conv1_ = register_module("conv1", convolution(options_.in_channels, kWidths[0], 7, 2));
   bn1_ = register_module("bn1", torch::nn::BatchNorm2d(kWidths[0]));
   std::int64_t in_channels = kWidths[0];
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     const std::int64_t stride = stage == 0 ? 1 : 2;
     stages_[stage] = register_module("layer" + std::to_string(stage + 1),
-                                     make_stage(in_channels, kWidths[stage], options.blocks[stage], stride));
+                                     make_stage(in_channels, kWidths[stage], options_.blocks[stage], stride));
     in_channels = kWidths[stage];
   }
-  fc_ = register_module("fc", torch::nn::Linear(in_channels, options.num_classes));
+  fc_ = register_module("fc", torch::nn::Linear(in_channels, options_.num_classes));
   for (const auto& module : modules(/*include_self=*/false)) {
     if (auto* layer = module->as<torch::nn::Conv2d>()) {
       torch::nn::init::kaiming_normal_(layer->weight, 0.0, torch::kFanOut, torch::kReLU);

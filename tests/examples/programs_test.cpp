@@ -60,6 +60,14 @@ TEST(TutorialMulti, AverageGradientsByHand) {
   EXPECT_EQ(lines[1].rfind("Rank 1, epoch 0: 2.", 0), 0U) << lines[1];
 }
 
+TEST(DataParallelExample, SplitsAndTrains) {
+  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/data_parallel"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_EQ(finished.out.rfind("30 inputs: 30\n30 inputs: 15+15\n30 inputs: 10+10+10\n31 inputs: 11+11+9\n", 0), 0U)
+      << finished.out;
+  EXPECT_NE(finished.out.find("the same weights: yes\n"), std::string::npos) << finished.out;
+}
+
 TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
   EXPECT_EQ(run_example("groups_split", 4),
             (Lines{"Rank 0 has 1 in its row, 2 in its column", "Rank 1 has 1 in its row, 4 in its column",

@@ -35,7 +35,6 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
 
 #include <memory>
 #include <optional>
@@ -44,28 +43,11 @@
 #include <vector>
 
 #include "lockstep/nn/comm_hook.h"
+#include "lockstep/nn/module_of.h"
 #include "lockstep/nn/replica.h"
+#include "lockstep/nn/scatter.h"
 
 namespace lockstep {
-
-namespace nn_detail {
-
-// The module type behind `Net`: a holder made with TORCH_MODULE, a shared_ptr to a module, or the module itself.
-template <typename Net>
-struct ModuleOf {
-  using type = Net;
-};
-template <typename Module>
-struct ModuleOf<std::shared_ptr<Module>> {
-  using type = Module;
-};
-template <typename Net>
-requires std::is_base_of_v<torch::nn::ModuleHolder<typename Net::ContainedType>, Net>
-struct ModuleOf<Net> {
-  using type = typename Net::ContainedType;
-};
-
-}  // namespace nn_detail
 
 template <typename Net>
 class DistributedDataParallel {
@@ -75,16 +57,22 @@ class DistributedDataParallel {
   // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes),
   // buffers and options across ranks, then sends rank 0's values to all.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
-      : net_(std::move(net)), module_(pointer(net_)), replica_(module_, options) {}
+      : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replica_(module_, options) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's own forward, with any arguments and result.
+  // The module's own forward, with any arguments and result. With `device_ids`, tensors in the arguments are moved to
+  // that device first, nested ones too (lockstep/nn/scatter.h). `ddp->forward(x)` calls the module directly, and moves
+  // nothing.
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
     replica_.before_forward();
-    return module_->forward(std::forward<Args>(args)...);
+    const std::optional<torch::Device> device = replica_.input_device();
+    if (!device) return module_->forward(std::forward<Args>(args)...);
+    return [&](auto... values) -> decltype(auto) {
+      return module_->forward(parallel::detail::pass<Args>(std::get<0>(values))...);
+    }(parallel::detail::on_device(std::forward<Args>(args), *device)...);
   }
   template <typename... Args>
   decltype(auto) operator()(Args&&... args) {
@@ -132,17 +120,6 @@ class DistributedDataParallel {
   const Reducer& reducer() const { return replica_.reducer(); }
 
  private:
-  static std::shared_ptr<Module> pointer(Net& net) {
-    if constexpr (std::is_same_v<Net, std::shared_ptr<Module>>) {
-      return net;
-    } else if constexpr (std::is_same_v<Net, Module>) {
-      // The module lives here, not on the heap: nobody owns it through this pointer.
-      return std::shared_ptr<Module>(std::shared_ptr<void>(), &net);
-    } else {
-      return net.ptr();
-    }
-  }
-
   Net net_;
   std::shared_ptr<Module> module_;
   Replica replica_;

@@ -25,7 +25,8 @@ struct IgnoredTensor {
 };
 
 struct DistributedDataParallelOptions {
-  // The device that the module is on, or empty. Anything else is an error.
+  // The device that the module is on: forward() moves its inputs there. Empty: inputs stay where they are. Any other
+  // device is an error.
   std::vector<torch::Device> device_ids = {};
   // Must be the module's device too: outputs stay where they are computed.
   std::optional<torch::Device> output_device = std::nullopt;
@@ -59,6 +60,8 @@ class Replica {
   // Each parameter once, even if it is registered under several names.
   std::vector<torch::Tensor> parameters() const;
   void before_forward();
+  // Where inputs are moved to; none: they stay where they are.
+  std::optional<torch::Device> input_device() const;
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
   bool synchronises() const { return synchronise_; }
   void begin_join(const JoinOptions& options);

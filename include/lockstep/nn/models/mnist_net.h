@@ -6,9 +6,10 @@
 
 namespace lockstep::models {
 
-class MnistNetImpl : public torch::nn::Module {
+class MnistNetImpl : public torch::nn::Cloneable<MnistNetImpl> {
  public:
-  MnistNetImpl();
+  MnistNetImpl() { reset(); }
+  void reset() override;
 
   // From float images {N, 1, 28, 28} to log-probabilities of 10 classes {N, 10}. Dropout (while training) draws from
   // LibTorch's generator.

@@ -20,14 +20,19 @@ struct ResNetOptions {
 };
 
 // Two 3x3 convolutions around an identity, or around a 1x1 convolution where the shape changes.
-class BasicBlockImpl : public torch::nn::Module {
+class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl> {
  public:
-  BasicBlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride);
+  BasicBlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride)
+      : in_channels_(in_channels), out_channels_(out_channels), stride_(stride) {
+    reset();
+  }
+  void reset() override;
 
   // From {N, in_channels, H, W} to {N, out_channels, ceil(H / stride), ceil(W / stride)}.
   torch::Tensor forward(const torch::Tensor& input);
 
  private:
+  std::int64_t in_channels_, out_channels_, stride_;
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr};
   torch::nn::Conv2d conv2_{nullptr};
@@ -36,11 +41,12 @@ class BasicBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(BasicBlock);
 
-class ResNetImpl : public torch::nn::Module {
+class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
   // Draws weights from LibTorch's generator (torch::manual_seed), as torchvision does: convolutions by Kaiming's normal
   // rule for fan-out, batch norm 1 and 0, the last layer like any torch::nn::Linear.
-  explicit ResNetImpl(const ResNetOptions& options = {});
+  explicit ResNetImpl(const ResNetOptions& options = {}) : options_(options) { reset(); }
+  void reset() override;
 
   // From float images {N, in_channels, H, W} to logits {N, num_classes}. H and W should be at least 32.
   torch::Tensor forward(const torch::Tensor& images);
@@ -49,6 +55,7 @@ class ResNetImpl : public torch::nn::Module {
   torch::nn::Sequential make_stage(std::int64_t in_channels, std::int64_t out_channels, int blocks,
                                    std::int64_t stride);
 
+  ResNetOptions options_;
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr};
   std::array<torch::nn::Sequential, 4> stages_{nullptr, nullptr, nullptr, nullptr};

@@ -1,0 +1,380 @@
+// Splits nested values over devices and puts them together again: what DataParallel does with the arguments and the
+// results of a module, also for use on its own.
+//
+//   std::vector<Batch> parts = lockstep::parallel::scatter(batch, devices);   // 30 rows on 3 devices: 10 + 10 + 10
+//   Batch whole = lockstep::parallel::gather(parts, devices.front());
+//
+// A value may be a tensor; std::vector, std::array, std::pair, std::tuple, std::map, std::unordered_map, std::optional
+// or std::variant of values; a number, a string or another plain value; a struct of yours that says where its values
+// are, by a member or by a function in the struct's own namespace:
+//
+//   struct Batch {
+//     torch::Tensor images, labels;
+//     template <typename Visit>
+//     void for_each_tensor(Visit&& visit) { visit(images, "images"); visit(labels, "labels"); }
+//   };
+//
+// `visit` takes values of any of these kinds; the name is for error messages and may be left out. A type that is none
+// of these does not compile, because it could hide a tensor that would then not be split: wrap it in replicated().
+//
+// Tensors are split along one dimension as torch.chunk does it: every part but the last has ceil(rows / devices) rows,
+// so there may be fewer parts than devices. A tensor without dimensions, and all within replicated(), goes to every
+// device whole. Plain values are copied. All tensors that are split must have the same number of rows (PyTorch drops
+// rows without a word where they differ).
+//
+// Errors: c10::ValueError, which names the tensor ("argument 1, key 'mask'"). Thread-safe, like the values themselves.
+#pragma once
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lockstep::parallel {
+
+// What forward gets is `value`, the same on every replica: a mask, class weights, a pointer. Tensors in it go to each
+// device and get their gradient; what a pointer points to is shared by the threads.
+template <typename T>
+struct Replicated {
+  T value;
+};
+template <typename T>
+Replicated<std::decay_t<T>> replicated(T&& value) {
+  return {std::forward<T>(value)};
+}
+
+namespace detail {
+
+// Where a tensor is inside of the values.
+struct Path {
+  const Path* outer = nullptr;
+  std::string_view name = {};  // with `number`: "argument 1"; alone: a member's name
+  std::int64_t number = -1;
+  bool whole = false;  // within replicated()
+  std::string text() const;
+};
+
+using Leaf = std::function<void(torch::Tensor&, const Path&)>;
+
+template <typename T>
+void visit(T& value, const Leaf& leaf, const Path& path);
+
+// What a struct's for_each_tensor calls.
+class Visitor {
+ public:
+  Visitor(const Leaf& leaf, const Path& path) : leaf_(&leaf), path_(&path) {}
+  template <typename Member>
+  void operator()(Member& member, std::string_view name = {}) const {
+    const Path inner{path_, name.empty() ? std::string_view("member") : name, name.empty() ? next_++ : -1,
+                     path_->whole};
+    visit(member, *leaf_, inner);
+  }
+
+ private:
+  const Leaf* leaf_;
+  const Path* path_;
+  mutable std::int64_t next_ = 0;
+};
+
+template <typename T>
+concept HasMember = requires(T& value, const Visitor& visitor) {
+  value.for_each_tensor(visitor);
+};
+template <typename T>
+concept HasFunction = requires(T& value, const Visitor& visitor) {
+  for_each_tensor(value, visitor);
+};
+template <typename T>
+concept Struct = HasMember<T> || HasFunction<T>;
+
+template <typename T>
+concept PlainClass = std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view> ||
+    std::is_same_v<T, torch::Device> || std::is_same_v<T, torch::Scalar> || std::is_same_v<T, torch::TensorOptions> ||
+    std::is_same_v<T, torch::IntArrayRef> || std::is_same_v<T, std::complex<float>> ||
+    std::is_same_v<T, std::complex<double>>;
+
+// How a type is split. kUnknown does not compile.
+enum class Kind { kUnknown, kPlain, kTensor, kSequence, kTuple, kMap, kOptional, kVariant, kStruct, kReplicated };
+
+template <typename T>
+struct KindOf {
+  static constexpr Kind kKind = Struct<T> ? Kind::kStruct
+                                : std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_empty_v<T> || PlainClass<T>
+                                    ? Kind::kPlain
+                                    : Kind::kUnknown;
+  static constexpr bool kKnown = kKind != Kind::kUnknown;
+  static constexpr bool kTensors = kKind == Kind::kStruct;  // may hold tensors
+};
+template <Kind kind, typename... Inner>
+struct Nest {
+  static constexpr Kind kKind = kind;
+  static constexpr bool kKnown = (KindOf<Inner>::kKnown && ...);
+  static constexpr bool kTensors = (KindOf<Inner>::kTensors || ...);
+};
+template <>
+struct KindOf<const char*> : Nest<Kind::kPlain> {};
+template <>
+struct KindOf<torch::Tensor> {
+  static constexpr Kind kKind = Kind::kTensor;
+  static constexpr bool kKnown = true;
+  static constexpr bool kTensors = true;
+};
+template <typename R, typename P>
+struct KindOf<std::chrono::duration<R, P>> : KindOf<int> {};
+template <typename T, typename A>
+struct KindOf<std::vector<T, A>> : Nest<Kind::kSequence, T> {};
+template <typename T, std::size_t n>
+struct KindOf<std::array<T, n>> : Nest<Kind::kSequence, T> {};
+template <typename A, typename B>
+struct KindOf<std::pair<A, B>> : Nest<Kind::kTuple, A, B> {};
+template <typename... T>
+struct KindOf<std::tuple<T...>> : Nest<Kind::kTuple, T...> {};
+template <typename K, typename T, typename... Rest>
+struct KindOf<std::map<K, T, Rest...>> : Nest<Kind::kMap, T> {};
+template <typename K, typename T, typename... Rest>
+struct KindOf<std::unordered_map<K, T, Rest...>> : Nest<Kind::kMap, T> {};
+template <typename T>
+struct KindOf<std::optional<T>> : Nest<Kind::kOptional, T> {};
+template <typename... T>
+struct KindOf<std::variant<T...>> : Nest<Kind::kVariant, T...> {};
+template <typename T>
+struct KindOf<Replicated<T>> {
+  static constexpr Kind kKind = Kind::kReplicated;
+  static constexpr bool kKnown = true;
+  static constexpr bool kTensors = KindOf<T>::kTensors;
+};
+
+// Keys in their order: the iteration order of two equal unordered maps may differ.
+template <typename Map>
+std::vector<const typename Map::key_type*> sorted_keys(const Map& map) {
+  std::vector<const typename Map::key_type*> keys;
+  for (const auto& entry : map) keys.push_back(&entry.first);
+  std::sort(keys.begin(), keys.end(), [](const auto* a, const auto* b) { return *a < *b; });
+  return keys;
+}
+
+template <typename Key>
+Path path_of_key(const Path& outer, const Key& key, std::int64_t position) {
+  if constexpr (std::is_convertible_v<const Key&, std::string_view>) {
+    return {&outer, key, -1, outer.whole};
+  } else if constexpr (std::is_integral_v<Key> || std::is_enum_v<Key>) {
+    return {&outer, "key", static_cast<std::int64_t>(key), outer.whole};
+  } else {
+    return {&outer, "entry", position, outer.whole};
+  }
+}
+
+// Calls leaf for every tensor in `value`, in the same order for equal structures.
+template <typename T>
+void visit(T& value, const Leaf& leaf, const Path& path) {
+  static_assert(KindOf<T>::kKnown,
+                "Lockstep cannot tell whether this type holds tensors, which must be split over devices. Give the type "
+                "for_each_tensor, or pass it as lockstep::parallel::replicated(value): see lockstep/nn/scatter.h.");
+  constexpr Kind kKind = KindOf<T>::kKind;
+  if constexpr (!KindOf<T>::kTensors) {
+    return;
+  } else if constexpr (kKind == Kind::kTensor) {
+    leaf(value, path);
+  } else if constexpr (kKind == Kind::kSequence) {
+    std::int64_t number = 0;
+    for (auto& item : value) visit(item, leaf, {&path, {}, number++, path.whole});
+  } else if constexpr (kKind == Kind::kTuple) {
+    std::int64_t number = 0;
+    std::apply([&](auto&... item) { (visit(item, leaf, {&path, {}, number++, path.whole}), ...); }, value);
+  } else if constexpr (kKind == Kind::kMap) {
+    std::int64_t number = 0;
+    for (const auto* key : sorted_keys(value)) visit(value.at(*key), leaf, path_of_key(path, *key, number++));
+  } else if constexpr (kKind == Kind::kOptional) {
+    if (value) visit(*value, leaf, path);
+  } else if constexpr (kKind == Kind::kVariant) {
+    std::visit([&](auto& held) { visit(held, leaf, path); }, value);
+  } else if constexpr (kKind == Kind::kReplicated) {
+    visit(value.value, leaf, {path.outer, path.name, path.number, true});
+  } else if constexpr (HasMember<T>) {
+    value.for_each_tensor(Visitor(leaf, path));
+  } else {
+    for_each_tensor(value, Visitor(leaf, path));
+  }
+}
+
+// The tensors of some values, in the order of visit().
+struct Tensors {
+  std::vector<torch::Tensor> tensors;
+  std::vector<bool> whole;
+  std::vector<std::string> names;
+
+  Leaf adder() {
+    return [this](torch::Tensor& tensor, const Path& path) {
+      tensors.push_back(tensor);
+      whole.push_back(path.whole);
+      names.push_back(path.text());
+    };
+  }
+};
+
+template <typename T>
+Tensors collect(T& value, const Path& path) {
+  Tensors found;
+  visit(value, found.adder(), path);
+  return found;
+}
+// Of arguments: these are named "argument 0", "argument 1".
+template <typename... T>
+Tensors collect_arguments(std::tuple<T...>& values) {
+  Tensors found;
+  const Leaf add = found.adder();
+  std::int64_t number = 0;
+  std::apply([&](auto&... value) { (visit(value, add, {nullptr, "argument", number++}), ...); }, values);
+  return found;
+}
+
+template <typename T>
+void replace(T& value, const std::vector<torch::Tensor>& tensors) {
+  std::size_t next = 0;
+  visit(value, [&](torch::Tensor& tensor, const Path&) { tensor = tensors.at(next++); }, {});
+}
+
+// Whether two results have the same structure and the same plain values; else an error that names the place.
+void structures_differ(const Path& path, std::size_t replica, std::string_view what);
+template <typename T>
+void check_same(T& first, T& other, std::size_t replica, const Path& path) {
+  constexpr Kind kKind = KindOf<T>::kKind;
+  if constexpr (kKind == Kind::kTensor) {
+    if (first.defined() != other.defined()) structures_differ(path, replica, "a tensor, the other an undefined one");
+  } else if constexpr (kKind == Kind::kSequence) {
+    if (first.size() != other.size()) structures_differ(path, replica, "another number of values");
+    if constexpr (KindOf<T>::kTensors) {
+      for (std::size_t i = 0; i < first.size(); ++i)
+        check_same(first[i], other[i], replica, {&path, {}, static_cast<std::int64_t>(i)});
+    } else if (!(first == other)) {
+      structures_differ(path, replica, "other values");
+    }
+  } else if constexpr (kKind == Kind::kTuple) {
+    [&]<std::size_t... i>(std::index_sequence<i...>) {
+      (check_same(std::get<i>(first), std::get<i>(other), replica, {&path, {}, static_cast<std::int64_t>(i)}), ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (kKind == Kind::kMap) {
+    if (first.size() != other.size()) structures_differ(path, replica, "another number of entries");
+    std::int64_t number = 0;
+    for (const auto* key : sorted_keys(first)) {
+      const Path inner = path_of_key(path, *key, number++);
+      const auto found = other.find(*key);
+      if (found == other.end()) structures_differ(inner, replica, "no such entry");
+      check_same(first.at(*key), found->second, replica, inner);
+    }
+  } else if constexpr (kKind == Kind::kOptional) {
+    if (first.has_value() != other.has_value()) structures_differ(path, replica, "a value, the other none");
+    if (first) check_same(*first, *other, replica, path);
+  } else if constexpr (kKind == Kind::kReplicated) {
+    check_same(first.value, other.value, replica, path);
+  } else if constexpr (kKind == Kind::kVariant) {
+    if (first.index() != other.index()) structures_differ(path, replica, "another alternative of the variant");
+  } else if constexpr (kKind == Kind::kStruct) {
+    if (collect(first, path).tensors.size() != collect(other, path).tensors.size())
+      structures_differ(path, replica, "another number of tensors");
+  } else if constexpr (requires { first == other; }) {
+    if (!(first == other) && first == first) structures_differ(path, replica, "another value");
+  }
+}
+
+// What forward gets for an argument of type Arg& or Arg&&: the copy, in the same category; of replicated(), its value.
+template <typename Arg, typename Value>
+decltype(auto) pass(Value& value) {
+  if constexpr (KindOf<Value>::kKind == Kind::kReplicated) {
+    return (value.value);
+  } else if constexpr (std::is_array_v<std::remove_reference_t<Arg>>) {
+    return (value);
+  } else {
+    return static_cast<Arg&&>(value);
+  }
+}
+
+// How a dimension of `rows` rows is cut for `parts` devices; as torch.chunk, which gives an empty tensor to each.
+std::vector<std::int64_t> chunk_lengths(std::int64_t rows, std::size_t parts);
+// Of all tensors that are split: empty if there are none. c10::ValueError, with the tensor's name, if their numbers of
+// rows differ or one lacks the dimension.
+std::vector<std::int64_t> plan_split(const Tensors& found, std::size_t parts, std::int64_t dim);
+bool is_split(const Tensors& found, std::size_t index);
+// The part [start, start + length) of a tensor, a view; whole where the tensor is not split.
+torch::Tensor part_of(const Tensors& found, std::size_t index, const std::vector<std::int64_t>& lengths,
+                      std::size_t part, std::int64_t dim);
+// Whether parts of a result can be put together; else c10::ValueError. All are defined.
+void check_parts(const std::vector<torch::Tensor>& parts, std::int64_t dim, const std::string& name);
+// One tensor on `device`; tensors without dimensions become a vector. Undefined if all are.
+torch::Tensor join(const std::vector<torch::Tensor>& parts, torch::Device device, std::int64_t dim,
+                   const std::string& name);
+
+// In a tuple: a copy whose tensors are on `device`; the value itself if it holds none or cannot be copied.
+template <typename Arg>
+auto on_device(Arg&& value, torch::Device device) {
+  using Value = std::decay_t<Arg>;
+  if constexpr (KindOf<Value>::kKnown && KindOf<Value>::kTensors && std::is_copy_constructible_v<Value>) {
+    std::tuple<Value> copy(std::forward<Arg>(value));
+    const Leaf move = [&](torch::Tensor& tensor, const Path&) {
+      if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
+    };
+    visit(std::get<0>(copy), move, {});
+    return copy;
+  } else {
+    return std::tuple<Arg&&>(std::forward<Arg>(value));
+  }
+}
+
+}  // namespace detail
+
+// At most one value for each device, fewer if there are fewer rows; without a tensor to split, one for each device.
+// Keeps the autograd graph. On the tensors' own device the parts are views.
+template <typename T>
+std::vector<T> scatter(const T& value, const std::vector<torch::Device>& devices, std::int64_t dim = 0) {
+  T source = value;
+  const detail::Tensors found = detail::collect(source, {nullptr, "value"});
+  const std::vector<std::int64_t> lengths = detail::plan_split(found, devices.size(), dim);
+  std::vector<T> result;
+  for (std::size_t part = 0; part < (lengths.empty() ? devices.size() : lengths.size()); ++part) {
+    std::vector<torch::Tensor> tensors;
+    for (std::size_t i = 0; i < found.tensors.size(); ++i) {
+      const torch::Tensor piece = detail::part_of(found, i, lengths, part, dim);
+      tensors.push_back(piece.defined() ? piece.to(devices[part], /*non_blocking=*/true) : piece);
+    }
+    detail::replace(result.emplace_back(source), tensors);
+  }
+  return result;
+}
+
+// Puts values of the same structure together on `device`; tensors without dimensions become a vector with an element
+// for each value. Plain values must be equal. Keeps the autograd graph.
+template <typename T>
+T gather(std::vector<T> values, torch::Device device, std::int64_t dim = 0) {
+  TORCH_CHECK_VALUE(!values.empty(), "gather: expected at least one value, got none");
+  const detail::Path path{nullptr, "result"};
+  std::vector<detail::Tensors> found;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    detail::check_same(values.front(), values[i], i, path);
+    found.push_back(detail::collect(values[i], path));
+  }
+  std::vector<torch::Tensor> joined;
+  for (std::size_t i = 0; i < found.front().tensors.size(); ++i) {
+    std::vector<torch::Tensor> parts;
+    for (const detail::Tensors& part : found) parts.push_back(part.tensors[i]);
+    joined.push_back(detail::join(parts, device, dim, found.front().names[i]));
+  }
+  detail::replace(values.front(), joined);
+  return std::move(values.front());
+}
+
+}  // namespace lockstep::parallel

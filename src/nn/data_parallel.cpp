@@ -1,0 +1,226 @@
+#include "lockstep/nn/data_parallel.h"
+
+#include <ATen/WrapDimUtils.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "data_parallel_graph.h"
+#include "data_parallel_replicas.h"
+#include "data_parallel_threads.h"
+#include "launch/cores.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::nn_detail {
+namespace {
+
+torch::Device device_of(const torch::nn::Module& module) {
+  for (const torch::Tensor& parameter : module.parameters()) return parameter.device();
+  for (const torch::Tensor& buffer : module.buffers()) return buffer.device();
+  return torch::kCPU;
+}
+
+// CPU without a number, others with one: as tensors name their devices.
+torch::Device with_index(torch::Device device) {
+  if (device.is_cpu()) return torch::kCPU;
+  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+int count_of(torch::DeviceType type) {
+  return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::VirtualGuardImpl(type).deviceCount() : 0;
+}
+
+std::vector<torch::Device> all_devices(const torch::nn::Module& module, const DataParallelOptions& options) {
+  const torch::Device own = device_of(module);
+  if (own.is_cpu()) return std::vector<torch::Device>(static_cast<std::size_t>(options.cpu_replicas), torch::kCPU);
+  std::vector<torch::Device> devices{own};
+  for (int i = 0; i < count_of(own.type()); ++i) {
+    const torch::Device device(own.type(), static_cast<torch::DeviceIndex>(i));
+    if (device != own) devices.push_back(device);
+  }
+  return devices;
+}
+
+void check_options(const DataParallelOptions& options) {
+  TORCH_CHECK_VALUE(options.cpu_replicas >= 1, "DataParallel: cpu_replicas must be at least 1, got ",
+                    options.cpu_replicas);
+  TORCH_CHECK_VALUE(options.threads_per_replica >= 0, "DataParallel: threads_per_replica must not be negative, got ",
+                    options.threads_per_replica);
+  if (options.device_ids.empty()) return;
+  const bool cpu = options.device_ids.front().is_cpu();
+  TORCH_CHECK_VALUE(
+      options.cpu_replicas == 1 || (cpu && options.device_ids.size() == static_cast<std::size_t>(options.cpu_replicas)),
+      "DataParallel: device_ids names ", options.device_ids.size(), " device(s), but cpu_replicas is ",
+      options.cpu_replicas, "; give one of them");
+}
+
+std::vector<torch::Device> choose_devices(const torch::nn::Module& module, const DataParallelOptions& options) {
+  check_options(options);
+  if (options.device_ids.empty()) return all_devices(module, options);
+  std::vector<torch::Device> devices;
+  const torch::DeviceType type = options.device_ids.front().type();
+  for (const torch::Device& given : options.device_ids) {
+    TORCH_CHECK_VALUE(given.type() == type, "DataParallel: device_ids must be of one type, got ",
+                      options.device_ids.front(), " and ", given);
+    TORCH_CHECK_VALUE(given.is_cpu() || given.index() < count_of(type), "DataParallel: device_ids names ", given,
+                      ", but there are ", count_of(type), " devices of this type");
+    const torch::Device device = with_index(given);
+    TORCH_CHECK_VALUE(device.is_cpu() || std::find(devices.begin(), devices.end(), device) == devices.end(),
+                      "DataParallel: device_ids names ", device,
+                      " twice; two replicas on one device would only wait for one another");
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+std::vector<ReplicaPlace> places_of(const std::vector<torch::Device>& devices, const DataParallelOptions& options) {
+  std::vector<ReplicaPlace> places;
+  const std::vector<int> allowed = launch::allowed_cores();
+  const auto shares = launch::share_cores(allowed, static_cast<int>(devices.size()));
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (!devices[i].is_cpu()) {
+      places.push_back({devices[i], devices[i].str()});
+      continue;
+    }
+    const int cores = std::max(1, static_cast<int>(shares[i].size()));
+    places.push_back({devices[i], fmt::format("cpu:{}", i), shares[i],
+                      options.threads_per_replica > 0 ? options.threads_per_replica : cores});
+  }
+  if (devices.front().is_cpu() && devices.size() > allowed.size() && !allowed.empty()) {
+    log::warning(fmt::format("DataParallel: {} CPU replicas share {} core(s), so they are not faster than {}",
+                             devices.size(), allowed.size(), allowed.size()));
+  }
+  return places;
+}
+
+}  // namespace
+
+struct ReplicaSet::State {
+  State(std::shared_ptr<torch::nn::Module> given, const std::vector<torch::Device>& devices,
+        const DataParallelOptions& options, Factory factory)
+      : module(std::move(given)), dim(options.dim) {
+    ReplicaModules::check_device(*module, devices.front());
+    if (devices.size() == 1) return;
+    replicas = std::make_unique<ReplicaModules>(module, devices, std::move(factory));
+    threads = std::shared_ptr<ReplicaThreads>(new ReplicaThreads(places_of(devices, options)), LeakInForks());
+  }
+  Wire wire_of_part(const parallel::detail::Tensors& inputs, std::size_t index,
+                    const std::vector<std::int64_t>& lengths) const;
+  void give_leaves(PassGraph& graph, const parallel::detail::Tensors& inputs, const std::vector<std::size_t>& trained,
+                   std::vector<torch::Tensor>& parts, std::size_t replica) const;
+
+  std::shared_ptr<torch::nn::Module> module;
+  std::int64_t dim;
+  std::unique_ptr<ReplicaModules> replicas;  // none for one device
+  std::shared_ptr<ReplicaThreads> threads;
+};
+
+ReplicaSet::ReplicaSet(std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options, Factory factory)
+    : devices_(choose_devices(*module, options)),
+      output_device_(with_index(options.output_device.value_or(devices_.front()))),
+      state_(std::make_unique<State>(std::move(module), devices_, options, std::move(factory))) {
+  TORCH_CHECK_VALUE(output_device_.is_cpu() || output_device_.type() == devices_.front().type(),
+                    "DataParallel: output_device must be of the type of device_ids, or the CPU; got ", output_device_);
+  if (devices_.size() == 1 && devices_.front().is_cpu())
+    log::info("DataParallel: one replica on the CPU, so the module runs by itself; set cpu_replicas to have more");
+}
+
+ReplicaSet::~ReplicaSet() = default;
+
+std::vector<torch::Tensor> ReplicaSet::parameters() const {
+  std::vector<torch::Tensor> result;
+  std::unordered_set<const void*> seen;
+  for (const torch::Tensor& parameter : state_->module->parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) result.push_back(parameter);
+  }
+  return result;
+}
+
+void ReplicaSet::renew() {
+  if (state_->replicas) state_->replicas->renew();
+}
+
+void ReplicaSet::check_module() const {
+  ReplicaModules::check_device(*state_->module, devices_.front());
+}
+
+Wire ReplicaSet::State::wire_of_part(const parallel::detail::Tensors& inputs, std::size_t index,
+                                     const std::vector<std::int64_t>& lengths) const {
+  const torch::Tensor& tensor = inputs.tensors[index];
+  Wire wire{tensor.device()};
+  if (!parallel::detail::is_split(inputs, index)) return wire;
+  wire.split = true;
+  wire.dim = at::maybe_wrap_dim(dim, tensor.dim());
+  wire.lengths = lengths;
+  return wire;
+}
+
+// In the thread of the replica: `parts`, what its module gets, and its leaves in the graph. A part whose gradient is
+// wanted is no leaf itself, because the module may change its input in place.
+void ReplicaSet::State::give_leaves(PassGraph& graph, const parallel::detail::Tensors& inputs,
+                                    const std::vector<std::size_t>& trained, std::vector<torch::Tensor>& parts,
+                                    std::size_t replica) const {
+  const torch::Device device = threads->place(replica).device;
+  std::vector<torch::Tensor>& leaves = graph.replicas[replica].leaves;
+  leaves = replicas->trained_of(replica);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    if (!parts[i].defined()) continue;
+    parts[i] = parts[i].detach().to(device, /*non_blocking=*/!device.is_cpu());
+    if (next == trained.size() || trained[next] != i) continue;
+    ++next;
+    leaves.push_back(parts[i].detach().requires_grad_());
+    parts[i] = at::_unsafe_view(leaves.back(), leaves.back().sizes());
+  }
+}
+
+std::vector<torch::Tensor> ReplicaSet::run(const parallel::detail::Tensors& inputs, const Body& body,
+                                           const Check& check) {
+  State& state = *state_;
+  const std::vector<std::int64_t> lengths = parallel::detail::plan_split(inputs, devices_.size(), state.dim);
+  const std::size_t count = std::max<std::size_t>(1, lengths.size());
+  state.replicas->take_over(count);
+
+  auto graph = c10::make_intrusive<PassGraph>();
+  graph->threads = state.threads;
+  graph->replicas.resize(count);
+  std::vector<std::size_t> wanted;  // the inputs whose gradient is wanted
+  const bool gradients = torch::GradMode::is_enabled();
+  if (gradients) graph->inputs = state.replicas->trained();
+  for (const torch::Tensor& parameter : graph->inputs) graph->input_wires.push_back({parameter.device()});
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    if (!gradients || !inputs.tensors[i].defined() || !inputs.tensors[i].requires_grad()) continue;
+    wanted.push_back(i);
+    graph->inputs.push_back(inputs.tensors[i]);
+    graph->input_wires.push_back(state.wire_of_part(inputs, i, lengths));
+  }
+
+  state.threads->run(count, [&](std::size_t replica) {
+    state.replicas->take_over_parameters(replica);
+    std::vector<torch::Tensor> parts;
+    for (std::size_t i = 0; i < inputs.tensors.size(); ++i)
+      parts.push_back(parallel::detail::part_of(inputs, i, lengths, replica, state.dim));
+    state.give_leaves(*graph, inputs, wanted, parts, replica);
+    graph->replicas[replica].roots = body(replica, state.replicas->module(replica), parts);
+  });
+
+  const std::vector<std::string> names = check(count);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::vector<torch::Tensor> parts;
+    for (const ReplicaGraph& replica : graph->replicas) parts.push_back(replica.roots[i]);
+    Wire wire{output_device_, /*split=*/true};
+    if (parts.front().defined()) {
+      parallel::detail::check_parts(parts, state.dim, names[i]);
+      const std::int64_t dims = parts.front().dim();
+      wire.stacked = dims == 0;
+      if (!wire.stacked) wire.dim = at::maybe_wrap_dim(state.dim, dims);
+      for (const torch::Tensor& part : parts) wire.lengths.push_back(wire.stacked ? 1 : part.size(wire.dim));
+    }
+    graph->output_wires.push_back(std::move(wire));
+  }
+  return connect(std::move(graph));
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,244 @@
+#include "data_parallel_replicas.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <map>
+#include <unordered_set>
+
+namespace lockstep::nn_detail {
+namespace {
+
+using Names = torch::OrderedDict<std::string, torch::Tensor>;
+
+// Making a module draws random numbers; the program's own sequence must not notice.
+class KeepRandomState {
+ public:
+  KeepRandomState() {
+    const std::scoped_lock lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeepRandomState() {
+    const std::scoped_lock lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  torch::Tensor state_;
+};
+
+std::vector<torch::Tensor> each_once(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> result;
+  std::unordered_set<const void*> seen;
+  for (const torch::Tensor& tensor : tensors) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back(tensor);
+  }
+  return result;
+}
+
+// Without the module itself, which may live in the wrapper instead of a shared_ptr.
+std::vector<std::shared_ptr<torch::nn::Module>> submodules(const torch::nn::Module& module) {
+  return module.modules(/*include_self=*/false);
+}
+
+bool same_tensors(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.is_same(y); });
+}
+
+// The replica's tensors in the order of `own`, the module's: found by name, as both may share tensors differently.
+std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, const std::vector<torch::Tensor>& own,
+                                    const char* what, const std::string& advice) {
+  std::map<const void*, torch::Tensor> partner;
+  std::map<const void*, const void*> owner;
+  for (const auto& item : wanted) {
+    if (!item.value().defined()) continue;
+    const torch::Tensor* const other = found.find(item.key());
+    TORCH_CHECK_VALUE(other != nullptr && other->defined(), "DataParallel: the replica has no ", what, " '", item.key(),
+                      "', which the module has. ", advice);
+    TORCH_CHECK_VALUE(other->sizes() == item.value().sizes(), "DataParallel: ", what, " '", item.key(),
+                      "' has the shape ", other->sizes(), " in the replica and ", item.value().sizes(),
+                      " in the module. ", advice);
+    const void* const impl = item.value().unsafeGetTensorImpl();
+    const auto [place, fresh] = owner.emplace(other->unsafeGetTensorImpl(), impl);
+    TORCH_CHECK_VALUE(place->second == impl, "DataParallel: ", what, " '", item.key(),
+                      "' is shared with another one in the replica, but not in the module. ", advice);
+    const auto [known, first] = partner.emplace(impl, *other);
+    TORCH_CHECK_VALUE(known->second.is_same(*other), "DataParallel: ", what, " '", item.key(),
+                      "' is shared with another one in the module, but not in the replica. ", advice);
+  }
+  for (const auto& item : found) {
+    TORCH_CHECK_VALUE(!item.value().defined() || owner.count(item.value().unsafeGetTensorImpl()) == 1,
+                      "DataParallel: the replica has a ", what, " '", item.key(), "', which the module has not. ",
+                      advice);
+  }
+  std::vector<torch::Tensor> result;
+  for (const torch::Tensor& tensor : own) result.push_back(partner.at(tensor.unsafeGetTensorImpl()));
+  return result;
+}
+
+// `tensor` becomes `value`, in the same memory. A change of one is a change of the other for autograd too.
+void alias(torch::Tensor& tensor, const torch::Tensor& value, bool counts_changes_of, const torch::Tensor& original) {
+  tensor.set_data(value);
+  if (counts_changes_of && !original.is_inference() && !tensor.is_inference())
+    tensor.unsafeGetTensorImpl()->set_version_counter(original.unsafeGetTensorImpl()->version_counter());
+}
+
+bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() && a.device() == b.device() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+}  // namespace
+
+ReplicaModules::ReplicaModules(std::shared_ptr<torch::nn::Module> module, std::vector<torch::Device> devices,
+                               Factory factory)
+    : module_(std::move(module)), devices_(std::move(devices)), factory_(std::move(factory)) {
+  check_device(*module_, devices_.front());
+  make();
+}
+
+void ReplicaModules::check_device(const torch::nn::Module& module, torch::Device device) {
+  const auto check = [&](const char* what, const Names& tensors) {
+    for (const auto& item : tensors) {
+      TORCH_CHECK_VALUE(!item.value().defined() || item.value().device() == device, "DataParallel: ", what, " '",
+                        item.key(), "' is on ", item.value().device(), ", but device_ids begins with ", device,
+                        "; move the module there first: module->to(device)");
+    }
+  };
+  check("parameter", module.named_parameters());
+  check("buffer", module.named_buffers());
+}
+
+bool ReplicaModules::changed() const {
+  return replicas_.empty() || !same_tensors(parameters_, each_once(module_->parameters())) ||
+         !same_tensors(buffers_, each_once(module_->buffers()));
+}
+
+void ReplicaModules::make() {
+  replicas_.clear();
+  parameters_ = each_once(module_->parameters());
+  buffers_ = each_once(module_->buffers());
+  modules_ = submodules(*module_);
+  const KeepRandomState keep;
+  const c10::InferenceMode no_inference(false);
+  std::vector<Replica> made;
+  for (std::size_t i = 0; i < devices_.size(); ++i) made.push_back(match(make_one(i), i));
+  replicas_ = std::move(made);
+}
+
+std::shared_ptr<torch::nn::Module> ReplicaModules::make_one(std::size_t replica) const {
+  const c10::OptionalDeviceGuard guard(devices_[replica].is_cpu() ? std::nullopt
+                                                                  : std::optional<c10::Device>(devices_[replica]));
+  if (factory_) {
+    std::shared_ptr<torch::nn::Module> made = factory_();
+    TORCH_CHECK_VALUE(made != nullptr && made != module_,
+                      "DataParallel: the function that makes replicas must return a new module in each call");
+    made->to(devices_[replica]);
+    return made;
+  }
+  try {
+    return module_->clone(devices_[replica].is_cpu() ? std::nullopt : std::optional<c10::Device>(devices_[replica]));
+  } catch (c10::Error& error) {
+    error.add_context(fmt::format(
+        "DataParallel: {} cannot be cloned. Derive it from torch::nn::Cloneable<...>, and register parameters, buffers "
+        "and submodules in reset(); or give DataParallel a function that makes a module of the same structure: "
+        "DataParallel<Net> parallel(net, options, [] {{ return Net(); }})",
+        module_->name()));
+    throw;
+  }
+}
+
+ReplicaModules::Replica ReplicaModules::match(std::shared_ptr<torch::nn::Module> made, std::size_t replica) const {
+  const std::string advice =
+      factory_ ? "The function that makes replicas must give them the module's structure"
+               : "Register parameters, buffers and submodules in reset(), with the module's own options";
+  Replica result;
+  result.parameters = matching(module_->named_parameters(), made->named_parameters(), parameters_, "parameter", advice);
+  result.buffers = matching(module_->named_buffers(), made->named_buffers(), buffers_, "buffer", advice);
+  result.modules = submodules(*made);
+  TORCH_CHECK_VALUE(result.modules.size() == modules_.size(), "DataParallel: the replica has ", result.modules.size(),
+                    " submodules, and the module has ", modules_.size(), ". ", advice);
+  result.module = std::move(made);
+  return result;
+}
+
+void ReplicaModules::take_over(std::size_t count) {
+  const c10::InferenceMode no_inference(false);
+  const torch::NoGradGuard no_grad;
+  check_device(*module_, devices_.front());
+  if (changed()) make();
+  for (std::size_t i = 0; i < count; ++i) {
+    take_over_flags(replicas_[i]);
+    take_over_buffers(i);
+  }
+}
+
+// Parents come before their children, and train() of a parent changes them too.
+void ReplicaModules::take_over_flags(Replica& replica) const {
+  if (replica.module->is_training() != module_->is_training()) replica.module->train(module_->is_training());
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    if (replica.modules[i]->is_training() != modules_[i]->is_training())
+      replica.modules[i]->train(modules_[i]->is_training());
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (replica.parameters[i].requires_grad() != parameters_[i].requires_grad())
+      replica.parameters[i].set_requires_grad(parameters_[i].requires_grad());
+  }
+}
+
+// Writes past the version counter: a pass must not make the graph of an earlier one invalid, as it would not on one
+// device either (BatchNorm).
+void ReplicaModules::take_over_buffers(std::size_t replica) {
+  std::vector<torch::Tensor> to, from;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    torch::Tensor& own = replicas_[replica].buffers[i];
+    const torch::Tensor original = buffers_[i].detach();
+    if (replica == 0) {
+      if (!same_memory(own, original)) alias(own, original, true, buffers_[i]);
+    } else if (own.sizes() != original.sizes() || own.scalar_type() != original.scalar_type() ||
+               own.device() != devices_[replica] || same_memory(own, original)) {
+      alias(own, original.to(devices_[replica], /*non_blocking=*/false, /*copy=*/true), true, buffers_[i]);
+    } else {
+      to.push_back(own.variable_data());
+      from.push_back(original);
+    }
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+}
+
+void ReplicaModules::take_over_parameters(std::size_t replica) {
+  const c10::InferenceMode no_inference(false);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& own = replicas_[replica].parameters[i];
+    const torch::Tensor original = parameters_[i].detach();
+    // On another device the memory is new in each pass, so graphs of earlier passes keep theirs.
+    const torch::Tensor value = original.to(devices_[replica], /*non_blocking=*/true);
+    if (!same_memory(own, value)) alias(own, value, true, parameters_[i]);
+  }
+}
+
+std::vector<torch::Tensor> ReplicaModules::trained() const {
+  std::vector<torch::Tensor> result;
+  for (const torch::Tensor& parameter : parameters_) {
+    if (parameter.requires_grad()) result.push_back(parameter);
+  }
+  return result;
+}
+
+std::vector<torch::Tensor> ReplicaModules::trained_of(std::size_t replica) const {
+  std::vector<torch::Tensor> result;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].requires_grad()) result.push_back(replicas_[replica].parameters[i]);
+  }
+  return result;
+}
+
+}  // namespace lockstep::nn_detail
