@@ -35,6 +35,10 @@ class Tools:
     ranks: list[int]
     quick: bool
     scratch: Path
+    rounds: int | None = None  # as the user asks
+
+    def choose_rounds(self, full: int, quick: int) -> int:
+        return self.rounds or (quick if self.quick else full)
 
     def program(self, name: str) -> Path:
         path = self.build / "bin" / name
