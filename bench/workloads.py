@@ -154,7 +154,8 @@ def footprint(tools: Tools, command, mode: str, workload: str, ranks: int, steps
         output = tools.scratch_file()
         commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), "--hold", hold)]
         files = [Path(f"{output}.{rank}") for rank in range(ranks)]
-    with started(commands, log) as processes:
+    # 4 KiB pages for what malloc returns, so that one page more or less is not 2 MiB.
+    with started(commands, log, {"GLIBC_TUNABLES": ""}) as processes:
         wait_for(files, processes, log, timeout=300)
         reports = [read(file) for file in files]
         pids = [report["pid"] for report in reports]
