@@ -50,7 +50,7 @@ def measure_core(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
-    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     for ranks in tools.ranks:
         measure_c10d(tools, ranks, rounds, outcome)
         measure_core(tools, ranks, rounds, outcome)

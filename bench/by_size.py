@@ -12,7 +12,7 @@ from peer_ways import Way, usual
 KI, MI = 1 << 10, 1 << 20
 SIZES = [4, KI, 8 * KI, 64 * KI, MI, 4 * MI, 25 * MI, 100 * MI]
 NO_WAY = Way("no choice")
-Sized = Callable[[list[int]], Samples]  # measures these sizes once: seconds by size
+Sized = Callable[..., Samples]  # (sizes, hurry=False): measures these sizes once; seconds by size
 
 
 def repetitions(size: int) -> int:
@@ -22,14 +22,15 @@ def repetitions(size: int) -> int:
     return {MI: 31, 4 * MI: 21, 25 * MI: 9}.get(size, 5)
 
 
-def plan(sizes: list[int]) -> str:
-    return ",".join(f"{size}:{repetitions(size)}" for size in sizes)
+def plan(sizes: list[int], hurry: bool) -> str:
+    """`hurry`: a third of the repetitions, for a search."""
+    return ",".join(f"{size}:{max(3, repetitions(size) // 3) if hurry else repetitions(size)}" for size in sizes)
 
 
 def ours(tools: Tools, program: str, memory: str, ranks: int) -> Sized:
-    def once(sizes: list[int]) -> Samples:
+    def once(sizes: list[int], hurry: bool = False) -> Samples:
         output = tools.scratch_file()
-        options = ["--memory", memory, "--plan", plan(sizes), "--output", output]
+        options = ["--memory", memory, "--plan", plan(sizes, hurry), "--output", output]
         run(tools.lockstep_run(ranks, tools.program(program), *options))
         return read_samples(output)
 
@@ -37,10 +38,10 @@ def ours(tools: Tools, program: str, memory: str, ranks: int) -> Sized:
 
 
 def mpi(tools: Tools, peer: str, ranks: int, way: Way, source: str, operation: str = "") -> Sized:
-    def once(sizes: list[int]) -> Samples:
+    def once(sizes: list[int], hurry: bool = False) -> Samples:
         output = tools.scratch_file()
         options = ["--memory", operation] if operation else []
-        options += ["--plan", plan(sizes), "--output", output]
+        options += ["--plan", plan(sizes, hurry), "--output", output]
         run(*peer_programs.mpi_command(tools, peer, ranks, way, source, *options), timeout=120)
         return read_samples(output)
 
@@ -50,9 +51,9 @@ def mpi(tools: Tools, peer: str, ranks: int, way: Way, source: str, operation: s
 def python(tools: Tools, backend: str, memory: str, ranks: int, way: Way = NO_WAY, operations: str = "all_reduce") -> Sized:
     """Keys are (operation, size), or only sizes for one operation."""
 
-    def once(sizes: list[int]) -> Samples:
+    def once(sizes: list[int], hurry: bool = False) -> Samples:
         output = tools.scratch_file()
-        options = ["--memory", memory, "--operation", operations, "--plan", plan(sizes), "--output", output]
+        options = ["--memory", memory, "--operation", operations, "--plan", plan(sizes, hurry), "--output", output]
         run(*peer_programs.python_command(tools, backend, ranks, way, *options))
         lines = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         if "," in operations:
@@ -64,6 +65,10 @@ def python(tools: Tools, backend: str, memory: str, ranks: int, way: Way = NO_WA
 
 def all_of(sized: Sized, sizes: list[int]) -> Contender:
     return lambda: sized(sizes)
+
+
+def all_in_a_hurry(sized: Sized, sizes: list[int]) -> Contender:
+    return lambda: sized(sizes, hurry=True)
 
 
 def each_in_its_way(ways: Mapping[str, Sized], chosen: Mapping[object, str]) -> Contender:
@@ -93,7 +98,8 @@ def best_contender(
     ways = {name: sized(way) for name, way in usual(peer).items() if way.collective or not collective}
     if len(ways) == 1:
         return all_of(next(iter(ways.values())), sizes)
-    chosen = best_way({name: all_of(way, sizes) for name, way in ways.items()}, outcome, f"{what}, ways of {peer}", passes=1)
+    tried = {name: all_in_a_hurry(way, sizes) for name, way in ways.items()}
+    chosen = best_way(tried, outcome, f"{what}, ways of {peer}", passes=1)
     if not chosen:
         return None
     outcome.notes.append(f"{what}: {ways_text(peer, chosen, name_of)}")

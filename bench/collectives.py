@@ -26,7 +26,7 @@ def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[i
     contenders = {name: all_of(python(tools, "lockstep", memory, ranks, operations=operations), sizes)
                   for name, memory in names.items()}
     contenders["gloo"] = all_of(python(tools, "gloo", "any", ranks, way, operations), sizes)
-    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     found = interleave(contenders, rounds, outcome, f"{bench}, {ranks} ranks")
     for name in names:
         for key in found.get(name, {}):
@@ -50,7 +50,7 @@ def compare_core(tools: Tools, bench: str, operation: str, ranks: int, outcome: 
         )
         if best:
             contenders[peer] = best
-    found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, what)
+    found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, what)
     for case in cases:
         for peer in PEERS:
             add_rows(outcome, found, bench, case, peer, ranks)

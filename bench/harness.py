@@ -35,6 +35,10 @@ class Tools:
     ranks: list[int]
     quick: bool
     scratch: Path
+    rounds: int | None = None  # as the user asks
+
+    def choose_rounds(self, full: int, quick: int) -> int:
+        return self.rounds or (quick if self.quick else full)
 
     def program(self, name: str) -> Path:
         path = self.build / "bin" / name
@@ -80,6 +84,11 @@ class Row:
     unit: str
     more_is_better: bool = False
     language: str = "C++"  # that ours is called from
+
+    def __post_init__(self) -> None:
+        if len(self.ours) != len(self.peer) and 1 not in (len(self.ours), len(self.peer)):
+            raise BenchError(f"{self.case} against {self.peer_name}: {len(self.ours)} rounds of ours, {len(self.peer)} of the "
+                             "peer; a row needs as many of both (interleave gives them)")
 
     @functools.cached_property
     def comparison(self) -> Comparison:

@@ -204,7 +204,7 @@ def measure(tools: Tools) -> Outcome:
         if chosen := best_way(searched, outcome, "hosts, ways of openmpi", passes=1):
             outcome.notes.append(ways_text("openmpi", chosen, size_text))
             contenders["openmpi"] = each_in_its_way(ways, chosen)
-        found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, "hosts")
+        found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "hosts")
         compare(outcome, found, "gloo")
         compare(outcome, found, "openmpi")
         measure_link(net, tools, outcome)

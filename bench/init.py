@@ -36,7 +36,7 @@ def measure(tools: Tools) -> Outcome:
         contenders[peer] = timed(
             tools, lambda output, peer=peer: peer_programs.mpi_command(tools, peer, RANKS, NO_WAY, "init_mpi", output)
         )
-    found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, "init")
+    found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "init")
     for case, unit in ((TIME, "ms"), (MEMORY, "MiB")):
         for peer in PEERS:
             if "ours" in found and peer in found:

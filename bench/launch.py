@@ -30,7 +30,7 @@ def measure(tools: Tools) -> Outcome:
         "ours": timed(tools.lockstep_run(2, program)),
         "torchrun": timed(tools.torchrun(2, "--no-python", program)),
     }
-    found = interleave(contenders, QUICK_ROUNDS if tools.quick else ROUNDS, outcome, "launch")
+    found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "launch")
     if len(found) == 2:
         ours, peer = found["ours"][CASE], found["torchrun"][CASE]
         outcome.rows.append(Row("launch", CASE, None, 2, ours, peer, "torchrun", "ms"))

@@ -68,7 +68,7 @@ class Bench:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self.outcome = Outcome()
-        self.rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+        self.rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
         self.epochs = QUICK_EPOCHS if tools.quick else EPOCHS
         program = tools.program("bench_loader")
         self.commands = {

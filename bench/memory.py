@@ -49,7 +49,7 @@ def measure(tools: Tools) -> Outcome:
         for ranks in tools.ranks:
             ours, pytorch = [], []
             try:
-                for _ in range(QUICK_ROUNDS if tools.quick else ROUNDS):
+                for _ in range(tools.choose_rounds(ROUNDS, QUICK_ROUNDS)):
                     ours.append(added(tools, workloads.our_command, workload, ranks))
                     pytorch.append(added(tools, workloads.peer_command, workload, ranks))
             except BenchError as error:

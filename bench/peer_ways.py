@@ -89,8 +89,9 @@ WAYS: dict[str, dict[str, Way]] = {
     "pytorch": {
         "fused, static": Way("one kernel for all parameters; the graph is known after one step",
                              options=("--implementation", "fused", "--static-graph")),
-        "fused": Way("one kernel for all parameters", options=("--implementation", "fused")),
-        "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph")),
+        "fused": Way("one kernel for all parameters", options=("--implementation", "fused"), tune_only=True),
+        "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph"),
+                               tune_only=True),
         "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"), tune_only=True),
         "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",

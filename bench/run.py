@@ -52,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown for the pages")
     parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables in this page's blocks")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first look")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often each contender is measured (default: the bench's own)")
     parser.add_argument("--ranks", type=world_sizes, default="2", help="world sizes, for example 2 or 2,4")
     parser.add_argument("--pages", choices=["huge", "small"], default="huge", help="pages of all contenders")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
@@ -72,6 +73,8 @@ def parse_arguments() -> argparse.Namespace:
 def command_text(name: str, arguments: argparse.Namespace) -> str:
     """The command that makes this table again."""
     options = ["--quick"] if arguments.quick else []
+    if arguments.rounds:
+        options += ["--rounds", str(arguments.rounds)]
     if arguments.ranks != [2]:
         options += ["--ranks", ",".join(map(str, arguments.ranks))]
     if arguments.pages != "huge":
@@ -80,8 +83,9 @@ def command_text(name: str, arguments: argparse.Namespace) -> str:
 
 
 def block_name(name: str, arguments: argparse.Namespace) -> str:
-    """The name of the block in a page: another command makes another table."""
-    return command_text(name, arguments).removeprefix("./dev bench ").removesuffix(" --markdown")
+    """The name of the block in a page: other ranks or pages make another table. More or fewer rounds do not."""
+    same = argparse.Namespace(**{**vars(arguments), "quick": False, "rounds": None})
+    return command_text(name, same).removeprefix("./dev bench ").removesuffix(" --markdown")
 
 
 def measured(name: str, tools: Tools) -> Outcome:
@@ -174,6 +178,7 @@ def main() -> int:
             ranks=arguments.ranks,
             quick=arguments.quick,
             scratch=Path(scratch),
+            rounds=arguments.rounds,
         )
         return 1 if measure_all(tools, arguments) else 0
 

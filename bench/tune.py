@@ -89,7 +89,7 @@ def table(peer: str, found: dict[str, dict], more_is_better: bool) -> str:
 
 def measure(tools: Tools, peer: str, here: Machine, command: str) -> tuple[str, list[str]]:
     """The text of a block for the pages (page_blocks.py), and messages about what could not be measured."""
-    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     outcome = Outcome()
     found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
     head = [*heading(command, here, str(rounds)),

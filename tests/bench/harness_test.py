@@ -73,6 +73,10 @@ class Rows(unittest.TestCase):
         row = Row("all_reduce", "python-foreign", 4, 2, [1.0], [2.0], "openmpi", "us", language="Python")
         self.assertEqual((row.case_text, row.peer_text), ("python-foreign (Python)", "openmpi"))
 
+    def test_sides_with_different_rounds_are_an_error_of_that_bench(self):
+        with self.assertRaisesRegex(BenchError, "case against torchrun: 3 rounds of ours, 2 of the peer"):
+            Row("launch", "case", None, 2, [1.0] * 3, [2.0] * 2, "torchrun", "ms")
+
     def test_json_has_ratio_and_interval(self):
         fields = Row("launch", "case", None, 2, [1.0, 2.0], [2.0, 4.0], "torchrun", "ms").to_json()
         self.assertEqual((fields["ratio"], fields["interval"], fields["ours"]), (2.0, [2.0, 2.0], 1.5))

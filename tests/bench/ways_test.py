@@ -1,0 +1,37 @@
+"""The ways of using a peer, and the table of a search among them."""
+import unittest
+
+import modules  # noqa: F401, first: it makes the modules below importable
+
+import tune
+from peer_ways import WAYS, usual
+
+
+class Ways(unittest.TestCase):
+    def test_every_peer_has_ways_for_a_bench_each_with_a_reason(self):
+        for peer, ways in WAYS.items():
+            self.assertTrue(usual(peer), peer)
+            self.assertIn(next(iter(ways)), usual(peer), "the first is what the others are compared with")
+            for name, way in ways.items():
+                self.assertTrue(way.reason, f"{peer}, {name}")
+
+    def test_other_operations_have_a_way_too(self):
+        for peer in ("openmpi", "intelmpi"):
+            self.assertTrue([name for name, way in usual(peer).items() if way.collective])
+
+    def test_the_table_compares_with_the_first_way_and_marks_the_best(self):
+        found = {"default": {4: [2e-6] * 3, 1024: [1e-6] * 3}, "ring": {4: [4e-6] * 3, 1024: [0.5e-6] * 3}}
+        lines = tune.table("openmpi", found, more_is_better=False).splitlines()
+        self.assertEqual(lines[0], "| openmpi: way | 4 B | 1 KiB | why |")
+        self.assertTrue(lines[2].startswith("| default, us | 2.00 | 1.00 |"))
+        self.assertTrue(lines[3].startswith("| ring | 0.50x [0.50 .. 0.50] | **2.00x [2.00 .. 2.00]** |"))
+
+    def test_rates_count_the_other_way_round(self):
+        found = {"fast": {"crop-flip": [100.0] * 3}, "exact IDCT": {"crop-flip": [50.0] * 3}}
+        lines = tune.table("dali", found, more_is_better=True).splitlines()
+        self.assertTrue(lines[2].startswith("| fast, images/s | 100 |"))
+        self.assertTrue(lines[3].startswith("| exact IDCT | 0.50x [0.50 .. 0.50] |"))
+
+
+if __name__ == "__main__":
+    unittest.main()
