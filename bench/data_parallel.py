@@ -13,7 +13,7 @@ from collections.abc import Callable
 from harness import Outcome, Row, Samples, Tools, interleave, run
 
 STEPS = {"cnn-28": 60, "mlp-6M": 20, "resnet18-32": 12, "resnet18-224": 5}
-ROUNDS, QUICK_ROUNDS = 5, 1
+ROUNDS, QUICK_ROUNDS = 6, 2
 PEERS = ("alone", "operators", "libtorch")
 
 
@@ -32,7 +32,7 @@ def contender(tools: Tools, mode: str, workload: str, replicas: int) -> Callable
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
-    rounds = QUICK_ROUNDS if tools.quick else ROUNDS
+    rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     for workload in STEPS:
         for replicas in tools.ranks:
             found = interleave(

@@ -29,7 +29,7 @@ def measure(tools: Tools) -> Outcome:
                     "synchronised": contender(tools, workload, ranks, ["--sync-batch-norm"]),
                     "plain": contender(tools, workload, ranks, []),
                 },
-                QUICK_ROUNDS if tools.quick else ROUNDS,
+                tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
                 outcome,
                 f"sync_batch_norm {workload}, {ranks} ranks",
             )

@@ -36,7 +36,7 @@ def measure(tools: Tools) -> Outcome:
                     "plain": contender(tools, workloads.our_command, workload, ranks, "adam"),
                     "pytorch": contender(tools, workloads.peer_command, workload, ranks, *PYTORCH),
                 },
-                QUICK_ROUNDS if tools.quick else ROUNDS,
+                tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
                 outcome,
                 f"zero {workload}, {ranks} ranks",
             )
