@@ -12,6 +12,15 @@ Share share_in(const launch::World& world, std::string source) {
   return {world.rank, world.world_size, world.local_rank, world.local_world_size, world.num_nodes, std::move(source)};
 }
 
+// Groups that this process is not in have no name, nor have those that a program made from LibTorch's classes alone.
+std::string describe(const c10d::ProcessGroup& group) {
+  try {
+    return fmt::format("group '{}'", group.getGroupName());
+  } catch (const c10::Error&) {
+    return "the group that was given";
+  }
+}
+
 }  // namespace
 
 Share share_of_process() {
@@ -26,12 +35,13 @@ Share share_in_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   if (group == nullptr) return share;
   share.rank = group->getRank();
   share.world_size = group->getSize();
-  share.source = fmt::format("of group '{}'", group->getGroupName());
+  share.source = "of " + describe(*group);
   if (share.rank >= 0) return share;
-  throw DataError(ErrorCode::kInvalidArgument,
-                  fmt::format("this process is no member of group '{}', so it has no share of the data there; give a "
-                              "group that it is in, or none for that of all ranks",
-                              group->getGroupName()));
+  throw DataError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("this process is no member of {}, so it has no share of the data there; give a group that "
+                  "it is in, or none for the share of all ranks",
+                  describe(*group)));
 }
 
 Share share_from(const Environment& environment) {

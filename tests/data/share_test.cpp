@@ -177,7 +177,7 @@ TEST(GivenGroupsMulti, DecideTheShare) {
     expect_refused({"machine_batch_size", "group"},
                    [&] { DataLoader(Numbers(kSamples), {.machine_batch_size = 8, .group = dp}); });
     const ProcessGroup low = new_group({0, 1}, {.name = "low"});
-    if (rank > 1) expect_refused({"no member of group 'low'"}, [&] { DistributedSampler(kSamples, {.group = low}); });
+    if (rank > 1) expect_refused({"no member of the group"}, [&] { DistributedSampler(kSamples, {.group = low}); });
     barrier();
   });
 }
