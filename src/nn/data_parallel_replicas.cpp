@@ -196,7 +196,6 @@ void ReplicaModules::take_over_flags(Replica& replica) const {
 // Writes past the version counter: a pass must not make the graph of an earlier one invalid, as it would not on one
 // device either (BatchNorm).
 void ReplicaModules::take_over_buffers(std::size_t replica) {
-  std::vector<torch::Tensor> to, from;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     torch::Tensor& own = replicas_[replica].buffers[i];
     const torch::Tensor original = buffers_[i].detach();
@@ -206,11 +205,9 @@ void ReplicaModules::take_over_buffers(std::size_t replica) {
                own.device() != devices_[replica] || same_memory(own, original)) {
       alias(own, original.to(devices_[replica], /*non_blocking=*/false, /*copy=*/true), true, buffers_[i]);
     } else {
-      to.push_back(own.variable_data());
-      from.push_back(original);
+      own.variable_data().copy_(original);
     }
   }
-  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
 void ReplicaModules::take_over_parameters(std::size_t replica) {
