@@ -58,7 +58,8 @@ TEST_F(TestDevice, CountsCopiesWithTheirBytes) {
   EXPECT_EQ(traffic(0).to_host, (Copies{1, 40}));
   on(0, back);  // blocking
   EXPECT_EQ(traffic(0).from_host, (Copies{2, 80}));
-  EXPECT_EQ(traffic(0).from_pinned, Copies{});
+  EXPECT_EQ(traffic(0).pinned, (Copies{2, 80}));
+  EXPECT_EQ(traffic(0).enqueued, Copies{});
 }
 
 TEST_F(TestDevice, FreesItsMemory) {
@@ -111,7 +112,7 @@ TEST_F(TestDevice, CopiesOfAStreamWaitUntilSomebodyWaitsForThem) {
     done.record(side);
   }
   there.record_stream(guard().getStream(test_device(0)));
-  EXPECT_EQ(traffic(0).from_pinned, (Copies{1, 32}));
+  EXPECT_EQ(traffic(0).enqueued, (Copies{1, 32}));
   EXPECT_TRUE(torch::equal(there.cpu(), fresh));  // the default stream has not waited
   done.block(guard().getStream(test_device(0)));
   EXPECT_TRUE(torch::equal(there.cpu(), host));

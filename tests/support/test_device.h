@@ -37,10 +37,11 @@ struct Copies {
   bool operator==(const Copies&) const = default;
 };
 struct Traffic {
-  Copies from_host = {};    // from page-locked memory too
-  Copies from_pinned = {};  // the part of `from_host` that was enqueued: from page-locked memory, with non_blocking
+  Copies from_host = {};
   Copies to_host = {};
   Copies from_peer = {};  // from another device
+  Copies pinned = {};     // those from and to the host whose host memory was page-locked
+  Copies enqueued = {};   // the part of `pinned` that did not block
 
   bool operator==(const Traffic&) const = default;
 };

@@ -169,14 +169,12 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   const at::Tensor& host = is_ours(self) ? to : self;
   const at::Tensor& ours = is_ours(self) ? self : to;
   const bool crosses = !is_ours(host);
-  const bool waits =
-      crosses && non_blocking && ours.numel() > 0 && is_pinned(host.const_data_ptr()) && same_bytes(self, to);
-  if (!crosses) {
-    if (self.device() != to.device()) count(&Traffic::from_peer, to.device(), self);
-  } else {
-    count(is_ours(self) ? &Traffic::to_host : &Traffic::from_host, ours.device(), self);
-    if (waits && !is_ours(self)) count(&Traffic::from_pinned, ours.device(), self);
-  }
+  const bool pinned = crosses && ours.numel() > 0 && is_pinned(host.const_data_ptr());
+  const bool waits = pinned && non_blocking && same_bytes(self, to);
+  if (!crosses && self.device() != to.device()) count(&Traffic::from_peer, to.device(), self);
+  if (crosses) count(is_ours(self) ? &Traffic::to_host : &Traffic::from_host, ours.device(), self);
+  if (pinned) count(&Traffic::pinned, ours.device(), self);
+  if (waits) count(&Traffic::enqueued, ours.device(), self);
   if (waits) {
     enqueue_copy(host, ours, /*to_host=*/is_ours(self));
   } else {

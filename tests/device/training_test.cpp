@@ -1,0 +1,207 @@
+// Training on devices: DistributedDataParallel and checkpoints, against the same training on the CPU.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "device/device_ranks.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(3));
+    hidden = register_module("hidden", torch::nn::Linear(48, 40));  // a large gradient, and small ones
+    rarely = register_module("rarely", torch::nn::Linear(40, 40));
+    out = register_module("out", torch::nn::Linear(40, 5));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool all = true) {
+    const torch::Tensor maps = torch::max_pool2d(torch::relu(norm(conv(x))), 2);
+    torch::Tensor features = torch::relu(hidden(maps.flatten(1)));
+    if (all) features = features + rarely(features);
+    return torch::log_softmax(out(torch::dropout(features, 0.25, is_training())), 1);
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Linear hidden{nullptr};
+  torch::nn::Linear rarely{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+TORCH_MODULE(Net);
+
+using State = std::vector<torch::Tensor>;
+
+// Parameters and buffers, on the CPU.
+State state_of(const Net& net) {
+  State state;
+  for (const torch::Tensor& tensor : net->parameters()) state.push_back(tensor.detach().cpu().clone());
+  for (const torch::Tensor& tensor : net->buffers()) state.push_back(tensor.cpu().clone());
+  return state;
+}
+
+void expect_same(const State& actual, const State& expected, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(torch::equal(actual[i], expected[i])) << what << ' ' << i;
+}
+
+// One batch: its images and labels, drawn from the CPU's generator.
+torch::Tensor loss_on(Net& net, torch::Device device, bool all = true) {
+  const torch::Tensor x = torch::randn({6, 1, 8, 8}).to(device);
+  const torch::Tensor y = torch::randint(0, 5, {6}, torch::kLong).to(device);
+  return torch::nll_loss(net->forward(x, all), y);
+}
+
+struct Variant {
+  DistributedDataParallelOptions options = {};
+  bool accumulate = false;  // every other pass without communication
+  bool partly = false;      // rank 0 leaves a layer out
+};
+
+// Six steps under DistributedDataParallel. All ranks start with weights of their own, and draw data of their own.
+State train(torch::Device device, int rank, Variant variant) {
+  torch::manual_seed(7 + rank);
+  Net net;
+  net->to(device);
+  if (!device.is_cpu()) variant.options.device_ids = {device};
+  DistributedDataParallel<Net> ddp(net, variant.options);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 6; ++step) {
+    if (!variant.accumulate || step % 2 == 0) optimizer.zero_grad();
+    const auto pass = [&] {
+      ddp->is_training();  // announces the pass
+      loss_on(net, device, !variant.partly || rank != 0).backward();
+    };
+    if (variant.accumulate && step % 2 == 0) {
+      const auto alone = ddp.no_sync();
+      pass();
+      continue;
+    }
+    pass();
+    optimizer.step();
+  }
+  return state_of(net);
+}
+
+class DeviceDdpMulti : public testing::TestWithParam<int> {};
+
+TEST_P(DeviceDdpMulti, GivesTheWeightsOfTheProcessor) {
+  run_on_devices(GetParam(), [](int rank, torch::Device device) {
+    const std::vector<std::pair<const char*, Variant>> variants{
+        {"plain", {}},
+        {"many buckets", {.options = {.bucket_cap_mb = 0.001}}},
+        {"copies of gradients", {.options = {.gradient_as_bucket_view = false}}},
+        {"own buffers", {.options = {.broadcast_buffers = false}}},
+        {"accumulated", {.accumulate = true}},
+        {"partly used", {.partly = true}},
+    };
+    for (const auto& [name, variant] : variants) {
+      const State expected = train(torch::kCPU, rank, variant);
+      expect_same(train(device, rank, variant), expected, name);
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Worlds, DeviceDdpMulti, testing::Values(1, 2, 3));
+
+// Each bucket crosses to the host and back once in a pass, and nothing else does except the flags of used parameters.
+TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
+  run_on_devices(2, [](int /*rank*/, torch::Device device) {
+    Net net;
+    net->to(device);
+    DistributedDataParallel<Net> ddp(net, {.device_ids = {device}, .broadcast_buffers = false});
+    for (int pass = 0; pass < 3; ++pass) {
+      ddp->is_training();
+      const torch::Tensor loss = loss_on(net, device);
+      reset_traffic();
+      loss.backward();
+    }
+    const auto buckets = static_cast<std::int64_t>(ddp.reducer().bucket_bytes());
+    const auto flags = static_cast<std::int64_t>(4 * net->parameters().size());
+    // The flags are made on the CPU, travel as the buckets do, and are read on the CPU.
+    EXPECT_EQ(traffic(device.index()).to_host.bytes, buckets + 2 * flags);
+    EXPECT_EQ(traffic(device.index()).from_host.bytes, buckets + 2 * flags);
+    for (int other = 0; other < kTestDevices; ++other) {
+      if (other != device.index()) {
+        EXPECT_EQ(traffic(other), Traffic{}) << other;
+      }
+    }
+  });
+}
+
+TEST(DeviceDdpErrors, NameTheDeviceOfTheModule) {
+  use_test_device();
+  const ProcessGroupGuard group("lockstep");
+  Net net;
+  net->to(test_device(1));
+  try {
+    DistributedDataParallel<Net> ddp(net, {.device_ids = {test_device(3)}});
+    FAIL() << "no error";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the module is on test:1, got test:3"), std::string::npos) << error.what();
+  }
+}
+
+class DeviceCheckpoint : public testing::Test {
+ protected:
+  struct Run {
+    explicit Run(torch::Device where) : device(where) {
+      net->to(device);
+      optimizer = std::make_unique<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(0.01));
+    }
+    void step() {
+      optimizer->zero_grad();
+      loss_on(net, device).backward();
+      optimizer->step();
+    }
+    void save(const std::filesystem::path& path) {
+      checkpoint::Checkpoint state;
+      state.add_model(*net);
+      state.add_optimizer(*optimizer);
+      state.add_generator();
+      state.save(path);
+    }
+    void restore(const std::filesystem::path& path) {
+      const auto state = checkpoint::Checkpoint::load(path);
+      state.restore_model(*net);
+      state.restore_optimizer(*optimizer);
+      state.restore_generator();
+    }
+    torch::Device device;
+    Net net;
+    std::unique_ptr<torch::optim::Adam> optimizer;
+  };
+
+  DeviceCheckpoint() { use_test_device(); }
+  ScratchFolder folder_;
+};
+
+TEST_F(DeviceCheckpoint, ContinuesOnAnyDeviceWithTheSameBits) {
+  const std::vector<torch::Device> devices{test_device(0), test_device(2), torch::kCPU};
+  for (const torch::Device from : devices) {
+    const auto path = folder_.path() / "state";
+    torch::manual_seed(5);
+    Run first(from);
+    first.step();
+    first.step();
+    first.save(path);
+    first.step();
+    const State expected = state_of(first.net);
+    for (const torch::Device to : devices) {
+      Run second(to);
+      second.step();  // state of its own, to be replaced
+      second.restore(path);
+      second.step();
+      expect_same(state_of(second.net), expected, c10::str("from ", from, " to ", to));
+      for (const auto& parameter : second.net->parameters()) EXPECT_EQ(parameter.device(), to);
+      Run fresh(to);
+      fresh.restore(path);
+      fresh.step();
+      expect_same(state_of(fresh.net), expected, c10::str("from ", from, " to a fresh run on ", to));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
