@@ -6,8 +6,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <memory>
+#include <unordered_map>
 #include <unordered_set>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "synchronised_batch_norm.h"
 
@@ -16,8 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-// Part of the tensor, so it lives as long and stays when the tensor moves or takes loaded values.
-struct Mark final : c10::BackendMeta {
+struct Mark {
   ProcessGroup group;
   std::weak_ptr<torch::nn::Module> layer;  // empty where no shared_ptr owns the layer
   std::string name;
@@ -29,20 +31,49 @@ struct Mark final : c10::BackendMeta {
   }
 };
 
-const Mark* mark_of(const Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  return dynamic_cast<const Mark*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
-}
+// The marks of all tensors. A TensorImpl stays the same when its tensor moves, changes its dtype or takes loaded
+// values.
+class Marks {
+ public:
+  // Never destroyed: other threads may normalise while the program exits.
+  static Marks& get() {
+    static Marks& all = *new Marks;
+    return all;
+  }
 
-const Mark* mark_of(const std::optional<Tensor>& weight, const std::optional<Tensor>& running_mean) {
-  const Mark* mark = weight ? mark_of(*weight) : nullptr;
-  return mark == nullptr && running_mean ? mark_of(*running_mean) : mark;
+  void set(const Tensor& tensor, std::shared_ptr<const Mark> mark) {
+    MutexLock lock(mutex_);
+    std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
+    marks_.insert_or_assign(tensor.unsafeGetTensorImpl(), Entry{Weak(tensor.getIntrusivePtr()), std::move(mark)});
+  }
+
+  std::shared_ptr<const Mark> find(const Tensor& tensor) {
+    if (!tensor.defined()) return nullptr;
+    MutexLock lock(mutex_);
+    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
+    return found == marks_.end() ? nullptr : found->second.mark;
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Entry {
+    Weak tensor;  // while it is here, no other tensor has this address
+    std::shared_ptr<const Mark> mark;
+  };
+
+  Mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Entry> marks_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+std::shared_ptr<const Mark> mark_of(const std::optional<Tensor>& weight, const std::optional<Tensor>& running_mean) {
+  auto mark = weight ? Marks::get().find(*weight) : nullptr;
+  return mark == nullptr && running_mean ? Marks::get().find(*running_mean) : mark;
 }
 
 Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
                   const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, bool training,
                   double momentum, double eps, bool cudnn_enabled) {
-  const Mark* const mark = training ? mark_of(weight, running_mean) : nullptr;
+  const std::shared_ptr<const Mark> mark = training ? mark_of(weight, running_mean) : nullptr;
   if (mark == nullptr || !mark->layer_is_training() || !nn_detail::has_other_ranks(mark->group)) {
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                   cudnn_enabled);
@@ -107,17 +138,7 @@ struct Layer {
   std::vector<Tensor> tensors;       // of a layer to convert
 };
 
-void check_convertible(const Layer& layer) {
-  const std::string advice = "; put a lockstep::SyncBatchNorm there, or name it in `except` to leave it as it is";
-  TORCH_CHECK_VALUE(!layer.tensors.empty(), "convert_sync_batchnorm: '", layer.name,
-                    "' has neither affine parameters nor running statistics, so its calls cannot be told from others",
-                    advice);
-  for (const Tensor& tensor : layer.tensors) {
-    const bool is_free = tensor.unsafeGetTensorImpl()->get_backend_meta() == nullptr || mark_of(tensor) != nullptr;
-    TORCH_CHECK_VALUE(is_free, "convert_sync_batchnorm: the tensors of '", layer.name, "' on ", tensor.device(),
-                      " carry data of another backend", advice);
-  }
-}
+constexpr const char* kAdvice = "; put a lockstep::SyncBatchNorm there, or name it in `except` to leave it as it is";
 
 std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vector<std::string>& except) {
   std::vector<Layer> layers;
@@ -130,12 +151,15 @@ std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vecto
       layers.push_back({name, {}, own, {}});
     } else if (const auto tensors = tensors_of(found)) {
       layers.push_back({name, found.weak_from_this(), nullptr, *tensors});
-      check_convertible(layers.back());
+      TORCH_CHECK_VALUE(!tensors->empty(), "convert_sync_batchnorm: '", name,
+                        "' has neither affine parameters nor running statistics, so its calls cannot be told from "
+                        "others",
+                        kAdvice);
     } else {
       TORCH_CHECK_VALUE(!looks_like_batch_norm(found), "convert_sync_batchnorm: '", name, "' (", found.name(),
                         ") has running_mean and running_var like a batch normalisation, but is none of LibTorch's, "
-                        "which alone can be converted; put a lockstep::SyncBatchNorm there, or name it in `except` to "
-                        "leave it as it is");
+                        "which alone can be converted",
+                        kAdvice);
     }
     return true;
   });
@@ -154,13 +178,8 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const
   for (const Layer& layer : layers) {
     names.push_back(layer.name);
     if (layer.own != nullptr) layer.own->options.process_group(group);
-    for (const Tensor& tensor : layer.tensors) {
-      auto mark = c10::make_intrusive<Mark>();
-      mark->group = group;
-      mark->layer = layer.module;
-      mark->name = layer.name;
-      tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(mark));
-    }
+    const auto mark = std::make_shared<const Mark>(Mark{group, layer.module, layer.name});
+    for (const Tensor& tensor : layer.tensors) Marks::get().set(tensor, mark);
   }
   return names;
 }
@@ -170,8 +189,9 @@ std::vector<std::string> sync_batchnorm_layers(const torch::nn::Module& module) 
   std::unordered_set<const void*> seen;
   walk(module, "", seen, [&](const torch::nn::Module& found, const std::string& name) {
     const auto tensors = tensors_of(found);
-    const bool marked = tensors && std::any_of(tensors->begin(), tensors->end(),
-                                               [](const Tensor& tensor) { return mark_of(tensor) != nullptr; });
+    const bool marked = tensors && std::any_of(tensors->begin(), tensors->end(), [](const Tensor& tensor) {
+                          return Marks::get().find(tensor) != nullptr;
+                        });
     if (marked || dynamic_cast<const SyncBatchNormImpl*>(&found) != nullptr) names.push_back(name);
     return true;
   });

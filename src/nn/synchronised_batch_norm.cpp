@@ -124,8 +124,12 @@ Tensor input_gradient(const Tensor& grad_output, const Tensor& input, const Tens
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input, const Tensor& weight,
-                        const Tensor& bias, const c10::intrusive_ptr<Pass>& pass) {
+  // Optional, because autograd asks arguments that are tensors for their device.
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
+                        const std::optional<Tensor>& given_weight, const std::optional<Tensor>& given_bias,
+                        const c10::intrusive_ptr<Pass>& pass) {
+    const Tensor weight = given_weight.value_or(Tensor());
+    const Tensor bias = given_bias.value_or(Tensor());
     context->save_for_backward({input, weight});
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     if (input.numel() == 0) return torch::empty_like(input);
@@ -193,7 +197,10 @@ torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGr
     return at::native::batch_norm(call.input, call.weight, call.bias, call.running_mean, call.running_var,
                                   /*training=*/true, call.momentum, call.eps, /*cudnn_enabled=*/false);
   }
-  return SyncBatchNormFunction::apply(plain.input, call.weight, call.bias, pass);
+  const auto optional = [](const Tensor& tensor) {
+    return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
+  };
+  return SyncBatchNormFunction::apply(plain.input, optional(call.weight), optional(call.bias), pass);
 }
 
 }  // namespace lockstep::nn_detail

@@ -75,7 +75,7 @@ TORCH_MODULE(SyncBatchNorm);
 //
 // `except` names modules that are left alone with all that is in them. c10::ValueError, which names the module, when
 // something cannot be converted; then nothing has been changed:
-//   - a BatchNorm that has neither affine parameters nor running statistics: nothing in it can carry the mark
+//   - a BatchNorm that has neither affine parameters nor running statistics: nothing in it can be marked
 //   - a module of another type with buffers running_mean and running_var: a batch normalisation of its own, it seems
 // Not collective, but make the same call on all ranks. Not thread-safe.
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group = nullptr,
