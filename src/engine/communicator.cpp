@@ -67,7 +67,9 @@ std::string prefix_of(const CommunicatorOptions& options) {
 
 // Deletes what the group has left in the store once all ranks have joined. If the group fails to form, its keys stay.
 void clear_store(Store& store, const CommunicatorOptions& options, std::vector<std::string> keys) {
-  for (std::string& key : membership_keys(prefix_of(options))) keys.push_back(std::move(key));
+  if (options.members.empty()) {
+    for (std::string& key : membership_keys(prefix_of(options))) keys.push_back(std::move(key));
+  }
   delete_by_last_rank(store, prefix_of(options) + "/met", options.world_size, keys);
 }
 
