@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import BenchError, Outcome, Row, Tools
 
-BENCHES = ["all_reduce", "collectives", "p2p", "hosts", "init", "ddp_step", "memory", "launch", "loader"]
+BENCHES = ["all_reduce", "collectives", "p2p", "hosts", "init", "ddp_step", "hooks", "memory", "launch", "loader"]
 
 
 def size_text(size: int | None) -> str:

@@ -19,8 +19,15 @@
 #include "lockstep/data/views.h"                     // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                   // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
+#include "lockstep/nn/clip_grad.h"                   // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
+#include "lockstep/nn/exponential_moving_average.h"  // IWYU pragma: export
+#include "lockstep/nn/finite_check.h"                // IWYU pragma: export
+#include "lockstep/nn/gradient_accumulation.h"       // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
+#include "lockstep/nn/mixed_precision.h"             // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"            // IWYU pragma: export
 #include "lockstep/nn/models/resnet.h"               // IWYU pragma: export
+#include "lockstep/nn/parameter_averaging.h"         // IWYU pragma: export
+#include "lockstep/nn/power_sgd.h"                   // IWYU pragma: export
