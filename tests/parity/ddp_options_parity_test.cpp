@@ -123,10 +123,14 @@ std::shared_ptr<CommHook> hook_of(const std::string& name) {
 
 torch::nn::Sequential make_model(torch::Dtype dtype) {
   torch::manual_seed(1234);
-  using torch::nn::Linear;
-  using torch::nn::Tanh;
-  torch::nn::Sequential model(Linear(kInputs, 32), Tanh(), Linear(32, 32), Tanh(), Linear(32, 32), Tanh(),
-                              Linear(32, kOutputs));
+  torch::nn::Sequential model;
+  // One after the other: the order in which arguments of one call draw their weights is up to the compiler.
+  const auto add = [&](int inputs, int outputs) { model->push_back(torch::nn::Linear(inputs, outputs)); };
+  add(kInputs, 32);
+  for (const int outputs : {32, 32, kOutputs}) {
+    model->push_back(torch::nn::Tanh());
+    add(32, outputs);
+  }
   model->to(dtype);
   return model;
 }
