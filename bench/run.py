@@ -28,6 +28,7 @@ BENCHES = [
     "init",
     "ddp_step",
     "sync_batch_norm",
+    "hooks",
     "zero",
     "data_parallel",
     "memory",

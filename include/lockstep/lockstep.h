@@ -1,7 +1,7 @@
-// All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel, synchronised batch
-// normalisation, sharded optimizers, metrics and models, data, checkpoints and spawn. Not here: image files and
-// transforms by themselves (lockstep/data/image, lockstep/data/transforms, lockstep/data/tools), the stores
-// (lockstep/store), and the engine without LibTorch (lockstep/engine).
+// All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel,
+// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints and spawn. Not here:
+// image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms, lockstep/data/tools), the
+// stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/device_mesh.h"               // IWYU pragma: export
@@ -20,12 +20,19 @@
 #include "lockstep/data/views.h"                     // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                   // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export
+#include "lockstep/nn/clip_grad.h"                   // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                   // IWYU pragma: export
 #include "lockstep/nn/data_parallel.h"               // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
+#include "lockstep/nn/exponential_moving_average.h"  // IWYU pragma: export
+#include "lockstep/nn/finite_check.h"                // IWYU pragma: export
+#include "lockstep/nn/gradient_accumulation.h"       // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
+#include "lockstep/nn/mixed_precision.h"             // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"            // IWYU pragma: export
 #include "lockstep/nn/models/resnet.h"               // IWYU pragma: export
+#include "lockstep/nn/parameter_averaging.h"         // IWYU pragma: export
+#include "lockstep/nn/power_sgd.h"                   // IWYU pragma: export
 #include "lockstep/nn/scatter.h"                     // IWYU pragma: export
 #include "lockstep/nn/sync_batch_norm.h"             // IWYU pragma: export
 #include "lockstep/nn/zero_redundancy_optimizer.h"   // IWYU pragma: export

@@ -1,8 +1,8 @@
 #include "lockstep/nn/average_gradients.h"
 
-#include <map>
 #include <unordered_set>
 
+#include "flat_mean.h"
 #include "lockstep/c10d/collectives.h"
 
 namespace lockstep {
@@ -21,24 +21,14 @@ void average_gradients(const std::vector<torch::Tensor>& parameters, const Proce
   all_reduce(used, {.op = c10d::ReduceOp::MAX, .group = group});
   const torch::Tensor anywhere = used.cpu();
 
-  std::map<c10::ScalarType, std::vector<torch::Tensor>> gradients;  // one message for each dtype
+  std::vector<torch::Tensor> gradients;
   for (std::size_t i = 0; i < trained.size(); ++i) {
     if (anywhere.const_data_ptr<std::int64_t>()[i] == 0) continue;
     torch::Tensor& gradient = trained[i].mutable_grad();
     if (!gradient.defined()) gradient = torch::zeros_like(trained[i]);
-    gradients[gradient.scalar_type()].push_back(gradient);
+    gradients.push_back(gradient);
   }
-  for (auto& [dtype, tensors] : gradients) {
-    std::vector<torch::Tensor> flat;
-    for (const torch::Tensor& gradient : tensors) flat.push_back(gradient.flatten());
-    const torch::Tensor all = torch::cat(flat);
-    all_reduce(all, {.op = c10d::ReduceOp::AVG, .group = group});
-    std::int64_t offset = 0;
-    for (torch::Tensor& gradient : tensors) {
-      gradient.copy_(all.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-      offset += gradient.numel();
-    }
-  }
+  nn_detail::flat_mean(gradients, group);
 }
 
 void average_gradients(const torch::nn::Module& module, const ProcessGroup& group) {

@@ -66,20 +66,6 @@ using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
   });
 }
 
-[[maybe_unused]] void hooks(DistributedDataParallel<Net>& ddp) {
-  ddp.register_comm_hook(make_compress_hook(torch::kBFloat16));
-  ddp.register_comm_hook(make_noop_hook());
-  ddp.register_comm_hook(nullptr);
-}
-
-struct ClippedHook final : CommHook {
-  std::function<void()> run(GradBucket& bucket) override {
-    bucket.buffer().clamp_(-1, 1);
-    auto work = all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
-    return [work] { work->wait(); };
-  }
-};
-
 [[maybe_unused]] void metrics(models::MnistNet& net, const std::string& folder) {
   const torch::NoGradGuard no_grad;
   net->eval();

@@ -68,6 +68,20 @@ TEST(DataParallelExample, SplitsAndTrains) {
   EXPECT_NE(finished.out.find("the same weights: yes\n"), std::string::npos) << finished.out;
 }
 
+TEST(DdpExamplesMulti, HooksSendLess) {
+  const Lines lines = run_example("ddp_hooks", 2, {"25"});
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[2].rfind("Rank 0: the all-reduce sends 559168 bytes per step, loss ", 0), 0U) << lines[2];
+  EXPECT_EQ(lines[1].rfind("Rank 0: bfloat16 sends 279584 bytes per step, loss ", 0), 0U) << lines[1];
+  EXPECT_EQ(lines[0].rfind("Rank 0: PowerSGD sends 12480 bytes per step, loss ", 0), 0U) << lines[0];
+}
+
+TEST(DdpExamplesMulti, HelpersInACarefulLoop) {
+  const Lines lines = run_example("ddp_helpers", 3, {"5"});
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].rfind("Rank 0: error ", 0), 0U) << lines[0];
+}
+
 TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
   EXPECT_EQ(run_example("groups_split", 4),
             (Lines{"Rank 0 has 1 in its row, 2 in its column", "Rank 1 has 1 in its row, 4 in its column",

@@ -1,0 +1,109 @@
+// Time of a training step under DistributedDataParallel with each communication hook, and the bytes of gradients that a
+// rank sends in it. One thread per process, started by `lockstep run`. Rank 0 writes a line of JSON.
+#include <lockstep/c10d/distributed.h>
+#include <lockstep/nn/distributed_data_parallel.h>
+#include <lockstep/nn/power_sgd.h>
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "measure.h"
+#include "step_models.h"
+
+namespace {
+
+using namespace lockstep;
+
+struct Options {
+  std::string workload;
+  std::string hook;
+  std::int64_t rank = 1;
+  int steps = 0;
+  std::string output;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Step time and bytes of a communication hook");
+  app.add_option("--workload", options.workload)->required()->check(CLI::IsMember({"cnn-28", "mlp-6M"}));
+  app.add_option("--hook", options.hook)->required();
+  app.add_option("--rank", options.rank, "of PowerSGD's matrices");
+  app.add_option("--steps", options.steps)->required();
+  app.add_option("--output", options.output)->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+std::shared_ptr<CommHook> hook_of(const Options& options) {
+  const PowerSgdOptions power{.matrix_approximation_rank = options.rank, .start_power_sgd_iter = 0};
+  if (options.hook == "none") return nullptr;
+  if (options.hook == "noop") return make_noop_hook();
+  if (options.hook == "fp16") return make_compress_hook(torch::kHalf);
+  if (options.hook == "bf16") return make_compress_hook(torch::kBFloat16);
+  if (options.hook == "bf16-feedback") return make_compress_hook(torch::kBFloat16, {.error_feedback = true});
+  if (options.hook == "power-sgd") return make_power_sgd_hook(power);
+  if (options.hook == "batched-power-sgd") return make_batched_power_sgd_hook(power);
+  if (options.hook == "bf16-power-sgd") return make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(power));
+  bench::die("--hook", "unknown: " + options.hook);
+}
+
+// Notes how many gradient elements each bucket has.
+struct BucketSizes final : CommHook {
+  std::function<void()> run(GradBucket& bucket) override {
+    if (bucket.index() == 0) elements.clear();
+    elements.push_back(0);
+    for (const torch::Tensor& gradient : bucket.gradients()) elements.back() += gradient.numel();
+    return nullptr;
+  }
+  std::vector<std::int64_t> elements;
+};
+
+template <typename Net>
+void measure(const Options& options, Net net) {
+  constexpr int kWarmUp = 3;
+  DistributedDataParallel<Net> ddp(net);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(1e-3).momentum(0.9));
+  const torch::Tensor images = torch::randn({32, 1, 28, 28});
+  const torch::Tensor labels = torch::randint(0, 10, {32}, torch::kLong);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    torch::cross_entropy_loss(ddp->forward(images), labels).backward();
+    optimizer.step();
+  };
+  const auto sizes = std::make_shared<BucketSizes>();
+  ddp.register_comm_hook(sizes);
+  step();
+  ddp.register_comm_hook(hook_of(options));
+  std::vector<double> seconds;
+  for (int i = -kWarmUp; i < options.steps; ++i) {
+    barrier();
+    const double start = bench::now();
+    step();
+    if (i >= 0) seconds.push_back(bench::now() - start);
+  }
+  if (get_rank() != 0) return;
+  nlohmann::json shapes = nlohmann::json::array();
+  for (const torch::Tensor& parameter : net->parameters()) shapes.push_back(parameter.sizes().vec());
+  std::ofstream(options.output) << nlohmann::json{
+      {"seconds", seconds}, {"sent", ddp.reducer().sent().last_pass}, {"shapes", shapes}, {"buckets", sizes->elements}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const ProcessGroupGuard group("lockstep");
+  if (options.workload == "cnn-28") {
+    measure(options, bench::Cnn());
+  } else {
+    measure(options, bench::Mlp());
+  }
+}

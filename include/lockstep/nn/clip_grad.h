@@ -1,0 +1,33 @@
+// Clipping gradients by their global norm, with errors that name the parameters.
+//
+//   loss.backward();                                   // gradients are the mean over all ranks
+//   const double norm = lockstep::clip_grad_norm_(*net, 1.0);
+//   optimizer.step();
+//
+// After a backward pass under DistributedDataParallel every rank has the same gradients, so every rank finds the same
+// norm and clips alike: nothing is sent. Clip after the pass that sends, not in the passes under no_sync. Parameters
+// that DistributedDataParallel ignores count with this rank's gradient, so ranks may clip differently: leave them out.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "lockstep/nn/reducer.h"
+
+namespace lockstep {
+
+struct ClipGradOptions {
+  double norm_type = 2;  // of the vector of all gradients; infinity: the largest absolute value
+  // On: a norm that is infinite or NaN is an error that names the parameters; gradients keep their values. Off: all
+  // gradients become NaN or zero then, as in PyTorch.
+  bool error_if_nonfinite = false;
+};
+
+// Scales all gradients so that their norm is at most `max_norm`. Returns the norm that they had. Parameters without a
+// gradient are left out; sparse gradients count by their rows. The same numbers as torch.nn.utils.clip_grad_norm_.
+double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm,
+                       const ClipGradOptions& options = {});
+double clip_grad_norm_(const torch::nn::Module& module, double max_norm, const ClipGradOptions& options = {});
+
+}  // namespace lockstep

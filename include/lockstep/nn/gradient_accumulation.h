@@ -1,0 +1,59 @@
+// A step from several micro-batches, and means over ranks with different numbers of samples.
+//
+//   optimizer.zero_grad();
+//   lockstep::accumulate_gradients(ddp, 4, [&](int part) { return loss_of(ddp->forward(inputs[part]), targets[part]);
+//   }); optimizer.step();
+//
+// and, with a loss that is a sum over samples:
+//
+//   const double factor = lockstep::sample_mean_factor(labels.size(0));
+//   (torch::nll_loss(ddp->forward(images), labels, {}, at::Reduction::Sum) * factor).backward();
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+struct AccumulateOptions {
+  // On: each loss is divided by the number of parts, so that the step is that of one large batch of equal parts. Off:
+  // losses add up.
+  bool mean = true;
+};
+
+// Runs forward and backward for each of `parts` micro-batches. Only the last one sends gradients: the sum of all.
+// `loss_of_part(part)` returns the loss of micro-batch 0, 1, ...; its forward pass goes through `ddp`. Returns the
+// step's loss on this rank, without graph. Gradients that are there already are part of the sum. Every rank passes the
+// same `parts`.
+template <typename Ddp, typename LossOfPart>
+torch::Tensor accumulate_gradients(Ddp& ddp, int parts, LossOfPart&& loss_of_part,
+                                   const AccumulateOptions& options = {}) {
+  TORCH_CHECK_VALUE(parts >= 1, "accumulate_gradients: expected at least one micro-batch, got ", parts);
+  torch::Tensor total;
+  const auto run = [&](int part) {
+    torch::Tensor loss = loss_of_part(part);
+    if (options.mean) loss = loss / parts;
+    loss.backward();
+    total = total.defined() ? total + loss.detach() : loss.detach();
+  };
+  {
+    const auto guard = ddp.no_sync();
+    for (int part = 0; part + 1 < parts; ++part) run(part);
+  }
+  run(parts - 1);
+  return total;
+}
+
+// The factor that turns each rank's sum of losses over `samples` samples into a gradient that is, after the mean over
+// ranks, that of the mean over all samples of all ranks: world size / all samples. Ranks may have different numbers of
+// samples, none too (a sum over none is zero; a mean over none would be NaN). With micro-batches, `samples` is the
+// number in all of them, and AccumulateOptions::mean is off.
+//
+// Collective over the group: all-reduces one number, and blocks. Throws on every rank if no rank has a sample.
+double sample_mean_factor(std::int64_t samples, const ProcessGroup& group = nullptr);
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+// The gradients of a module with their names.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/reducer.h"
+
+namespace lockstep::nn_detail {
+
+// Each parameter once, under its first name.
+std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module);
+
+// The values of each gradient that is there, of sparse ones those of their rows. Coalesces sparse gradients.
+std::vector<NamedParameter> gradient_values(const std::vector<NamedParameter>& parameters);
+
+// The norm of the vector of all of them: a tensor of one number, or undefined if there are none.
+torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double norm_type);
+
+// "'fc.weight', 'fc.bias' and 3 others"; empty if all are finite.
+std::string names_of_nonfinite(const std::vector<NamedParameter>& gradients);
+
+}  // namespace lockstep::nn_detail

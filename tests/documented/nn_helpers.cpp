@@ -1,0 +1,196 @@
+// Code of docs/comm_hooks.md, docs/training_helpers.md and of the headers that they are about, as it stands there.
+#include <torch/torch.h>
+
+#include "lockstep/c10d/distributed.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/nn/clip_grad.h"
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/exponential_moving_average.h"
+#include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/gradient_accumulation.h"
+#include "lockstep/nn/mixed_precision.h"
+#include "lockstep/nn/parameter_averaging.h"
+#include "lockstep/nn/power_sgd.h"
+
+namespace lockstep {
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
+  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
+  torch::nn::Linear line{nullptr};
+};
+TORCH_MODULE(Net);
+using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
+using Ddp = DistributedDataParallel<Net>;
+using data::DataLoader;
+
+void evaluate(Net& net) {
+  net->eval();
+}
+
+[[maybe_unused]] void hooks(Ddp& ddp) {
+  ddp.register_comm_hook(make_compress_hook(torch::kBFloat16));
+  ddp.register_comm_hook(make_compress_hook(torch::kHalf, {.error_feedback = true}));
+  ddp.register_comm_hook(make_power_sgd_hook({.matrix_approximation_rank = 2, .start_power_sgd_iter = 500}));
+  ddp.register_comm_hook(make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook()));
+  ddp.register_comm_hook(make_batched_power_sgd_hook());
+  ddp.register_comm_hook(make_noop_hook());
+  ddp.register_comm_hook(nullptr);
+}
+
+struct ClippedHook final : CommHook {
+  std::function<void()> run(GradBucket& bucket) override {
+    bucket.buffer().clamp_(-1, 1);
+    auto work = all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG, .group = bucket.group()});
+    return [work] { work->wait(); };
+  }
+};
+
+[[maybe_unused]] void micro_batches(Ddp& ddp, torch::optim::SGD& optimizer, Loss loss_of,
+                                    const std::vector<torch::Tensor>& inputs,
+                                    const std::vector<torch::Tensor>& targets) {
+  optimizer.zero_grad();
+  torch::Tensor loss = accumulate_gradients(ddp, 4, [&](int part) {
+    return loss_of(ddp->forward(inputs[part]), targets[part]);
+  });
+  optimizer.step();
+}
+
+[[maybe_unused]] void sample_mean(Ddp& ddp, const torch::Tensor& images, const torch::Tensor& labels) {
+  const double factor = sample_mean_factor(labels.size(0));
+  (torch::nll_loss(ddp->forward(images), labels, {}, at::Reduction::Sum) * factor).backward();
+}
+
+[[maybe_unused]] void clipping(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {
+  loss.backward();
+  const double norm = clip_grad_norm_(*net, 1.0, {.error_if_nonfinite = true});
+  optimizer.step();
+  (void)norm;
+}
+
+[[maybe_unused]] void finite(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
+  FiniteCheck finite(*net, {.policy = NonFinitePolicy::kSkip});
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    torch::Tensor loss = torch::nll_loss(ddp->forward(images), labels);
+    loss.backward();
+    if (finite.check(loss)) optimizer.step();
+  }
+}
+
+[[maybe_unused]] void moving_average(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
+  ExponentialMovingAverage ema(*net, {.decay = 0.999});
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    torch::nll_loss(ddp->forward(images), labels).backward();
+    optimizer.step();
+    ema.update();
+  }
+  {
+    const auto guard = ema.swap_in();
+    evaluate(net);
+  }
+}
+
+[[maybe_unused]] void local_sgd(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
+  PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
+  ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    torch::nll_loss(ddp->forward(images), labels).backward();
+    optimizer.step();
+    averager.average_parameters(ddp.parameters());
+  }
+}
+
+[[maybe_unused]] void autocast(Ddp& ddp, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  torch::Tensor loss;
+  {
+    const Autocast autocast(torch::kCPU);
+    loss = loss_of(ddp->forward(x), y);
+  }
+  loss.backward();
+}
+
+[[maybe_unused]] void master_weights(Net& net, DataLoader& loader) {
+  net->to(torch::kBFloat16);
+  DistributedDataParallel<Net> ddp(net);
+  MasterWeights masters(*net);
+  torch::optim::AdamW optimizer(masters.parameters(), 1e-3);
+  for (auto& [images, labels] : loader) {
+    net->zero_grad();
+    torch::nll_loss(ddp->forward(images.to(torch::kBFloat16)), labels).backward();
+    masters.step(optimizer);
+  }
+}
+
+// --- Headers
+
+[[maybe_unused]] void power_sgd_header(Ddp& ddp) {
+  ddp.register_comm_hook(lockstep::make_power_sgd_hook({.matrix_approximation_rank = 2}));
+}
+
+[[maybe_unused]] void gradient_accumulation_header(Ddp& ddp, torch::optim::SGD& optimizer, Loss loss_of,
+                                                   const std::vector<torch::Tensor>& inputs,
+                                                   const std::vector<torch::Tensor>& targets,
+                                                   const torch::Tensor& images, const torch::Tensor& labels) {
+  optimizer.zero_grad();
+  lockstep::accumulate_gradients(ddp, 4, [&](int part) { return loss_of(ddp->forward(inputs[part]), targets[part]); });
+  optimizer.step();
+
+  const double factor = lockstep::sample_mean_factor(labels.size(0));
+  (torch::nll_loss(ddp->forward(images), labels, {}, at::Reduction::Sum) * factor).backward();
+}
+
+[[maybe_unused]] void clip_grad_header(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {
+  loss.backward();
+  const double norm = lockstep::clip_grad_norm_(*net, 1.0);
+  optimizer.step();
+  (void)norm;
+}
+
+[[maybe_unused]] void finite_check_header(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {
+  lockstep::FiniteCheck finite(*net, {.policy = lockstep::NonFinitePolicy::kSkip});
+  loss.backward();
+  if (finite.check(loss)) optimizer.step();
+}
+
+[[maybe_unused]] void moving_average_header(Net& net, torch::optim::SGD& optimizer) {
+  lockstep::ExponentialMovingAverage ema(*net, {.decay = 0.999});
+  optimizer.step();
+  ema.update();
+  {
+    const auto guard = ema.swap_in();
+    evaluate(net);
+  }
+}
+
+[[maybe_unused]] void local_sgd_header(Ddp& ddp, torch::optim::SGD& optimizer) {
+  lockstep::PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
+  ddp.register_comm_hook(lockstep::make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
+  optimizer.step();
+  averager.average_parameters(ddp.parameters());
+}
+
+[[maybe_unused]] void autocast_header(Ddp& ddp, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  torch::Tensor loss;
+  {
+    const lockstep::Autocast autocast(torch::kCPU);
+    loss = loss_of(ddp->forward(x), y);
+  }
+  loss.backward();
+}
+
+[[maybe_unused]] void master_weights_header(Net& net, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  net->to(torch::kBFloat16);
+  lockstep::DistributedDataParallel<Net> ddp(net);
+  lockstep::MasterWeights masters(*net);
+  torch::optim::AdamW optimizer(masters.parameters(), 1e-3);
+  loss_of(ddp->forward(x), y).backward();
+  masters.step(optimizer);
+  net->zero_grad();
+}
+
+}  // namespace
+}  // namespace lockstep

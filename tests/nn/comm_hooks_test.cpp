@@ -1,0 +1,210 @@
+// Communication hooks: what they send, which group they use, what they do with gradients that are zero or not finite.
+// tests/parity/ddp_options_parity_test.cpp compares what they compute with PyTorch.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/nn/parameter_averaging.h"
+#include "lockstep/nn/power_sgd.h"
+#include "nn/error_texts.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+using Net = torch::nn::Sequential;
+
+Net make_net() {
+  torch::manual_seed(1);
+  return Net(torch::nn::Linear(48, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32), torch::nn::Tanh(),
+             torch::nn::Linear(32, 16));
+}
+
+void pass(DistributedDataParallel<Net>& ddp, int step) {
+  ddp.module()->zero_grad();
+  ddp->forward(random_input({4, 48}, step)).square().mean().backward();
+}
+
+// Bytes for PowerSGD: matrices that save enough by their factors, the rest as it is.
+std::size_t low_rank_bytes(const Net& net, std::int64_t rank, double min_rate) {
+  std::int64_t elements = 0;
+  for (const torch::Tensor& parameter : net->parameters()) {
+    const std::int64_t n = parameter.size(0);
+    const std::int64_t m = parameter.numel() / n;
+    const std::int64_t compressed = (n + m) * std::min({n, m, rank});
+    elements += static_cast<double>(compressed) * min_rate < static_cast<double>(n * m) ? compressed : n * m;
+  }
+  return static_cast<std::size_t>(elements) * sizeof(float);
+}
+
+class CommHooksMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CommHooksMulti, testing::Values(1, 2, 3));
+
+TEST_P(CommHooksMulti, SendTheBytesOfTheory) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    // All sizes are multiples of 64 bytes, so there is no padding.
+    const std::size_t whole = (48 * 32 + 32 + 32 * 32 + 32 + 32 * 16 + 16) * sizeof(float);
+    const auto expect_sent = [&](std::shared_ptr<CommHook> hook, std::size_t bytes, const std::string& what) {
+      for (const double bucket_cap_mb : {25.0, 0.004}) {
+        if (what == "batched" && bucket_cap_mb != 25) continue;  // its squares depend on the buckets
+        Net net = make_net();
+        DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = bucket_cap_mb});
+        ddp.register_comm_hook(hook);
+        for (int step = 0; step < 3; ++step) pass(ddp, step);
+        EXPECT_EQ(ddp.reducer().sent().last_pass, bytes) << what << ", buckets of " << bucket_cap_mb;
+        EXPECT_GE(ddp.reducer().sent().total, 3 * bytes) << what;
+      }
+    };
+    if (get_world_size() > 1) expect_sent(nullptr, whole, "default");
+    expect_sent(make_noop_hook(), 0, "noop");
+    expect_sent(make_compress_hook(torch::kHalf), whole / 2, "half");
+    expect_sent(make_compress_hook(torch::kBFloat16, {.error_feedback = true}), whole / 2, "feedback");
+    for (const std::int64_t r : {1, 2, 4}) {
+      const PowerSgdOptions options{.matrix_approximation_rank = r, .start_power_sgd_iter = 0};
+      const std::size_t bytes = low_rank_bytes(make_net(), r, 2);
+      expect_sent(make_power_sgd_hook(options), bytes, fmt::format("PowerSGD {}", r));
+      expect_sent(make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(options)), bytes / 2, "wrapped");
+    }
+    const std::size_t side = 57;  // of the square that holds 3152 elements
+    expect_sent(make_batched_power_sgd_hook({.start_power_sgd_iter = 0}), 2 * side * sizeof(float), "batched");
+    expect_sent(make_power_sgd_hook({.start_power_sgd_iter = 100}), whole, "before PowerSGD starts");
+  });
+}
+
+// With a rank as large as the matrices nothing is lost.
+TEST_P(CommHooksMulti, PowerSgdOfFullRankIsTheMean) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const PowerSgdOptions options{
+        .matrix_approximation_rank = 64, .start_power_sgd_iter = 1, .min_compression_rate = 0.1};
+    for (const bool batched : {false, true}) {
+      Twins<Net> twins(make_net, {.bucket_cap_mb = 0.004});
+      twins.ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
+      for (int step = 0; step < 4; ++step) {
+        twins.step([x = random_input({4, 48}, step)](Net& net) { return net->forward(x).square().mean(); },
+                   fmt::format("batched {}, step {}", batched, step), {1e-3, 1e-5});
+        twins.descend();
+      }
+    }
+  });
+}
+
+// Parameters in other orders of memory, without dimensions, empty, frozen later; gradients of zero.
+struct OddImpl : torch::nn::Module {
+  OddImpl() {
+    conv = register_module("conv", torch::nn::Conv2d(16, 32, 3));
+    conv->weight.set_data(conv->weight.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+    turned = register_parameter("turned", torch::randn({64, 32}).t());
+    scale = register_parameter("scale", torch::ones({}));
+    empty = register_parameter("empty", torch::ones({0, 5}));
+    dead = register_parameter("dead", torch::ones({64, 64}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = conv(x).mean({2, 3}).matmul(turned) * scale;
+    return y.square().mean() + empty.sum() + 0 * dead.sum();
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::Tensor turned, scale, empty, dead;
+};
+TORCH_MODULE(Odd);
+
+TEST_P(CommHooksMulti, PowerSgdTakesParametersOfEveryKind) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool batched : {false, true}) {
+      torch::manual_seed(1);
+      Odd net;
+      DistributedDataParallel<Odd> ddp(net, {.bucket_cap_mb = 0.01});
+      const PowerSgdOptions options{.matrix_approximation_rank = 2, .start_power_sgd_iter = 0};
+      ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
+      const auto step = [&](int number) {
+        net->zero_grad();
+        ddp->forward(random_input({2, 16, 6, 6}, number)).backward();
+        for (const auto& item : net->named_parameters()) {
+          if (!item.value().grad().defined()) continue;
+          EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key() << ", step " << number;
+          if (!batched && item.key() == "dead") {
+            EXPECT_EQ(item.value().grad().abs().max().item<double>(), 0);
+          }
+        }
+        std::vector<torch::Tensor> gradients;
+        for (const torch::Tensor& parameter : ddp.parameters()) {
+          if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+        }
+        expect_equal_on_all_ranks(gradients, "gradient");
+      };
+      for (int number = 0; number < 3; ++number) step(number);
+      net->turned.requires_grad_(false);  // other buckets
+      for (int number = 3; number < 6; ++number) step(number);
+    }
+  });
+}
+
+// One bad step must not stay in the memory of error feedback.
+TEST_P(CommHooksMulti, ForgetGradientsThatWereNotFinite) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const PowerSgdOptions options{.matrix_approximation_rank = 3, .start_power_sgd_iter = 0};
+    for (const auto& hook : {make_power_sgd_hook(options), make_batched_power_sgd_hook(options),
+                             make_compress_hook(torch::kHalf, {.error_feedback = true})}) {
+      Net net = make_net();
+      DistributedDataParallel<Net> ddp(net);
+      ddp.register_comm_hook(hook);
+      for (int step = 0; step < 5; ++step) {
+        net->zero_grad();
+        const double factor = step == 2 && number == 0 ? std::numeric_limits<double>::infinity() : 1;
+        (ddp->forward(random_input({4, 48}, step)).square().mean() * factor).backward();
+        const bool finite = net->parameters()[0].grad().isfinite().all().item<bool>();
+        EXPECT_EQ(finite, step != 2) << hook->description() << ", step " << step;
+      }
+    }
+  });
+}
+
+TEST(CommHooksErrorsMulti, DifferentHooksAreNamedOnEveryRank) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    DistributedDataParallel<Net> ddp(make_net());
+    const auto error = [&] { return error_of([&] { pass(ddp, 0); }); };
+    if (number == 1) ddp.register_comm_hook(make_compress_hook(torch::kHalf));
+    expect_in(error(), {fmt::format("rank {}", number), "the same communication hook", "none on rank(s) 0, 2",
+                        "compression to Half on rank(s) 1"});
+    ddp.register_comm_hook(make_power_sgd_hook({.matrix_approximation_rank = 1 + number / 2}));
+    expect_in(error(), {"PowerSGD(matrix_approximation_rank 1", "on rank(s) 0, 1", "matrix_approximation_rank 2"});
+    ddp.register_comm_hook(make_noop_hook());
+    pass(ddp, 1);
+    ddp.register_comm_hook(nullptr);
+    pass(ddp, 2);
+    expect_equal_on_all_ranks({ddp.parameters()[0].grad()}, "gradient");
+  });
+}
+
+TEST(CommHooksErrors, WrongOptions) {
+  expect_in(error_of([] { make_compress_hook(torch::kFloat); }), {"make_compress_hook", "torch::kHalf", "Float"});
+  expect_in(error_of([] { make_compress_wrapper(torch::kHalf, nullptr); }), {"make_compress_wrapper", "null"});
+  expect_in(error_of([] { make_power_sgd_hook({.matrix_approximation_rank = 0}); }),
+            {"matrix_approximation_rank", "at least 1", "got 0"});
+  expect_in(error_of([] { make_power_sgd_hook({.start_power_sgd_iter = -1}); }), {"start_power_sgd_iter", "-1"});
+  expect_in(error_of([] { make_batched_power_sgd_hook({.min_compression_rate = 0}); }), {"min_compression_rate", "0"});
+  expect_in(error_of([] { make_post_local_sgd_hook({.start_local_sgd_iter = -2}); }), {"start_local_sgd_iter", "-2"});
+}
+
+// A hook without a group of its own uses the wrapper's.
+TEST(CommHooksGroupsMulti, UseTheGroupOfTheWrapper) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    const ProcessGroup pair = new_group({1, 2});
+    if (number == 0) return;
+    Twins<Net> twins(make_net, {.process_group = pair});
+    twins.ddp.register_comm_hook(make_compress_hook(torch::kBFloat16));
+    const auto loss = [](Net& net) { return net->forward(random_input({4, 48}, 1)).square().mean(); };
+    twins.step(loss, "compressed", {2e-2, 1e-3});
+    twins.ddp.register_comm_hook(make_power_sgd_hook({.start_power_sgd_iter = 0}));
+    pass(twins.ddp, 2);
+    expect_equal_on_all_ranks({twins.ddp.parameters()[0].grad()}, "gradient", pair);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,180 @@
+// Options of the wrapper: ignored parameters, init_sync, join's, and options that differ between ranks.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "nn/error_texts.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+using Net = torch::nn::Sequential;
+
+struct OwnImpl : torch::nn::Module {
+  explicit OwnImpl(int own_size = 3) {
+    shared = register_module("shared", torch::nn::Linear(4, 4));
+    own = register_parameter("own", torch::ones({own_size, 4}));
+    also_own = register_parameter("also_own", torch::ones({4}));
+    same_as_own = register_parameter("same_as_own", also_own);
+    count = register_buffer("count", torch::zeros({own_size}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return (shared(x) * also_own).matmul(own.t()).square().sum() + count.sum();
+  }
+  torch::nn::Linear shared{nullptr};
+  torch::Tensor own, also_own, same_as_own, count;
+};
+TORCH_MODULE(Own);
+
+TEST(DdpOptionsMulti, IgnoredParametersAreEachRanksOwn) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    torch::manual_seed(number);
+    Own net(2 + number);  // other shapes on every rank
+    {
+      const torch::NoGradGuard no_grad;
+      net->also_own.fill_(number + 1);
+      net->count.fill_(number);
+    }
+    DistributedDataParallel<Own> ddp(net, {.ignored_parameters = {"own", net->same_as_own, "count"}});
+    EXPECT_EQ(ddp.parameters().size(), 4U) << "the optimizer gets them all";
+    EXPECT_EQ(net->also_own[0].item<int>(), number + 1);
+    EXPECT_EQ(net->count[0].item<int>(), number);
+    expect_equal_on_all_ranks({net->shared->weight}, "weight");
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const torch::Tensor x = random_input({2, 4}, step);
+      const torch::Tensor expected = torch::autograd::grad({net->forward(x)}, {net->own, net->also_own})[1].clone();
+      ddp->forward(x).backward();
+      EXPECT_TRUE(torch::equal(net->also_own.grad(), expected)) << "step " << step;
+      EXPECT_EQ(net->own.grad().size(0), 2 + number);
+      expect_equal_on_all_ranks({net->shared->weight.grad()}, "gradient");
+      net->own.set_data(torch::ones({2 + number, 4}));  // nobody else's business
+    }
+    EXPECT_EQ(net->count[0].item<int>(), number);
+  });
+}
+
+TEST(DdpOptionsMulti, WrongOptionsAreNamed) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    const auto error = [](const DistributedDataParallelOptions& options) {
+      return error_of([&] { DistributedDataParallel<Own>(Own(), options); });
+    };
+    expect_in(error({.ignored_parameters = {"shared.wieght"}}),
+              {"ignored_parameters", "no parameter", "'shared.wieght'"});
+    expect_in(error({.ignored_parameters = {"own", torch::ones(2)}}), {"ignored_parameters[1]", "no parameter"});
+    expect_in(error({.bucket_cap_mb = number == 2 ? 10.0 : 25.0}),
+              {"option bucket_cap_mb: 25 on rank(s) 0, 1", "option bucket_cap_mb: 10 on rank(s) 2"});
+    expect_in(error({.static_graph = number == 0}),
+              {"option static_graph: true on rank(s) 0", "false on rank(s) 1, 2"});
+    expect_in(error({.broadcast_buffers = number != 1}), {"option broadcast_buffers: false on rank(s) 1"});
+    DistributedDataParallelOptions ignoring;
+    if (number == 1) ignoring.ignored_parameters = {"shared.weight"};
+    expect_in(error(ignoring), {"parameter 'shared.weight': Float [4, 4] on rank(s) 0, 2", "on rank(s) 1"});
+    EXPECT_EQ(error({.gradient_as_bucket_view = number != 1}), "no error") << "concerns each rank alone";
+  });
+}
+
+TEST(DdpOptionsMulti, InitSyncOffKeepsEachRanksValues) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(number);
+    Net net(torch::nn::Linear(3, 3));
+    const torch::Tensor before = net->parameters()[0].detach().clone();
+    DistributedDataParallel<Net> ddp(net, {.init_sync = false});
+    EXPECT_TRUE(torch::equal(net->parameters()[0], before));
+    ddp->forward(random_input({2, 3}, 0)).sum().backward();
+    expect_equal_on_all_ranks({net->parameters()[0].grad()}, "gradient");
+  });
+}
+
+class DdpJoinMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpJoinMulti, testing::Values(1, 2, 3));
+
+// Ranks with 2, 3, 4 inputs.
+TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    int steps = 0;
+    const auto loop = [&](int inputs) {
+      return [&, inputs] {
+        for (int step = 0; step < inputs; ++step) {
+          const torch::Tensor y = ddp->forward(random_input({2, 3}, step));
+          const torch::Tensor in_forward = torch::ones({1});
+          all_reduce(in_forward);  // as a layer of the model would
+          EXPECT_EQ(in_forward.item<int>(), world);
+          y.sum().backward();
+          ++steps;
+        }
+      };
+    };
+    const JoinOptions options{.throw_on_early_termination = true};
+    ddp.join(loop(3), options);  // equally many
+    EXPECT_EQ(steps, 3);
+    steps = 0;
+    if (world == 1) return ddp.join(loop(2), options);
+    try {
+      ddp.join(loop(2 + number), options);
+      ADD_FAILURE() << "no error";
+    } catch (const UnevenInputsError& error) {
+      expect_in(error.what_without_backtrace(),
+                {"rank(s) 0 had no more inputs", world == 2 ? "rank(s) 1 had" : "rank(s) 1, 2 had"});
+    }
+    EXPECT_EQ(steps, 2);
+    steps = 0;
+    ddp.join(loop(4), {.enable = false});
+    EXPECT_EQ(steps, 4);
+  });
+}
+
+TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    std::vector<double> gradients;  // of the bias: the number of samples
+    ddp.join(
+        [&] {
+          for (int step = 0; step <= number; ++step) {
+            net->zero_grad();
+            ddp->forward(random_input({6, 3}, step)).sum().backward();
+            gradients.push_back(net->parameters()[1].grad()[0].item<double>());
+          }
+        },
+        {.divide_by_initial_world_size = false});
+    EXPECT_EQ(gradients, std::vector<double>(number + 1, 6.0));
+    net->zero_grad();
+    ddp->forward(random_input({6, 3}, 0)).sum().backward();
+    EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "afterwards all count again";
+    (void)world;
+  });
+}
+
+// A layer of this name stands for one that makes collective calls in its forward pass.
+struct SyncBatchNormStandIn : torch::nn::Module {
+  SyncBatchNormStandIn() { weight = register_parameter("weight", torch::ones({3})); }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  torch::Tensor weight;
+};
+
+TEST(DdpOptionsMulti, JoinRefusesLayersThatCommunicateInForward) {
+  run_processes(2, [](int) {
+    const Rank rank;
+    Net net(torch::nn::Linear(3, 3), SyncBatchNormStandIn());
+    DistributedDataParallel<Net> ddp(net);
+    expect_in(error_of([&] { ddp.join([] {}); }), {"join", "layer '1'", "SyncBatchNorm", "throw_on_early_termination"});
+    ddp.join([] {}, {.throw_on_early_termination = true});
+    net->eval();
+    ddp.join([] {});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
