@@ -9,6 +9,8 @@
 #include "lockstep/c10d/objects.h"                   // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"  // IWYU pragma: export
+#include "lockstep/checkpoint/state_dict.h"          // IWYU pragma: export
+#include "lockstep/checkpoint/torch_file.h"          // IWYU pragma: export
 #include "lockstep/data/data_loader.h"               // IWYU pragma: export
 #include "lockstep/data/data_partitioner.h"          // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"       // IWYU pragma: export

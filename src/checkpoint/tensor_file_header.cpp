@@ -38,6 +38,9 @@ constexpr std::array kDtypes = {
     DtypeName{torch::kComplexFloat, "C64"},
     DtypeName{torch::kFloat8_e4m3fn, "F8_E4M3"},
     DtypeName{torch::kFloat8_e5m2, "F8_E5M2"},
+    DtypeName{torch::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+    DtypeName{torch::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
+    DtypeName{torch::kFloat8_e8m0fnu, "F8_E8M0"},
 };
 
 CheckpointError corrupt(const std::string& what) {

@@ -163,7 +163,7 @@ TEST(Checkpoint, AnotherModelIsNamedInFullAndLeftAlone) {
   EXPECT_TRUE(torch::equal(wider->bn->weight, before));
   torch::nn::Sequential other(torch::nn::Linear(1, 2));
   message = message_of([&] { state.restore_model(*other); }, ErrorCode::kMismatch);
-  EXPECT_NE(message.find("missing in the file: 0.bias, 0.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("missing in the file: 0.weight, 0.bias"), std::string::npos) << message;
   EXPECT_NE(message.find("unexpected in the file: bn.bias"), std::string::npos) << message;
 }
 

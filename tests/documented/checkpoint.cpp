@@ -1,10 +1,15 @@
 // Code of docs/checkpoints.md and of the headers of checkpoint, as it stands there.
 #include <torch/torch.h>
 
+#include <iostream>
+
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/nn/models/resnet.h"
 
 namespace lockstep {
 namespace {
@@ -53,10 +58,45 @@ using data::DataLoader;
   auto best = manager.load_best();
 }
 
+// --- docs/interchange.md
+
+[[maybe_unused]] void weights() {
+  models::ResNet net = models::resnet18();
+  checkpoint::load_state_dict(*net, checkpoint::read_state_dict("resnet18.pt"));
+  checkpoint::write_state_dict("trained.safetensors", checkpoint::state_dict(*net));
+  checkpoint::write_state_dict("trained.pt", checkpoint::state_dict(*net));
+}
+
+[[maybe_unused]] void not_strict(models::ResNet& net) {
+  const checkpoint::IncompatibleKeys left_out =
+      checkpoint::load_state_dict(*net, checkpoint::read_state_dict("resnet18.pt"), /*strict=*/false);
+  for (const std::string& what : left_out.mismatched) std::cout << what << '\n';
+}
+
+[[maybe_unused]] void to_python(models::ResNet& net, torch::optim::SGD& optimizer, std::int64_t epoch) {
+  c10::impl::GenericDict run(c10::AnyType::get(), c10::AnyType::get());
+  run.insert("model", checkpoint::to_ivalue(checkpoint::state_dict(*net)));
+  run.insert("optimizer", checkpoint::state_dict(optimizer));
+  run.insert("epoch", epoch);
+  checkpoint::write_torch_file("run.pt", run);
+}
+
+[[maybe_unused]] void from_python(models::ResNet& net, torch::optim::SGD& optimizer, std::int64_t& epoch) {
+  const auto saved = checkpoint::read_torch_file("run.pt").toGenericDict();
+  checkpoint::load_state_dict(*net, checkpoint::to_state_dict(saved.at("model")));
+  checkpoint::load_state_dict(optimizer, saved.at("optimizer"));
+  epoch = saved.at("epoch").toInt();
+}
+
 }  // namespace
 
 namespace checkpoint {
 namespace {
+
+[[maybe_unused]] void state_dict_header(models::ResNet& net) {
+  auto missing = checkpoint::load_state_dict(*net, checkpoint::read_state_dict("resnet18.pt"));
+  checkpoint::write_state_dict("trained.safetensors", checkpoint::state_dict(*net));
+}
 
 [[maybe_unused]] void checkpoint_header(CheckpointManager& manager, torch::nn::Linear& net,
                                         torch::optim::SGD& optimizer, torch::optim::StepLR& scheduler,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/c10d/distributed.h"
-#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/mnist.h"
 #include "lockstep/nn/average_gradients.h"
@@ -97,11 +97,7 @@ using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
 }
 
 [[maybe_unused]] void weights_from_python(models::ResNet& model) {
-  const checkpoint::TensorFile file =
-      checkpoint::read_tensor_file("resnet18.safetensors", checkpoint::Checksum::kIfPresent);
-  const torch::NoGradGuard no_grad;
-  for (auto& item : model->named_parameters()) item.value().copy_(file.tensors.at(item.key()));
-  for (auto& item : model->named_buffers()) item.value().copy_(file.tensors.at(item.key()));
+  checkpoint::load_state_dict(*model, checkpoint::read_state_dict("resnet18.pt"));
 }
 
 // --- Headers

@@ -1,0 +1,46 @@
+#include "dict_growth.h"
+
+#include <ATen/core/Dict.h>
+
+#include <algorithm>
+
+#include "lockstep/checkpoint/errors.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int kMostBits = 40;
+
+// Whether each key (sorted) finds a place less than `bits` places after its own, in a table of 2^bits places.
+bool fits(const std::vector<std::uint64_t>& sorted, int bits) {
+  const std::uint64_t most = static_cast<std::uint64_t>(std::max(bits, 4));
+  std::uint64_t free = 0;
+  for (const std::uint64_t key : sorted) {
+    const std::uint64_t own = key >> (64 - bits);
+    free = std::max(free, own);
+    if (free - own >= most) return false;
+    ++free;
+  }
+  return true;
+}
+
+}  // namespace
+
+void DictGrowth::add(const std::vector<c10::IValue>& keys) {
+  constexpr std::uint64_t kSpread =
+      11400714819323198485U;  // c10::Dict multiplies hashes by it, and uses the upper bits
+  std::vector<std::uint64_t> sorted;
+  for (const c10::IValue& key : keys) sorted.push_back(kSpread * c10::detail::DictKeyHash()(key));
+  std::sort(sorted.begin(), sorted.end());
+  int bits = 2;
+  while ((std::uint64_t{1} << bits) < 2 * sorted.size()) ++bits;
+  while (bits < kMostBits && !fits(sorted, bits)) ++bits;
+  keys_ += keys.size();
+  places_ += std::uint64_t{1} << bits;
+  constexpr std::uint64_t kAlways = std::uint64_t{1} << 22;
+  if (places_ > kAlways + 64 * keys_) {
+    throw CheckpointError(ErrorCode::kCorrupt, "damaged: the keys of its dicts are chosen to take all memory");
+  }
+}
+
+}  // namespace lockstep::checkpoint

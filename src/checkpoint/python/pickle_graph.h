@@ -1,0 +1,52 @@
+// What a pickle says, before any tensor is made: values that refer to one another by number. A value may be used many
+// times, and a hostile pickle can make a list that contains itself; the numbers make both harmless.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pickle_names.h"
+
+namespace lockstep::checkpoint {
+
+using PickleId = std::uint32_t;
+
+enum class PickleKind : std::uint8_t {
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kText,
+  kBytes,
+  kList,
+  kTuple,
+  kDict,     // items: key, value, key, value, ...
+  kName,     // one of pickle_names.h
+  kCall,     // items: a name, then its arguments
+  kStorage,  // items: the fields that torch.save writes for a storage
+};
+
+struct PickleValue {
+  PickleKind kind = PickleKind::kNone;
+  union {
+    std::int64_t integer = 0;  // kInt; kBool: 0 or 1
+    double number;             // kFloat
+    const PickleName* name;    // kName
+    std::size_t place;         // others: in `texts` or `lists`
+  };
+};
+
+struct PickleGraph {
+  std::vector<PickleValue> values;
+  std::vector<std::string> texts;            // kText, kBytes
+  std::vector<std::vector<PickleId>> lists;  // kList, kTuple, kDict, kCall, kStorage
+  PickleId root = 0;
+
+  const PickleValue& at(PickleId id) const { return values[id]; }
+  const std::string& text(PickleId id) const { return texts[values[id].place]; }
+  const std::vector<PickleId>& items(PickleId id) const { return lists[values[id].place]; }
+  std::vector<PickleId>& items(PickleId id) { return lists[values[id].place]; }
+};
+
+}  // namespace lockstep::checkpoint

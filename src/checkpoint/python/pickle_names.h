@@ -1,0 +1,36 @@
+// The names that a pickle may use, and nothing else: those that torch.load(weights_only=True) allows and that have a
+// meaning without Python. Finding a name here runs no code; it says how the reader understands the name.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep::checkpoint {
+
+enum class PickleRole {
+  kMapping,             // collections.OrderedDict, Counter: a dict
+  kSize,                // torch.Size(tuple): a tuple
+  kDevice,              // torch.device(text)
+  kComplex,             // complex(real, imaginary)
+  kSet,                 // set(list): a list
+  kEncoded,             // _codecs.encode(text, "latin1"): bytes
+  kTensor,              // torch._utils._rebuild_tensor and _v2
+  kTensorWithDtype,     // torch._utils._rebuild_tensor_v3
+  kParameter,           // torch._utils._rebuild_parameter
+  kParameterWithState,  // torch._utils._rebuild_parameter_with_state
+  kSubclass,            // torch._tensor._rebuild_from_type_v2: attributes are dropped
+  kClass,               // torch.Tensor, Parameter: what kSubclass may make
+  kStorage,             // torch.FloatStorage and so on; `dtype` says of what
+  kDtype,               // torch.float32 and so on
+};
+
+struct PickleName {
+  std::string_view module;
+  std::string_view name;
+  PickleRole role;
+  std::string_view dtype;  // of kStorage and kDtype; "" for a storage of bytes
+};
+
+// nullptr for every other name.
+const PickleName* find_pickle_name(std::string_view module, std::string_view name);
+
+}  // namespace lockstep::checkpoint

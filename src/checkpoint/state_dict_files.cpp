@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/printable.h"
+#include "error_context.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "python/file_bytes.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+// A safetensors file begins with the length of its header, which is far below what these bytes would mean.
+bool is_torch_file(const std::filesystem::path& path) {
+  const FileBytes file(path);
+  std::array<char, 9> head{};
+  if (file.size() < head.size()) return false;
+  file.read(0, head.data(), head.size());
+  const bool safetensors = head[8] == '{' && head[7] == 0;
+  return !safetensors && ((head[0] == 'P' && head[1] == 'K') || head[0] == '\x80');
+}
+
+std::string keys_of(const c10::impl::GenericDict& dict) {
+  constexpr std::size_t kShown = 20;
+  std::vector<std::string> keys;
+  for (const auto& entry : dict) {
+    if (keys.size() == kShown) return fmt::format("{}, ... ({} in all)", fmt::join(keys, ", "), dict.size());
+    keys.push_back(entry.key().isString() ? printable(entry.key().toStringRef().substr(0, 80)) : "a number");
+  }
+  return fmt::format("{}", fmt::join(keys, ", "));
+}
+
+c10::IValue entry_of(const c10::IValue& value, std::string_view entry) {
+  if (entry.empty()) return value;
+  if (!value.isGenericDict()) throw CheckpointError(ErrorCode::kMismatch, "it holds no dict");
+  const c10::impl::GenericDict dict = value.toGenericDict();
+  const auto found = dict.find(std::string(entry));
+  if (found == dict.end()) {
+    throw CheckpointError(ErrorCode::kMismatch,
+                          fmt::format("it has no entry \"{}\"; it has: {}", entry, keys_of(dict)));
+  }
+  return found->value();
+}
+
+}  // namespace
+
+StateDict to_state_dict(const c10::IValue& value) {
+  if (!value.isGenericDict()) {
+    throw CheckpointError(ErrorCode::kMismatch, fmt::format("expected a dict of tensors, found {}", value.tagKind()));
+  }
+  const c10::impl::GenericDict dict = value.toGenericDict();
+  StateDict state;
+  for (const auto& entry : dict) {
+    if (!entry.key().isString() || !entry.value().isTensor()) {
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          fmt::format("expected a dict of tensors, found a dict with other values, whose keys are: {}. "
+                      "Name the entry that is the state dict",
+                      keys_of(dict)));
+    }
+    state.insert(entry.key().toStringRef(), entry.value().toTensor());
+  }
+  return state;
+}
+
+c10::IValue to_ivalue(const StateDict& state) {
+  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+  for (const auto& entry : state) dict.insert(entry.key(), *entry);
+  return dict;
+}
+
+StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {
+  if (is_torch_file(path)) {
+    const c10::IValue value = read_torch_file(path, map_location);
+    return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
+  }
+  TensorFile file = read_tensor_file(path, Checksum::kIfPresent);
+  if (!entry.empty()) {
+    throw CheckpointError(ErrorCode::kMismatch,
+                          fmt::format("{}: a safetensors file has no entries such as \"{}\"", path.native(), entry));
+  }
+  return in_context(path.native(), [&] {
+    StateDict state;
+    for (auto& [name, tensor] : file.tensors) state.insert(name, tensor.to(map_location));
+    return state;
+  });
+}
+
+void write_state_dict(const std::filesystem::path& path, const StateDict& state) {
+  if (path.extension() != ".safetensors") return write_torch_file(path, to_ivalue(state));
+  TensorFile file;
+  for (const auto& entry : state) file.tensors[entry.key()] = *entry;
+  file.metadata["format"] = "pt";  // Hugging Face's libraries ask for it
+  write_tensor_file(path, file);
+}
+
+}  // namespace lockstep::checkpoint

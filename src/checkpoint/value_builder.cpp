@@ -1,0 +1,375 @@
+#include "value_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/printable.h"
+#include "dict_growth.h"
+#include "dtype_names.h"
+#include "lockstep/checkpoint/errors.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int kDeepest = 100;
+constexpr std::uint64_t kMostExpanded = std::uint64_t{1} << 24;  // values, when shared ones are counted at each use
+constexpr std::size_t kMostDimensions = 64;
+constexpr std::size_t kShownKey = 60;
+
+CheckpointError corrupt(const std::string& what) {
+  return CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
+}
+
+CheckpointError unsupported(const std::string& what) {
+  return CheckpointError(ErrorCode::kUnsupported, what);
+}
+
+const PickleName& name_at(const PickleGraph& graph, PickleId id) {
+  if (graph.at(id).kind != PickleKind::kName) throw corrupt("a name is expected, found another value");
+  return *graph.at(id).name;
+}
+
+std::int64_t count_at(const PickleGraph& graph, PickleId id) {
+  const PickleValue& value = graph.at(id);
+  if (value.kind != PickleKind::kInt || value.integer < 0) throw corrupt("a size, stride or offset is no whole number");
+  return value.integer;
+}
+
+const std::string& text_at(const PickleGraph& graph, PickleId id) {
+  const PickleKind kind = graph.at(id).kind;
+  if (kind != PickleKind::kText && kind != PickleKind::kBytes) throw corrupt("text is expected, found another value");
+  return graph.text(id);
+}
+
+// ("storage", type, key, device, count), in files of the older format with None as sixth field.
+StorageFields storage_fields(const PickleGraph& graph, PickleId id) {
+  const std::vector<PickleId>& items = graph.items(id);
+  if (items.size() != 5 && items.size() != 6) throw corrupt(fmt::format("a storage has {} fields", items.size()));
+  if (text_at(graph, items[0]) != "storage") throw corrupt("an object of the file is no storage");
+  if (items.size() == 6 && graph.at(items[5]).kind != PickleKind::kNone) {
+    throw unsupported("its storages are views of others, as PyTorch before 0.4 wrote them: load and save it in Python");
+  }
+  const PickleName& type = name_at(graph, items[1]);
+  if (type.role != PickleRole::kStorage) throw corrupt(fmt::format("{} is no type of a storage", type.name));
+  StorageFields fields{text_at(graph, items[2]), std::string(type.dtype),
+                       static_cast<std::uint64_t>(count_at(graph, items[4])), 0};
+  const std::uint64_t size = type.dtype.empty() ? 1 : c10::elementSize(find_dtype(type.dtype)->dtype);
+  if (__builtin_mul_overflow(fields.count, size, &fields.bytes)) throw corrupt("a storage has an impossible size");
+  return fields;
+}
+
+class ValueBuilder {
+ public:
+  ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of)
+      : graph_(graph), storage_of_(storage_of) {}
+
+  c10::IValue build() {
+    try {
+      return build(graph_.root).value;
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.code(), place_.empty() ? error.what() : fmt::format("{}: {}", place_, error.what()));
+    }
+  }
+
+ private:
+  struct Built {
+    c10::IValue value;
+    std::uint64_t expanded = 1;
+  };
+
+  // A value in the making: found again inside of itself, it is a cycle.
+  Built build(PickleId id) {
+    const PickleKind kind = graph_.at(id).kind;
+    if (kind != PickleKind::kList && kind != PickleKind::kTuple && kind != PickleKind::kDict &&
+        kind != PickleKind::kCall) {
+      return {scalar(id)};
+    }
+    const auto [found, is_new] = made_.try_emplace(id);
+    if (!is_new) {
+      if (!found->second) throw corrupt("a value contains itself");
+      return *found->second;
+    }
+    if (++depth_ > kDeepest) throw corrupt(fmt::format("its values are nested over {} deep", kDeepest));
+    Built built = container(id);
+    --depth_;
+    if (built.expanded > kMostExpanded) throw corrupt(fmt::format("it has over {} values", kMostExpanded));
+    made_[id] = built;
+    return built;
+  }
+
+  c10::IValue scalar(PickleId id) const {
+    const PickleValue& value = graph_.at(id);
+    switch (value.kind) {
+      case PickleKind::kBool: return value.integer != 0;
+      case PickleKind::kInt: return value.integer;
+      case PickleKind::kFloat: return value.number;
+      case PickleKind::kText:
+      case PickleKind::kBytes: return graph_.text(id);
+      case PickleKind::kStorage: throw unsupported("it is a storage, which has no type here: save the tensor instead");
+      case PickleKind::kName:
+        if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
+        throw unsupported(
+            fmt::format("it is the Python name {}.{}, not a value", value.name->module, value.name->name));
+      default: return {};
+    }
+  }
+
+  Built container(PickleId id) {
+    switch (graph_.at(id).kind) {
+      case PickleKind::kList: return list(graph_.items(id));
+      case PickleKind::kTuple: return tuple(graph_.items(id));
+      case PickleKind::kDict: return dict(graph_.items(id));
+      default: return call(graph_.items(id));
+    }
+  }
+
+  Built list(const std::vector<PickleId>& items) {
+    c10::impl::GenericList values(c10::AnyType::get());
+    std::uint64_t expanded = 1;
+    for (std::size_t i = 0; i < items.size(); ++i) values.push_back(item(items[i], fmt::format("[{}]", i), expanded));
+    return {values, expanded};
+  }
+
+  Built tuple(const std::vector<PickleId>& items) {
+    std::vector<c10::IValue> values;
+    std::uint64_t expanded = 1;
+    for (std::size_t i = 0; i < items.size(); ++i) values.push_back(item(items[i], fmt::format("[{}]", i), expanded));
+    return {c10::ivalue::Tuple::create(std::move(values)), expanded};
+  }
+
+  Built dict(const std::vector<PickleId>& items) {
+    std::vector<c10::IValue> keys;
+    for (std::size_t i = 0; i < items.size(); i += 2) keys.push_back(key(items[i]));
+    growth_.add(keys);
+    c10::impl::GenericDict values(c10::AnyType::get(), c10::AnyType::get());
+    std::uint64_t expanded = 1;
+    for (std::size_t i = 0; i < items.size(); i += 2) {
+      const c10::IValue& name = keys[i / 2];
+      const std::string place = name.isString()
+                                    ? fmt::format("[\"{}\"]", printable(name.toStringRef().substr(0, kShownKey)))
+                                    : fmt::format("[{}]", name.isInt() ? name.toInt() : 0);
+      values.insert_or_assign(name, item(items[i + 1], place, expanded));
+    }
+    return {values, expanded};
+  }
+
+  c10::IValue key(PickleId id) const {
+    c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
+    if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
+    throw unsupported("a dict has a key that is neither text nor a number");
+  }
+
+  // An entry of a container. The place of an error is left in place_.
+  c10::IValue item(PickleId id, const std::string& place, std::uint64_t& expanded) {
+    const std::size_t before = place_.size();
+    place_ += place;
+    Built built = build(id);
+    place_.resize(before);
+    expanded = std::min(expanded + built.expanded, kMostExpanded + 1);
+    return std::move(built.value);
+  }
+
+  Built call(const std::vector<PickleId>& items) {
+    const PickleName& function = name_at(graph_, items[0]);
+    const std::vector<PickleId> arguments(items.begin() + 1, items.end());
+    const auto expect = [&](std::size_t least, std::size_t most) {
+      if (arguments.size() >= least && arguments.size() <= most) return;
+      throw corrupt(fmt::format("{}.{} is called with {} arguments", function.module, function.name, arguments.size()));
+    };
+    switch (function.role) {
+      case PickleRole::kSize: expect(1, 1); return size(arguments[0]);
+      case PickleRole::kDevice: expect(1, 2); return {device(arguments)};
+      case PickleRole::kComplex: expect(2, 2); return {c10::complex<double>(real(arguments[0]), real(arguments[1]))};
+      case PickleRole::kSet: expect(0, 1); return arguments.empty() ? list({}) : build(arguments[0]);
+      case PickleRole::kEncoded: expect(2, 2); return {encoded(arguments)};
+      case PickleRole::kTensor: expect(4, 7); return {tensor(arguments, nullptr)};
+      case PickleRole::kTensorWithDtype: expect(7, 8); return {tensor(arguments, &name_at(graph_, arguments[6]))};
+      case PickleRole::kParameter: expect(3, 3); return {parameter(arguments)};
+      case PickleRole::kParameterWithState: expect(4, 4); return {parameter(arguments)};
+      case PickleRole::kSubclass: expect(4, 4); return subclass(arguments);
+      default: throw unsupported(fmt::format("an object of {}.{} is refused", function.module, function.name));
+    }
+  }
+
+  Built size(PickleId id) {
+    if (graph_.at(id).kind != PickleKind::kTuple) throw corrupt("torch.Size has no tuple");
+    return build(id);
+  }
+
+  double real(PickleId id) const {
+    const PickleValue& value = graph_.at(id);
+    if (value.kind == PickleKind::kFloat) return value.number;
+    if (value.kind == PickleKind::kInt) return static_cast<double>(value.integer);
+    throw corrupt("a part of a complex number is no number");
+  }
+
+  c10::IValue device(const std::vector<PickleId>& arguments) const {
+    std::string text = text_at(graph_, arguments[0]);
+    if (arguments.size() == 2 && graph_.at(arguments[1]).kind == PickleKind::kInt) {
+      text += fmt::format(":{}", count_at(graph_, arguments[1]));
+    }
+    try {
+      return c10::Device(text);
+    } catch (const c10::Error&) {
+      throw corrupt(fmt::format("\"{:.40}\" is no device", printable(text)));
+    }
+  }
+
+  // Protocol 2 writes bytes as text whose characters are the bytes (latin1).
+  std::string encoded(const std::vector<PickleId>& arguments) const {
+    if (text_at(graph_, arguments[1]) != "latin1") throw unsupported("bytes that are not encoded as latin1");
+    const std::string& text = text_at(graph_, arguments[0]);
+    std::string bytes;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const auto first = static_cast<unsigned char>(text[i]);
+      if (first < 0x80) {
+        bytes += text[i];
+        continue;
+      }
+      const bool two = (first == 0xC2 || first == 0xC3) && i + 1 < text.size() && (text[i + 1] & 0xC0) == 0x80;
+      if (!two) throw corrupt("bytes are not encoded as latin1");
+      bytes += static_cast<char>((first & 3) << 6 | (text[++i] & 0x3F));
+    }
+    return bytes;
+  }
+
+  // (tensor, requires_grad, hooks)
+  c10::IValue parameter(const std::vector<PickleId>& arguments) {
+    const c10::IValue value = build(arguments[0]).value;
+    if (!value.isTensor()) throw corrupt("a Parameter holds no tensor");
+    return with_gradient(value.toTensor(), arguments[1]);
+  }
+
+  // (function, class, its arguments, attributes)
+  Built subclass(const std::vector<PickleId>& arguments) {
+    if (name_at(graph_, arguments[1]).role != PickleRole::kClass) throw unsupported("a subclass of Tensor is refused");
+    if (graph_.at(arguments[2]).kind != PickleKind::kTuple) throw corrupt("a tensor has no tuple of arguments");
+    if (++depth_ > kDeepest) throw corrupt(fmt::format("its values are nested over {} deep", kDeepest));
+    std::vector<PickleId> items{arguments[0]};
+    items.insert(items.end(), graph_.items(arguments[2]).begin(), graph_.items(arguments[2]).end());
+    Built built = call(items);
+    --depth_;
+    return built;
+  }
+
+  torch::Tensor with_gradient(const torch::Tensor& tensor, PickleId flag) const {
+    const PickleValue& value = graph_.at(flag);
+    if (value.kind != PickleKind::kBool) throw corrupt("requires_grad is neither True nor False");
+    if (value.integer == 0) return tensor;
+    if (!tensor.is_floating_point() && !tensor.is_complex()) throw corrupt("a tensor of integers has a gradient");
+    return tensor.detach().requires_grad_();
+  }
+
+  std::vector<std::int64_t> counts(PickleId id) const {
+    const PickleKind kind = graph_.at(id).kind;
+    if (kind != PickleKind::kTuple && kind != PickleKind::kList) {
+      if (kind != PickleKind::kCall || graph_.items(id).size() != 2) throw corrupt("a shape is no tuple");
+      return counts_of_size(id);
+    }
+    const std::vector<PickleId>& items = graph_.items(id);
+    if (items.size() > kMostDimensions) throw corrupt(fmt::format("a tensor has {} dimensions", items.size()));
+    std::vector<std::int64_t> numbers;
+    for (const PickleId item : items) numbers.push_back(count_at(graph_, item));
+    return numbers;
+  }
+
+  std::vector<std::int64_t> counts_of_size(PickleId id) const {
+    const std::vector<PickleId>& items = graph_.items(id);
+    if (name_at(graph_, items[0]).role != PickleRole::kSize || graph_.at(items[1]).kind != PickleKind::kTuple) {
+      throw corrupt("a shape is no tuple");
+    }
+    return counts(items[1]);
+  }
+
+  // (storage, offset, size, stride, requires_grad, hooks, [dtype], [bits])
+  torch::Tensor tensor(const std::vector<PickleId>& arguments, const PickleName* dtype_name) {
+    if (graph_.at(arguments[0]).kind != PickleKind::kStorage) throw corrupt("a tensor has no storage");
+    const StorageFields fields = storage_fields(graph_, arguments[0]);
+    if (dtype_name != nullptr && dtype_name->role != PickleRole::kDtype) throw corrupt("a tensor has no dtype");
+    const std::string_view name = dtype_name != nullptr  ? dtype_name->dtype
+                                  : fields.dtype.empty() ? "uint8"
+                                                         : fields.dtype;
+    const torch::ScalarType dtype = find_dtype(name)->dtype;
+    const std::int64_t offset = count_at(graph_, arguments[1]);
+    const std::vector<std::int64_t> sizes = counts(arguments[2]);
+    const std::vector<std::int64_t> strides = counts(arguments[3]);
+    require_inside(fields, c10::elementSize(dtype), offset, sizes, strides);
+    const c10::Storage storage = storage_of_(fields);
+    torch::Tensor made = torch::empty({0}, torch::dtype(dtype).device(storage.device()));
+    made.set_(storage, offset, sizes, strides);
+    const std::size_t bits = dtype_name != nullptr ? 7 : 6;
+    if (arguments.size() > bits) set_bits(made, arguments[bits]);
+    return arguments.size() > 4 ? with_gradient(made, arguments[4]) : made;
+  }
+
+  // Throws when an element would lie outside of the storage, or when copying the tensor would take absurd memory.
+  static void require_inside(const StorageFields& fields, std::size_t element, std::int64_t offset,
+                             const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides) {
+    constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;
+    if (sizes.size() != strides.size()) throw corrupt("a tensor has not as many strides as dimensions");
+    std::int64_t bytes = static_cast<std::int64_t>(element);
+    std::int64_t last = offset;
+    bool empty = false;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::int64_t step = 0;
+      empty = empty || sizes[i] == 0;
+      const std::int64_t size = std::max<std::int64_t>(sizes[i], 1);
+      if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > kMostBytes ||
+          __builtin_mul_overflow(size - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last)) {
+        throw corrupt("a tensor has an impossible shape");
+      }
+    }
+    std::int64_t end = 0;
+    if (__builtin_add_overflow(last, empty ? 0 : 1, &end) ||
+        __builtin_mul_overflow(end, static_cast<std::int64_t>(element), &end)) {
+      throw corrupt("a tensor has an impossible offset");
+    }
+    if (!empty && static_cast<std::uint64_t>(end) > fields.bytes) {
+      throw corrupt(fmt::format("a tensor ends at byte {} of its storage of {}", end, fields.bytes));
+    }
+  }
+
+  void set_bits(torch::Tensor& tensor, PickleId id) const {
+    if (graph_.at(id).kind == PickleKind::kNone) return;
+    if (graph_.at(id).kind != PickleKind::kDict) throw corrupt("a tensor has no dict of lazy bits");
+    const std::vector<PickleId>& items = graph_.items(id);
+    for (std::size_t i = 0; i < items.size(); i += 2) {
+      const std::string& bit = text_at(graph_, items[i]);
+      const bool set = graph_.at(items[i + 1]).kind == PickleKind::kBool && graph_.at(items[i + 1]).integer != 0;
+      if (bit == "conj" && tensor.is_complex()) {
+        tensor._set_conj(set);
+      } else if (bit == "neg") {
+        tensor._set_neg(set);
+      } else {
+        throw unsupported(fmt::format("a tensor has the lazy bit \"{:.40}\"", printable(bit)));
+      }
+    }
+  }
+
+  const PickleGraph& graph_;
+  const std::function<c10::Storage(const StorageFields&)>& storage_of_;
+  std::unordered_map<PickleId, std::optional<Built>> made_;
+  DictGrowth growth_;
+  std::string place_;  // of the present value
+  int depth_ = 0;
+};
+
+}  // namespace
+
+void for_each_storage(const PickleGraph& graph, const std::function<void(const StorageFields&)>& each) {
+  for (PickleId id = 0; id < graph.values.size(); ++id) {
+    if (graph.at(id).kind == PickleKind::kStorage) each(storage_fields(graph, id));
+  }
+}
+
+c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of) {
+  return ValueBuilder(graph, storage_of).build();
+}
+
+}  // namespace lockstep::checkpoint

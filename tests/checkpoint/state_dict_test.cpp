@@ -1,0 +1,206 @@
+#include "lockstep/checkpoint/state_dict.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "lockstep/checkpoint/errors.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Dict = c10::impl::GenericDict;
+using List = c10::impl::GenericList;
+
+void expect_error(ErrorCode code, const std::string& part, const std::function<void()>& run) {
+  try {
+    run();
+    ADD_FAILURE() << "no error: " << part;
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+torch::nn::Sequential make_net(int outputs = 2) {
+  return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, outputs));
+}
+
+bool same_values(const torch::nn::Sequential& a, const torch::nn::Sequential& b) {
+  const StateDict values = state_dict(*b);
+  for (const auto& entry : state_dict(*a)) {
+    if (!torch::equal(*entry, values[entry.key()])) return false;
+  }
+  return true;
+}
+
+TEST(StateDicts, HaveTheOrderOfPython) {
+  EXPECT_EQ(state_dict(*make_net()).keys(),
+            (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias",
+                                      "1.running_mean", "1.running_var", "1.num_batches_tracked"}));
+}
+
+TEST(StateDicts, AreLoadedWithAndWithoutPrefixes) {
+  const auto source = make_net();
+  const StateDict plain = state_dict(*source);
+  for (const StateDict& state : {plain, add_prefix(plain, "module."), add_prefix(plain, "_orig_mod."),
+                                 add_prefix(add_prefix(plain, "_orig_mod."), "module.")}) {
+    auto net = make_net();
+    EXPECT_TRUE(load_state_dict(*net, state).empty());
+    EXPECT_TRUE(same_values(net, source));
+  }
+  EXPECT_EQ(strip_prefix(plain, "1.").keys().front(), "weight");
+}
+
+TEST(StateDicts, AreConvertedToTheModel) {
+  const auto source = make_net();
+  auto net = make_net();
+  const StateDict halves = to(state_dict(*source), torch::kHalf);
+  EXPECT_EQ(halves["0.weight"].scalar_type(), torch::kHalf);
+  EXPECT_EQ(halves["1.num_batches_tracked"].scalar_type(), torch::kLong);
+  load_state_dict(*net, halves);
+  EXPECT_TRUE(torch::equal(state_dict(*net)["0.weight"], halves["0.weight"].to(torch::kFloat)));
+}
+
+TEST(StateDicts, ThatDoNotFitAreReportedAndChangeNothingWhenStrict) {
+  const auto source = make_net(/*outputs=*/5);
+  StateDict state = state_dict(*source);
+  state.erase("0.bias");
+  state.insert("extra", torch::zeros(1));
+  auto net = make_net();
+  auto before = make_net();
+  load_state_dict(*before, state_dict(*net));
+  expect_error(ErrorCode::kMismatch,
+               "missing in the file: 0.bias; unexpected in the file: extra; different shapes or dtypes: "
+               "2.weight is [5, 4] in the file and [2, 4] in the model",
+               [&] { load_state_dict(*net, state); });
+  EXPECT_TRUE(same_values(net, before));
+
+  const IncompatibleKeys found = load_state_dict(*net, state, /*strict=*/false);
+  EXPECT_EQ(found.missing_keys, std::vector<std::string>{"0.bias"});
+  EXPECT_EQ(found.unexpected_keys, std::vector<std::string>{"extra"});
+  EXPECT_EQ(found.mismatched.size(), 2U);
+  EXPECT_TRUE(torch::equal(state_dict(*net)["0.weight"], state["0.weight"]));
+  EXPECT_TRUE(torch::equal(state_dict(*net)["2.weight"], state_dict(*before)["2.weight"]));
+  expect_error(ErrorCode::kMismatch, "another model",
+               [&] { load_state_dict(*net, add_prefix(state, "encoder."), /*strict=*/false); });
+}
+
+TEST(StateDicts, OfOldFilesNeedNoCountOfBatches) {
+  auto net = make_net();
+  StateDict state = state_dict(*make_net());
+  state.erase("1.num_batches_tracked");
+  EXPECT_TRUE(load_state_dict(*net, state).empty());
+  state.erase("1.running_mean");
+  EXPECT_THROW(load_state_dict(*net, state), CheckpointError);
+}
+
+TEST(StateDicts, GoThroughFilesOfBothFormats) {
+  const test::ScratchFolder folder;
+  const auto source = make_net();
+  for (const char* name : {"a.pt", "a.safetensors", "a"}) {
+    write_state_dict(folder.path(name), state_dict(*source));
+    auto net = make_net();
+    load_state_dict(*net, read_state_dict(folder.path(name)));
+    EXPECT_TRUE(same_values(net, source)) << name;
+  }
+  EXPECT_EQ(read_tensor_file_metadata(folder.path("a.safetensors")).at("format"), "pt");
+  Dict training(c10::AnyType::get(), c10::AnyType::get());
+  training.insert("epoch", 3);
+  training.insert("model", to_ivalue(state_dict(*source)));
+  write_torch_file(folder.path("training.pt"), training);
+  EXPECT_EQ(read_state_dict(folder.path("training.pt"), torch::kCPU, "model").size(), 9U);
+  expect_error(ErrorCode::kMismatch, "keys are: epoch, model", [&] { read_state_dict(folder.path("training.pt")); });
+  expect_error(ErrorCode::kMismatch, "no entry \"net\"",
+               [&] { read_state_dict(folder.path("training.pt"), torch::kCPU, "net"); });
+  expect_error(ErrorCode::kMismatch, "safetensors",
+               [&] { read_state_dict(folder.path("a.safetensors"), torch::kCPU, "model"); });
+  expect_error(ErrorCode::kNotFound, "none.pt", [&] { read_state_dict(folder.path("none.pt")); });
+}
+
+class OptimizerDicts : public testing::Test {
+ protected:
+  OptimizerDicts() { step(adam_); }
+
+  template <typename Optimizer>
+  void step(Optimizer& optimizer) {
+    optimizer.zero_grad();
+    net_->forward(torch::ones({4, 3})).sum().backward();
+    optimizer.step();
+  }
+  Dict dict() const { return state_dict(adam_).toGenericDict(); }
+  static Dict group(const Dict& state) { return state.at("param_groups").toListRef()[0].toGenericDict(); }
+  static Dict param(const Dict& state, int number) {
+    return state.at("state").toGenericDict().at(number).toGenericDict();
+  }
+
+  torch::nn::Sequential net_ = make_net();
+  torch::optim::Adam adam_{net_->parameters(), torch::optim::AdamOptions(0.01).betas({0.8, 0.9})};
+};
+
+TEST_F(OptimizerDicts, HaveTheEntriesOfPython) {
+  const Dict state = dict();
+  std::vector<std::string> options;
+  for (const auto& entry : group(state)) options.push_back(entry.key().toStringRef());
+  std::sort(options.begin(), options.end());
+  EXPECT_EQ(options,
+            (std::vector<std::string>{"amsgrad", "betas", "capturable", "decoupled_weight_decay", "differentiable",
+                                      "eps", "foreach", "fused", "lr", "maximize", "params", "weight_decay"}));
+  EXPECT_EQ(group(state).at("betas").toTupleRef().elements()[1].toDouble(), 0.9);
+  EXPECT_EQ(group(state).at("params").toListRef().size(), 6U);
+  EXPECT_EQ(param(state, 5).at("step").toTensor().item<float>(), 1.0F);
+  EXPECT_EQ(param(state, 5).at("exp_avg").toTensor().sizes(), torch::IntArrayRef({2}));
+}
+
+TEST_F(OptimizerDicts, AreLoadedIntoTheSameKindOnly) {
+  const auto other_net = make_net();
+  torch::optim::Adam other(other_net->parameters());
+  load_state_dict(other, dict());
+  EXPECT_EQ(static_cast<torch::optim::AdamOptions&>(other.param_groups()[0].options()).lr(), 0.01);
+  EXPECT_EQ(other.state().size(), 6U);
+  torch::optim::SGD sgd(other_net->parameters(), 0.1);
+  expect_error(ErrorCode::kMismatch, "no SGD", [&] { load_state_dict(sgd, dict()); });
+  torch::optim::AdamW adamw(other_net->parameters());
+  expect_error(ErrorCode::kMismatch, "is Adam, the program's is AdamW", [&] { load_state_dict(adamw, dict()); });
+  torch::optim::Adam fewer(torch::nn::Linear(3, 4)->parameters());
+  expect_error(ErrorCode::kMismatch, "6", [&] { load_state_dict(fewer, dict()); });
+  torch::optim::Adam larger(make_net(7)->parameters());
+  expect_error(ErrorCode::kMismatch, "shape", [&] { load_state_dict(larger, dict()); });
+  EXPECT_EQ(larger.state().size(), 0U);
+}
+
+TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
+  using Change = std::function<void(Dict&)>;
+  const auto expect_refusal = [&](ErrorCode code, const std::string& part, const Change& change) {
+    Dict state = dict();
+    change(state);
+    torch::optim::Adam other(make_net()->parameters());
+    expect_error(code, part, [&] { load_state_dict(other, state); });
+    EXPECT_EQ(other.state().size(), 0U);
+  };
+  expect_refusal(ErrorCode::kMismatch, "param_groups", [](Dict& state) { state.erase("param_groups"); });
+  expect_refusal(ErrorCode::kMismatch, "no dict", [](Dict& state) { state.insert_or_assign("state", 3); });
+  expect_refusal(ErrorCode::kUnsupported, "maximize",
+                 [](Dict& state) { group(state).insert_or_assign("maximize", true); });
+  expect_refusal(ErrorCode::kMismatch, "params", [](Dict& state) { group(state).erase("params"); });
+  expect_refusal(ErrorCode::kCorrupt, "betas", [](Dict& state) { group(state).insert_or_assign("betas", 1.0); });
+  expect_refusal(ErrorCode::kCorrupt, "lr", [](Dict& state) { group(state).erase("lr"); });
+  expect_refusal(ErrorCode::kCorrupt, "eps",
+                 [](Dict& state) { group(state).insert_or_assign("eps", std::numeric_limits<double>::quiet_NaN()); });
+  expect_refusal(ErrorCode::kCorrupt, "step", [](Dict& state) { param(state, 1).insert_or_assign("step", -1); });
+  expect_refusal(ErrorCode::kCorrupt, "step", [](Dict& state) { param(state, 1).insert_or_assign("step", 1.5); });
+  expect_refusal(ErrorCode::kCorrupt, "exp_avg", [](Dict& state) { param(state, 1).erase("exp_avg"); });
+  expect_refusal(ErrorCode::kMismatch, "shape",
+                 [](Dict& state) { param(state, 1).insert_or_assign("exp_avg", torch::zeros(3)); });
+  expect_refusal(ErrorCode::kMismatch, "no group", [](Dict& state) {
+    state.at("state").toGenericDict().insert(77, Dict(c10::AnyType::get(), c10::AnyType::get()));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

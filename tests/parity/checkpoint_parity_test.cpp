@@ -1,0 +1,163 @@
+// Files that Python has written, and that Python reads: judged by Python itself.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "parity/python.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+// Python writes one value with every dtype, layout and kind of nesting; Lockstep reads and writes it; Python compares.
+TEST(TorchFileParity, PythonGetsBackWhatItWrote) {
+  const test::ScratchFolder folder;
+  test::run_python("interchange.py", {"write", folder.path()});
+  for (const char* name : {"values", "values-legacy", "values-protocol4"}) {
+    write_torch_file(folder.path(std::string(name) + "-copy.pt"),
+                     read_torch_file(folder.path(std::string(name) + ".pt")));
+  }
+  const StateDict weights = read_state_dict(folder.path("weights.safetensors"));
+  EXPECT_GT(weights.size(), 100U);
+  write_state_dict(folder.path("copy.safetensors"), weights);
+  EXPECT_EQ(test::run_python("interchange.py", {"compare", folder.path(), "values-copy.pt", "values-legacy-copy.pt",
+                                                "values-protocol4-copy.pt", "copy.safetensors"}),
+            "all well\n");
+}
+
+struct Training {
+  torch::nn::Sequential net{torch::nn::Linear(10, 16), torch::nn::BatchNorm1d(16), torch::nn::ReLU(),
+                            torch::nn::Linear(16, 3)};
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::int64_t step = 0;
+
+  explicit Training(const std::string& kind) {
+    namespace optim = torch::optim;
+    if (kind == "sgd") make<optim::SGD>(optim::SGDOptions(0.05));
+    if (kind == "momentum") make<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
+    if (kind == "adam") make<optim::Adam>(optim::AdamOptions(0.01).betas({0.8, 0.95}));
+    if (kind == "amsgrad") make<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true));
+    if (kind == "adamw") make<optim::AdamW>(optim::AdamWOptions(0.01));
+    if (kind == "rmsprop") make<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+    if (kind == "adagrad") make<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.01));
+  }
+
+  // The groups of interchange.py. The options of a group replace those of the optimizer, so they begin as a copy.
+  template <typename Optimizer, typename Options>
+  void make(const Options& options) {
+    std::vector<torch::Tensor> weights;
+    std::vector<torch::Tensor> others;
+    for (const auto& entry : net->named_parameters()) {
+      (entry.key().ends_with("weight") ? weights : others).push_back(*entry);
+    }
+    auto first = std::make_unique<Options>(options);
+    first->weight_decay(0.01);
+    auto second = std::make_unique<Options>(options);
+    second->lr(0.02);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(weights, std::move(first));
+    groups.emplace_back(others, std::move(second));
+    optimizer = std::make_unique<Optimizer>(groups, options);
+  }
+
+  void load(const std::string& path) {
+    const c10::impl::GenericDict state = read_torch_file(path).toGenericDict();
+    load_state_dict(*net, to_state_dict(state.at("model")));
+    load_state_dict(*optimizer, state.at("optimizer"));
+    step = state.at("step").toInt();
+  }
+
+  void save(const std::string& path) const {
+    c10::impl::GenericDict state(c10::AnyType::get(), c10::AnyType::get());
+    state.insert("model", to_ivalue(state_dict(*net)));
+    state.insert("optimizer", state_dict(*optimizer));
+    state.insert("step", step);
+    write_torch_file(path, state);
+  }
+
+  void train(int steps) {
+    for (const std::int64_t end = step + steps; step < end; ++step) {
+      const double factor = static_cast<double>(step + 1);
+      const auto inputs = torch::sin(torch::arange(80, torch::kFloat) * factor).view({8, 10});
+      const auto labels = torch::cos(torch::arange(24, torch::kFloat) * factor).view({8, 3});
+      optimizer->zero_grad();
+      torch::mse_loss(net->forward(inputs), labels).backward();
+      optimizer->step();
+    }
+  }
+};
+
+// The relative difference of the weights that rounding alone may make: both sides calculate the same formulas, but in
+// another order. A forgotten state (a momentum, a count of steps) makes differences over a thousand times larger.
+constexpr double kRounding = 1e-5;
+
+// One Python process trains with all optimizers in turn: starting it takes longer than training.
+class OptimizerParity : public testing::Test {
+ protected:
+  using Arguments = std::vector<std::string>;
+
+  static constexpr std::array kKinds = {"sgd", "momentum", "adam", "amsgrad", "adamw", "rmsprop", "adagrad"};
+
+  void SetUp() override { torch::set_num_threads(1); }
+
+  std::string file(const std::string& kind, const std::string& name) const {
+    return folder_.path(kind + "-" + name + ".pt");
+  }
+  void python(Arguments& calls, const std::string& kind, const std::string& from, const std::string& to, int first,
+              int steps) const {
+    for (const std::string& word : {std::string(kind), from == "-" ? from : file(kind, from), file(kind, to),
+                                    std::to_string(first), std::to_string(steps)}) {
+      calls.push_back(word);
+    }
+  }
+  void ours(const std::string& kind, const std::string& from, const std::string& to, int steps) const {
+    Training training(kind);
+    if (from != "-") training.load(file(kind, from));
+    training.train(steps);
+    training.save(file(kind, to));
+  }
+
+  test::ScratchFolder folder_;
+};
+
+TEST_F(OptimizerParity, TrainingGoesOnOnTheOtherSideAndBack) {
+  Arguments first{"train"};
+  for (const char* kind : kKinds) {
+    python(first, kind, "-", "python20", 0, 20);
+    python(first, kind, "python20", "python60", 20, 40);
+  }
+  test::run_python("interchange.py", first);
+  for (const char* kind : kKinds) {
+    ours(kind, "python20", "ours40", 20);
+    ours(kind, "-", "ours20", 20);
+    ours(kind, "ours20", "ours60", 40);
+  }
+  Arguments second{"train"};
+  for (const char* kind : kKinds) {
+    python(second, kind, "ours40", "mixed60", 40, 20);
+    python(second, kind, "ours20", "python40", 20, 20);
+  }
+  test::run_python("interchange.py", second);
+  Arguments distances{"distance"};
+  for (const char* kind : kKinds) {
+    ours(kind, "python40", "mixed-ours60", 20);
+    for (const char* name : {"mixed60", "python60", "mixed-ours60", "ours60"}) distances.push_back(file(kind, name));
+  }
+  std::istringstream lines(test::run_python("interchange.py", distances));
+  for (const char* kind : kKinds) {
+    for (const char* begun : {"Python", "C++"}) {
+      double distance = 1;
+      lines >> distance;
+      EXPECT_LT(distance, kRounding) << kind << ", begun in " << begun;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,182 @@
+"""Python's side of the files that Lockstep and Python exchange.
+
+interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-protocol4.pt and weights.safetensors
+interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors
+interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": from the start) and saves to OUT
+interchange.py distance A B ...          prints how far the models of each two training files are from one another
+"""
+import collections
+import json
+import struct
+import sys
+
+import torch
+from torch import nn
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,
+          torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
+          torch.float8_e4m3fn, torch.float8_e5m2]
+SAFETENSORS = {"F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8,
+               "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool,
+               "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "C64": torch.complex64,
+               "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+
+
+def layouts(dtype):
+    base = torch.arange(24).remainder(7).to(dtype).reshape(4, 6)
+    return {"plain": base, "transposed": base.clone().t(), "sliced": base.clone()[1:3, ::2],
+            "expanded": base.clone()[:1].expand(3, 6), "scalar": base.clone()[2, 3], "empty": base.clone()[:0],
+            "last": base.reshape(1, 2, 3, 4).clone(memory_format=torch.channels_last)}
+
+
+def values():
+    tied = torch.arange(6.0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    return {
+        "tensors": {f"{dtype}".removeprefix("torch."): layouts(dtype) for dtype in DTYPES},
+        "lazy": {"conj": torch.tensor([1 + 2j, 3 - 4j]).conj(), "neg": torch.tensor([1 + 2j, 3j]).conj().imag},
+        "shared": [tied, tied, tied[2:5], tied.view(2, 3).t()],
+        "model": model.state_dict(),
+        "parameters": list(model.parameters()),
+        "frozen": nn.Parameter(torch.ones(2), requires_grad=False),
+        "scalars": [0, 1, 255, 256, 65536, -1, -2**31, 2**31, 2**62, -2**63, 1.5, float("inf"), -0.0, True, False, None],
+        "text": ["", "gr\u00fc\u00df", "\U0001F600", "a\nb"],
+        "complex": 1 + 2j,
+        "nested": {"list": [[], [1, [2.0, ["x"]]]], "tuple": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)), "dict": {}},
+        "keys": {0: "zero", -7: "minus", 2.5: "half", True: "yes", "": "empty"},
+        "ordered": collections.OrderedDict([("b", 1), ("a", collections.OrderedDict(c=2))]),
+        "size": torch.Size([2, 3]),
+        "device": torch.device("cpu"),
+        "again": (tied, {"tied": tied}),
+        "long": list(range(3000)),
+        "bytes": b"ascii",
+    }
+
+
+def write_safetensors(path, tensors):
+    names = {dtype: name for name, dtype in SAFETENSORS.items()}
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, tensor in tensors.items():
+        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        raw = file.read()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header, data = json.loads(raw[8:8 + length]), raw[8 + length:]
+    assert header.pop("__metadata__")["format"] == "pt"
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype = SAFETENSORS[entry["dtype"]]
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(entry["shape"])
+    return tensors
+
+
+def flat_tensors(value):
+    return {f"{dtype}.{layout}": tensor for dtype, group in value["tensors"].items() if dtype != "complex128"
+            for layout, tensor in group.items()}
+
+
+def compare(a, b, where, memory):
+    """Fails where Lockstep's copy b differs from Python's value a by more than the types that it does not have."""
+    if isinstance(a, torch.Tensor):
+        assert type(b) is torch.Tensor and b.dtype == a.dtype and b.shape == a.shape and not b.requires_grad, where
+        assert b.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).tolist() == \
+            a.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).tolist(), where
+        if a.numel() and not (a.is_conj() or a.is_neg()):
+            memory.setdefault(a.untyped_storage().data_ptr(), set()).add(b.untyped_storage().data_ptr())
+            assert a.is_contiguous() == b.is_contiguous() or "sliced" in where or "expanded" in where, where
+    elif isinstance(a, dict):
+        assert isinstance(b, dict) and list(a) == list(b), where
+        for key in a:
+            compare(a[key], b[key], f"{where}[{key!r}]", memory)
+    elif isinstance(a, (list, tuple)):
+        assert isinstance(b, tuple if isinstance(a, tuple) else list) and len(a) == len(b), where
+        for index, pair in enumerate(zip(a, b)):
+            compare(*pair, f"{where}[{index}]", memory)
+    else:
+        a = a.decode() if isinstance(a, bytes) else a
+        assert type(a) is type(b) and repr(a) == repr(b), f"{where}: {a!r}, {b!r}"
+
+
+def compare_files(folder, names):
+    expected = torch.load(f"{folder}/values.pt", weights_only=True)
+    for name in names:
+        memory = {}
+        if name.endswith(".safetensors"):
+            compare(flat_tensors(expected), dict(sorted(read_safetensors(f"{folder}/{name}").items(),
+                    key=lambda entry: list(flat_tensors(expected)).index(entry[0]))), name, {})
+            continue
+        compare(expected, torch.load(f"{folder}/{name}", weights_only=True), name, memory)
+        assert all(len(copies) == 1 for copies in memory.values()), "tensors that share memory no longer do"
+        torch.load(f"{folder}/{name}", weights_only=True, mmap=True)
+    print("all well")
+
+
+def make(kind):
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
+    groups = [{"params": weights, "weight_decay": 0.01}, {"params": others, "lr": 0.02}]
+    make_optimizer = {
+        "sgd": lambda: torch.optim.SGD(groups, lr=0.05),
+        "momentum": lambda: torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True),
+        "adam": lambda: torch.optim.Adam(groups, lr=0.01, betas=(0.8, 0.95)),
+        "amsgrad": lambda: torch.optim.Adam(groups, lr=0.01, amsgrad=True),
+        "adamw": lambda: torch.optim.AdamW(groups, lr=0.01),
+        "rmsprop": lambda: torch.optim.RMSprop(groups, lr=0.01, momentum=0.5, centered=True),
+        "adagrad": lambda: torch.optim.Adagrad(groups, lr=0.05, lr_decay=0.01),
+    }
+    return model, make_optimizer[kind]()
+
+
+def train(kind, source, target, first, steps):
+    torch.set_num_threads(1)
+    model, optimizer = make(kind)
+    if source != "-":
+        state = torch.load(source, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        assert state["step"] == first
+    for step in range(first, first + steps):
+        inputs = torch.sin(torch.arange(80, dtype=torch.float32) * (step + 1)).view(8, 10)
+        labels = torch.cos(torch.arange(24, dtype=torch.float32) * (step + 1)).view(8, 3)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": first + steps}, target)
+
+
+def distance(a, b):
+    models = [torch.load(path, weights_only=True)["model"] for path in (a, b)]
+    assert set(models[0]) == set(models[1])
+    print(max(((models[0][name] - models[1][name]).double().norm() / models[1][name].double().norm().clamp(min=1e-3)).item()
+              for name in models[0]))
+
+
+if __name__ == "__main__":
+    command, arguments = sys.argv[1], sys.argv[2:]
+    if command == "write":
+        folder = arguments[0]
+        torch.save(values(), f"{folder}/values.pt")
+        expected = torch.load(f"{folder}/values.pt")
+        torch.save(expected, f"{folder}/values-legacy.pt", _use_new_zipfile_serialization=False)
+        torch.save(expected, f"{folder}/values-protocol4.pt", pickle_protocol=4)
+        write_safetensors(f"{folder}/weights.safetensors", flat_tensors(expected))
+    elif command == "compare":
+        compare_files(arguments[0], arguments[1:])
+    elif command == "train":
+        for at in range(0, len(arguments), 5):
+            train(*arguments[at:at + 3], int(arguments[at + 3]), int(arguments[at + 4]))
+    elif command == "distance":
+        for at in range(0, len(arguments), 2):
+            distance(*arguments[at:at + 2])
