@@ -71,6 +71,11 @@ void train(int /*rank*/) {}
   }
 }
 
+[[maybe_unused]] void meshes(const torch::Tensor& t) {
+  DeviceMesh mesh = init_device_mesh(torch::kCPU, {2, 3}, {"dp", "tp"});
+  all_reduce(t, {.group = mesh.get_group("dp")});
+}
+
 [[maybe_unused]] void ddp(data::DataLoader& loader) {
   Net model;
   DistributedDataParallel<Net> ddp(model);
@@ -104,6 +109,24 @@ void train(int /*rank*/) {}
 
 [[maybe_unused]] void hook(DistributedDataParallel<Net>& ddp) {
   ddp.register_comm_hook(make_compress_hook(torch::kBFloat16));
+}
+
+[[maybe_unused]] void power_sgd(DistributedDataParallel<Net>& ddp) {
+  ddp.register_comm_hook(make_power_sgd_hook({.matrix_approximation_rank = 2}));
+}
+
+[[maybe_unused]] void sync_batch_norm(models::ResNet& model) {
+  convert_sync_batchnorm(model);
+}
+
+[[maybe_unused]] void zero(DistributedDataParallel<Net>& ddp) {
+  ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
+}
+
+[[maybe_unused]] void data_parallel(Net& model, torch::Tensor (*loss_of)(torch::Tensor, torch::Tensor),
+                                    const torch::Tensor& x, const torch::Tensor& y) {
+  DataParallel<Net> parallel(model, {.device_ids = {torch::Device("cuda:0"), torch::Device("cuda:1")}});
+  loss_of(parallel.forward(x), y).backward();
 }
 
 [[maybe_unused]] void loaders(std::shared_ptr<const data::Dataset> dataset) {
@@ -162,6 +185,11 @@ class Squares : public data::Dataset {
     state->restore_optimizer(optimizer);
     epoch = state->get_int("epoch");
   }
+}
+
+[[maybe_unused]] void interchange(models::ResNet& model) {
+  checkpoint::load_state_dict(*model, checkpoint::read_state_dict("resnet18.pt"));
+  checkpoint::write_state_dict("trained.pt", checkpoint::state_dict(*model));
 }
 
 [[maybe_unused]] bool spawned() {
