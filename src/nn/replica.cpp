@@ -40,7 +40,7 @@ void Replica::check_devices() const {
 
 std::optional<torch::Device> Replica::input_device() const {
   if (options_.device_ids.empty()) return std::nullopt;
-  return device_of(*module_);  // with its number, which device_ids may lack
+  return device();  // with its number, which device_ids may lack
 }
 
 int Replica::world_size() const {
