@@ -58,11 +58,16 @@ class Feedback:
         self.dtype, self.errors = dtype, {}
 
     def __call__(self, _, bucket):
+        # By parameter: after its first pass the wrapper builds other buckets.
         buffer = bucket.buffer()
-        if bucket.index() in self.errors and self.errors[bucket.index()].numel() == buffer.numel():
-            buffer.add_(self.errors[bucket.index()])
+        both = list(zip(bucket.parameters(), bucket.gradients()))
+        for parameter, gradient in both:
+            gradient.add_(self.errors.get(parameter, 0))
         compressed = buffer.to(self.dtype)
-        self.errors[bucket.index()] = buffer - compressed
+        at = 0
+        for parameter, gradient in both:
+            self.errors[parameter] = gradient - compressed[at : at + gradient.numel()].view_as(gradient)
+            at += gradient.numel()
         compressed.div_(dist.get_world_size())
         dist.all_reduce(compressed)
         future = torch.futures.Future()

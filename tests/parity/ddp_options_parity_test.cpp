@@ -225,10 +225,13 @@ class Training {
 };
 
 // How far our weights may be from PyTorch's, relative to the largest one; 0: the same bits. Up to two ranks the sums
-// are the same in any order, and halves are exact. Compression to 16 bits rounds twice there and once here.
+// are the same in any order, and halves are exact, except those of the smallest numbers in half precision. Beyond,
+// PyTorch rounds 16-bit gradients when it divides and at each addition, and the engine rounds once.
 double tolerance(const Case& options, int world) {
-  if (options.rounds()) return world <= 2 ? 1e-6 : 1e-2;
-  if (options.has_low_rank()) return 1e-6;
+  const bool half = options.hook == "fp16" || options.hook == "wrapped";
+  if (options.rounds() && world > 2) return 1e-2;
+  if (half && world == 2) return 1e-4;
+  if (options.rounds() || options.has_low_rank() || options.clip > 0) return 1e-6;
   return world <= 2 ? 0 : 1e-6;
 }
 
