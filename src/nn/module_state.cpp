@@ -98,7 +98,7 @@ std::vector<NamedParameter> trainable(const SharedState& state) {
 }
 
 void check_same_model(const SharedState& state, const DistributedDataParallelOptions& options, const Backend& backend) {
-  check_same_lines(backend, describe(state, options), "the same model and options");
+  check_same_lines(backend, describe(state, options), "DistributedDataParallel needs the same model and options");
 }
 
 void broadcast_state(const SharedState& state, const Backend& backend, int source) {

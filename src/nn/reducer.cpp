@@ -110,7 +110,8 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
 void Reducer::Impl::check_hook() {
   if (hook_is_checked_ || backend_.world_size() == 1) return;
   const std::string mine = comm_hook_ ? comm_hook_->description() : "none";
-  nn_detail::check_same_lines(backend_, "communication hook: " + mine, "the same communication hook");
+  nn_detail::check_same_lines(backend_, "communication hook: " + mine,
+                              "DistributedDataParallel needs the same communication hook");
   hook_is_checked_ = true;
 }
 

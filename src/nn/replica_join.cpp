@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "lockstep/nn/replica.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "module_state.h"
 
 namespace lockstep {
@@ -25,11 +26,12 @@ std::vector<int> Replica::exchange_activity(bool active) {
 }
 
 void Replica::refuse_collectives_in_forward() const {
-  for (const auto& item : module_->named_modules()) {
-    const bool communicates = item.value()->name().find("SyncBatchNorm") != std::string::npos;
-    TORCH_CHECK_VALUE(!communicates || !item.value()->is_training(), "join: layer '", item.key(), "' (",
-                      item.value()->name(),
-                      ") communicates in the forward pass, and a rank without inputs makes none; set "
+  // Without the module itself: nobody may own it by a shared_ptr.
+  const auto below = module_->named_modules(/*name_prefix=*/"", /*include_self=*/false);
+  for (const std::string& name : sync_batchnorm_layers(*module_)) {
+    const torch::nn::Module& layer = name.empty() ? *module_ : *below[name];
+    TORCH_CHECK_VALUE(!layer.is_training(), "join: layer '", name, "' (", layer.name(),
+                      ") synchronises its batches in the forward pass, and a rank without inputs makes none; set "
                       "throw_on_early_termination, or give every rank equally many inputs");
   }
 }

@@ -53,7 +53,7 @@ void check_same_lines(const Backend& backend, const std::string& lines, const st
   std::vector<std::vector<std::string>> by_rank;
   for (const torch::Tensor& text : backend.all_gather_uneven(as_bytes(lines, backend.device())))
     by_rank.push_back(lines_of(text));
-  TORCH_CHECK_VALUE(false, "rank ", backend.rank(), ": DistributedDataParallel needs ", what,
+  TORCH_CHECK_VALUE(false, "rank ", backend.rank(), ": ", what,
                     " on every rank, but they differ: ", first_difference(by_rank));
 }
 

@@ -2,11 +2,11 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
-#include <map>
 #include <sstream>
 #include <unordered_set>
 
 #include "optimizer_state.h"
+#include "same_on_all_ranks.h"
 #include "shard_plan.h"
 #include "zero_redundancy_optimizer_impl.h"
 
@@ -39,31 +39,6 @@ std::string describe(const Groups& groups) {
     }
   }
   return text.str();
-}
-
-std::string text_of(const torch::Tensor& bytes) {
-  const torch::Tensor local = bytes.cpu().contiguous();
-  return {static_cast<const char*>(local.const_data_ptr()), static_cast<std::size_t>(local.numel())};
-}
-
-// "group 0, parameter 1: Float [3] on rank(s) 0, 2; group 0, parameter 1: Float [4] on rank(s) 1"; "" without any.
-std::string first_difference(const std::vector<std::string>& texts) {
-  if (std::all_of(texts.begin(), texts.end(), [&](const auto& text) { return text == texts[0]; })) return "";
-  std::vector<std::istringstream> streams(texts.begin(), texts.end());
-  for (;;) {
-    std::map<std::string, std::string> ranks;
-    for (std::size_t rank = 0; rank < streams.size(); ++rank) {
-      std::string line;
-      if (!std::getline(streams[rank], line)) line = "nothing more";
-      ranks[line] += fmt::format("{}{}", ranks[line].empty() ? "" : ", ", rank);
-    }
-    if (ranks.size() == 1) continue;
-    std::string result;
-    for (const auto& [line, who] : ranks) {
-      result += fmt::format("{}{} on rank(s) {}", result.empty() ? "" : "; ", line, who);
-    }
-    return result;
-  }
 }
 
 }  // namespace
@@ -126,16 +101,8 @@ void ShardedOptimizer::Impl::check_parameters(const Groups& groups) const {
 }
 
 void ShardedOptimizer::Impl::check_same_on_all_ranks(const Groups& groups) const {
-  std::string mine = describe(groups);
-  const auto size = static_cast<std::int64_t>(mine.size());
-  const torch::Tensor bytes = torch::from_blob(mine.data(), {size}, torch::kByte).to(backend_.device());
-  std::vector<std::string> texts;
-  for (const torch::Tensor& one : backend_.all_gather_uneven(bytes)) texts.push_back(text_of(one));
-  const std::string difference = first_difference(texts);
-  TORCH_CHECK_VALUE(difference.empty(), "rank ", backend_.rank(),
-                    ": ZeroRedundancyOptimizer needs the same parameters in the same groups on every rank, but they "
-                    "differ: ",
-                    difference);
+  nn_detail::check_same_lines(backend_, describe(groups),
+                              "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 
 ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {

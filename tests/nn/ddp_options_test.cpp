@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -157,22 +158,22 @@ TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
   });
 }
 
-// A layer of this name stands for one that makes collective calls in its forward pass.
-struct SyncBatchNormStandIn : torch::nn::Module {
-  SyncBatchNormStandIn() { weight = register_parameter("weight", torch::ones({3})); }
-  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
-  torch::Tensor weight;
-};
-
 TEST(DdpOptionsMulti, JoinRefusesLayersThatCommunicateInForward) {
   run_processes(2, [](int) {
     const Rank rank;
-    Net net(torch::nn::Linear(3, 3), SyncBatchNormStandIn());
-    DistributedDataParallel<Net> ddp(net);
-    expect_in(error_of([&] { ddp.join([] {}); }), {"join", "layer '1'", "SyncBatchNorm", "throw_on_early_termination"});
-    ddp.join([] {}, {.throw_on_early_termination = true});
-    net->eval();
-    ddp.join([] {});
+    for (const bool converted : {false, true}) {
+      Net net = converted ? Net(torch::nn::Linear(3, 3), torch::nn::BatchNorm1d(3))
+                          : Net(torch::nn::Linear(3, 3), SyncBatchNorm(3));
+      if (converted) convert_sync_batchnorm(*net);
+      DistributedDataParallel<Net> ddp(net);
+      expect_in(error_of([&] { ddp.join([] {}); }), {"join: layer '1'", "BatchNorm", "throw_on_early_termination"});
+      ddp.join([] {}, {.throw_on_early_termination = true});
+      net->eval();
+      ddp.join([] {});
+    }
+    // A module that no shared_ptr owns.
+    DistributedDataParallel<torch::nn::LinearImpl> by_value(torch::nn::LinearImpl(3, 3));
+    by_value.join([] {});
   });
 }
 
