@@ -28,7 +28,7 @@ Tensor random(torch::IntArrayRef shape, int seed) {
   return torch::randn(shape, generator, torch::kDouble);
 }
 
-void fill(const Sequential& net) {
+void fill(Sequential& net) {
   const torch::NoGradGuard no_grad;
   net->to(torch::kDouble);
   int seed = 77;
