@@ -98,6 +98,8 @@ class BatchedPowerSgdHook final : public CommHook {
     if (!options().warm_start || !memory.has_q) {
       at::Generator generator = low_rank_.next_generator();
       nn_detail::fill_normal(memory.q, generator);
+    } else {
+      low_rank_.renew_zero_columns(memory.q);
     }
     memory.has_q = true;
     nn_detail::orthogonalize(memory.q, options().orthogonalization_epsilon);

@@ -6,6 +6,11 @@
 namespace lockstep::nn_detail {
 namespace {
 
+bool uses_gram_schmidt(const torch::Tensor& matrices) {
+  const torch::Dtype dtype = matrices.scalar_type();
+  return matrices.size(2) <= 2 || dtype == torch::kHalf || dtype == torch::kBFloat16;
+}
+
 void gram_schmidt(const torch::Tensor& matrices, double epsilon) {
   const std::int64_t columns = matrices.size(2);
   for (std::int64_t i = 0; i < columns; ++i) {
@@ -35,10 +40,7 @@ std::uint64_t RandomSeeds::next() {
 }
 
 void orthogonalize(const torch::Tensor& matrices, double epsilon) {
-  const torch::Dtype dtype = matrices.scalar_type();
-  if (matrices.size(2) <= 2 || dtype == torch::kHalf || dtype == torch::kBFloat16) {
-    return gram_schmidt(matrices, epsilon);
-  }
+  if (uses_gram_schmidt(matrices)) return gram_schmidt(matrices, epsilon);
   matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
 }
 
@@ -60,6 +62,16 @@ LowRank::LowRank(PowerSgdOptions options) : options_(std::move(options)), seeds_
 
 at::Generator LowRank::next_generator() {
   return at::detail::createCPUGenerator(seeds_.next());
+}
+
+void LowRank::renew_zero_columns(const torch::Tensor& q) {
+  if (!uses_gram_schmidt(q)) return;  // QR makes orthonormal columns of zeros too
+  const torch::Tensor zero = at::linalg_vector_norm(q, 2, {1}, /*keepdim=*/true) == 0;
+  if (!zero.any().item<bool>()) return;
+  at::Generator generator = next_generator();
+  const torch::Tensor random = torch::empty_like(q);
+  fill_normal(random, generator);
+  q.copy_(torch::where(zero, random, q));
 }
 
 std::string LowRank::description(const std::string& name) const {

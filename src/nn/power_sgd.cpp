@@ -168,7 +168,11 @@ class PowerSgdHook final : public CommHook {
       };
       factors.p = take(pass.memory.p, p_at, factors.matrix.size(1));
       factors.q = take(pass.memory.q, q_at, factors.matrix.size(2));
-      if (random) nn_detail::fill_normal(factors.q, *generator);
+      if (random) {
+        nn_detail::fill_normal(factors.q, *generator);
+      } else {
+        low_rank_.renew_zero_columns(factors.q);
+      }
       nn_detail::orthogonalize(factors.q, options().orthogonalization_epsilon);
     }
   }

@@ -141,6 +141,30 @@ TEST_P(CommHooksMulti, PowerSgdTakesParametersOfEveryKind) {
   });
 }
 
+// A pass whose gradients are zero, as those of unused parameters are, must not make all later ones zero.
+TEST_P(CommHooksMulti, PowerSgdGoesOnAfterGradientsOfZeros) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool batched : {false, true}) {
+      for (const std::int64_t r : {1, 2, 3}) {
+        const PowerSgdOptions options{.matrix_approximation_rank = r, .start_power_sgd_iter = 0};
+        Net net = make_net();
+        DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004});
+        ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
+        for (int step = 0; step < 4; ++step) {
+          net->zero_grad();
+          const double factor = step == 0 ? 0 : 1;
+          (ddp->forward(random_input({4, 48}, step)).square().mean() * factor).backward();
+          for (const auto& item : net->named_parameters()) {
+            EXPECT_EQ(item.value().grad().abs().max().item<double>() > 0, step > 0)
+                << "batched " << batched << ", rank " << r << ": " << item.key() << ", step " << step;
+          }
+        }
+      }
+    }
+  });
+}
+
 // One bad step must not stay in the memory of error feedback.
 TEST_P(CommHooksMulti, ForgetGradientsThatWereNotFinite) {
   run_processes(GetParam(), [](int number) {
