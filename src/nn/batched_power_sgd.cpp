@@ -49,11 +49,11 @@ class BatchedPowerSgdHook final : public CommHook {
  private:
   // What a bucket keeps from pass to pass.
   struct Memory {
-    std::int64_t elements = 0;  // of the bucket: the wrapper may build other buckets
-    torch::Tensor square;       // [1, side, side]: the gradients one after the other, then zeros
-    torch::Tensor error;        // the same
-    torch::Tensor p;            // [1, side, r]
-    torch::Tensor q;            // [1, side, r]
+    nn_detail::BucketContent content;
+    torch::Tensor square;  // [1, side, side]: the gradients one after the other, then zeros
+    torch::Tensor error;   // the same
+    torch::Tensor p;       // [1, side, r]
+    torch::Tensor q;       // [1, side, r]
     bool has_q = false;
 
     void pack(const GradBucket& bucket) {
@@ -79,14 +79,15 @@ class BatchedPowerSgdHook final : public CommHook {
 
   Memory& memory_of_bucket(GradBucket& bucket, const nn_detail::Backend& backend) {
     Memory& memory = memories_[bucket.index()];
-    if (memory.elements == bucket.buffer().numel()) return memory;
+    nn_detail::BucketContent content(bucket);
+    if (memory.content == content) return memory;
     std::int64_t cells = 0;
     for (const torch::Tensor& gradient : bucket.gradients()) cells += gradient.numel();
     const std::int64_t side = side_of(cells);
     const std::int64_t rank = std::min(side, options().matrix_approximation_rank);
     const torch::Dtype dtype = bucket.buffer().scalar_type();
     memory = {};
-    memory.elements = bucket.buffer().numel();
+    memory.content = std::move(content);
     memory.square = torch::zeros({1, side, side}, bucket.buffer().options());
     if (options().use_error_feedback) memory.error = torch::zeros_like(memory.square);
     memory.p = backend.allocate(side * rank, dtype).view({1, side, rank});

@@ -46,6 +46,7 @@ class CompressHook final : public CommHook {
 
  private:
   struct Memory {  // of one bucket; kept so that later passes do not allocate
+    nn_detail::BucketContent content;
     torch::Tensor compressed;
     torch::Tensor error;
   };
@@ -53,8 +54,8 @@ class CompressHook final : public CommHook {
   const torch::Tensor& compress(GradBucket& bucket, const nn_detail::Backend& backend) {
     const torch::Tensor& buffer = bucket.buffer();
     Memory& memory = memory_[bucket.index()];
-    if (!memory.compressed.defined() || memory.compressed.numel() != buffer.numel()) {
-      memory = {backend.allocate(buffer.numel(), dtype_), {}};
+    if (nn_detail::BucketContent content(bucket); memory.content != content) {
+      memory = {std::move(content), backend.allocate(buffer.numel(), dtype_), {}};
       if (options_.error_feedback) memory.error = torch::zeros_like(buffer);
     }
     if (options_.error_feedback) buffer.add_(memory.error);

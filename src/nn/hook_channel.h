@@ -1,5 +1,8 @@
 // HookChannel: the collectives of a hook for one bucket. Counts the bytes that they get.
+// BucketContent: which gradients a hook has kept something about.
 #pragma once
+
+#include <algorithm>
 
 #include "backend.h"
 #include "lockstep/nn/comm_hook.h"
@@ -26,6 +29,30 @@ class HookChannel {
  private:
   Backend backend_;
   GradBucket& bucket_;
+};
+
+// The wrapper may build other buckets, and what a hook keeps about the old ones fits those alone, even if a new bucket
+// has as many elements.
+class BucketContent {
+ public:
+  BucketContent() = default;
+  explicit BucketContent(GradBucket& bucket)
+      : parameters_(bucket.parameters()),
+        elements_(bucket.buffer().numel()),
+        dtype_(bucket.buffer().scalar_type()),
+        device_(bucket.buffer().device()) {}
+
+  bool operator==(const BucketContent& other) const {
+    const auto same = [](const torch::Tensor& a, const torch::Tensor& b) { return a.is_same(b); };
+    return elements_ == other.elements_ && dtype_ == other.dtype_ && device_ == other.device_ &&
+           std::equal(parameters_.begin(), parameters_.end(), other.parameters_.begin(), other.parameters_.end(), same);
+  }
+
+ private:
+  std::vector<torch::Tensor> parameters_;
+  std::int64_t elements_ = -1;  // of no bucket
+  torch::Dtype dtype_ = torch::kFloat;
+  torch::Device device_ = torch::kCPU;
 };
 
 }  // namespace lockstep::nn_detail

@@ -41,7 +41,7 @@ struct Factors {
 
 // What a bucket keeps from pass to pass.
 struct Memory {
-  std::int64_t elements = 0;  // of the bucket: the wrapper may build other buckets
+  nn_detail::BucketContent content;
   torch::Tensor error;
   torch::Tensor p;
   torch::Tensor q;
@@ -91,8 +91,8 @@ class PowerSgdHook final : public CommHook {
 
   Memory& memory_of_bucket(GradBucket& bucket) {
     Memory& memory = memories_[bucket.index()];
-    if (memory.elements != bucket.buffer().numel()) {
-      memory = {bucket.buffer().numel(), {}, {}, {}};
+    if (nn_detail::BucketContent content(bucket); memory.content != content) {
+      memory = {std::move(content), {}, {}, {}};
       if (options().use_error_feedback) memory.error = torch::zeros_like(bucket.buffer());
     }
     return memory;

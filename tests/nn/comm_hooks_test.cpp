@@ -186,6 +186,44 @@ TEST_P(CommHooksMulti, ForgetGradientsThatWereNotFinite) {
   });
 }
 
+// Other parameters in buckets of the same size: what was kept about the old ones is neither added nor used.
+TEST_P(CommHooksMulti, ForgetOtherParametersOfTheSameSize) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const PowerSgdOptions options{.matrix_approximation_rank = 1, .start_power_sgd_iter = 0};
+    const auto make_hooks = [&] {
+      return std::vector<std::shared_ptr<CommHook>>{make_power_sgd_hook(options), make_batched_power_sgd_hook(options),
+                                                    make_compress_hook(torch::kBFloat16, {.error_feedback = true})};
+    };
+    for (std::size_t i = 0; i < make_hooks().size(); ++i) {
+      torch::manual_seed(1);
+      Net net(torch::nn::Linear(48, 16), torch::nn::Linear(16, 48));  // gradients [16, 48] and [48, 16]
+      std::vector<torch::Tensor> parameters = net->parameters();
+      for (const std::size_t frozen : {1U, 2U, 3U}) parameters[frozen].requires_grad_(false);
+      torch::Tensor after_others;
+      {
+        DistributedDataParallel<Net> ddp(net);
+        ddp.register_comm_hook(make_hooks()[i]);
+        for (int step = 0; step < 3; ++step) pass(ddp, step);
+        parameters[0].requires_grad_(false);
+        parameters[2].requires_grad_(true);
+        pass(ddp, 3);
+        after_others = parameters[2].grad().clone();
+      }
+      DistributedDataParallel<Net> fresh(net);
+      fresh.register_comm_hook(make_hooks()[i]);
+      pass(fresh, 3);
+      if (i == 2) {
+        EXPECT_TRUE(torch::equal(after_others, parameters[2].grad())) << "an error of other parameters was added";
+      }
+      net->to(torch::kDouble);  // 16 elements fill a cache line in both dtypes
+      net->zero_grad();
+      fresh->forward(random_input({4, 48}, 4).to(torch::kDouble)).square().mean().backward();
+      EXPECT_TRUE(parameters[2].grad().isfinite().all().item<bool>());
+    }
+  });
+}
+
 TEST(CommHooksErrorsMulti, DifferentHooksAreNamedOnEveryRank) {
   run_processes(3, [](int number) {
     const Rank rank;
