@@ -56,7 +56,7 @@ void PackedBuffers::copy(bool pack) {
   std::int64_t offset = 0;
   for (const Item& item : items_) {
     torch::Tensor tensor = distinct(item.buffer.tensor);
-    if (is_plain_memory(tensor)) {
+    if (packed_.is_cpu() && is_plain_memory(tensor)) {
       auto* place = static_cast<std::byte*>(packed_.data_ptr()) + offset;
       pack ? std::memcpy(place, tensor.const_data_ptr(), item.bytes)
            : std::memcpy(tensor.data_ptr(), place, item.bytes);

@@ -18,11 +18,15 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDat
   build_reducer();
 }
 
+// That of the parameters that are trained; frozen ones may be elsewhere.
 torch::Device Replica::device() const {
+  std::optional<torch::Device> frozen;
   for (const auto& item : module_->named_parameters()) {
-    if (!ignored_.contains(item.key())) return item.value().device();
+    if (ignored_.contains(item.key())) continue;
+    if (item.value().requires_grad()) return item.value().device();
+    if (!frozen) frozen = item.value().device();
   }
-  return torch::kCPU;
+  return frozen.value_or(torch::kCPU);
 }
 
 void Replica::check_devices() const {
