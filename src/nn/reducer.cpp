@@ -301,6 +301,7 @@ void Reducer::Impl::start_complete_buckets() {
 
 void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   bucket.started = true;
+  bucket.hook = comm_hook_;
   if (!comm_hook_) {
     bucket.work = backend_.start_mean(bucket.buffer);
     sent_now_ += bucket.buffer.nbytes();

@@ -64,6 +64,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::size_t pending = 0;
     bool started = false;
     std::optional<GradBucket> for_hook;
+    // `finish` refers to its hook, and may be called after the program has registered another one.
+    std::shared_ptr<CommHook> hook;
     std::function<void()> finish;
     c10::intrusive_ptr<c10d::Work> work;
   };

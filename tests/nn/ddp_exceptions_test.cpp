@@ -6,6 +6,7 @@
 #include <functional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "lockstep/nn/power_sgd.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -90,6 +91,25 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenANewModelInTheSameGroup) {
       if (get_world_size() > 1) expect_no_gradients_in_flight(model);
       expect_training_works(model);
     }
+  });
+}
+
+// The next pass finishes what the first hook has started, though the program keeps nothing of that hook.
+TEST_P(DdpExceptionsMulti, OnAllRanksThenAnotherHook) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Chain model;
+    DistributedDataParallel<Chain> ddp(model, kOneLayerABucket);
+    ddp.register_comm_hook(make_power_sgd_hook({.start_power_sgd_iter = 0}));
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      ddp->forward(input(step)).backward();
+    }
+    EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
+    ddp.register_comm_hook(nullptr);
+    model->zero_grad();
+    ddp->forward(input(3)).backward();
+    expect_equal_on_all_ranks({model->first->weight.grad(), model->last->weight.grad()}, "gradient");
   });
 }
 
