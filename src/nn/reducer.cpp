@@ -351,7 +351,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
   sent_ = {sent_now_, sent_.total + sent_now_};
   if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
   // Last, so that the other ranks do not wait for this one if it throws.
-  if (options_.static_graph && !first && !shadow) check_static_graph();
+  if (options_.static_graph && !shadow) check_static_graph();
 }
 
 std::size_t Reducer::Impl::bucket_bytes() const {

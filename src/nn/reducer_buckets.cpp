@@ -47,10 +47,7 @@ void Reducer::Impl::build_buckets() {
   for (const Entry& entry : entries_) check_unchanged(entry);
   const std::vector<std::size_t> order = agree_on_order();
   std::vector<nn_detail::GradientInfo> infos;
-  for (Entry& entry : entries_) {
-    entry.in_first = entry.ready;
-    infos.push_back(entry.info);
-  }
+  for (const Entry& entry : entries_) infos.push_back(entry.info);
   for (const auto& members : nn_detail::assign_buckets(infos, order, mebibytes(options_.first_bucket_mb),
                                                        mebibytes(options_.bucket_cap_mb))) {
     build_bucket(members);

@@ -55,7 +55,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     bool ready = false;     // in this pass
     int arrivals = 0;       // in this pass; more than one with reentrant backward passes
     int expected = 1;       // the most arrivals of any pass
-    bool in_first = false;  // was ready in the first pass
+    bool in_first = false;  // was ready in this rank's first pass of its own, with static_graph
   };
 
   struct Bucket {
@@ -89,7 +89,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void take_over_result(Bucket& bucket);
   void take_over_gradients(const torch::Tensor& used);
   void reduce_sparse(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
-  void check_static_graph() const;
+  void check_static_graph() LOCKSTEP_REQUIRES(mutex_);
   void check_hook();
 
   // The buckets.
@@ -118,6 +118,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // Lives as long as autograd will call finish_pass.
   std::weak_ptr<const char> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
   bool built_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Whether `in_first` is known. Later than `built_` where a rank's first pass is another rank's, in a join.
+  bool knows_first_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t next_bucket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

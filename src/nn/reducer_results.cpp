@@ -82,7 +82,11 @@ void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
   if (gradient_scale_ != 1) gradient.mul_(gradient_scale_);
 }
 
-void Reducer::Impl::check_static_graph() const {
+void Reducer::Impl::check_static_graph() {
+  if (!std::exchange(knows_first_, true)) {
+    for (Entry& entry : entries_) entry.in_first = entry.ready;
+    return;
+  }
   std::string different;
   for (const Entry& entry : entries_) {
     if (entry.ready == entry.in_first) continue;

@@ -158,6 +158,23 @@ TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
   });
 }
 
+// Rank 0 has no inputs in the first join.
+TEST(DdpOptionsMulti, StaticGraphCountsARanksOwnPasses) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net, {.static_graph = true});
+    for (const int inputs : {2 * number, 2, 2}) {
+      ddp.join([&] {
+        for (int step = 0; step < inputs; ++step) {
+          net->zero_grad();
+          ddp->forward(random_input({2, 3}, step)).sum().backward();
+        }
+      });
+    }
+  });
+}
+
 TEST(DdpOptionsMulti, JoinRefusesLayersThatCommunicateInForward) {
   run_processes(2, [](int) {
     const Rank rank;
