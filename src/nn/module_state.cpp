@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "packed_buffers.h"
@@ -29,9 +30,12 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
   text += fmt::format("option static_graph: {}\n", options.static_graph);
   text += fmt::format("option broadcast_buffers: {}\n", options.broadcast_buffers);
   text += fmt::format("option init_sync: {}\n", options.init_sync);
+  std::unordered_map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : state.parameters) {
-    text += fmt::format("parameter '{}': {}{}\n", parameter.name, shape_of(parameter.tensor),
-                        parameter.tensor.requires_grad() ? "" : ", frozen");
+    const auto [first, is_new] = first_names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    text += fmt::format("parameter '{}': {}{}{}\n", parameter.name, shape_of(parameter.tensor),
+                        parameter.tensor.requires_grad() ? "" : ", frozen",
+                        is_new ? "" : fmt::format(", shared with '{}'", first->second));
   }
   for (const NamedParameter& buffer : state.buffers)
     text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));

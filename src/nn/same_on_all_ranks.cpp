@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -30,7 +31,9 @@ std::vector<std::string> lines_of(const torch::Tensor& bytes) {
 
 // "parameter 'fc.weight': float [10, 5] on rank(s) 0, 2; parameter 'fc.weight': float [10, 6] on rank(s) 1"
 std::string first_difference(const std::vector<std::vector<std::string>>& by_rank) {
-  for (std::size_t line = 0;; ++line) {
+  std::size_t longest = 0;
+  for (const auto& lines : by_rank) longest = std::max(longest, lines.size());
+  for (std::size_t line = 0; line < longest; ++line) {
     std::map<std::string, std::string> ranks;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       const std::string what = line < by_rank[rank].size() ? by_rank[rank][line] : "nothing more";
@@ -42,6 +45,7 @@ std::string first_difference(const std::vector<std::vector<std::string>>& by_ran
       text += fmt::format("{}{} on rank(s) {}", text.empty() ? "" : "; ", what, who);
     return text;
   }
+  return "in the ends of lines";
 }
 
 }  // namespace

@@ -78,6 +78,16 @@ TEST(DdpOptionsMulti, WrongOptionsAreNamed) {
   });
 }
 
+TEST(DdpOptionsMulti, LayersThatOnlySomeRanksShareAreNamed) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    const torch::nn::Linear first(3, 3);
+    const Net net(first, number == 1 ? first : torch::nn::Linear(3, 3));
+    expect_in(error_of([&] { DistributedDataParallel<Net> ddp(net); }),
+              {"parameter '1.weight': Float [3, 3] on rank(s) 0", "[3, 3], shared with '0.weight' on rank(s) 1"});
+  });
+}
+
 TEST(DdpOptionsMulti, InitSyncOffKeepsEachRanksValues) {
   run_processes(2, [](int number) {
     const Rank rank;
