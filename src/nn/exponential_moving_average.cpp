@@ -38,18 +38,27 @@ std::vector<NamedParameter> ExponentialMovingAverage::values() const {
   return result;
 }
 
-void ExponentialMovingAverage::update() {
-  TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: update() while the averages are swapped in");
-  const torch::NoGradGuard no_grad;
-  const std::vector<NamedParameter> now = values();
+std::vector<NamedParameter> ExponentialMovingAverage::values_that_fit() const {
+  std::vector<NamedParameter> now = values();
   TORCH_CHECK_VALUE(now.size() == averages_.size(), "ExponentialMovingAverage: the module has ", now.size(),
                     " parameters and buffers now, and had ", averages_.size(), " at first; make a new average");
   for (std::size_t i = 0; i < now.size(); ++i) {
-    torch::Tensor& average = averages_[i].tensor;
+    const torch::Tensor& average = averages_[i].tensor;
     const torch::Tensor& value = now[i].tensor;
     TORCH_CHECK_VALUE(now[i].name == averages_[i].name && value.sizes() == average.sizes(),
                       "ExponentialMovingAverage: the module has '", now[i].name, "' ", value.sizes(),
                       " now, expected '", averages_[i].name, "' ", average.sizes(), "; make a new average");
+  }
+  return now;
+}
+
+void ExponentialMovingAverage::update() {
+  TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: update() while the averages are swapped in");
+  const torch::NoGradGuard no_grad;
+  const std::vector<NamedParameter> now = values_that_fit();
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    torch::Tensor& average = averages_[i].tensor;
+    const torch::Tensor& value = now[i].tensor;
     if (updates_ == 0 || !is_averaged(value)) {
       average.copy_(value);
     } else {
@@ -62,7 +71,7 @@ void ExponentialMovingAverage::update() {
 void ExponentialMovingAverage::swap() {
   TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: the averages are swapped in already");
   const torch::NoGradGuard no_grad;
-  std::vector<NamedParameter> now = values();
+  std::vector<NamedParameter> now = values_that_fit();
   std::vector<torch::Tensor> own;
   for (const NamedParameter& value : now) own.push_back(value.tensor.detach().clone());
   for (std::size_t i = 0; i < now.size(); ++i) now[i].tensor.copy_(averages_[i].tensor);

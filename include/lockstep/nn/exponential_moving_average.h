@@ -67,6 +67,8 @@ class ExponentialMovingAverage {
   void swap();
   void swap_back() noexcept;
   std::vector<NamedParameter> values() const;
+  // Throws if the module has other parameters or buffers than at first.
+  std::vector<NamedParameter> values_that_fit() const;
 
   const torch::nn::Module& module_;
   const ExponentialMovingAverageOptions options_;
