@@ -268,5 +268,55 @@ TEST(CommHooksGroupsMulti, UseTheGroupOfTheWrapper) {
   });
 }
 
+// A hook with a group of its own makes the mean over these ranks alone: 0 and 1, and 2 by itself.
+TEST(CommHooksGroupsMulti, UseTheirOwnGroup) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    const ProcessGroup pair = new_group({0, 1});
+    const ProcessGroup alone = new_group({2});
+    const ProcessGroup mine = number < 2 ? pair : alone;
+    // Of full rank, so that nothing is lost.
+    const PowerSgdOptions low_rank{.matrix_approximation_rank = 64,
+                                   .start_power_sgd_iter = 0,
+                                   .min_compression_rate = 0.1,
+                                   .use_error_feedback = false,
+                                   .group = mine};
+    for (const auto& hook : {make_compress_hook(torch::kBFloat16, {.group = mine}), make_power_sgd_hook(low_rank),
+                             make_batched_power_sgd_hook(low_rank), make_post_local_sgd_hook({.subgroup = mine}),
+                             make_post_local_sgd_hook({.start_local_sgd_iter = 9, .group = mine})}) {
+      Net net = make_net();
+      Net twin = make_net();
+      DistributedDataParallel<Net> ddp(net);
+      ddp.register_comm_hook(hook);
+      for (int step = 0; step < 2; ++step) {
+        pass(ddp, step);
+        twin->zero_grad();
+        twin->forward(random_input({4, 48}, step)).square().mean().backward();
+        average_gradients(twin, mine);
+        expect_same_gradients(*net, *twin, hook->description(), {2e-2, 1e-3});
+      }
+    }
+  });
+}
+
+// After its first passes every rank keeps its own gradients, and nothing is sent.
+TEST_P(CommHooksMulti, LocalSgdStopsSending) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Net net = make_net();
+    Net twin = make_net();
+    DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004});  // several buckets a pass
+    ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 2}));
+    for (int step = 0; step < 4; ++step) {
+      pass(ddp, step);
+      twin->zero_grad();
+      twin->forward(random_input({4, 48}, step)).square().mean().backward();
+      if (step < 2) average_gradients(twin);
+      expect_same_gradients(*net, *twin, fmt::format("step {}", step));
+      EXPECT_EQ(ddp.reducer().sent().last_pass > 0, step < 2);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::test
