@@ -21,6 +21,8 @@ constexpr int kDeepest = 100;
 constexpr std::uint64_t kMostExpanded = std::uint64_t{1} << 24;  // values, when shared ones are counted at each use
 constexpr std::size_t kMostDimensions = 64;
 constexpr std::size_t kShownKey = 60;
+constexpr std::size_t kMostStorageKey = 256;  // torch.save numbers storages
+constexpr std::size_t kMostBits = 2;          // conj, neg
 
 CheckpointError corrupt(const std::string& what) {
   return CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
@@ -52,6 +54,7 @@ StorageFields storage_fields(const PickleGraph& graph, PickleId id) {
   const std::vector<PickleId>& items = graph.items(id);
   if (items.size() != 5 && items.size() != 6) throw corrupt(fmt::format("a storage has {} fields", items.size()));
   if (text_at(graph, items[0]) != "storage") throw corrupt("an object of the file is no storage");
+  if (text_at(graph, items[2]).size() > kMostStorageKey) throw corrupt("a storage has an impossible name");
   if (items.size() == 6 && graph.at(items[5]).kind != PickleKind::kNone) {
     throw unsupported("its storages are views of others, as PyTorch before 0.4 wrote them: load and save it in Python");
   }
@@ -103,14 +106,21 @@ class ValueBuilder {
     return built;
   }
 
-  c10::IValue scalar(PickleId id) const {
+  // A text that is used many times is in memory once: otherwise a small file could ask for any amount.
+  c10::IValue text(PickleId id) {
+    const auto [found, is_new] = texts_.try_emplace(id);
+    if (is_new) found->second = graph_.text(id);
+    return found->second;
+  }
+
+  c10::IValue scalar(PickleId id) {
     const PickleValue& value = graph_.at(id);
     switch (value.kind) {
       case PickleKind::kBool: return value.integer != 0;
       case PickleKind::kInt: return value.integer;
       case PickleKind::kFloat: return value.number;
       case PickleKind::kText:
-      case PickleKind::kBytes: return graph_.text(id);
+      case PickleKind::kBytes: return text(id);
       case PickleKind::kStorage: throw unsupported("it is a storage, which has no type here: save the tensor instead");
       case PickleKind::kName:
         if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
@@ -159,7 +169,7 @@ class ValueBuilder {
     return {values, expanded};
   }
 
-  c10::IValue key(PickleId id) const {
+  c10::IValue key(PickleId id) {
     c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
     if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
     throw unsupported("a dict has a key that is neither text nor a number");
@@ -221,10 +231,16 @@ class ValueBuilder {
     }
   }
 
-  // Protocol 2 writes bytes as text whose characters are the bytes (latin1).
-  std::string encoded(const std::vector<PickleId>& arguments) const {
+  // Protocol 2 writes bytes as text whose characters are the bytes (latin1). Made once for each text.
+  c10::IValue encoded(const std::vector<PickleId>& arguments) {
     if (text_at(graph_, arguments[1]) != "latin1") throw unsupported("bytes that are not encoded as latin1");
     const std::string& text = text_at(graph_, arguments[0]);
+    const auto [found, is_new] = encoded_.try_emplace(arguments[0]);
+    if (is_new) found->second = from_latin1(text);
+    return found->second;
+  }
+
+  static std::string from_latin1(const std::string& text) {
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto first = static_cast<unsigned char>(text[i]);
@@ -339,6 +355,7 @@ class ValueBuilder {
     if (graph_.at(id).kind == PickleKind::kNone) return;
     if (graph_.at(id).kind != PickleKind::kDict) throw corrupt("a tensor has no dict of lazy bits");
     const std::vector<PickleId>& items = graph_.items(id);
+    if (items.size() > 2 * kMostBits) throw corrupt("a tensor has too many lazy bits");
     for (std::size_t i = 0; i < items.size(); i += 2) {
       const std::string& bit = text_at(graph_, items[i]);
       const bool set = graph_.at(items[i + 1]).kind == PickleKind::kBool && graph_.at(items[i + 1]).integer != 0;
@@ -355,6 +372,8 @@ class ValueBuilder {
   const PickleGraph& graph_;
   const std::function<c10::Storage(const StorageFields&)>& storage_of_;
   std::unordered_map<PickleId, std::optional<Built>> made_;
+  std::unordered_map<PickleId, c10::IValue> texts_;
+  std::unordered_map<PickleId, c10::IValue> encoded_;
   DictGrowth growth_;
   std::string place_;  // of the present value
   int depth_ = 0;

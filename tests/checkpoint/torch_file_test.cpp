@@ -122,6 +122,29 @@ TEST_F(TorchFiles, KeepSharedMemoryAndLeaveOutTheRest) {
   EXPECT_TRUE(torch::equal(read[2].toTensor(), tied.narrow(0, 2, 3)));
 }
 
+// A text of 64 KiB that is used a thousand times, and the bytes that are made from it as often.
+TEST_F(TorchFiles, KeepATextInMemoryOnceHoweverOftenItIsUsed) {
+  constexpr std::size_t kUses = 1000;
+  const auto repeated = [](const std::string& opcodes) {
+    std::string all;
+    for (std::size_t i = 0; i < kUses; ++i) all += opcodes;
+    return all;
+  };
+  const std::string text = "X\0\0\1\0"s + std::string(65536, 'x') + "q\x01";
+  const std::string encode =
+      "0c_codecs\nencode\nq\x02"
+      "0h\x01X\x06\0\0\0latin1\x86q\x03"
+      "0"s;
+  put_pickle("\x80\x02"s + text + encode + "](" + repeated("h\x01") + repeated("h\x02h\x03R") + "e.");
+  const c10::IValue value = read_torch_file(path());
+  const auto read = value.toListRef();
+  ASSERT_EQ(read.size(), 2 * kUses);
+  EXPECT_EQ(read[0].toStringRef(), std::string(65536, 'x'));
+  EXPECT_EQ(&read[0].toStringRef(), &read[kUses - 1].toStringRef());
+  EXPECT_EQ(read[kUses].toStringRef(), read[0].toStringRef());
+  EXPECT_EQ(&read[kUses].toStringRef(), &read[2 * kUses - 1].toStringRef());
+}
+
 TEST_F(TorchFiles, RefuseToWriteWhatPythonCouldNotRead) {
   write_torch_file(path(), 1);
   const std::string before = bytes();
