@@ -190,7 +190,10 @@ class PickleReader {
 
   bool container(std::uint8_t opcode) {
     switch (opcode) {
-      case kMark: marks_.push_back(stack_.size()); return true;
+      case kMark:
+        marks_.push_back(stack_.size());
+        if (marks_.size() > kMostValues) corrupt(fmt::format("has over {} marks", kMostValues));
+        return true;
       case kPop: pop(); return true;
       case kEmptyList:
       case kEmptySet: push_list(PickleKind::kList, {}); return true;
@@ -222,13 +225,18 @@ class PickleReader {
 
   bool memory(std::uint8_t opcode) {
     switch (opcode) {
-      case kBinPut: memo_[input_.byte()] = top(); return true;
-      case kLongBinPut: memo_[static_cast<std::uint32_t>(input_.number(4))] = top(); return true;
-      case kMemoize: memo_[static_cast<std::uint32_t>(memo_.size())] = top(); return true;
+      case kBinPut: remember(input_.byte()); return true;
+      case kLongBinPut: remember(static_cast<std::uint32_t>(input_.number(4))); return true;
+      case kMemoize: remember(static_cast<std::uint32_t>(memo_.size())); return true;
       case kBinGet: recall(input_.byte()); return true;
       case kLongBinGet: recall(static_cast<std::uint32_t>(input_.number(4))); return true;
       default: return false;
     }
+  }
+
+  void remember(std::uint32_t key) {
+    memo_[key] = top();
+    if (memo_.size() > kMostValues) corrupt(fmt::format("remembers over {} values", kMostValues));
   }
 
   void recall(std::uint32_t key) {
