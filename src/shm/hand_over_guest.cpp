@@ -70,7 +70,12 @@ Result<HandOver> Guest::run() {
 
 Result<Address> Guest::find_host() {
   auto announced = store_.get(address_key(options_.name), deadline_);
-  if (!announced.ok()) return announced.status().with_context("waiting for " + name(0));
+  if (!announced.ok()) {
+    const Status why = announced.status().with_context("waiting for " + name(0));
+    // Rank 0 may still come. It must not wait then for a rank that has left.
+    if (why.code() == ErrorCode::kTimeout) refuse_hand_over(store_, options_, own_error(why));
+    return why;
+  }
   auto address = read_address(announced.value());
   if (!address.ok()) return address.status().with_context(fmt::format("group '{}'", options_.name));
   return address;

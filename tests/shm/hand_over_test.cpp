@@ -132,6 +132,15 @@ TEST(HandOver, MissingRankZeroIsNamed) {
   expect_everyone_told(outcomes, ErrorCode::kTimeout, "waiting for rank 0");
 }
 
+TEST(HandOver, LateRankZeroDoesNotWaitForRanksThatHaveLeft) {
+  HashStore store;
+  hand_over_all({{1, 2}}, store, Deadline::after(50ms));
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = hand_over_all({{0, 2}}, store, Deadline::after(60s));
+  expect_everyone_told(outcomes, ErrorCode::kTimeout, "rank 1: waiting for rank 0");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+}
+
 TEST(HandOver, LateRankLearnsWhyThereIsNoGroup) {
   HashStore store;
   hand_over_all({{0, 2}}, store, Deadline::after(50ms));
