@@ -7,7 +7,6 @@
 #include <set>
 
 #include "c10d/device_mesh_setup.h"
-#include "c10d/target.h"
 
 namespace lockstep {
 
@@ -39,13 +38,13 @@ DeviceMesh::DeviceMesh(c10::DeviceType device_type, const at::Tensor& mesh, std:
     : root_(std::make_shared<Root>()) {
   root_->device_type = device_type;
   // A rank whose own arguments are wrong tells the others, which wait in check_agreement.
-  root_->ranks = prepared(nullptr, [&] {
+  root_->ranks = device_mesh::prepare_mesh([&] {
     at::Tensor ranks = device_mesh::check_ranks(mesh, get_world_size());
     device_mesh::check_names(mesh_dim_names, ranks.dim(), options);
     return ranks;
   });
   const at::Tensor& ranks = root_->ranks;
-  device_mesh::check_agreement(device_mesh::text_of(device_type, ranks, mesh_dim_names));
+  device_mesh::check_agreement(device_mesh::text_of(device_type, ranks, mesh_dim_names, options));
   const at::Tensor mine = (ranks == get_rank()).nonzero();
   if (mine.size(0) == 1) root_->coordinate = device_mesh::to_ranks(mine[0]);
   for (int dim = 0; dim < ranks.dim(); ++dim) {
@@ -254,7 +253,7 @@ ProcessGroup DeviceMesh::group_of(const Dim& dim, const char* caller) const {
 
 DeviceMesh init_device_mesh(c10::DeviceType device_type, at::IntArrayRef mesh_shape,
                             std::vector<std::string> mesh_dim_names, const DeviceMeshOptions& options) {
-  const at::Tensor ranks = prepared(nullptr, [&] {
+  const at::Tensor ranks = device_mesh::prepare_mesh([&] {
     const int world = get_world_size();
     std::int64_t product = 1;
     for (const std::int64_t size : mesh_shape) {

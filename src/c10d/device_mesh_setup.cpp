@@ -82,9 +82,14 @@ std::vector<int> to_ranks(const at::Tensor& line) {
   return {data, data + flat.numel()};
 }
 
-std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::vector<std::string>& names) {
-  return fmt::format("shape ({}), names [{}], '{}', ranks {}", fmt::join(ranks.sizes(), ", "), fmt::join(names, ", "),
-                     name_of(device), ranks_text(to_ranks(ranks)));
+std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::vector<std::string>& names,
+                    const DeviceMeshOptions& options) {
+  std::string text = fmt::format("shape ({}), names [{}], '{}', ranks {}", fmt::join(ranks.sizes(), ", "),
+                                 fmt::join(names, ", "), name_of(device), ranks_text(to_ranks(ranks)));
+  for (const auto& [name, group] : options.group_options) {
+    text += fmt::format(", options for '{}' (backend '{}')", name, group.backend);
+  }
+  return text;
 }
 
 // Ranks that make different meshes would wait for one another in different groups.
@@ -97,8 +102,18 @@ void check_agreement(const std::string& mine) {
   if (others.empty()) return;
   throw BackendError(ErrorCode::kMismatch,
                      fmt::format("device mesh: rank(s) {} of the world ask for another mesh than rank {}, which asks "
-                                 "for {}: all ranks of the world must give the same shape and names",
+                                 "for {}, or got an error: all ranks of the world must give the same shape, names "
+                                 "and options",
                                  ranks_text(others), get_rank(), mine));
+}
+
+void disagree(const std::exception& error) {
+  if (tell_others(nullptr, error)) return;
+  try {
+    static_cast<void>(gather_numbers(nullptr, {hash_of(error.what())}, "device mesh"));
+  } catch (const std::exception&) {
+    // The caller throws the first error.
+  }
 }
 
 ProcessGroup make_dim_group(const at::Tensor& line, const std::string& name, c10::DeviceType device,

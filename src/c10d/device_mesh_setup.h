@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,24 @@ at::Tensor check_ranks(const at::Tensor& mesh, int world_size);
 std::vector<int> to_ranks(const at::Tensor& ranks);
 
 // All that must be equal on all ranks, for messages.
-std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::vector<std::string>& names);
+std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::vector<std::string>& names,
+                    const DeviceMeshOptions& options);
 
 // Collective over the world. Throws BackendError (kMismatch) on every rank unless all have the same text.
 void check_agreement(const std::string& mine);
+
+// Instead of check_agreement(), on a rank that has no mesh because of `error`: the others get an error there, whatever
+// the backends of the world are.
+void disagree(const std::exception& error);
+template <typename Prepare>
+auto prepare_mesh(const Prepare& prepare) {
+  try {
+    return prepare();
+  } catch (const std::exception& error) {
+    disagree(error);
+    throw;
+  }
+}
 
 // The group of the ranks in `line`, in this order. `options` null: the world itself, if these are its ranks; otherwise
 // a group with the world's backends. Collective over these ranks.

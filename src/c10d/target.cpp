@@ -101,18 +101,19 @@ at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int6
   return all.cpu();
 }
 
-void tell_others(const ProcessGroup& group, const std::exception& error) {
+bool tell_others(const ProcessGroup& group, const std::exception& error) {
   World& world = World::of_process();
-  if (!world.is_open()) return;
+  if (!world.is_open()) return true;
   const ProcessGroup target = group != nullptr ? group : world.default_group("");
-  if (!target->hasBackends()) return;
+  if (!target->hasBackends()) return true;
   ProcessGroupLockstep* only = nullptr;
   for (const auto& device : target->getDeviceTypes()) {
     auto* const backend = dynamic_cast<ProcessGroupLockstep*>(target->getBackend(device.type()).get());
-    if (backend == nullptr || (only != nullptr && only != backend)) return;
+    if (backend == nullptr || (only != nullptr && only != backend)) return false;
     only = backend;
   }
   if (only != nullptr) only->refuse(error.what());
+  return true;
 }
 
 void check_timeout(std::chrono::milliseconds timeout, const char* operation) {

@@ -43,8 +43,8 @@ at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int6
 
 // Returns what `prepare` returns. If it throws, since this rank's call is wrong, the other ranks are told, as a
 // backend's own checks do. Only where lockstep is the group's only backend: otherwise it is unknown in which one they
-// wait.
-void tell_others(const ProcessGroup& group, const std::exception& error);
+// wait. tell_others() returns whether it has told them, or there is nobody to tell.
+bool tell_others(const ProcessGroup& group, const std::exception& error);
 template <typename Prepare>
 auto prepared(const ProcessGroup& group, const Prepare& prepare) {
   try {

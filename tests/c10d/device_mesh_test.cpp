@@ -209,6 +209,10 @@ void check_disagreement(int rank) {
   expect_error(rank == 1 ? ErrorCode::kInvalidArgument : ErrorCode::kMismatch, {"(3, 2)", "4 ranks"}, [&] {
     init_device_mesh(torch::kCPU, {rank == 1 ? 3 : 2, 2}, {"dp", "tp"});
   });
+  DeviceMeshOptions options;
+  if (rank == 3) options.group_options["dp"] = {};
+  expect_error(ErrorCode::kMismatch, {"rank(s) " + std::string(rank == 3 ? "0-2" : "3")},
+               [&] { init_device_mesh(torch::kCPU, {4}, {"dp"}, options); });
   EXPECT_EQ(sum_in(nullptr), 6);
 }
 

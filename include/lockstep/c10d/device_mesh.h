@@ -40,8 +40,9 @@ class DeviceMesh {
  public:
   // `mesh`: ranks of the world, integers of any shape of at least one dimension, each rank at most once. They need not
   // be all ranks. `mesh_dim_names`: one for each dimension, different from one another; or none at all, and then
-  // dimensions have numbers only. Collective over the world: all ranks of it give the same mesh and names, also those
-  // that are not in the mesh. When they do not, every rank gets an error that names those that differ.
+  // dimensions have numbers only. Collective over the world: all ranks of it give the same mesh, names and dimensions
+  // with group_options of the same backend, also those that are not in the mesh. When they do not, every rank gets an
+  // error that names those that differ.
   DeviceMesh(c10::DeviceType device_type, const at::Tensor& mesh, std::vector<std::string> mesh_dim_names = {},
              const DeviceMeshOptions& options = {});
 
