@@ -32,13 +32,19 @@ std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::v
   return records;
 }
 
+// Throws for backends that are unknown or lacking, and for options of other backends.
+BackendChoice choose_backends(const World::Facts& facts, const GroupOptions& options, const char* caller) {
+  BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
+  check_backend_options(choice, options.backend_options, caller);
+  return choice;
+}
+
 // `members.ranks` is by group rank. `key` is unique among the groups of its members: the prefix of the group's keys.
 ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
                         const char* caller) {
   World& world = World::of_process();
   const World::Facts facts = world.facts(caller);
-  const BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
-  check_backend_options(choice, options.backend_options, caller);
+  const BackendChoice choice = choose_backends(facts, options, caller);
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
   std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
@@ -138,7 +144,10 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   World& world = World::of_process();
   World::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
-  check_members(members.ranks, world.facts("new_group").world_size, "new_group");
+  const World::Facts facts = world.facts("new_group");
+  check_members(members.ranks, facts.world_size, "new_group");
+  // A call that is refused does not count: the other members have not heard of it.
+  static_cast<void>(choose_backends(facts, options, "new_group"));
   if (options.sort_ranks) std::sort(members.ranks.begin(), members.ranks.end());
   // Every member counts the groups of exactly these members, so all have the same number without communication.
   const std::string text = fmt::format("group{{{}}}", ranks_text(members.ranks));
