@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
+#include <set>
 
+#include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
 #include "tensor_rules.h"
@@ -45,6 +46,12 @@ constexpr std::array kDtypes = {
 
 CheckpointError corrupt(const std::string& what) {
   return CheckpointError(ErrorCode::kCorrupt, what);
+}
+
+// A name of the file for a message: it may be long, and hold anything.
+std::string shown(std::string_view name) {
+  constexpr std::size_t kMost = 100;
+  return printable(name.substr(0, kMost)) + (name.size() > kMost ? "..." : "");
 }
 
 const char* name_of(const TensorEntry& entry) {
@@ -107,7 +114,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (depth_ == kInEntry && in_metadata()) {
       header_.metadata[field_] = std::move(value);
     } else if (depth_ == kInEntry && field_ == "dtype") {
-      dtype_ = dtype_of(value, name_);
+      dtype_ = dtype_of(value, shown(name_));
     } else {
       return other_value();
     }
@@ -166,7 +173,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
 
   void go_down() {
-    if (++depth_ > kDeepest) throw corrupt(fmt::format("\"{:.100}\" is nested too deeply", name_));
+    if (++depth_ > kDeepest) throw corrupt(fmt::format("\"{}\" is nested too deeply", shown(name_)));
   }
 
   void begin_entry() {
@@ -183,7 +190,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     TensorEntry entry{name_, *dtype_, *std::move(shape_), static_cast<std::uint64_t>(offsets_->at(0)),
                       static_cast<std::uint64_t>(offsets_->at(1))};
     if (entry.end - entry.begin != bytes_of(entry)) {
-      throw corrupt(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", name_, bytes_of(entry),
+      throw corrupt(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", shown(name_), bytes_of(entry),
                                 entry.end - entry.begin));
     }
     header_.entries.push_back(std::move(entry));
@@ -191,11 +198,11 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
   [[noreturn]] void fail_entry() const {
     if (in_metadata()) throw corrupt("__metadata__ is not an object");
-    throw corrupt(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", name_));
+    throw corrupt(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", shown(name_)));
   }
   [[noreturn]] void fail_field() const {
-    if (in_metadata()) throw corrupt(fmt::format("metadata \"{}\" is not text", field_));
-    throw corrupt(fmt::format("tensor \"{}\" has no valid {}", name_, field_));
+    if (in_metadata()) throw corrupt(fmt::format("metadata \"{}\" is not text", shown(field_)));
+    throw corrupt(fmt::format("tensor \"{}\" has no valid {}", shown(name_), shown(field_)));
   }
 
   TensorFileHeader& header_;
@@ -209,9 +216,9 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 };
 
 void require_distinct_names(const std::vector<TensorEntry>& entries) {
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;  // not hashed: the names may be chosen to collide
   for (const TensorEntry& entry : entries) {
-    if (!names.insert(entry.name).second) throw corrupt(fmt::format("tensor \"{}\" is there twice", entry.name));
+    if (!names.insert(entry.name).second) throw corrupt(fmt::format("tensor \"{}\" is there twice", shown(entry.name)));
   }
 }
 
@@ -222,8 +229,8 @@ void require_no_holes(std::vector<TensorEntry>& entries, std::uint64_t data_byte
   std::uint64_t expected = 0;
   for (const TensorEntry& entry : entries) {
     if (entry.begin != expected) {
-      throw corrupt(
-          fmt::format("tensor \"{}\" begins at byte {} of the data, expected {}", entry.name, entry.begin, expected));
+      throw corrupt(fmt::format("tensor \"{}\" begins at byte {} of the data, expected {}", shown(entry.name),
+                                entry.begin, expected));
     }
     expected = entry.end;
   }

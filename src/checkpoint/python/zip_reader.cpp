@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 
 #include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
@@ -166,7 +166,7 @@ void find_data(const FileBytes& file, Listed& listed, std::uint64_t limit) {
 }
 
 void require_apart(const std::vector<Listed>& listed) {
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;  // not hashed: the names may be chosen to collide
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const ZipEntry& entry = listed[i].entry;
     if (!names.insert(entry.name).second) corrupt("entry \"{}\" is there twice", entry.name);
