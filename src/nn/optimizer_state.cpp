@@ -3,6 +3,7 @@
 #include <torch/optim.h>
 #include <torch/serialize.h>
 
+#include <optional>
 #include <sstream>
 
 namespace lockstep::nn_detail {
@@ -22,10 +23,10 @@ std::string written(const torch::optim::OptimizerParamState& state) {
   return stream.str();
 }
 
-torch::serialize::InputArchive opened(const std::string& bytes) {
+torch::serialize::InputArchive opened(const std::string& bytes, std::optional<torch::Device> device = std::nullopt) {
   torch::serialize::InputArchive archive;
   std::istringstream stream(bytes);
-  archive.load_from(stream);
+  archive.load_from(stream, device);
   return archive;
 }
 
@@ -70,14 +71,15 @@ std::string optimizer_bytes(const torch::optim::Optimizer& optimizer) {
   return stream.str();
 }
 
-void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer) {
+void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer, torch::Device device) {
   std::istringstream stream(bytes);
-  torch::load(optimizer, stream);
+  torch::load(optimizer, stream, device);
 }
 
-std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state) {
+std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state,
+                                                              torch::Device device) {
   auto copy = state.clone();  // of the same type, but it shares the tensors
-  torch::serialize::InputArchive archive = opened(written(state));
+  torch::serialize::InputArchive archive = opened(written(state), device);
   copy->serialize(archive);
   return copy;
 }

@@ -11,11 +11,13 @@ namespace lockstep::nn_detail {
 // Bytes of all tensors in its state.
 std::size_t state_bytes(const torch::optim::Optimizer& optimizer);
 
-// What its own save() writes and its own load() reads. load() replaces state and options.
+// What its own save() writes and its own load() reads. load() replaces state and options. Tensors come to `device`,
+// wherever they were written.
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
-void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer);
+void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer, torch::Device device);
 
-// A copy of the state of one parameter, with tensors of its own.
-std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state);
+// A copy of the state of one parameter, with tensors of its own on `device`.
+std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state,
+                                                              torch::Device device);
 
 }  // namespace lockstep::nn_detail

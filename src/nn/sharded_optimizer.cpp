@@ -180,7 +180,8 @@ void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
   auto all = make(groups);
   for (int rank = 0; rank < backend_.world_size(); ++rank) {
     const auto part = make(share_of(groups, rank));
-    nn_detail::read_optimizer(rank == root ? nn_detail::optimizer_bytes(*inner_) : backend_.receive_bytes(rank), *part);
+    nn_detail::read_optimizer(rank == root ? nn_detail::optimizer_bytes(*inner_) : backend_.receive_bytes(rank), *part,
+                              backend_.device());
     for (auto& [parameter, state] : part->state()) all->state()[parameter] = std::move(state);
   }
   consolidated_ = std::move(all);
@@ -201,7 +202,8 @@ void ShardedOptimizer::Impl::copy_state(const torch::optim::Optimizer& plain) {
       if (owner_of(known_[group][i]) != backend_.rank()) continue;
       const auto found = plain.state().find(plain.param_groups()[group].params()[i].unsafeGetTensorImpl());
       if (found == plain.state().end()) continue;
-      inner_->state()[known_[group][i].unsafeGetTensorImpl()] = nn_detail::copy_state(*found->second);
+      inner_->state()[known_[group][i].unsafeGetTensorImpl()] =
+          nn_detail::copy_state(*found->second, backend_.device());
     }
   }
 }

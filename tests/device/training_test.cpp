@@ -5,6 +5,7 @@
 #include "device/device_ranks.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -141,6 +142,26 @@ TEST(DeviceDdpErrors, NameTheDeviceOfTheModule) {
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what()).find("the module is on test:1, got test:3"), std::string::npos) << error.what();
   }
+}
+
+// State of other ranks comes to the device of the rank that collects it, not to the one where it was written.
+TEST(DeviceShardedOptimizerMulti, CollectsTheStateOnItsOwnDevice) {
+  run_on_devices(2, [](int rank, torch::Device device) {
+    Net net;
+    net->to(device);
+    DistributedDataParallel<Net> ddp(net, {.device_ids = {device}});
+    ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(0.01));
+    ddp->is_training();
+    loss_on(net, device).backward();
+    optimizer.step();
+    optimizer.consolidate_state_dict(0);
+    if (rank != 0) return;
+    const auto& state = optimizer.consolidated().state();
+    EXPECT_EQ(state.size(), ddp.parameters().size());
+    for (const auto& [parameter, values] : state) {
+      EXPECT_EQ(dynamic_cast<const torch::optim::AdamParamState&>(*values).exp_avg().device(), device);
+    }
+  });
 }
 
 class DeviceCheckpoint : public testing::Test {
