@@ -206,6 +206,15 @@ TEST_P(DeviceDataParallel, LeavesNoMemoryBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceDataParallel, testing::Values(1, 2, 3, 4));
 
+TEST(DeviceScatter, WaitsForWhatGoesToTheProcessor) {
+  use_test_device();
+  const torch::Tensor x = torch::arange(8).to(test_device(0));
+  const auto parts = parallel::scatter(x, std::vector<torch::Device>(2, torch::kCPU));
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_TRUE(torch::equal(parts[0], torch::arange(4)));
+  EXPECT_TRUE(torch::equal(parts[1], torch::arange(4, 8)));
+}
+
 TEST(DeviceDataParallelErrors, NameDevicesThatCannotBe) {
   use_test_device();
   Net net = make_net(test_device(0));

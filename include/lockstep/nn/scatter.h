@@ -349,7 +349,8 @@ std::vector<T> scatter(const T& value, const std::vector<torch::Device>& devices
     std::vector<torch::Tensor> tensors;
     for (std::size_t i = 0; i < found.tensors.size(); ++i) {
       const torch::Tensor piece = detail::part_of(found, i, lengths, part, dim);
-      tensors.push_back(piece.defined() ? piece.to(devices[part], /*non_blocking=*/true) : piece);
+      // To the CPU it blocks: nobody would wait for the bytes.
+      tensors.push_back(piece.defined() ? piece.to(devices[part], /*non_blocking=*/!devices[part].is_cpu()) : piece);
     }
     detail::replace(result.emplace_back(source), tensors);
   }
