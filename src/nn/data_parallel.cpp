@@ -95,6 +95,34 @@ std::vector<ReplicaPlace> places_of(const std::vector<torch::Device>& devices, c
   return places;
 }
 
+bool counts_changes(const torch::Tensor& input, const torch::Tensor& part) {
+  return part.defined() && input.layout() == torch::kStrided && !input.is_inference() && !part.is_inference() &&
+         part.is_alias_of(input);
+}
+
+// While replicas run, a part in the input's memory counts its own changes, from the input's number on: those of one
+// replica do not make the graphs of the others invalid.
+void count_apart(const torch::Tensor& input, const torch::Tensor& part) {
+  if (!counts_changes(input, part)) return;
+  part.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(static_cast<std::uint32_t>(input._version())));
+}
+
+// When they have ended, a change of a part is one of the input, so the caller's graphs notice it. Without any, a later
+// change of the input is one of the parts, so the replicas' graphs notice that.
+void count_together(const torch::Tensor& input, const std::vector<torch::Tensor>& parts) {
+  const auto changed = [&](const auto& part) {
+    return counts_changes(input, part) && part._version() != input._version();
+  };
+  if (std::any_of(parts.begin(), parts.end(), changed)) {
+    input.unsafeGetTensorImpl()->bump_version();
+    return;
+  }
+  for (const torch::Tensor& part : parts) {
+    if (counts_changes(input, part))
+      part.unsafeGetTensorImpl()->set_version_counter(input.unsafeGetTensorImpl()->version_counter());
+  }
+}
+
 }  // namespace
 
 struct ReplicaSet::State {
@@ -168,11 +196,13 @@ void ReplicaSet::State::give_leaves(PassGraph& graph, const parallel::detail::Te
   std::size_t next = 0;
   for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
     if (!parts[i].defined()) continue;
-    parts[i] = parts[i].detach().to(device, /*non_blocking=*/!device.is_cpu());
+    parts[i] = parts[i].variable_data().to(device, /*non_blocking=*/!device.is_cpu());
+    count_apart(inputs.tensors[i], parts[i]);
     if (next == trained.size() || trained[next] != i) continue;
     ++next;
     leaves.push_back(parts[i].detach().requires_grad_());
     parts[i] = at::_unsafe_view(leaves.back(), leaves.back().sizes());
+    count_apart(inputs.tensors[i], parts[i]);
   }
 }
 
@@ -197,26 +227,33 @@ std::vector<torch::Tensor> ReplicaSet::run(const parallel::detail::Tensors& inpu
     graph->input_wires.push_back(state.wire_of_part(inputs, i, lengths));
   }
 
+  std::vector<std::vector<torch::Tensor>> parts(count);  // by replica
   state.threads->run(count, [&](std::size_t replica) {
     state.replicas->take_over_parameters(replica);
-    std::vector<torch::Tensor> parts;
+    std::vector<torch::Tensor>& own = parts[replica];
     for (std::size_t i = 0; i < inputs.tensors.size(); ++i)
-      parts.push_back(parallel::detail::part_of(inputs, i, lengths, replica, state.dim));
-    state.give_leaves(*graph, inputs, wanted, parts, replica);
-    graph->replicas[replica].roots = body(replica, state.replicas->module(replica), parts);
+      own.push_back(parallel::detail::part_of(inputs, i, lengths, replica, state.dim));
+    state.give_leaves(*graph, inputs, wanted, own, replica);
+    graph->replicas[replica].roots = body(replica, state.replicas->module(replica), own);
   });
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    std::vector<torch::Tensor> of_input;
+    for (const std::vector<torch::Tensor>& own : parts) of_input.push_back(own[i]);
+    count_together(inputs.tensors[i], of_input);
+  }
+  parts.clear();
 
   const std::vector<std::string> names = check(count);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    std::vector<torch::Tensor> parts;
-    for (const ReplicaGraph& replica : graph->replicas) parts.push_back(replica.roots[i]);
+    std::vector<torch::Tensor> roots;
+    for (const ReplicaGraph& replica : graph->replicas) roots.push_back(replica.roots[i]);
     Wire wire{output_device_, /*split=*/true};
-    if (parts.front().defined()) {
-      parallel::detail::check_parts(parts, state.dim, names[i]);
-      const std::int64_t dims = parts.front().dim();
+    if (roots.front().defined()) {
+      parallel::detail::check_parts(roots, state.dim, names[i]);
+      const std::int64_t dims = roots.front().dim();
       wire.stacked = dims == 0;
       if (!wire.stacked) wire.dim = at::maybe_wrap_dim(state.dim, dims);
-      for (const torch::Tensor& part : parts) wire.lengths.push_back(wire.stacked ? 1 : part.size(wire.dim));
+      for (const torch::Tensor& part : roots) wire.lengths.push_back(wire.stacked ? 1 : part.size(wire.dim));
     }
     graph->output_wires.push_back(std::move(wire));
   }

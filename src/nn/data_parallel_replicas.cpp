@@ -83,11 +83,16 @@ std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, con
   return result;
 }
 
-// `tensor` becomes `value`, in the same memory. A change of one is a change of the other for autograd too.
-void alias(torch::Tensor& tensor, const torch::Tensor& value, bool counts_changes_of, const torch::Tensor& original) {
+// `tensor` becomes `value`, in the same memory. A change of `original` is a change of `tensor` for autograd.
+void alias(torch::Tensor& tensor, const torch::Tensor& value, const torch::Tensor& original) {
   tensor.set_data(value);
-  if (counts_changes_of && !original.is_inference() && !tensor.is_inference())
+  if (!original.is_inference() && !tensor.is_inference())
     tensor.unsafeGetTensorImpl()->set_version_counter(original.unsafeGetTensorImpl()->version_counter());
+}
+
+// Changes in place so far; not counted in inference mode.
+std::int64_t version_of(const torch::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
 }
 
 bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
@@ -193,20 +198,28 @@ void ReplicaModules::take_over_flags(Replica& replica) const {
   }
 }
 
-// Writes past the version counter: a pass must not make the graph of an earlier one invalid, as it would not on one
-// device either (BatchNorm).
+// A copy counts its own changes: what one replica does to its buffer is no change of another's. It is written past the
+// counter, unless the original was changed with its knowledge: a pass must make the graph of an earlier one invalid
+// where it would on one device, and not elsewhere (BatchNorm).
 void ReplicaModules::take_over_buffers(std::size_t replica) {
+  std::vector<std::int64_t>& versions = replicas_[replica].versions;
+  versions.resize(buffers_.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     torch::Tensor& own = replicas_[replica].buffers[i];
     const torch::Tensor original = buffers_[i].detach();
+    const std::int64_t version = version_of(buffers_[i]);
+    const bool changed = std::exchange(versions[i], version) != version;
     if (replica == 0) {
-      if (!same_memory(own, original)) alias(own, original, true, buffers_[i]);
-    } else if (own.sizes() != original.sizes() || own.scalar_type() != original.scalar_type() ||
-               own.device() != devices_[replica] || same_memory(own, original)) {
-      alias(own, original.to(devices_[replica], /*non_blocking=*/false, /*copy=*/true), true, buffers_[i]);
+      if (!same_memory(own, original)) alias(own, original, buffers_[i]);
+      continue;
+    }
+    if (own.sizes() != original.sizes() || own.scalar_type() != original.scalar_type() ||
+        own.device() != devices_[replica] || same_memory(own, original)) {
+      own.set_data(original.to(devices_[replica], /*non_blocking=*/false, /*copy=*/true));
     } else {
       own.variable_data().copy_(original);
     }
+    if (changed && !own.is_inference()) own.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -218,7 +231,7 @@ void ReplicaModules::take_over_parameters(std::size_t replica) {
     const torch::Tensor original = parameters_[i].detach();
     // On another device the memory is new in each pass, so graphs of earlier passes keep theirs.
     const torch::Tensor value = original.to(devices_[replica], /*non_blocking=*/true);
-    if (!same_memory(own, value)) alias(own, value, true, parameters_[i]);
+    if (!same_memory(own, value)) alias(own, value, parameters_[i]);
   }
 }
 

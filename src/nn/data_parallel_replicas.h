@@ -39,6 +39,7 @@ class ReplicaModules {
     std::shared_ptr<torch::nn::Module> module;
     std::vector<torch::Tensor> parameters;  // as parameters_
     std::vector<torch::Tensor> buffers;     // as buffers_
+    std::vector<std::int64_t> versions;     // of buffers_ when it took them over
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
   };
   bool changed() const;

@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <semaphore>
 
 #include "nn/data_parallel_models.h"
 #include "nn/error_texts.h"
@@ -292,6 +294,50 @@ TEST(DataParallel, TakesAnySignature) {
                              2.0, mask, "text");
             }),
             {"argument 0, 'y': has 3 rows in dimension 0, but argument 0, 'x' has 4", "replicated"});
+}
+
+// Changes its input and a buffer in place, and needs both in its backward pass. Negative rows come after the others.
+struct InPlaceImpl : torch::nn::Cloneable<InPlaceImpl> {
+  InPlaceImpl() { reset(); }
+  void reset() override {
+    weight = register_parameter("weight", torch::ones({2}));
+    scale = register_buffer("scale", torch::ones({2}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const bool second = x[0][0].item<float>() < 0;
+    if (second) TORCH_CHECK(first_is_done->try_acquire_for(std::chrono::seconds(60)), "the other replica is not done");
+    scale.add_(1);
+    x.mul_(3);
+    const torch::Tensor y = x * weight * scale;
+    if (!second) first_is_done->release();
+    return y;
+  }
+  torch::Tensor weight, scale;
+  std::shared_ptr<std::counting_semaphore<>> first_is_done = std::make_shared<std::counting_semaphore<>>(0);
+};
+TORCH_MODULE(InPlace);
+
+TEST(DataParallel, LetsReplicasChangeTheirPartsInPlace) {
+  InPlace net;
+  DataParallel<InPlace> parallel(net, {.cpu_replicas = 2});
+  const torch::Tensor x = torch::tensor({1., 1., -2., -2.}).view({2, 2});
+  parallel.forward(x).sum().backward();
+  EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({2}, 2. * (3 - 6))));
+  EXPECT_TRUE(torch::equal(net->scale, torch::full({2}, 2.)));
+  EXPECT_TRUE(torch::equal(x, torch::tensor({3., 3., -6., -6.}).view({2, 2}))) << "as on one device";
+
+  // The caller's graph notices it.
+  const torch::Tensor before = torch::tensor({1., 1., -2., -2.}).view({2, 2}).requires_grad_();
+  const torch::Tensor output = parallel.forward(torch::tanh(before)).sum();
+  expect_in(error_of([&] { output.backward(); }), {"modified by an inplace operation"});
+
+  // And the replicas' graphs notice what the caller does to the batch.
+  torch::nn::Linear line(2, 2);
+  DataParallel<torch::nn::Linear> plain(line, {.cpu_replicas = 2});
+  const torch::Tensor batch = torch::ones({4, 2});
+  const torch::Tensor sum = plain.forward(batch).sum();
+  batch.zero_();
+  expect_in(error_of([&] { sum.backward(); }), {"modified by an inplace operation", "replica"});
 }
 
 TEST(DataParallel, SplitsAlongAnyDimension) {
