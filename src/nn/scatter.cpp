@@ -46,8 +46,7 @@ std::vector<std::int64_t> plan_split(const Tensors& found, std::size_t parts, st
     TORCH_CHECK_VALUE(dim >= -tensor.dim() && dim < tensor.dim(), found.names[i], ": a tensor of shape ",
                       tensor.sizes(), " cannot be split along dimension ", dim,
                       "; to give the whole tensor to every replica, pass lockstep::parallel::replicated(tensor)");
-    TORCH_CHECK_VALUE(tensor.layout() == torch::kStrided || tensor.layout() == torch::kSparse, found.names[i],
-                      ": a tensor of layout ", tensor.layout(),
+    TORCH_CHECK_VALUE(tensor.layout() == torch::kStrided, found.names[i], ": a tensor of layout ", tensor.layout(),
                       " cannot be split; to give the whole tensor to every replica, pass "
                       "lockstep::parallel::replicated(tensor)");
     if (!first) {

@@ -127,6 +127,8 @@ TEST(Scatter, NamesWhatCannotBeCut) {
             }),
             {"value[1]: a tensor of shape [3] cannot be split along dimension 1"});
   expect_in(error_of([&] { (void)scatter(torch::zeros({2}), {}); }), {"expected at least one device"});
+  expect_in(error_of([&] { (void)scatter(torch::eye(4).to_sparse(), cpus(2)); }),
+            {"value: a tensor of layout Sparse cannot be split", "replicated"});
 }
 
 TEST(Scatter, NamesWhatCannotBePutTogether) {
