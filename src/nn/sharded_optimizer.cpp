@@ -71,7 +71,7 @@ int ShardedOptimizer::Impl::owner_of(const torch::Tensor& parameter) const {
   TORCH_CHECK_VALUE(found != owners_.end(),
                     "ZeroRedundancyOptimizer: this tensor is none of the parameters that had an owner after the last "
                     "step");
-  return found->second;
+  return found->second.rank;
 }
 
 bool ShardedOptimizer::Impl::has_new_parameters(const Groups& groups) const {
@@ -130,7 +130,8 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
     const std::vector<int> owners = nn_detail::assign_owners(sizes, load_);
     std::vector<torch::Tensor> mine;
     for (std::size_t i = 0; i < unowned.size(); ++i) {
-      owners_[unowned[i].unsafeGetTensorImpl()] = owners[i];
+      const decltype(Owner::parameter) weak(unowned[i].getIntrusivePtr());
+      owners_.insert_or_assign(unowned[i].unsafeGetTensorImpl(), Owner{weak, owners[i]});
       if (owners[i] == backend_.rank()) mine.push_back(unowned[i]);
     }
     result.emplace_back(std::move(mine), group.options().clone());

@@ -52,8 +52,14 @@ class ShardedOptimizer::Impl {
   const ProcessGroup group_;
   nn_detail::ShardExchange exchange_;
   std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group
-  std::unordered_map<const void*, int> owners_;    // by TensorImpl
-  std::vector<std::int64_t> load_;                 // bytes of each rank's parameters
+  // Of all parameters that there have been, by TensorImpl. A new tensor must not be taken for one that has gone: on
+  // another rank it may have another address, and then another owner.
+  struct Owner {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;  // keeps the address
+    int rank;
+  };
+  std::unordered_map<const void*, Owner> owners_;
+  std::vector<std::int64_t> load_;  // bytes of each rank's parameters
   std::unique_ptr<torch::optim::Optimizer> inner_;
 };
 

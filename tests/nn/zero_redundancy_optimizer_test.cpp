@@ -286,6 +286,23 @@ TEST(ZeroRedundancyOptimizerOwnMulti, TakesAnyOptimizerByAFunctionAndServesGroup
   });
 }
 
+// A parameter that takes the place of another may get the address of one that has gone, and not on every rank.
+TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    std::vector<Tensor> all = parameters();
+    std::vector<Tensor> kept;  // on one rank only
+    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 12; ++step) {
+      if (rank == 1) kept.push_back(all[0]);
+      all[0] = torch::ones({5 + step}).requires_grad_();
+      optimizer.param_groups()[0].params()[0] = all[0];
+      step_on(optimizer, all, step, step + 1);
+      expect_equal_on_all_ranks({torch::tensor(optimizer.owner_of(all[0])), all[0]}, fmt::format("step {}", step));
+    }
+  });
+}
+
 TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
   run_processes(2, [](int rank) {
     const Rank world;
