@@ -5,15 +5,15 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// The bytes of a rank's parameters, one after the other, from front to back.
+// The bytes of a rank's parameters, one after the other, from front to back. A parameter in another order of elements
+// has a copy while its bytes are moved, so one at a time.
 class ByteStream {
  public:
   explicit ByteStream(const std::vector<torch::Tensor>& parameters) {
     for (const torch::Tensor& parameter : parameters) {
       if (parameter.numel() == 0) continue;
-      const torch::Tensor plain = parameter.detach().contiguous();
-      items_.push_back({parameter.detach(), plain, plain.view({-1}).view(torch::kByte)});
-      left_ += items_.back().bytes.numel();
+      items_.push_back({parameter.detach(), {}, {}});
+      left_ += static_cast<std::int64_t>(parameter.nbytes());
     }
   }
 
@@ -21,34 +21,41 @@ class ByteStream {
 
   // The next bytes go into `block`.
   void read(const torch::Tensor& block) {
-    advance(block, [](const torch::Tensor& bytes, const torch::Tensor& place) { place.copy_(bytes); });
+    advance(
+        block, [](const torch::Tensor& bytes, const torch::Tensor& place) { place.copy_(bytes); }, [](const Item&) {});
   }
   // `block` becomes the next bytes. A parameter in another order of elements gets them when it is complete.
   void write(const torch::Tensor& block) {
-    advance(block, [](const torch::Tensor& bytes, const torch::Tensor& place) { bytes.copy_(place); });
-    for (; written_ < next_; ++written_) {
-      const Item& item = items_[written_];
-      if (!item.plain.is_alias_of(item.parameter)) item.parameter.copy_(item.plain);
-    }
+    advance(
+        block, [](const torch::Tensor& bytes, const torch::Tensor& place) { bytes.copy_(place); },
+        [](const Item& item) {
+          if (!item.plain.is_alias_of(item.parameter)) item.parameter.copy_(item.plain);
+        });
   }
 
  private:
   struct Item {
     torch::Tensor parameter;
-    torch::Tensor plain;  // the parameter itself, or a contiguous copy
+    torch::Tensor plain;  // the parameter itself, or a contiguous copy; from its first byte to its last
     torch::Tensor bytes;  // of `plain`
   };
 
-  template <typename Copy>
-  void advance(const torch::Tensor& block, const Copy& copy) {
+  template <typename Copy, typename Complete>
+  void advance(const torch::Tensor& block, const Copy& copy, const Complete& complete) {
     std::int64_t done = 0;
     while (done < block.numel()) {
-      const torch::Tensor& bytes = items_[next_].bytes;
-      const std::int64_t count = std::min(bytes.numel() - offset_, block.numel() - done);
-      copy(bytes.narrow(0, offset_, count), block.narrow(0, done, count));
+      Item& item = items_[next_];
+      if (offset_ == 0) {
+        item.plain = item.parameter.contiguous();
+        item.bytes = item.plain.view({-1}).view(torch::kByte);
+      }
+      const std::int64_t count = std::min(item.bytes.numel() - offset_, block.numel() - done);
+      copy(item.bytes.narrow(0, offset_, count), block.narrow(0, done, count));
       done += count;
       offset_ += count;
-      if (offset_ == bytes.numel()) {
+      if (offset_ == item.bytes.numel()) {
+        complete(item);
+        item = {};
         offset_ = 0;
         ++next_;
       }
@@ -59,7 +66,6 @@ class ByteStream {
   std::vector<Item> items_;
   std::size_t next_ = 0;
   std::int64_t offset_ = 0;  // in items_[next_]
-  std::size_t written_ = 0;
   std::int64_t left_ = 0;
 };
 
