@@ -2,6 +2,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
 #include <unordered_set>
 
@@ -100,9 +101,8 @@ void ShardedOptimizer::Impl::check_parameters(const Groups& groups) const {
   }
 }
 
-void ShardedOptimizer::Impl::check_same_on_all_ranks(const Groups& groups) const {
-  nn_detail::check_same_lines(backend_, describe(groups),
-                              "ZeroRedundancyOptimizer needs the same parameters in the same groups");
+void ShardedOptimizer::Impl::check_same_on_all_ranks(const std::string& lines) const {
+  nn_detail::check_same_lines(backend_, lines, "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 
 ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {
@@ -140,8 +140,18 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
 }
 
 void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
-  check_parameters(groups);
-  if (backend_.world_size() > 1) check_same_on_all_ranks(groups);
+  // Where one rank alone cannot take its parameters, all get an error: the others would wait for it.
+  std::exception_ptr refused;
+  std::string lines;
+  try {
+    check_parameters(groups);
+    lines = describe(groups);
+  } catch (const c10::ValueError& error) {
+    refused = std::current_exception();
+    lines = error.what_without_backtrace();
+  }
+  if (backend_.world_size() > 1) check_same_on_all_ranks(lines);
+  if (refused) std::rethrow_exception(refused);
   // Its constructor makes the state with which a parameter begins, if it has any.
   auto added = make(assign_new(groups));
   known_.clear();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -41,7 +42,8 @@ class ShardedOptimizer::Impl {
   bool has_new_parameters(const Groups& groups) const;
   void take_parameters(const Groups& groups);
   void check_parameters(const Groups& groups) const;
-  void check_same_on_all_ranks(const Groups& groups) const;
+  // Of what each rank has to say about its parameters.
+  void check_same_on_all_ranks(const std::string& lines) const;
   // The groups with the parameters of one rank.
   Groups share_of(const Groups& groups, int rank) const;
   // Gives each new parameter an owner. Returns the groups with those that are new and this rank's.

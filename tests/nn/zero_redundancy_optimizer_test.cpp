@@ -315,6 +315,8 @@ TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
     expect_in(error({}), {"expected parameters, got none"});
     expect_in(error({all[0], all[1], all[0]}),
               {"parameter 2 of group 0", "twice", "DistributedDataParallel::parameters()"});
+    expect_in(error({all[0], all[1], all[rank == 0 ? 0 : 2]}),
+              {"parameter 2 of group 0", "twice", "on rank(s) 0", "on rank(s) 1"});
     expect_in(error({all[0], all[rank == 0 ? 1 : 2]}),
               {"the same parameters", "group 0, parameter 1: Double [7] on rank(s) 0",
                "group 0, parameter 1: Float [] on rank(s) 1"});
