@@ -51,9 +51,8 @@ struct ClippedHook final : CommHook {
                                     const std::vector<torch::Tensor>& inputs,
                                     const std::vector<torch::Tensor>& targets) {
   optimizer.zero_grad();
-  torch::Tensor loss = accumulate_gradients(ddp, 4, [&](int part) {
-    return loss_of(ddp->forward(inputs[part]), targets[part]);
-  });
+  torch::Tensor loss =
+      accumulate_gradients(ddp, 4, [&](int part) { return loss_of(ddp->forward(inputs[part]), targets[part]); });
   optimizer.step();
 }
 

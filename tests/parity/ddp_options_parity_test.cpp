@@ -231,7 +231,8 @@ double tolerance(const Case& options, int world) {
   const bool half = options.hook == "fp16" || options.hook == "wrapped";
   if (options.rounds() && world > 2) return 1e-2;
   if (half && world == 2) return 1e-4;
-  // Three columns magnify the last digits: PyTorch's own weights move by 3e-6 when one weight changes by 4e-16 of itself.
+  // Three columns magnify the last digits: PyTorch's own weights move by 3e-6 when one weight changes by 4e-16 of
+  // itself.
   if (options.hook == "power3_shapes" && world > 2) return 1e-5;
   if (options.rounds() || options.has_low_rank() || options.clip > 0) return 1e-6;
   return world <= 2 ? 0 : 1e-6;
