@@ -124,7 +124,7 @@ def compare_files(folder, names):
 
 def make(kind):
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 3)).double()
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
     others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
     groups = [{"params": weights, "weight_decay": 0.01}, {"params": others, "lr": 0.02}]
@@ -149,8 +149,8 @@ def train(kind, source, target, first, steps):
         optimizer.load_state_dict(state["optimizer"])
         assert state["step"] == first
     for step in range(first, first + steps):
-        inputs = torch.sin(torch.arange(80, dtype=torch.float32) * (step + 1)).view(8, 10)
-        labels = torch.cos(torch.arange(24, dtype=torch.float32) * (step + 1)).view(8, 3)
+        inputs = torch.sin(torch.arange(80, dtype=torch.float64) * (step + 1)).view(8, 10)
+        labels = torch.cos(torch.arange(24, dtype=torch.float64) * (step + 1)).view(8, 3)
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), labels).backward()
         optimizer.step()
