@@ -97,7 +97,7 @@ def measure_noise(tools: Tools) -> dict[int, Comparison]:
         run(tools.lockstep_run(2, tools.program("bench_memory_limit"), "--plan", plan, "--output", output))
         return read_samples(output)
 
-    rounds = tools.choose_rounds(NOISE_ROUNDS, NOISE_QUICK_ROUNDS)
+    rounds = NOISE_QUICK_ROUNDS if tools.quick else NOISE_ROUNDS
     outcome = Outcome()
     found = interleave({"first": once, "second": once}, rounds, outcome, "noise")
     if outcome.missing:

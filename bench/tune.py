@@ -5,6 +5,7 @@ bench/peers/README.md has the tables. A way that wins somewhere belongs among th
 
 from __future__ import annotations
 
+import statistics
 from functools import partial
 
 import ddp_step
@@ -74,8 +75,8 @@ def table(peer: str, found: dict[str, dict], more_is_better: bool) -> str:
     }
     best = {key: max(found, key=lambda name, key=key: ratios[name][key].ratio if key in ratios[name] else 0) for key in keys}
     lines = [[f"{peer}: way", *map(key_text, keys), "why"]]
-    medians = [sorted(found[first][key])[len(found[first][key]) // 2] for key in keys]
-    lines.append([f"{first}, {unit}", *(number(value * scale) for value in medians), WAYS[peer][first].reason])
+    medians = [statistics.median(found[first][key]) * scale for key in keys]
+    lines.append([f"{first}, {unit}", *map(number, medians), WAYS[peer][first].reason])
     for name in found:
         cells = []
         for key in keys:
