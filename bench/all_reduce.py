@@ -17,7 +17,8 @@ FROM_CPP = {"c10d-allocated": "allocated", "c10d-foreign": "foreign"}
 
 def measure_c10d(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> None:
     what = f"all_reduce, {ranks} ranks"
-    contenders = {case: all_of(ours(tools, "bench_all_reduce_c10d", memory, ranks), SIZES) for case, memory in FROM_CPP.items()}
+    program = "bench_all_reduce_c10d"
+    contenders = {case: all_of(ours(tools, program, memory, ranks), SIZES) for case, memory in FROM_CPP.items()}
     contenders |= {case: all_of(python(tools, "lockstep", memory, ranks), SIZES) for case, memory in FROM_PYTHON.items()}
     gloo = best_contender("gloo", lambda way: python(tools, "gloo", "any", ranks, way), SIZES, outcome, what, size_text)
     if gloo:
@@ -32,7 +33,8 @@ def measure_c10d(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
 def measure_core(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> None:
     what = f"all_reduce, {ranks} ranks"
     contenders = {
-        f"core-{memory}": all_of(ours(tools, "bench_all_reduce_core", memory, ranks), SIZES) for memory in ("shared", "foreign")
+        f"core-{memory}": all_of(ours(tools, "bench_all_reduce_core", memory, ranks), SIZES)
+        for memory in ("shared", "foreign")
     }
     contenders["limit"] = all_of(ours(tools, "bench_memory_limit", "private", ranks), LIMIT_SIZES)
     for peer in PEERS:

@@ -85,13 +85,14 @@ def each_in_its_way(ways: Mapping[str, Sized], chosen: Mapping[object, str]) -> 
 
 def ways_text(peer: str, chosen: Mapping[object, str], name_of: Callable[[object], str]) -> str:
     """'openmpi: default (4 B, 1 KiB), ring (25 MiB)'."""
-    parts = [f"{way} ({', '.join(name_of(key) for key in chosen if chosen[key] == way)})" for way in dict.fromkeys(chosen.values())]
+    keys_of = {way: [name_of(key) for key in chosen if chosen[key] == way] for way in dict.fromkeys(chosen.values())}
+    parts = [f"{way} ({', '.join(keys)})" for way, keys in keys_of.items()]
     return f"{peer}, best of its ways: {', '.join(parts)}"
 
 
 def best_contender(
-    peer: str, sized: Callable[[Way], Sized], sizes: list[int], outcome: Outcome, what: str, name_of: Callable[[object], str],
-    collective: bool = False,
+    peer: str, sized: Callable[[Way], Sized], sizes: list[int], outcome: Outcome, what: str,
+    name_of: Callable[[object], str], collective: bool = False,
 ) -> Contender | None:
     """The peer with the best of its ways for each size; None when no way works. `collective`: only of the ways that
     matter to operations other than all-reduce."""

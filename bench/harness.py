@@ -87,8 +87,8 @@ class Row:
 
     def __post_init__(self) -> None:
         if len(self.ours) != len(self.peer) and 1 not in (len(self.ours), len(self.peer)):
-            raise BenchError(f"{self.case} against {self.peer_name}: {len(self.ours)} rounds of ours, {len(self.peer)} of the "
-                             "peer; a row needs as many of both (interleave gives them)")
+            raise BenchError(f"{self.case} against {self.peer_name}: {len(self.ours)} rounds of ours, {len(self.peer)} of "
+                             "the peer; a row needs as many of both (interleave gives them)")
 
     @functools.cached_property
     def comparison(self) -> Comparison:

@@ -124,7 +124,9 @@ class Machine:
     def noise_text(self) -> str:
         if not self.noise:
             return "not measured"
-        parts = [f"{one.ratio:.3f} [{one.low:.3f} .. {one.high:.3f}] adding {size >> 20} MiB" for size, one in self.noise.items()]
+        parts = [
+            f"{one.ratio:.3f} [{one.low:.3f} .. {one.high:.3f}] adding {size >> 20} MiB" for size, one in self.noise.items()
+        ]
         return f"a program against itself: {', '.join(parts)}; load {self.load:.1f} before"
 
     @staticmethod

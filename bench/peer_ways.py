@@ -45,8 +45,10 @@ INTEL_SHM = {"I_MPI_FABRICS": "shm"}
 CCL = {"CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}
 WAYS: dict[str, dict[str, Way]] = {
     "openmpi": OPEN_MPI,
-    "openmpi5": {**OPEN_MPI, "coll han": Way("by levels of the machine; off for one node", {"OMPI_MCA_coll_han_priority": "100"},
-                                             tune_only=True)},
+    "openmpi5": {
+        **OPEN_MPI,
+        "coll han": Way("by levels of the machine; off for one node", {"OMPI_MCA_coll_han_priority": "100"}, tune_only=True),
+    },
     "mpich": {
         "default": Way("what a user gets"),
         "release gather": Way("collectives in shared memory", {
@@ -65,7 +67,7 @@ WAYS: dict[str, dict[str, Way]] = {
         "shm, recursive doubling": Way("fewest steps", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "1"}, tune_only=True),
         "shm, ring": Way("fewest bytes", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "8"}),
         "shm, shumilin's ring": Way("a ring of its own", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "7"}, tune_only=True),
-        "shm, flat": Way("shared memory by reading each other", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "12"}, tune_only=True),
+        "shm, flat": Way("all read each other", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "12"}, tune_only=True),
         "default": Way("what a user gets: shm and OFI", tune_only=True),
     },
     "oneccl": {
@@ -92,7 +94,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "fused": Way("one kernel for all parameters", options=("--implementation", "fused"), tune_only=True),
         "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph"),
                                tune_only=True),
-        "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"), tune_only=True),
+        "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"),
+                             tune_only=True),
         "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",
                                     options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
@@ -103,7 +106,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "torchvision": {
         "v2 tensors": Way("decode_image and transforms.v2 on uint8 tensors, normalised per batch", options=("--way", "v2")),
         "PIL, per batch": Way("PIL pictures, made float and normalised per batch", options=("--way", "pil-batch")),
-        "PIL": Way("what the tutorials show: ToTensor and Normalize for each picture", options=("--way", "pil"), tune_only=True),
+        "PIL": Way("what tutorials show: ToTensor and Normalize for each picture", options=("--way", "pil"), tune_only=True),
     },
     # Options of peers/loader_dali.py.
     "dali": {

@@ -122,8 +122,8 @@ def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
         for ranks in sorted({row.ranks for row in outcome.rows}):
             parts.append(size_table([row for row in outcome.rows if row.ranks == ranks], ranks, machine))
         if any(note(row, machine) for row in outcome.rows):
-            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, or there are "
-                         f"fewer than {LEAST_ROUNDS} rounds.\n")
+            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, "
+                         f"or there are fewer than {LEAST_ROUNDS} rounds.\n")
     elif outcome.rows:
         parts.append(list_table(outcome.rows, machine))
     remarks = [*outcome.notes, *(f"Not measured: {message.splitlines()[0]}" for message in outcome.missing)]

@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown for the pages")
     parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables in this page's blocks")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first look")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each contender is measured (default: the bench's own)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often to measure each contender")
     parser.add_argument("--ranks", type=world_sizes, default="2", help="world sizes, for example 2 or 2,4")
     parser.add_argument("--pages", choices=["huge", "small"], default="huge", help="pages of all contenders")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)

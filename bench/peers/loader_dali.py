@@ -48,7 +48,8 @@ def pipeline():
             hue=between(-36.0, 36.0),  # degrees: 0.1 of the circle
         )
     images = fn.crop_mirror_normalize(
-        images, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], mirror=fn.random.coin_flip(), output_layout="CHW",
+        images, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], mirror=fn.random.coin_flip(),
+        output_layout="CHW",
     )
     return images, labels
 

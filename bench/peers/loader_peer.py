@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def parse_arguments(
-    description: str, measurements: list[str], ways: Sequence[str] = (), flags: Mapping[str, str] = {}, packages: bool = False
+    description: str, measurements: list[str], ways: Sequence[str] = (), flags: Mapping[str, str] = {},
+    packages: bool = False,
 ) -> argparse.Namespace:
     """`ways`: the choices of --way, the last is the default. `flags`: the peer's own switches and their help. `packages`:
     whether there is an option --packages."""
