@@ -244,7 +244,7 @@ TEST(LateGroupsMulti, AreNoticedByLoadersThatWereMadeBefore) {
           EXPECT_EQ(error.code(), ErrorCode::kMismatch);
           const std::string text = error.what();
           for (const std::string& part : {std::string("rank 0 of 1"), fmt::format("rank {} of 2", rank),
-                                         std::string("after init_process_group")}) {
+                                          std::string("after init_process_group")}) {
             EXPECT_NE(text.find(part), std::string::npos) << text;
           }
         }
