@@ -50,13 +50,12 @@ std::shared_ptr<FutureCompleter> GroupCore::completer() {
   return completer_;
 }
 
-void GroupCore::retire() {
+void GroupCore::retire(std::chrono::milliseconds parting_time) {
   if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator = this->communicator();
   if (communicator == nullptr) return;
   const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
-  works_.drain(Deadline::after(WorksUnderWay::kPartingTime),
-               [&] { return is_in_use() || !communicator->health().ok(); });
+  works_.drain(Deadline::after(parting_time), [&] { return is_in_use() || !communicator->health().ok(); });
   std::shared_ptr<FutureCompleter> completer;
   {
     MutexLock lock(mutex_);

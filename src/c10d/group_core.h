@@ -1,6 +1,7 @@
 // What a group shares with the works that it has returned: works may outlive the group.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -48,9 +49,9 @@ class GroupCore {
   // Made at the first call; null once the group was left. Throws in a fork.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Leaves the group. If the group works, collectives that are under way first get some time to end. Works that are not
-  // over then end with an error.
-  void retire() LOCKSTEP_EXCLUDES(mutex_);
+  // Leaves the group. If the group works, collectives that are under way first get up to `parting_time` to end. Works
+  // that are not over then end with an error.
+  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime) LOCKSTEP_EXCLUDES(mutex_);
   // Does that, and waits for callbacks of futures.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 

@@ -26,6 +26,12 @@ void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroup
   }
 }
 
+// Once a group is broken, collectives of the others may never end: a rank that stands still does so in all of them.
+void leave(GroupCore& core) {
+  core.retire(comm::Communicator::any_broken() ? std::chrono::milliseconds(0) : WorksUnderWay::kPartingTime);
+  core.leave();
+}
+
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,
@@ -54,7 +60,7 @@ ProcessGroupLockstep::ProcessGroupLockstep(Membership membership, std::shared_pt
     : GroupBackend(std::move(membership)), core_(std::move(core)) {}
 
 ProcessGroupLockstep::~ProcessGroupLockstep() {
-  core_->leave();
+  leave(*core_);
 }
 
 const std::string& ProcessGroupLockstep::who() const {
@@ -125,8 +131,8 @@ void ProcessGroupLockstep::abort(const std::string& reason) {
   if (const auto communicator = core_->communicator()) communicator->abort(reason);
 }
 
-void ProcessGroupLockstep::retire() {
-  core_->retire();
+void ProcessGroupLockstep::retire(std::chrono::milliseconds parting_time) {
+  core_->retire(parting_time);
 }
 
 void ProcessGroupLockstep::refuse(const std::string& reason) {
@@ -135,7 +141,7 @@ void ProcessGroupLockstep::refuse(const std::string& reason) {
 }
 
 void ProcessGroupLockstep::shutdown() {
-  core_->leave();
+  leave(*core_);
 }
 
 Status ProcessGroupLockstep::health() const {

@@ -41,10 +41,10 @@ int rank_of_parent() {
                       fmt::format("{}: there is no process group; call init_process_group first", what));
 }
 
-void retire(const ProcessGroup& group) {
+void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
   for (const at::Device& device : group->getDeviceTypes()) {
     auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device.type()).get());
-    if (engine != nullptr) engine->retire();
+    if (engine != nullptr) engine->retire(parting_time);
   }
 }
 
@@ -88,7 +88,7 @@ void World::close(std::chrono::milliseconds wait) {
   }
   launch::set_joined_world({});
   // All groups before the first wait for callbacks: a callback may wait for an operation of another group.
-  for (const ProcessGroup& group : groups) retire(group);
+  for (const ProcessGroup& group : groups) retire(group, wait);
   for (const ProcessGroup& group : groups) group->shutdown();
   groups.clear();
   // kTimeout says that others are still connected; they lose the store then.

@@ -299,6 +299,9 @@ Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   return tell_others(*group_, group_->health());
 }
+bool Communicator::any_broken() {
+  return GroupRegistry::of_process().any_broken();
+}
 std::uint64_t Communicator::sequence() const {
   return group_->sequence();
 }

@@ -66,9 +66,12 @@ double leave_after_error(const std::function<void()>& all_have_met, const InitOp
     for (const ProcessGroup& group : groups) all_reduce(tensor, {.group = group});
     barrier();
     all_have_met();
-    Work begun;  // under way in a group that is left
+    // Under way, with much time left, in groups that are left: waiting for them would be in vain.
+    std::vector<Work> begun;
     try {
-      begun = all_reduce_async(tensor, {.group = groups.front()});  // a late rank gets an error here already
+      for (const ProcessGroup& group : groups) {  // a late rank gets an error here already
+        begun.push_back(all_reduce_async(torch::ones({10}), {.group = group, .timeout = std::chrono::minutes(1)}));
+      }
       all_reduce(tensor);
       ADD_FAILURE() << "no error";
     } catch (const std::exception&) {

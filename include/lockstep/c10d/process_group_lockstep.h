@@ -168,12 +168,12 @@ class ProcessGroupLockstep : public GroupBackend {
   // In place of a collective that this rank cannot call: tells the other ranks the reason at once, as a mismatch. A
   // method that throws ArgumentError has done this already.
   void refuse(const std::string& reason);
-  // Leaves the group. If the group works, first gives collectives that are under way up to 5 s to end. Ranks that still
-  // wait for this one get an error; further calls here throw. Waits for callbacks of futures, unless called in one.
-  // Safe to call twice.
+  // Leaves the group. If all groups of this process work, first gives collectives that are under way up to 5 s to end.
+  // Ranks that still wait for this one get an error; further calls here throw. Waits for callbacks of futures, unless
+  // called in one. Safe to call twice.
   void shutdown() override;
-  // Like shutdown(), but does not wait for callbacks.
-  void retire();
+  // Like shutdown(), but gives collectives up to `parting_time`, and does not wait for callbacks.
+  void retire(std::chrono::milliseconds parting_time);
   Status health() const override;
 
  private:

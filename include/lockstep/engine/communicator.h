@@ -254,6 +254,8 @@ class Communicator {
   // other groups know it too. Groups with the dead process as a member are then broken. In the others, errors name this
   // cause if this rank leaves.
   Status health() const;
+  // Whether any group is broken that this process has not left.
+  static bool any_broken();
 
   // How many collectives this rank has started so far.
   std::uint64_t sequence() const;

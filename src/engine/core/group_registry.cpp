@@ -64,14 +64,21 @@ void GroupRegistry::tell_others(Group& group) {
 }
 
 void GroupRegistry::tell(const Failure& failure, const Group* from) {
+  for (const auto& other : all_but(from)) other->hear(failure);
+}
+
+bool GroupRegistry::any_broken() {
+  const std::vector<std::shared_ptr<Group>> all = all_but(nullptr);
+  return std::any_of(all.begin(), all.end(), [](const auto& group) { return !group->health().ok(); });
+}
+
+std::vector<std::shared_ptr<Group>> GroupRegistry::all_but(const Group* group) {
   std::vector<std::shared_ptr<Group>> others;
-  {
-    MutexLock lock(mutex_);
-    for (const Entry& entry : groups_) {
-      if (auto other = entry.address == from ? nullptr : entry.group.lock()) others.push_back(std::move(other));
-    }
+  MutexLock lock(mutex_);
+  for (const Entry& entry : groups_) {
+    if (auto other = entry.address == group ? nullptr : entry.group.lock()) others.push_back(std::move(other));
   }
-  for (const auto& other : others) other->hear(failure);
+  return others;
 }
 
 }  // namespace lockstep::comm

@@ -39,12 +39,17 @@ class GroupRegistry {
   // Tells every group except `from`; null: all groups.
   void tell(const Failure& failure, const Group* from) LOCKSTEP_EXCLUDES(mutex_);
 
+  // Whether a group that this process has not left is broken. The caller must hold no group's lock.
+  bool any_broken() LOCKSTEP_EXCLUDES(mutex_);
+
  private:
   struct Entry {
     const Group* address;  // valid: groups are removed before they are destroyed
     std::weak_ptr<Group> group;
   };
   using Clock = std::chrono::steady_clock;
+
+  std::vector<std::shared_ptr<Group>> all_but(const Group* group) LOCKSTEP_EXCLUDES(mutex_);
 
   std::atomic<std::size_t> count_{0};
   Mutex mutex_;
