@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include "c10d/target.h"
+
 namespace lockstep {
 namespace {
 
@@ -48,6 +50,10 @@ c10::IValue ObjectCodec<c10::IValue>::decode(ObjectReader& reader) {
   return torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end()));
 }
 
+void refuse_object(const std::exception& why, const CollectiveOptions& options) {
+  static_cast<void>(tell_others(options.group, why));
+}
+
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options) {
   const at::Tensor size = at::tensor({static_cast<std::int64_t>(bytes.size())}, at::kLong);
   broadcast(size, src, options);
@@ -76,12 +82,13 @@ std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const C
 std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options) {
   const auto group_size = static_cast<std::size_t>(get_world_size(options.group));
   const bool is_source = get_rank() == src;
-  if (bytes.size() != (is_source ? group_size : 0)) {
+  prepared(options.group, [&] {
+    if (bytes.size() == (is_source ? group_size : 0)) return;
     throw ArgumentError(
         ErrorCode::kInvalidArgument,
         fmt::format("scatter_object: rank {} must give {} values, found {}", get_rank(),
                     is_source ? fmt::format("{} (one per rank of the group)", group_size) : "no", bytes.size()));
-  }
+  });
   std::vector<std::string> list(bytes.begin(), bytes.end());
   std::vector<at::Tensor> sizes;
   for (const std::string& entry : list) {

@@ -1,9 +1,11 @@
 // Values as bytes, and the collectives that carry them.
 #include "lockstep/c10d/objects.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <stdexcept>
 
 #include "c10d/ranks.h"
 
@@ -15,7 +17,21 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+// May have no bytes.
+struct Unsendable {
+  bool is_wrong;
+};
+
 }  // namespace lockstep::test
+
+template <>
+struct lockstep::ObjectCodec<lockstep::test::Unsendable> {
+  static void encode(const test::Unsendable& value, ObjectWriter& writer) {
+    if (value.is_wrong) throw std::runtime_error("this value has no bytes");
+    writer.put(value.is_wrong);
+  }
+  static test::Unsendable decode(ObjectReader& reader) { return {reader.get<bool>()}; }
+};
 
 template <>
 struct lockstep::ObjectCodec<lockstep::test::Config> {
@@ -204,11 +220,37 @@ TEST(ObjectsMulti, AsMessages) {
   });
 }
 
-TEST(ObjectsMulti, TooFewValuesToScatterAreAnError) {
-  run_world(2, [](int rank) {
-    if (rank == 0) {
-      expect_error(ErrorCode::kInvalidArgument, {"scatter_object", "one per rank", "found 1"},
-                   [] { scatter_object<int>({1}, 0); });
+// One rank cannot take part: the others are told at once, and the group stays usable.
+TEST(ObjectsMulti, WhatARankCannotSendIsToldToAll) {
+  constexpr int kWorld = 3;
+  run_world(kWorld, [](int rank) {
+    const std::vector<Unsendable> none;
+    const auto expect_told = [&](int wrong, const std::string& why, const std::function<void()>& call) {
+      SCOPED_TRACE(why);
+      if (rank == wrong) {
+        EXPECT_THROW(call(), std::exception);
+      } else {
+        expect_error(ErrorCode::kMismatch, {fmt::format("rank(s) {} could not take part", wrong), why}, call);
+      }
+      EXPECT_EQ(all_gather_object(rank), (std::vector<int>{0, 1, 2}));
+    };
+    Unsendable value{rank == 1};
+    expect_told(1, "no bytes", [&] { broadcast_object(value, 1); });
+    expect_told(1, "no bytes", [&] { all_gather_object(value); });
+    expect_told(1, "no bytes", [&] { gather_object(value, 0); });
+    expect_told(1, "no bytes", [&] { scatter_object(rank == 1 ? std::vector<Unsendable>(kWorld, value) : none, 1); });
+    expect_told(0, "one per rank of the group), found 1",
+                [&] { scatter_object(rank == 0 ? std::vector<int>{1} : std::vector<int>(), 0); });
+    expect_told(2, "must give no values, found 1", [&] {
+      scatter_object(rank == 0 ? std::vector<int>{1, 2, 3} : std::vector<int>(rank / 2, 1), 0);
+    });
+    const ProcessGroup pair = new_group({1, 2});
+    if (rank == 0) return;
+    const auto call = [&] { all_gather_object(value, {.group = pair}); };
+    if (rank == 1) {
+      EXPECT_THROW(call(), std::exception);
+    } else {
+      expect_error(ErrorCode::kMismatch, {"no bytes"}, call);
     }
   });
 }

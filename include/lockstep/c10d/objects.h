@@ -11,6 +11,7 @@
 // they were on.
 #pragma once
 
+#include <exception>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,11 +29,25 @@ std::string scatter_bytes(std::span<const std::string> bytes, int src, const Col
 void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options = {});
 int recv_bytes(std::string& bytes, int src = kAnySource, const PointToPointOptions& options = {});
 
+// For a rank that cannot take part in a collective below: tells the others, which would wait for it.
+void refuse_object(const std::exception& why, const CollectiveOptions& options);
+
 template <typename T>
 std::string encode_object(const T& value) {
   ObjectWriter writer;
   writer.put<T>(value);
   return writer.take();
+}
+
+// For a collective: when `value` has no bytes, the other ranks are told.
+template <typename T>
+std::string encode_object(const T& value, const CollectiveOptions& options) {
+  try {
+    return encode_object<T>(value);
+  } catch (const std::exception& error) {
+    refuse_object(error, options);
+    throw;
+  }
 }
 
 // Throws ArgumentError when `bytes` do not hold a T.
@@ -58,7 +73,7 @@ void decode_object_into(std::string_view bytes, T& value) {
 template <typename T>
 void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
   const bool is_source = get_rank() == src;
-  const std::string bytes = broadcast_bytes(is_source ? encode_object(value) : std::string(), src, options);
+  const std::string bytes = broadcast_bytes(is_source ? encode_object(value, options) : std::string(), src, options);
   if (!is_source) decode_object_into(bytes, value);
 }
 
@@ -73,20 +88,20 @@ std::vector<T> decode_objects(std::span<const std::string> list) {
 // Returns the values by group rank.
 template <typename T>
 std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {}) {
-  return decode_objects<T>(all_gather_bytes(encode_object(value), options));
+  return decode_objects<T>(all_gather_bytes(encode_object(value, options), options));
 }
 
 // Returns the values by group rank on `dst`, nothing elsewhere.
 template <typename T>
 std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& options = {}) {
-  return decode_objects<T>(gather_bytes(encode_object(value), dst, options));
+  return decode_objects<T>(gather_bytes(encode_object(value, options), dst, options));
 }
 
 // Group rank r gets values[r] of `src`; elsewhere `values` is empty.
 template <typename T>
 T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions& options = {}) {
   std::vector<std::string> list;
-  for (const T& value : values) list.push_back(encode_object<T>(value));
+  for (const T& value : values) list.push_back(encode_object<T>(value, options));
   return decode_object<T>(scatter_bytes(list, src, options));
 }
 
