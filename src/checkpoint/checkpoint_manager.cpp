@@ -74,18 +74,18 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   if (!options_.asynchronous) return write(step, state);
   const auto task =
       std::make_shared<std::packaged_task<void()>>([this, step, state = std::move(state)] { write(step, state); });
-  std::future<void> saving = task->get_future();
+  std::future<void> result = task->get_future();
   Result<std::jthread> thread = start_thread("the save", [task] { (*task)(); });
   if (!thread.ok()) {
     throw CheckpointError(thread.status().code(),
                           fmt::format("checkpoint of step {} is not saved: {}", step, thread.status().message()));
   }
-  saving_ = std::move(saving);
-  thread_ = std::move(thread).value();
+  saving_ = {new Saving{{}, std::move(result), std::move(thread).value()}, LeakInForks()};
 }
 
 void CheckpointManager::wait() {
-  if (saving_.valid()) saving_.get();
+  const std::unique_ptr<Saving, LeakInForks> saving = std::move(saving_);
+  if (saving != nullptr && saving->origin.is_this_process()) saving->result.get();
 }
 
 void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "lockstep/base/environment.h"
+#include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"
 #include "support/thread_limit.h"
@@ -198,6 +199,23 @@ TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
 TEST_F(CheckpointFolders, NoAsynchronousSaveIsLost) {
   { CheckpointManager(folder_, {.asynchronous = true}).save(1, state_of(1)); }
   EXPECT_EQ(CheckpointManager(folder_).load_latest()->step(), 1);
+}
+
+// Large, so that the save is under way while the process forks.
+TEST_F(CheckpointFolders, AForkDoesNotWaitForTheSaveOfItsParent) {
+  auto manager = std::make_unique<CheckpointManager>(folder_, CheckpointManagerOptions{.asynchronous = true});
+  manager->save(1, state_of(1, 5'000'000));
+  const auto leave = [&](bool wait) {
+    if (wait) manager->wait();
+    manager.reset();
+    return 0;
+  };
+  const pid_t first = test::fork_to([&] { return leave(/*wait=*/false); });
+  const pid_t second = test::fork_to([&] { return leave(/*wait=*/true); });
+  EXPECT_EQ(test::end_of(first), 0);
+  EXPECT_EQ(test::end_of(second), 0);
+  manager->wait();
+  EXPECT_EQ(manager->load_latest()->step(), 1);
 }
 
 TEST_F(CheckpointFolders, AFifoInPlaceOfACheckpointIsPassedOver) {

@@ -10,10 +10,12 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/fork.h"
 #include "lockstep/checkpoint/checkpoint.h"
 
 namespace lockstep::checkpoint {
@@ -44,7 +46,8 @@ class CheckpointManager {
   // the file is on the disk; when asynchronous, until the previous save has finished. Throws CheckpointError, also when
   // the previous save failed: the new one is then not saved.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
-  // Blocks until all saves have finished. Throws the error of the last one, if it failed.
+  // Blocks until all saves of this process have finished; a fork does not wait for those of its parent. Throws the
+  // error of the last one, if it failed.
   void wait();
 
   // Loads the checkpoint with the highest step that can be read; std::nullopt when there are no checkpoints at all.
@@ -62,6 +65,13 @@ class CheckpointManager {
  private:
   using Best = CheckpointManagerOptions::Best;
 
+  // A save in progress. In a fork its thread is not there, and its result never comes.
+  struct Saving {
+    Origin origin;
+    std::future<void> result;
+    std::jthread thread;
+  };
+
   void write(std::int64_t step, const Checkpoint& checkpoint);
   void remove_unneeded(std::int64_t just_saved);
   void remove_abandoned();
@@ -72,8 +82,7 @@ class CheckpointManager {
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
   std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file was saved or read
-  std::future<void> saving_;                               // result of the save in progress, if there is one
-  std::jthread thread_;                                    // of that save; last, so that it is joined first
+  std::unique_ptr<Saving, LeakInForks> saving_;            // null when there is none; last, so that it is joined first
 };
 
 }  // namespace lockstep::checkpoint
