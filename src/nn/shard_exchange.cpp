@@ -36,7 +36,7 @@ class ByteStream {
  private:
   struct Item {
     torch::Tensor parameter;
-    torch::Tensor plain;  // the parameter itself, or a contiguous copy; from its first byte to its last
+    torch::Tensor plain;  // the parameter itself, or a copy of plain memory; from its first byte to its last
     torch::Tensor bytes;  // of `plain`
   };
 
@@ -46,7 +46,7 @@ class ByteStream {
     while (done < block.numel()) {
       Item& item = items_[next_];
       if (offset_ == 0) {
-        item.plain = item.parameter.contiguous();
+        item.plain = item.parameter.contiguous().resolve_conj().resolve_neg();
         item.bytes = item.plain.view({-1}).view(torch::kByte);
       }
       const std::int64_t count = std::min(item.bytes.numel() - offset_, block.numel() - done);

@@ -286,6 +286,30 @@ TEST(ZeroRedundancyOptimizerOwnMulti, TakesAnyOptimizerByAFunctionAndServesGroup
   });
 }
 
+// Lazily conjugated and negated ones; ranks need the same elements, not the same bits.
+TEST(ZeroRedundancyOptimizerOwnMulti, SendsLazyParametersByValue) {
+  run_processes(3, [](int number) {
+    const Rank world;
+    const auto made = [](bool lazy) {
+      std::vector<Tensor> all;
+      for (int i = 0; i < 6; ++i) {
+        const Tensor value = torch::arange(12).view({3, 4}) * c10::complex<double>(1, 0.5 + i);
+        const Tensor plain = i % 3 == 0 ? value.t().contiguous().t() : value;
+        all.push_back(!lazy ? plain : i % 2 == 0 ? plain.conj_physical().conj() : at::_neg_view(plain.neg()));
+        all.back() = all.back().detach().requires_grad_();
+      }
+      return all;
+    };
+    const std::vector<Tensor> mine = made(number > 0);
+    const std::vector<Tensor> theirs = made(false);
+    ZeroRedundancyOptimizer<optim::SGD> ours(mine, optim::SGDOptions(0.1).momentum(0.9));
+    optim::SGD plain(theirs, optim::SGDOptions(0.1).momentum(0.9));
+    step_on(ours, mine, 0, 3);
+    step_on(plain, theirs, 0, 3);
+    expect_same_bits(mine, theirs, "lazy");
+  });
+}
+
 // A parameter that takes the place of another may get the address of one that has gone, and not on every rank.
 TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
   run_processes(3, [](int rank) {
