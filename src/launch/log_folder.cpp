@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+
+#include "base/regular_file.h"
 
 namespace lockstep::launch {
 namespace {
@@ -19,8 +22,16 @@ Status unwritable(const std::string& path, int error) {
 }  // namespace
 
 Result<Fd> open_log_file(const std::string& path) {
-  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file.valid()) return unwritable(path, errno);
+  // O_NONBLOCK: not to wait for the other end of a FIFO.
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
+  const int error = errno;
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return Status(ErrorCode::kIo,
+                  fmt::format("cannot write logs to '{}' (--log-dir): expected a regular file, found {}", path,
+                              kind_of_file(info.st_mode)));
+  }
+  if (!file.valid()) return unwritable(path, error);
   return file;
 }
 
@@ -45,12 +56,12 @@ Result<std::string> make_temporary_log_dir() {
 }
 
 std::string read_end_of_file(const std::string& path, std::size_t bytes) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const auto size = static_cast<std::size_t>(file.tellg());
-  std::string text(std::min(bytes, size), '\0');
-  file.seekg(static_cast<std::streamoff>(size - text.size()));
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  const auto file = RegularFile::open(path);
+  if (!file.ok()) return {};
+  const std::uint64_t size = file.value().size();
+  std::string text(std::min<std::uint64_t>(bytes, size), '\0');
+  const ssize_t got = pread(file.value().fd(), text.data(), text.size(), static_cast<off_t>(size - text.size()));
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;
 }
 

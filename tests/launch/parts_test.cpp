@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +18,12 @@
 #include "launch/cores.h"
 #include "launch/failure_report.h"
 #include "launch/job_services.h"
+#include "launch/log_folder.h"
 #include "launch/program.h"
 #include "launch/stream_choice.h"
 #include "launch/tail.h"
 #include "launch/worker_environment.h"
+#include "support/scratch_folder.h"
 
 namespace lockstep::launch {
 namespace {
@@ -81,6 +84,21 @@ TEST(Program, FindsExecutablesAsAShellDoes) {
   EXPECT_EQ(find_executable("sh", "/nowhere").status().code(), ErrorCode::kNotFound);
   EXPECT_EQ(find_executable("/etc/passwd", "").status().code(), ErrorCode::kPermission);
   EXPECT_EQ(find_executable("/etc/", "").status().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(LogFolder, WhatIsNoFileIsNamedAndNotWaitedFor) {
+  const test::ScratchFolder folder;
+  const std::string fifo = folder.path("stdout.log");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(open_log_file(fifo).status().message(),
+            "cannot write logs to '" + fifo + "' (--log-dir): expected a regular file, found a FIFO");
+  EXPECT_EQ(read_end_of_file(fifo, 10), "");
+  const std::string file = folder.path("stderr.log");
+  for (const std::string text : {"first", "last"}) {
+    EXPECT_EQ(::write(open_log_file(file).value().get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  EXPECT_EQ(read_end_of_file(file, 6), "stlast");
+  EXPECT_EQ(read_end_of_file(file, 100), "firstlast");
 }
 
 TEST(Tail, KeepsTheLastLinesWithinItsBounds) {
