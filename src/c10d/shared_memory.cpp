@@ -64,6 +64,16 @@ std::shared_ptr<comm::SharedArena> process_arena() {
   return arena;
 }
 
+void trim_process_arena() {
+  ProcessArena& slot = process_arena_slot();
+  std::shared_ptr<comm::SharedArena> arena;
+  {
+    MutexLock lock(slot.mutex);
+    arena = slot.arena.lock();
+  }
+  if (arena != nullptr) arena->trim();
+}
+
 std::shared_ptr<c10::Allocator> arena_allocator() {
   return std::make_shared<ArenaAllocator>(process_arena());
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/c10d/process_group_lockstep.h"
 #include "reducer_impl.h"
 #include "same_memory.h"
 #include "same_on_all_ranks.h"
@@ -29,8 +30,10 @@ torch::Device device_of(const std::vector<NamedParameter>& parameters) {
 }
 
 // The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
-// keep freed memory for the next step, but no later step needs this memory.
+// keep freed memory for the next step, but no later step needs this memory. Nor does any need the shared memory through
+// which the parameters were sent, where it has not become a bucket.
 void return_freed_memory() {
+  trim_process_arena();
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

@@ -71,6 +71,10 @@ std::size_t RangeAllocator::deallocate(std::size_t offset) {
   return freed;
 }
 
+void RangeAllocator::for_each_free(const std::function<void(std::size_t offset, std::size_t bytes)>& each) const {
+  for (const auto& [offset, bytes] : free_by_offset_) each(offset, bytes);
+}
+
 void RangeAllocator::insert_free(std::size_t offset, std::size_t bytes) {
   free_by_offset_.emplace(offset, bytes);
   free_by_size_.emplace(bytes, offset);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,6 +25,8 @@ class RangeAllocator {
   std::size_t deallocate(std::size_t offset);
 
   std::size_t allocated() const { return allocated_; }
+  // Calls each(offset, bytes) for every free range.
+  void for_each_free(const std::function<void(std::size_t offset, std::size_t bytes)>& each) const;
 
  private:
   void insert_free(std::size_t offset, std::size_t bytes);

@@ -213,6 +213,13 @@ void SharedArena::release_pages(std::size_t offset, std::size_t bytes) {
                   static_cast<off_t>(end - begin));
 }
 
+void SharedArena::trim() {
+  if (!origin_.is_this_process()) return;
+  MutexLock lock(mutex_);
+  ranges_->for_each_free([this](std::size_t offset, std::size_t bytes) { release_pages(offset, bytes); });
+  retained_ = 0;
+}
+
 void SharedArena::withdraw(const void* pointer, std::size_t bytes) {
   if (!origin_.is_this_process()) return;
   const std::size_t first = offset_of(pointer) / kPage * kPage;

@@ -133,6 +133,12 @@ TEST(RangeAllocator, AgreesWithANaiveModel) {
         live.erase(victim);
       }
       ASSERT_EQ(ranges.allocated(), model.allocated());
+      std::size_t free = 0;
+      ranges.for_each_free([&](std::size_t offset, std::size_t bytes) {
+        ASSERT_TRUE(model.is_free(offset, bytes));
+        free += bytes;
+      });
+      ASSERT_EQ(free, kCapacity - ranges.allocated());
     }
   }
 }

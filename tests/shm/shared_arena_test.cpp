@@ -77,6 +77,29 @@ TEST(SharedArena, RetainsUpToTheLimitAndReturnsTheRest) {
   for (std::size_t i = 0; i < kMiB; ++i) ASSERT_EQ(kept[i], std::byte{0x5a});
 }
 
+TEST(SharedArena, ReturnsAllThatIsRetainedWhenAsked) {
+  const auto arena = make_arena(64 * kMiB, 64 * kMiB);
+  std::byte* first = filled(*arena, 4 * kMiB);
+  std::byte* kept = filled(*arena, kMiB);
+  std::byte* last = filled(*arena, 8 * kMiB);
+  for (int round = 0; round < 2; ++round) {
+    arena->deallocate(first);
+    arena->deallocate(last);
+    EXPECT_GE(resident(*arena), 13 * kMiB);
+    EXPECT_EQ(test::in_fork([&] {
+                arena->trim();
+                return 0;
+              }),
+              0);
+    EXPECT_GE(resident(*arena), 13 * kMiB) << "a fork has no say";
+    arena->trim();
+    EXPECT_LE(resident(*arena), 2 * kMiB);
+    for (std::size_t i = 0; i < kMiB; ++i) ASSERT_EQ(kept[i], std::byte{0x5a});
+    first = filled(*arena, 4 * kMiB);
+    last = filled(*arena, 8 * kMiB);
+  }
+}
+
 TEST(SharedArena, ReturningPagesSparesNeighboursOnTheSamePage) {
   const auto arena = make_arena(kMiB, 0);
   std::byte* before = filled(*arena, 64);

@@ -54,6 +54,8 @@ class GroupCore;
 // The arena in which this process shares memory with the other ranks of the machine. The first call makes it, all
 // groups share it, and it goes with the last group and tensor that uses it.
 std::shared_ptr<comm::SharedArena> process_arena();
+// Returns what the arena, if there is one, keeps of freed memory to the system.
+void trim_process_arena();
 
 // An allocator of that arena: collectives use its tensors in place.
 std::shared_ptr<c10::Allocator> arena_allocator();

@@ -49,6 +49,9 @@ class SharedArena {
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
+  // Returns what is kept of freed memory to the system. Thread-safe.
+  void trim();
+
   // From now on, this process does not see what other processes write to these bytes or to the rest of their pages. The
   // contents stay and the memory remains usable, but it no longer belongs to the arena and is never allocated again.
   // For buffers that a rank which froze in the middle of an operation may still write to. Thread-safe.
