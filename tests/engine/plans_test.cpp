@@ -80,7 +80,7 @@ class ThreadOfRanks {
       for (int peer = 0; peer < world(); ++peer) {
         if (peer != rank) transports_[rank]->introduce(peer, transports_[peer]->address());
       }
-      contexts_.push_back({topology_, rank, *transports_[rank], arena_, roster_});
+      contexts_.push_back({topology_, rank, *transports_[rank], arena_, roster_, /*tag_key=*/0x9d2c5680ca6b01f7});
     }
   }
 
@@ -419,6 +419,43 @@ TEST_P(Plans, AMeetingTellsEveryRankEverything) {
       for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], std::byte(i / kBlock + 1));
     }
   });
+}
+
+// A message that was sent without the group's key meets no receive.
+TEST(StepTags, NeedTheKeyOfTheirGroup) {
+  const test::FakeSwitch network;
+  const auto nothing = [](const ActiveMessage&) { return false; };
+  std::vector<std::unique_ptr<Transport>> ends;
+  for (int i = 0; i < 3; ++i) ends.push_back(network.open(nothing));
+  ends[0]->introduce(1, ends[1]->address());
+  ends[1]->introduce(0, ends[0]->address());
+  ends[2]->introduce(1, ends[1]->address());
+  const Topology topology(members_on({0, 1}));
+  const Roster roster;
+  const StepContext sender{topology, 0, *ends[0], nullptr, roster, 77};
+  const StepContext receiver{topology, 1, *ends[1], nullptr, roster, 77};
+  const StepContext stranger{topology, 0, *ends[2], nullptr, roster, 0};
+  const int right = 1;
+  const int wrong = 2;
+  int got = 0;
+  StepMessages of_sender(sender);
+  StepMessages of_receiver(receiver);
+  StepMessages of_stranger(stranger);
+  for (StepMessages* messages : {&of_sender, &of_receiver, &of_stranger}) messages->number(5);
+  const auto progress = [&] {
+    for (int round = 0; round < 100; ++round) {
+      for (const auto& end : ends) end->progress();
+    }
+  };
+  of_receiver.receive(0, 1, &got, sizeof got);
+  of_stranger.send(1, 1, &wrong, sizeof wrong);
+  progress();
+  EXPECT_FALSE(of_receiver.received());
+  of_sender.send(1, 1, &right, sizeof right);
+  progress();
+  EXPECT_TRUE(of_receiver.received());
+  EXPECT_EQ(got, right);
+  for (const auto& end : ends) end->close(/*gently=*/false, std::chrono::milliseconds(0));  // ends their requests
 }
 
 }  // namespace

@@ -124,7 +124,9 @@ Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, Deadline dea
                             open_ucx(find_interface(*store), admitted_to(topology_, rank_),
                                      [this](const ActiveMessage& message) { return on_active_message(message); }));
   LOCKSTEP_RETURN_IF_ERROR(exchange_addresses(store, deadline));
-  context_ = std::make_unique<StepContext>(StepContext{topology_, rank_, *transport_, arena_, roster_});
+  std::uint64_t tag_key = 0;
+  std::memcpy(&tag_key, token_.data(), sizeof tag_key);
+  context_ = std::make_unique<StepContext>(StepContext{topology_, rank_, *transport_, arena_, roster_, tag_key});
   {
     MutexLock lock(mutex_);
     mailbox_ = std::make_unique<HierarchicalMailbox>(*context_, *before_, token_);

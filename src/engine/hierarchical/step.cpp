@@ -6,15 +6,16 @@
 namespace lockstep::comm {
 namespace {
 
-// Bits of a tag: stage, source, step.
+// Bits of a tag before the key is mixed in: stage, source, step.
 constexpr int kStepBits = 41;
 constexpr int kSourceBits = 20;
 
 }  // namespace
 
 std::uint64_t StepMessages::tag(int stage, int source) const {
-  return static_cast<std::uint64_t>(stage) << (kStepBits + kSourceBits) |
-         static_cast<std::uint64_t>(source) << kStepBits | step_;
+  const std::uint64_t plain = static_cast<std::uint64_t>(stage) << (kStepBits + kSourceBits) |
+                              static_cast<std::uint64_t>(source) << kStepBits | step_;
+  return plain ^ context_.tag_key;
 }
 
 StepMessages::StepMessage& StepMessages::add(int peer, bool is_send, std::size_t bytes) {

@@ -3,6 +3,7 @@
 // local operations of a machine's ranks match, and so do the tagged messages, whose tags hold the step's number.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
@@ -24,6 +25,7 @@ struct StepContext {
   Transport& transport;
   std::shared_ptr<SharedArena> arena;
   const Roster& roster;
+  std::uint64_t tag_key;  // mixed into tags: who does not know the group's token cannot guess them
 
   int machine() const { return topology.machine_of(rank); }
   int index() const { return topology.index_of(rank); }
