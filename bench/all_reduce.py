@@ -8,7 +8,7 @@ from harness import Outcome, Tools, interleave
 from report import size_text
 
 LIMIT_SIZES = [25 * MI, 100 * MI]
-ROUNDS, QUICK_ROUNDS = 8, 3
+ROUNDS, QUICK_ROUNDS = 9, 3
 PEERS = ["openmpi", "openmpi5", "mpich", "intelmpi", "oneccl"]
 # Ours from torch.distributed: case, tensors from the backend ("allocated") or any others.
 FROM_PYTHON = {"python-allocated": "allocated", "python-foreign": "any"}

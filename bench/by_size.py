@@ -40,8 +40,8 @@ def ours(tools: Tools, program: str, memory: str, ranks: int) -> Sized:
 def mpi(tools: Tools, peer: str, ranks: int, way: Way, source: str, operation: str = "") -> Sized:
     def once(sizes: list[int], hurry: bool = False) -> Samples:
         output = tools.scratch_file()
-        options = ["--memory", operation] if operation else []
-        options += ["--plan", plan(sizes, hurry), "--output", output]
+        memory = f"{way.memory}:{operation}" if operation else way.memory
+        options = ["--memory", memory, "--plan", plan(sizes, hurry), "--output", output]
         run(*peer_programs.mpi_command(tools, peer, ranks, way, source, *options), timeout=120)
         return read_samples(output)
 
@@ -96,11 +96,11 @@ def best_contender(
 ) -> Contender | None:
     """The peer with the best of its ways for each size; None when no way works. `collective`: only of the ways that
     matter to operations other than all-reduce."""
-    ways = {name: sized(way) for name, way in usual(peer).items() if way.collective or not collective}
+    ways = {name: sized(way) for name, way in usual(peer).items() if (way.collective if collective else way.all_reduce)}
     if len(ways) == 1:
         return all_of(next(iter(ways.values())), sizes)
     tried = {name: all_in_a_hurry(way, sizes) for name, way in ways.items()}
-    chosen = best_way(tried, outcome, f"{what}, ways of {peer}", passes=1)
+    chosen = best_way(tried, outcome, f"{what}, ways of {peer}")
     if not chosen:
         return None
     outcome.notes.append(f"{what}: {ways_text(peer, chosen, name_of)}")

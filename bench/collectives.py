@@ -16,7 +16,7 @@ OPERATIONS = "all_gather,reduce_scatter,broadcast,all_to_all,all_reduce,reduce,g
 CORE_OPERATIONS = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "gather", "scatter"]
 PEERS = ["openmpi", "intelmpi"]
 SIZES = [4, KI, 64 * KI, MI, 4 * MI, 25 * MI, 100 * MI]
-ROUNDS, QUICK_ROUNDS = 5, 1
+ROUNDS, QUICK_ROUNDS = 6, 1
 
 
 def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[int], outcome: Outcome) -> None:
@@ -45,7 +45,7 @@ def compare_core(tools: Tools, bench: str, operation: str, ranks: int, outcome: 
                   for case, memory in cases.items()}
     for peer in PEERS:
         best = best_contender(
-            peer, lambda way, peer=peer: mpi(tools, peer, ranks, way, "collectives_mpi", f"private:{operation}"), SIZES,
+            peer, lambda way, peer=peer: mpi(tools, peer, ranks, way, "collectives_mpi", operation), SIZES,
             outcome, what, size_text, collective=True,
         )
         if best:

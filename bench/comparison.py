@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import math
 import statistics
 from dataclasses import dataclass
 
-SEED = 1  # of the order of the contenders in each round, and of the resampling
-RESAMPLES = 2000
+SEED = 1  # of the order of the contenders in each round
 CONFIDENCE = 0.95
+LEAST_ROUNDS = 6  # with fewer, even from the least to the largest value is no interval of 95 %
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,15 @@ def paired_ratios(ours: list[float], peer: list[float], more_is_better: bool) ->
 
 
 def interval_of_median(values: list[float]) -> tuple[float, float]:
-    """The bootstrap's percentile interval: the median of many samples, drawn with replacement from the values."""
-    draw = random.Random(SEED)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    outside = int(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return medians[outside], medians[-1 - outside]
+    """From the k-th least to the k-th largest value, with the largest k that leaves the true median outside in at most
+    5 % of cases, whatever the distribution (each value is below it with probability 1/2). With fewer than LEAST_ROUNDS
+    values it is all of them, and holds the true median less often."""
+    ordered, count = sorted(values), len(values)
+    outside, k = 2 / 2**count, 1  # the probability that the true median is below the k-th least or above the k-th largest
+    while k < count // 2 and outside + 2 * math.comb(count, k) / 2**count <= 1 - CONFIDENCE:
+        outside += 2 * math.comb(count, k) / 2**count
+        k += 1
+    return ordered[k - 1], ordered[count - k]
 
 
 def compare(ours: list[float], peer: list[float], more_is_better: bool = False) -> Comparison:

@@ -3,6 +3,8 @@ Gloo in the best of its ways; and PyTorch's DDP on Lockstep's Python package. Al
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import workloads
 from by_size import ways_text
 from harness import Contender, Outcome, Row, Samples, Tools, best_way, interleave
@@ -12,7 +14,7 @@ from peer_ways import Way, usual
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
-ROUNDS, QUICK_ROUNDS = 5, 3
+ROUNDS, QUICK_ROUNDS = 6, 3
 
 
 def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Contender:
@@ -27,9 +29,10 @@ def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, s
     """PyTorch's DDP, on Gloo or on ours."""
     environment = {"PYTHONPATH": str(tools.build / "python"), **way.environment}
     more = ("--backend", backend, *way.options)
+    command = workloads.peer_command if way.pinned else workloads.free_peer_command
 
     def once() -> Samples:
-        seconds = workloads.step_seconds(tools, workloads.peer_command, "ddp", workload, ranks, steps, more, environment)
+        seconds = workloads.step_seconds(tools, command, "ddp", workload, ranks, steps, more, environment)
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
@@ -41,7 +44,7 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
         outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is '{next(iter(ways))}', without a search")
         return next(iter(ways.values()))
     tried = {name: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]) for name, way in ways.items()}
-    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, ways of pytorch", passes=1)
+    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, ways of pytorch")
     if chosen:
         outcome.notes.append(f"{ranks} ranks: {ways_text('pytorch', chosen, str)}")
     return ways[chosen.get(workload, next(iter(ways)))]
@@ -72,7 +75,7 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
         "pytorch": in_python(tools, "gloo", workload, ranks, way, STEPS[workload]),
     }
     if workload != LARGE:
-        contenders["python"] = in_python(tools, "lockstep", workload, ranks, way, STEPS[workload])
+        contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
     found = interleave(contenders, rounds, outcome, f"ddp_step {workload}, {ranks} ranks")
     compare(outcome, found, workload, ranks, "ours", "together")
     compare(outcome, found, workload, ranks, "ours", "pytorch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from comparison import SEED, Comparison, compare
 
 HERE = Path(__file__).resolve().parent
+CLOSE = 1.15  # how much slower than the best a way may be in a search's first pass, to be measured again
 Samples = dict[object, list[float]]  # seconds (or another unit) by size or other key
 Contender = Callable[[], Samples]
 
@@ -58,6 +60,10 @@ class Tools:
         """Python ranks under torchrun, each pinned to its share of the cores, as `lockstep run` and mpirun do it."""
         pinned = [self.python, "-I", HERE / "peers" / "pinned.py", self.python, script]
         return self.torchrun(ranks, "--no-python", *pinned, *arguments)
+
+    def torchrun_free(self, ranks: int, script: Path, *arguments: object) -> list[str]:
+        """The same, on whichever core the system chooses."""
+        return self.torchrun(ranks, "--no-python", self.python, script, *arguments)
 
     def scratch_file(self, suffix: str = ".json") -> Path:
         handle, name = tempfile.mkstemp(suffix=suffix, dir=self.scratch)
@@ -205,14 +211,26 @@ def best_way(
     ways: Mapping[str, Contender], outcome: Outcome, what: str, more_is_better: bool = False, passes: int = 2
 ) -> dict[object, str]:
     """For each key the name of the way that is best, by a search before the rounds. The rounds measure the winner anew,
-    so the search's luck is not in the figure. Ways that fail do not count, unless all do."""
+    so the search's luck is not in the figure. After a first pass, only ways that are close to the best for some key are
+    measured again. Ways that fail do not count, unless all do."""
     tried = Outcome()
-    found = interleave(ways, passes, tried, what)
+    found = interleave(ways, 1, tried, what)
     if not found:
         outcome.missing += tried.missing
-    pick = max if more_is_better else min
     keys = {key: None for samples in found.values() for key in samples}
-    return {
-        key: pick((way for way in found if key in found[way]), key=lambda way: statistics.median(found[way][key]))
-        for key in keys
-    }
+
+    def rank(way: str, key: object) -> float:
+        """Less is better; infinite for a way that has not measured this."""
+        if key not in found[way]:
+            return math.inf
+        median = statistics.median(found[way][key])
+        return 1 / median if more_is_better else median
+
+    least = {key: min(rank(way, key) for way in found) for key in keys}
+    close = {way: ways[way] for way in found if any(rank(way, key) <= CLOSE * least[key] for key in keys)}
+    if len(close) > 1 and passes > 1:
+        for way, samples in interleave(close, passes - 1, tried, what).items():
+            for key, values in samples.items():
+                found[way].setdefault(key, []).extend(values)
+        found = {way: found[way] for way in close}
+    return {key: min(found, key=lambda way: rank(way, key)) for key in keys}

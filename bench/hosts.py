@@ -14,14 +14,14 @@ from pathlib import Path
 import peer_programs
 from by_size import each_in_its_way, ways_text
 from harness import ENVIRONMENT, HERE, BenchError, Outcome, Row, Samples, Tools, best_way, interleave, read_samples
-from peer_ways import Way, usual
+from peer_ways import HOST_WAYS, Way
 from report import size_text
 
 KI, MI = 1 << 10, 1 << 20
 SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
 MACHINES, RANKS_PER_MACHINE = 2, 2
 RANKS = MACHINES * RANKS_PER_MACHINE
-ROUNDS, QUICK_ROUNDS = 5, 2
+ROUNDS, QUICK_ROUNDS = 6, 2
 LINK_BITS = 1e9
 LINK_SIZE, LINK_REPETITIONS = 25 * MI, 5
 WARM_UP = 3  # calls, see measure.h
@@ -198,10 +198,10 @@ def measure(tools: Tools) -> Outcome:
         }
         ways = {
             name: lambda sizes, way=way: openmpi(net, tools, {size: SIZES[size] for size in sizes}, way)
-            for name, way in usual("openmpi").items()
+            for name, way in HOST_WAYS.items()
         }
         searched = {name: lambda sized=sized: sized(list(SIZES)) for name, sized in ways.items()}
-        if chosen := best_way(searched, outcome, "hosts, ways of openmpi", passes=1):
+        if chosen := best_way(searched, outcome, "hosts, ways of openmpi"):
             outcome.notes.append(ways_text("openmpi", chosen, size_text))
             contenders["openmpi"] = each_in_its_way(ways, chosen)
         found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "hosts")

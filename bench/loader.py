@@ -14,11 +14,12 @@ from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, b
 from peer_ways import Way, usual
 
 PEERS = HERE / "peers"
-ROUNDS, QUICK_ROUNDS = 5, 1
+ROUNDS, QUICK_ROUNDS = 6, 1
 EPOCHS, QUICK_EPOCHS, MEMORY_EPOCHS = 3, 2, 20
 # The pipelines, and who has one like it.
 PIPELINES = {"reference": ["torchvision", "dali", "spdl"], "crop-flip": ["torchvision", "dali", "spdl", "datago"]}
 PRECISIONS = ["fast", "exact"]
+SPELLED = {"spdl": "spdl (its threads, torchvision's decoder and transforms)"}
 FILES, CLASSES = 100_000, 100
 # The limits for indexing FILES files, for the first batch and for growth over MEMORY_EPOCHS epochs.
 INDEX_SECONDS, FIRST_BATCH_SECONDS, GROWTH_MIB = 1.0, 0.3, 8.0
@@ -100,9 +101,9 @@ class Bench:
         way = next(iter(ways))
         if len(ways) > 1:
             tried = {name: self.rates(who, folder, pipeline, workers, way, epochs=1) for name, way in ways.items()}
-            chosen = best_way(tried, self.outcome, f"loader {what}, ways of {who}", more_is_better=True, passes=1)
+            chosen = best_way(tried, self.outcome, f"loader {what}, ways of {who}", more_is_better=True)
             way = chosen.get(None, way)
-            self.outcome.notes.append(f"{what}: {who}, best of its ways: {way}")
+            self.outcome.notes.append(f"{what}: {SPELLED.get(who, who)}, best of its ways: {way}")
         return {who: self.rates(who, folder, pipeline, workers, ways[way])}
 
     def measure(self, contenders: dict[str, Contender], what: str) -> dict[str, list[float]]:

@@ -118,8 +118,8 @@ class Machine:
 
     @property
     def noise_width(self) -> float:
-        """How far from 1 the ratio of a program to itself was: 0.02 is 2 %."""
-        return max((abs(one.ratio - 1) for one in self.noise.values()), default=0.0)
+        """How far from 1 the interval of the ratio of a program to itself reaches: 0.02 is 2 %."""
+        return max((abs(end - 1) for one in self.noise.values() for end in (one.low, one.high)), default=0.0)
 
     def noise_text(self) -> str:
         if not self.noise:
@@ -131,8 +131,8 @@ class Machine:
 
     @staticmethod
     def seeds() -> str:
-        return (f"seed {SEED} for their order and for the 95 % intervals (bootstrap of the median of the rounds' ratios); "
-                "above 1 ours is better")
+        return (f"seed {SEED} for their order; 95 % intervals of the median of the rounds' ratios (order statistics); above 1 "
+                "ours is better")
 
     def lines(self) -> list[str]:
         cores = len(os.sched_getaffinity(0))

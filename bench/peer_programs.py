@@ -113,5 +113,6 @@ def mpi_command(tools: Tools, peer: str, ranks: int, way: Way, source: str, *arg
 def python_command(tools: Tools, backend: str, ranks: int, way: Way, *arguments: object) -> Command:
     """Starts peers/c10d_collectives.py under torchrun, over Gloo or over Lockstep's Python package."""
     script = HERE / "peers" / "c10d_collectives.py"
-    command = tools.torchrun_pinned(ranks, script, "--backend", backend, *arguments)
+    start = tools.torchrun_pinned if way.pinned else tools.torchrun_free
+    command = start(ranks, script, "--backend", backend, *arguments)
     return command, {"PYTHONPATH": str(tools.build / "python"), **way.environment}

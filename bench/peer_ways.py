@@ -16,7 +16,10 @@ class Way:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()  # of the peer's program
     tune_only: bool = False  # never the best so far, or not by more than noise
+    pinned: bool = True  # Python ranks alone: each to its share of the cores
     collective: bool = False  # also tried for operations other than all-reduce
+    all_reduce: bool = True  # tried for all-reduces
+    memory: str = "private"  # of the MPI programs' buffers; "mpi": what MPI_Alloc_mem gives
 
 
 def tuned(algorithm: int, **more: str) -> dict[str, str]:
@@ -28,21 +31,54 @@ def tuned(algorithm: int, **more: str) -> dict[str, str]:
     }
 
 
+def tuned_collectives(**algorithms: int) -> dict[str, str]:
+    """The same for the other operations. Long vectors move in pieces that stay in the cache, where the algorithm can."""
+    segments = {f"OMPI_MCA_coll_tuned_{name}_algorithm_segmentsize": "131072" for name in ("bcast", "reduce")}
+    chosen = {f"OMPI_MCA_coll_tuned_{name}_algorithm": str(number) for name, number in algorithms.items()}
+    return {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", **segments, **chosen}
+
+
 # Each moves every byte once a phase; which one wins depends on the size.
 OPEN_MPI = {
     "default": Way("what a user gets", collective=True),
     "ring": Way("each rank sums a share: fewest bytes for long vectors", tuned(4)),
     "rabenseifner": Way("halving and doubling: as few bytes in fewer steps", tuned(6)),
     "recursive doubling": Way("fewest steps, for short vectors", tuned(3)),
-    "segmented ring": Way("the ring in pieces that stay in the cache", tuned(5), tune_only=True),
+    "segmented ring": Way("the ring in pieces that stay in the cache; without a size it is the plain ring", tuned(
+        5, OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize="262144")),
+    "segmented ring, 1 MiB": Way("larger pieces, fewer messages", tuned(
+        5, OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize="1048576"), tune_only=True),
+    "pipelines": Way("chains of pieces; halves of a reduce-scatter", tuned_collectives(
+        bcast=3, reduce=3, reduce_scatter_block=3, allgather=4, alltoall=2, gather=3, scatter=2),
+        collective=True, all_reduce=False),
+    "trees": Way("scatter and all-gather instead of whole vectors", tuned_collectives(
+        bcast=8, reduce=7, reduce_scatter_block=4, allgather=3, alltoall=4, gather=2, scatter=3),
+        collective=True, all_reduce=False),
+    "straight": Way("root to each, for few ranks", tuned_collectives(
+        bcast=1, reduce=1, reduce_scatter_block=2, allgather=1, alltoall=1, gather=1, scatter=1),
+        collective=True, all_reduce=False),
     "no single copy": Way("through shared memory instead of process_vm_readv (CMA): no system call", {
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma"},
         collective=True),
     "ring, no single copy": Way("both", tuned(4, OMPI_MCA_btl_vader_single_copy_mechanism="none", OMPI_MCA_smsc="^cma")),
     "coll sm": Way("collectives in shared memory", {"OMPI_MCA_coll_sm_priority": "100"}, collective=True),
 }
+# Over machines: some of the above, and by levels.
+HOST_WAYS = {
+    **{name: OPEN_MPI[name] for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
+    "coll han": Way("sums within a machine first, so fewer bytes are on the wire", {"OMPI_MCA_coll_han_priority": "100"}),
+}
 INTEL_SHM = {"I_MPI_FABRICS": "shm"}
 CCL = {"CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}
+
+
+def mpich_algorithm(name: str) -> dict[str, str]:
+    """The device has collectives of its own, which do not ask for this algorithm; so without them."""
+    return {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": name}
+
+
+RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
+                  "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
 WAYS: dict[str, dict[str, Way]] = {
     "openmpi": OPEN_MPI,
     "openmpi5": {
@@ -51,15 +87,22 @@ WAYS: dict[str, dict[str, Way]] = {
     },
     "mpich": {
         "default": Way("what a user gets"),
-        "release gather": Way("collectives in shared memory", {
-            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto", "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}),
-        "ring": Way("fewest bytes for long vectors", {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}, tune_only=True),
-        "reduce-scatter": Way("as few bytes in fewer steps", {
-            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "reduce_scatter_allgather"}),
-        "recursive doubling": Way("fewest steps, for short vectors", {
-            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"}, tune_only=True),
+        "release gather": Way("collectives in shared memory", RELEASE_GATHER),
+        "release gather, 1 MiB": Way("the same with larger buffers: fewer hand-overs", {
+            **RELEASE_GATHER, "MPIR_CVAR_REDUCE_INTRANODE_BUFFER_TOTAL_SIZE": "1048576",
+            "MPIR_CVAR_BCAST_INTRANODE_BUFFER_TOTAL_SIZE": "1048576"}),
+        "ring": Way("fewest bytes for long vectors", mpich_algorithm("ring"), tune_only=True),
+        "reduce-scatter": Way("as few bytes in fewer steps", mpich_algorithm("reduce_scatter_allgather")),
+        "recursive doubling": Way("fewest steps, for short vectors", mpich_algorithm("recursive_doubling"),
+                                  tune_only=True),
         "no CMA": Way("through shared memory instead of process_vm_readv", {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}),
+        "no CMA, large cells": Way("the same in larger pieces", {
+            "MPIR_CVAR_CH4_CMA_ENABLE": "0", "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE": "131072"}),
+        "reduce-scatter, no CMA, large cells": Way("both", {
+            **mpich_algorithm("reduce_scatter_allgather"), "MPIR_CVAR_CH4_CMA_ENABLE": "0",
+            "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE": "131072"}),
         "UCX without CMA": Way("the same for the device that is the default", {"UCX_TLS": "posix,self"}),
+        "OFI": Way("the other device", {"MPIR_CVAR_CH4_NETMOD": "ofi"}, tune_only=True),
     },
     "intelmpi": {
         "shm": Way("one machine needs no network", INTEL_SHM, collective=True),
@@ -67,7 +110,12 @@ WAYS: dict[str, dict[str, Way]] = {
         "shm, recursive doubling": Way("fewest steps", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "1"}, tune_only=True),
         "shm, ring": Way("fewest bytes", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "8"}),
         "shm, shumilin's ring": Way("a ring of its own", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "7"}, tune_only=True),
-        "shm, flat": Way("all read each other", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "12"}, tune_only=True),
+        "shm, flat": Way("all read each other", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "10"}, tune_only=True),
+        "shm, k-ary tree": Way("a tree in shared memory", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "12"}, tune_only=True),
+        "shm, no CMA": Way("through shared memory instead of process_vm_readv", {**INTEL_SHM, "I_MPI_SHM_CMA": "0"},
+                           tune_only=True),
+        "shm, shared heap": Way("buffers of MPI_Alloc_mem in memory that all ranks map, as the engine's are", {
+            **INTEL_SHM, "I_MPI_SHM_HEAP": "1", "I_MPI_SHM_HEAP_VSIZE": "1024"}, collective=True, memory="mpi"),
         "default": Way("what a user gets: shm and OFI", tune_only=True),
     },
     "oneccl": {
@@ -78,10 +126,15 @@ WAYS: dict[str, dict[str, Way]] = {
         "rabenseifner": Way("as few bytes in fewer steps", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "rabenseifner"}),
         "recursive doubling": Way("fewest steps", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "recursive_doubling"}),
         "nreduce": Way("all to one and back in shares", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "nreduce"}, tune_only=True),
+        "double tree": Way("two trees, each with half", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "double_tree"},
+                           tune_only=True),
+        "OFI": Way("libfabric carries it instead of MPI", {**CCL, "CCL_ATL_TRANSPORT": "ofi"}, tune_only=True),
         "worker": Way("what a user gets: a thread of its own", {"CCL_LOG_LEVEL": "error"}, tune_only=True),
     },
     "gloo": {
         "loopback": Way("one machine: no other interface is asked", {"GLOO_SOCKET_IFNAME": "lo"}),
+        "loopback, not pinned": Way("its threads may use the other rank's core while that one waits",
+                                    {"GLOO_SOCKET_IFNAME": "lo"}, pinned=False),
         "default": Way("what a user gets", tune_only=True),
         "libuv": Way("the other transport", {"GLOO_SOCKET_IFNAME": "lo", "GLOO_DEVICE_TRANSPORT": "UV"}, tune_only=True),
         "aligned pages": Way("tensors begin at a huge page", {"GLOO_SOCKET_IFNAME": "lo", "THP_MEM_ALLOC_ENABLE": "1"},
@@ -91,6 +144,8 @@ WAYS: dict[str, dict[str, Way]] = {
     "pytorch": {
         "fused, static": Way("one kernel for all parameters; the graph is known after one step",
                              options=("--implementation", "fused", "--static-graph")),
+        "fused, static, not pinned": Way("Gloo's threads may use the other rank's core while that one waits",
+                                         options=("--implementation", "fused", "--static-graph"), pinned=False),
         "fused": Way("one kernel for all parameters", options=("--implementation", "fused"), tune_only=True),
         "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph"),
                                tune_only=True),
@@ -105,7 +160,13 @@ WAYS: dict[str, dict[str, Way]] = {
     # Options of peers/loader.py.
     "torchvision": {
         "v2 tensors": Way("decode_image and transforms.v2 on uint8 tensors, normalised per batch", options=("--way", "v2")),
+        "v2 tensors, bytes": Way("the same, but workers pass bytes: a quarter of what goes through shared memory",
+                                 options=("--way", "v2", "--bytes")),
         "PIL, per batch": Way("PIL pictures, made float and normalised per batch", options=("--way", "pil-batch")),
+        "PIL, one turn": Way("the same, and flips and rotations in one pass, as DALI has it", options=("--way", "pil-turn")),
+        "PIL, one turn, bytes": Way("both", options=("--way", "pil-turn", "--bytes")),
+        "three workers": Way("a worker that waits leaves a core free",
+                             options=("--way", "v2", "--bytes", "--extra-threads", "1"), tune_only=True),
         "PIL": Way("what tutorials show: ToTensor and Normalize for each picture", options=("--way", "pil"), tune_only=True),
     },
     # Options of peers/loader_dali.py.
@@ -119,6 +180,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "spdl": {
         "v2 tensors": Way("decode_image and transforms.v2, which leave the interpreter's lock", options=("--way", "v2")),
         "PIL, per batch": Way("PIL's work leaves the lock too", options=("--way", "pil-batch")),
+        "PIL, one turn": Way("flips and rotations in one pass, as DALI has it", options=("--way", "pil-turn")),
         "one thread more": Way("a thread that waits for the lock leaves a core free",
                                options=("--way", "v2", "--extra-threads", "1"), tune_only=True),
     },
@@ -127,6 +189,39 @@ WAYS: dict[str, dict[str, Way]] = {
         "default": Way("as many tasks as the others have workers"),
         "one task more": Way("reading and decoding overlap", options=("--extra-threads", "1"), tune_only=True),
         "two tasks more": Way("the same", options=("--extra-threads", "2"), tune_only=True),
+    },
+    # Options of torchrun; PORT is replaced by a free one.
+    "torchrun": {
+        "static": Way("no random delay of up to 0.3 s before the ranks meet, and a closer look at whether they have ended",
+                      options=("--rdzv_backend", "static", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1",
+                               "--master_port", "PORT", "--monitor_interval", "0.01")),
+        "standalone": Way("what its manual shows for one machine", options=("--standalone",)),
+    },
+}
+
+# For the start of many ranks on few cores. Programs that only start open every network's library otherwise.
+MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+START_WAYS: dict[str, dict[str, Way]] = {
+    "openmpi": {
+        "default": Way("what a user gets"),
+        "shared memory alone": Way("one machine needs no network: none is looked for", {
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "vader,self", **MPI_YIELDS}),
+    },
+    "openmpi5": {
+        "default": Way("what a user gets"),
+        "shared memory alone": Way("one machine needs no network: none is looked for", {
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "sm,self", **MPI_YIELDS}),
+    },
+    "mpich": {
+        "default": Way("what a user gets"),
+        "shared memory alone": Way("one machine needs no network: none is looked for", {"UCX_TLS": "posix,self"}),
+        "shared memory alone, heavy yield": Way("a rank that waits leaves its core to the others", {
+            "UCX_TLS": "posix,self", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}),
+    },
+    "intelmpi": {
+        "shm": Way("one machine needs no network: libfabric is not loaded", INTEL_SHM),
+        "shm, yield": Way("a rank that waits leaves its core to the others", {**INTEL_SHM, "I_MPI_THREAD_YIELD": "2"}),
+        "default": Way("what a user gets: shm and OFI"),
     },
 }
 

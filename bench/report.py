@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 
+from comparison import LEAST_ROUNDS
 from harness import Outcome, Row
 from machine import Machine
 
 NO_DIFFERENCE = "no difference shown"
 TOO_FEW_ROUNDS = "too few rounds"
-LEAST_ROUNDS = 3
 
 
 def size_text(size: int | None) -> str:

@@ -9,6 +9,7 @@ import statistics
 from functools import partial
 
 import ddp_step
+import launch
 import loader
 import workloads
 from by_size import SIZES, all_of, mpi, python
@@ -18,13 +19,14 @@ from machine import Machine
 from peer_ways import WAYS, Way
 from report import factor, heading, markdown_table, number, size_text
 
-ROUNDS, QUICK_ROUNDS = 5, 2
+ROUNDS, QUICK_ROUNDS = 6, 2
 RANKS = 2
 
 
 def mpi_ways(tools: Tools, peer: str) -> dict[str, Contender]:
     source = "all_reduce_oneccl" if peer == "oneccl" else "all_reduce_mpi"
-    return {name: all_of(mpi(tools, peer, RANKS, way, source), SIZES) for name, way in WAYS[peer].items()}
+    ways = {name: way for name, way in WAYS[peer].items() if way.all_reduce}
+    return {name: all_of(mpi(tools, peer, RANKS, way, source), SIZES) for name, way in ways.items()}
 
 
 def gloo_ways(tools: Tools, peer: str) -> dict[str, Contender]:
@@ -54,7 +56,12 @@ def loader_ways(tools: Tools, peer: str) -> dict[str, Contender]:
     return {name: both(way) for name, way in WAYS[peer].items()}
 
 
-KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, **dict.fromkeys(("torchvision", "dali", "spdl", "datago"), loader_ways)}
+def launcher_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    return launch.torchrun_ways(tools, WAYS[peer])
+
+
+KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways,
+         **dict.fromkeys(("torchvision", "dali", "spdl", "datago"), loader_ways)}
 PEERS = {peer: partial(KINDS.get(peer, mpi_ways), peer=peer) for peer in WAYS}
 
 

@@ -36,6 +36,11 @@ def peer_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> lis
     return [str(part) for part in (tools.python, PEER, *arguments)]
 
 
+def free_peer_command(tools: Tools, mode: str, ranks: int, *arguments: object) -> list[str]:
+    """Without pinning."""
+    return tools.torchrun_free(ranks, PEER, *arguments) if mode == "ddp" else peer_command(tools, mode, ranks, *arguments)
+
+
 def each_command(tools: Tools, command, ranks: int, workload: str, steps: int, files: list[Path], *more: object):
     """The commands of `ranks` independent processes."""
     return [
@@ -167,7 +172,8 @@ SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
 
 
 def footprint(
-    tools: Tools, command, mode: str, workload: str, ranks: int, steps: int, more: tuple[str, ...] = ()
+    tools: Tools, command, mode: str, workload: str, ranks: int, steps: int, more: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Footprint:
     log, hold = tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
@@ -178,7 +184,7 @@ def footprint(
         output = tools.scratch_file()
         commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), "--hold", hold, *more)]
         files = [Path(f"{output}.{rank}") for rank in range(ranks)]
-    with started(commands, log, SMALL_PAGES) as processes:
+    with started(commands, log, {**SMALL_PAGES, **(environment or {})}) as processes:
         wait_for(files, processes, log, timeout=300)
         reports = [read(file) for file in files]
         pids = [report["pid"] for report in reports]

@@ -11,7 +11,7 @@ from harness import Outcome, Row, Samples, Tools, interleave
 STEPS = {"mlp-6M": 40, "resnet18-32": 20}
 ROUNDS, QUICK_ROUNDS = 6, 2
 MIB = 1 << 20
-PYTORCH = ("sharded-adam", "--implementation", "fused")  # its fastest Adam on the CPU
+PYTORCH = ("sharded-adam", "--implementation", "fused", "--static-graph")  # its fastest Adam on the CPU
 
 
 def contender(tools: Tools, command, workload: str, ranks: int, *optimizer: str) -> Callable[[], Samples]:

@@ -1,4 +1,4 @@
-// Peer: collectives and messages of an MPI. --memory private:OPERATION.
+// Peer: collectives and messages of an MPI. --memory private:OPERATION or mpi:OPERATION.
 #include "measure_operation.h"
 #include "mpi_world.h"
 
@@ -40,6 +40,8 @@ void run(const Buffers& b) {
 int main(int argc, char** argv) {
   const lockstep::bench::MpiWorld world(argc, argv);
   const auto options = lockstep::bench::parse_options(argc, argv);
-  lockstep::bench::measure_operation(options, lockstep::bench::operation_of(options), world.rank(), world.size(),
-                                     lockstep::bench::allocate_private, world.barrier, world.longest, run);
+  const std::string memory = options.memory.substr(0, options.memory.find(':'));
+  lockstep::bench::measure_operation(
+      options, lockstep::bench::operation_of(options), world.rank(), world.size(),
+      [&](std::size_t bytes) { return lockstep::bench::Memory(memory, bytes); }, world.barrier, world.longest, run);
 }

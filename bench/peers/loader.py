@@ -5,11 +5,15 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 
 from loader_peer import parse_arguments, rates, report, seconds
-from torchvision_ways import pipeline
+from torchvision_ways import normalise, pipeline
 
-arguments = parse_arguments(__doc__, ["rates", "index", "first-batch"], ways=["pil", "pil-batch", "v2"])
+FLAGS = {"--bytes": "workers pass batches of uint8, a quarter of the memory; the program makes them float and normalises"}
+WAYS = ["pil", "pil-batch", "pil-turn", "v2"]
+arguments = parse_arguments(__doc__, ["rates", "index", "first-batch"], ways=WAYS, flags=FLAGS)
 torch.set_num_threads(1)
 load, transform, collate = pipeline(arguments.pipeline, arguments.way)
+if arguments.bytes:
+    collate = None
 
 
 def open_folder() -> datasets.ImageFolder:
@@ -17,10 +21,19 @@ def open_folder() -> datasets.ImageFolder:
 
 
 def open_loader() -> DataLoader:
-    workers = arguments.workers
+    workers = arguments.workers and arguments.workers + arguments.extra_threads
     return DataLoader(
         open_folder(), batch_size=32, shuffle=True, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
     )
+
+
+def count_images(loader: DataLoader) -> int:
+    count = 0
+    for images, labels in loader:
+        if arguments.bytes:
+            normalise(images)
+        count += len(labels)
+    return count
 
 
 if arguments.measure == "index":
@@ -29,4 +42,4 @@ elif arguments.measure == "first-batch":
     report(arguments.output, seconds(lambda: next(iter(open_loader()))))
 else:
     loader = open_loader()
-    report(arguments.output, rates(arguments.epochs, lambda: sum(len(labels) for _, labels in loader)))
+    report(arguments.output, rates(arguments.epochs, lambda: count_images(loader)))

@@ -1,11 +1,14 @@
-"""The pipelines of bench/loader.cpp with torchvision, in three ways: PIL pictures with ToTensor and Normalize for each
-(pil), PIL pictures made float and normalised per batch (pil-batch), and uint8 tensors of decode_image with
-transforms.v2, also normalised per batch (v2)."""
+"""The pipelines of bench/loader.cpp with torchvision, in four ways: PIL pictures with ToTensor and Normalize for each
+(pil), PIL pictures made float and normalised per batch (pil-batch), the same with all flips and rotations of a picture in
+one pass (pil-turn), and uint8 tensors of decode_image with transforms.v2, also normalised per batch (v2)."""
 
+import math
+import random
 import warnings
 from collections.abc import Callable
 
 import torch
+from PIL import Image
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
 from torchvision.datasets.folder import default_loader
@@ -23,10 +26,27 @@ def decode(path: str) -> torch.Tensor:
     return decode_image(path, ImageReadMode.RGB)
 
 
+class Turn:
+    """Both flips and both rotations by up to 45 degrees, around the centre, as one transform with nearest pixels."""
+
+    def __call__(self, picture: Image.Image) -> Image.Image:
+        angle = math.radians(random.uniform(-45, 45) + random.uniform(-45, 45))
+        cos, sin = math.cos(angle), math.sin(angle)
+        across, down = random.choice((1, -1)), random.choice((1, -1))
+        a, b, d, e = across * cos, down * sin, -across * sin, down * cos
+        x, y = picture.width / 2, picture.height / 2
+        matrix = (a, b, x - a * x - b * y, d, e, y - d * x - e * y)
+        return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    return images.float().mul_(SCALE).add_(SHIFT)
+
+
 def normalised(samples: list) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch of float pictures from uint8 ones: a pass over the batch instead of several over each picture."""
     images, labels = default_collate(samples)
-    return images.float().mul_(SCALE).add_(SHIFT), labels
+    return normalise(images), labels
 
 
 def pipeline(name: str, way: str) -> tuple[Callable, Callable, Callable]:
@@ -37,6 +57,8 @@ def pipeline(name: str, way: str) -> tuple[Callable, Callable, Callable]:
         steps += [tv.RandomVerticalFlip(), tv.RandomRotation(45), tv.RandomAffine(45), tv.ColorJitter(*JITTER)]
     if way == "v2":
         return decode, v2.Compose(steps), normalised
-    if way == "pil-batch":
+    if way == "pil-turn" and name == "reference":
+        steps = [v1.RandomResizedCrop(224), Turn(), v1.ColorJitter(*JITTER)]
+    if way in ("pil-batch", "pil-turn"):
         return default_loader, v1.Compose([*steps, v1.PILToTensor()]), normalised
     return default_loader, v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]), default_collate

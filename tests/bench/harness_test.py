@@ -41,6 +41,20 @@ class Ways(unittest.TestCase):
         self.assertEqual(best_way(self.WAYS, Outcome(), "test"), {4: "small", 1024: "large"})
         self.assertEqual(best_way(self.WAYS, Outcome(), "test", more_is_better=True), {4: "large", 1024: "small"})
 
+    def test_only_ways_close_to_the_best_are_measured_again(self):
+        calls = []
+
+        def way(name, values):
+            def once():
+                calls.append(name)
+                return {4: [values[min(calls.count(name), len(values)) - 1]]}
+
+            return once
+
+        ways = {"lucky once": way("lucky once", [1.0, 1.4]), "good": way("good", [1.1]), "far": way("far", [2.0])}
+        self.assertEqual(best_way(ways, Outcome(), "test"), {4: "good"})
+        self.assertEqual([calls.count(name) for name in ways], [2, 2, 1])
+
     def test_ways_that_fail_do_not_count_unless_all_do(self):
         def fails():
             raise BenchError("broken")

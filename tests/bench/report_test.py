@@ -21,7 +21,7 @@ class Text(unittest.TestCase):
                          ["", "4 B", "1 KiB", "25 MiB", "1536 KiB"])
 
     def test_a_line_for_each_row(self):
-        lines = text_table([row(4, [1.0] * 5, [2.0] * 5), row(1024, [1.0, 2.0, 3.0], [2.0, 2.0, 2.0])], MACHINE).splitlines()
+        lines = text_table([row(4, [1.0] * 6, [2.0] * 6), row(1024, [1.0, 2.0, 3.0] * 2, [2.0] * 6)], MACHINE).splitlines()
         self.assertEqual(len(lines), 3)
         self.assertIn("2.00x  [2.00 .. 2.00]", lines[1])
         self.assertTrue(lines[2].endswith("no difference shown"))
@@ -36,7 +36,8 @@ class Markdown(unittest.TestCase):
             self.assertIn(part, text)
 
     def test_sizes_become_columns(self):
-        rows = [row(4, [1.0] * 3, [2.0] * 3), row(1024, [2.0] * 3, [1.0] * 3), row(4, [1.0] * 3, [0.9, 1.0, 1.1], name="mpich")]
+        rows = [row(4, [1.0] * 6, [2.0] * 6), row(1024, [2.0] * 6, [1.0] * 6),
+                row(4, [1.0] * 6, [0.9, 1.0, 1.1] * 2, name="mpich")]
         text = markdown(Outcome(rows=rows), "x", MACHINE)
         self.assertIn("| 2 ranks | 4 B | 1 KiB |\n|---|---|---|\n| **core**, us | 1.00 | 2.00 |\n"
                       "| against openmpi | 2.00x [2.00 .. 2.00] | 0.50x [0.50 .. 0.50] |\n"

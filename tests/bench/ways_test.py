@@ -4,7 +4,8 @@ import unittest
 import modules  # noqa: F401, first: it makes the modules below importable
 
 import tune
-from peer_ways import WAYS, usual
+from init import PEERS as START_PEERS
+from peer_ways import START_WAYS, WAYS, usual
 
 
 class Ways(unittest.TestCase):
@@ -14,6 +15,9 @@ class Ways(unittest.TestCase):
             self.assertIn(next(iter(ways)), usual(peer), "the first is what the others are compared with")
             for name, way in ways.items():
                 self.assertTrue(way.reason, f"{peer}, {name}")
+
+    def test_the_start_has_ways_for_every_mpi(self):
+        self.assertEqual(list(START_WAYS), START_PEERS)
 
     def test_other_operations_have_a_way_too(self):
         for peer in ("openmpi", "intelmpi"):
