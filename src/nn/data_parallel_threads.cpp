@@ -11,6 +11,7 @@
 #include <new>
 
 #include "base/thread.h"
+#include "openmp_threads.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -97,7 +98,8 @@ ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places) : places_(std::
     stop();
     throw;
   }
-  // The threads have set their own numbers, and with them the number for threads to come: that is the caller's again.
+  // Each thread has called at::set_num_threads, which also sets the default for threads that start later. This call
+  // puts back the caller's number.
   at::set_num_threads(threads);
 }
 
@@ -105,7 +107,7 @@ ReplicaThreads::~ReplicaThreads() {
   stop();
 }
 
-// One after another: at::set_num_threads is not thread-safe.
+// Waits until the thread is ready, because at::set_num_threads is not thread-safe.
 void ReplicaThreads::start(std::size_t index) {
   workers_.push_back(std::make_unique<Worker>());
   Worker& worker = *workers_.back();
@@ -130,7 +132,7 @@ void ReplicaThreads::prepare(std::size_t index) const {
     sched_setaffinity(0, sizeof mask, &mask);  // where the system refuses it, the thread runs on all cores
   }
   if (place.intra_op_threads == 0) return;
-  at::get_num_threads();  // else the first operator would set the program's number again
+  at::get_num_threads();  // otherwise the first operator calls it and overwrites the number
   at::set_num_threads(place.intra_op_threads);
 }
 
@@ -181,6 +183,7 @@ void ReplicaThreads::run(std::size_t count, const Task& task, std::optional<std:
   }
   {
     const MutexLock one_at_a_time(calls_);
+    if (places_.front().device.is_cpu()) end_openmp_threads();
     {
       const MutexLock lock(mutex_);
       for (std::size_t i = 0; i < count; ++i) {
