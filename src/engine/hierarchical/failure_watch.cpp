@@ -254,7 +254,7 @@ bool HierarchicalGroup::local_operation_is_stuck() {
   if (active_.empty() || active_.front().local == nullptr) return false;
   const Active& front = active_.front();
   const std::array at{static_cast<std::uint64_t>(front.stage), front.local->collective->sequence(),
-                      front.local->collective->progress()};
+                      front.local->collective->tickets_done()};
   const auto now = Clock::now();
   if (at != local_at_) {
     local_at_ = at;

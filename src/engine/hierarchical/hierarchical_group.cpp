@@ -111,7 +111,7 @@ bool HierarchicalGroup::local_is_over(Active& active) {
 }
 
 // Takes a step one stage further, if possible.
-bool HierarchicalGroup::advance(Active& active) {
+bool HierarchicalGroup::progress_step(Active& active) {
   switch (active.stage) {
     case Stage::kBefore:
       if (!local_is_over(active)) return false;
@@ -157,7 +157,7 @@ bool HierarchicalGroup::progress_all() {
   begin_steps();
   bool in_turn = true;  // local operations after the exchange begin in the order of the steps
   for (Active& active : active_) {
-    while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && advance(active))
+    while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && progress_step(active))
       moved = true;
     in_turn = in_turn && active.stage > Stage::kWaiting;
   }
@@ -170,7 +170,7 @@ bool HierarchicalGroup::progress_all() {
     begin_steps();
     moved = true;
   }
-  reap_transfers();
+  remove_finished_transfers();
   set_busy(break_status_.ok() && (pending_ > 0 || !transfers_.empty()));
   return moved;
 }
@@ -245,7 +245,7 @@ void HierarchicalGroup::apply_payloads(HierarchicalOperation& operation) const {
     place(request.outputs[from], static_cast<int>(from));
 }
 
-void HierarchicalGroup::reap_transfers() {
+void HierarchicalGroup::remove_finished_transfers() {
   const Transfer* lost = nullptr;
   std::erase_if(transfers_, [&](const std::shared_ptr<Operation::State>& state) {
     const Transfer& transfer = state->transfer;

@@ -116,11 +116,11 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   bool progress_all() LOCKSTEP_REQUIRES(mutex_);
   bool has_room() const LOCKSTEP_REQUIRES(mutex_);
   void begin_steps() LOCKSTEP_REQUIRES(mutex_);
-  bool advance(Active& active) LOCKSTEP_REQUIRES(mutex_);
+  bool progress_step(Active& active) LOCKSTEP_REQUIRES(mutex_);
   bool local_is_over(Active& active) LOCKSTEP_REQUIRES(mutex_);
   void step_over(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void end(HierarchicalOperation& operation, Status status) LOCKSTEP_REQUIRES(mutex_);
-  void reap_transfers() LOCKSTEP_REQUIRES(mutex_);
+  void remove_finished_transfers() LOCKSTEP_REQUIRES(mutex_);
   void finish_meeting(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void plan(HierarchicalOperation& operation) LOCKSTEP_REQUIRES(mutex_);
   void apply_payloads(HierarchicalOperation& operation) const;

@@ -33,13 +33,14 @@ class Sizes {
   std::size_t even_ = 0;
 };
 
-struct Span {
+// A chunk of a piece: where it begins in it, and its size.
+struct Chunk {
   std::size_t offset;
   std::size_t bytes;
 };
 
-// Where chunk number `chunk` lies in a piece.
-Span chunk_of(std::size_t piece, std::size_t chunk) {
+// Where chunk number `chunk` of a piece of so many bytes is.
+Chunk chunk_of(std::size_t piece, std::size_t chunk) {
   const std::size_t offset = std::min(piece, chunk * kChunkBytes);
   return {offset, std::min(kChunkBytes, piece - offset)};
 }
@@ -64,10 +65,10 @@ class GatherStep final : public Step {
     if (context_.machine() == source_ && round_ == 0) return hand_round(request_.input.data, context_.rank);
     const int rank = taken_by(context_.index());
     if (context_.machine() == source_ || rank < 0) return Request();
-    const Span span = piece(rank);
-    place_ = at(request_.outputs[rank], span.offset);
-    if (span.bytes > 0 && !context_.arena->contains(place_, span.bytes)) {
-      LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, span.bytes));
+    const Chunk chunk = chunk_for(rank);
+    place_ = at(request_.outputs[rank], chunk.offset);
+    if (chunk.bytes > 0 && !context_.arena->contains(place_, chunk.bytes)) {
+      LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, chunk.bytes));
       place_ = staging_.data();
     }
     return Request();
@@ -89,20 +90,20 @@ class GatherStep final : public Step {
     const int from = round_ * static_cast<int>(context_.local_ranks().size()) + index;
     return from < context_.topology.size(source_) ? context_.topology.rank_at(source_, from) : -1;
   }
-  Span piece(int rank) const { return chunk_of(sizes_->sent(rank, context_.rank), chunk_); }
+  Chunk chunk_for(int rank) const { return chunk_of(sizes_->sent(rank, context_.rank), chunk_); }
 
   void start() {
     const Topology& topology = context_.topology;
     if (context_.machine() != source_) {
       const int rank = taken_by(context_.index());
-      if (rank >= 0) messages_.receive(rank, 0, place_, piece(rank).bytes);
+      if (rank >= 0) messages_.receive(rank, 0, place_, chunk_for(rank).bytes);
       return;
     }
     for (int machine = 0; machine < topology.machines(); ++machine) {
       if (machine == source_ || context_.index() / topology.size(machine) != round_) continue;
-      const Span span = chunk_of(request_.input.bytes, chunk_);
+      const Chunk chunk = chunk_of(request_.input.bytes, chunk_);
       messages_.send(topology.rank_at(machine, context_.index() % topology.size(machine)), 0,
-                     at(request_.input, span.offset), span.bytes);
+                     at(request_.input, chunk.offset), chunk.bytes);
     }
   }
 
@@ -111,8 +112,8 @@ class GatherStep final : public Step {
     const bool home = context_.machine() == source_;
     AllGather args;
     if (held_rank >= 0) {
-      const Span span = piece(held_rank);
-      args.input = {home ? at(request_.input, span.offset) : static_cast<const std::byte*>(held), span.bytes};
+      const Chunk chunk = chunk_for(held_rank);
+      args.input = {home ? at(request_.input, chunk.offset) : static_cast<const std::byte*>(held), chunk.bytes};
     }
     for (std::size_t index = 0; index < context_.local_ranks().size(); ++index) {
       const int rank = home ? context_.local_ranks()[index] : taken_by(static_cast<int>(index));
@@ -120,8 +121,8 @@ class GatherStep final : public Step {
         args.outputs.emplace_back();
         continue;
       }
-      const Span span = piece(rank);
-      args.outputs.push_back({at(request_.outputs[rank], span.offset), span.bytes});
+      const Chunk chunk = chunk_for(rank);
+      args.outputs.push_back({at(request_.outputs[rank], chunk.offset), chunk.bytes});
     }
     return make_request(args);
   }
@@ -161,7 +162,7 @@ class ScatterSumStep final : public Step {
     if (home && place_.round > 0) return Request();
     const int mine = served_by(context_.index());
     Staging& staging = home ? partials_->own : staging_;
-    const std::size_t bytes = mine >= 0 ? piece(mine).bytes : 0;
+    const std::size_t bytes = mine >= 0 ? chunk_for(mine).bytes : 0;
     if (bytes > 0) LOCKSTEP_RETURN_IF_ERROR(staging.allocate(context_.arena, bytes));
     ReduceScatter args;
     args.type = request_.type;
@@ -170,8 +171,8 @@ class ScatterSumStep final : public Step {
     args.output = {staging.data(), bytes};
     for (std::size_t index = 0; index < context_.local_ranks().size(); ++index) {
       const int rank = served_by(static_cast<int>(index));
-      const Span span = rank >= 0 ? piece(rank) : Span{0, 0};
-      args.inputs.push_back({rank >= 0 ? at(request_.inputs[rank], span.offset) : nullptr, span.bytes});
+      const Chunk chunk = rank >= 0 ? chunk_for(rank) : Chunk{0, 0};
+      args.inputs.push_back({rank >= 0 ? at(request_.inputs[rank], chunk.offset) : nullptr, chunk.bytes});
     }
     return make_request(args);
   }
@@ -195,17 +196,17 @@ class ScatterSumStep final : public Step {
     const int to = place_.round * static_cast<int>(context_.local_ranks().size()) + index;
     return to < context_.topology.size(place_.destination) ? context_.topology.rank_at(place_.destination, to) : -1;
   }
-  Span piece(int rank) const { return chunk_of(sizes_->sent(context_.rank, rank), place_.chunk); }
+  Chunk chunk_for(int rank) const { return chunk_of(sizes_->sent(context_.rank, rank), place_.chunk); }
 
   void start() {
     const Topology& topology = context_.topology;
     if (context_.machine() != place_.destination) {
       const int to = served_by(context_.index());
-      if (to >= 0) messages_.send(to, 0, staging_.data(), piece(to).bytes);
+      if (to >= 0) messages_.send(to, 0, staging_.data(), chunk_for(to).bytes);
       return;
     }
     partials_->arrived.resize(topology.machines());
-    const std::size_t bytes = piece(context_.rank).bytes;
+    const std::size_t bytes = chunk_for(context_.rank).bytes;
     for (int machine = 0; machine < topology.machines(); ++machine) {
       if (machine == context_.machine() || context_.index() / topology.size(machine) != place_.round) continue;
       std::vector<std::byte>& arrived = partials_->arrived[machine];
@@ -215,16 +216,16 @@ class ScatterSumStep final : public Step {
   }
 
   void combine() {
-    const Span span = piece(context_.rank);
+    const Chunk chunk = chunk_for(context_.rank);
     std::vector<const std::byte*> inputs;
     inputs.reserve(context_.topology.machines());
     for (int machine = 0; machine < context_.topology.machines(); ++machine) {
       inputs.push_back(machine == context_.machine() ? partials_->own.data() : partials_->arrived[machine].data());
     }
-    std::byte* const output = at(request_.output, span.offset);
+    std::byte* const output = at(request_.output, chunk.offset);
     const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
     reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&output, 1),
-           span.bytes / size_of(request_.type));
+           chunk.bytes / size_of(request_.type));
   }
 
   const Request& request_;

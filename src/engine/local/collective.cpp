@@ -258,7 +258,7 @@ bool Collective::everyone_ready() {
   return true;
 }
 
-bool Collective::advance(bool help, Scratch& scratch) {
+bool Collective::progress(bool help, Scratch& scratch) {
   if (phase_ == Phase::kPosted) {
     if (!everyone_posted()) return false;
     const Plan plan(memory_, sequence_);
@@ -317,7 +317,7 @@ void Collective::start_running() {
 
 void Collective::run_tickets(bool help, Scratch& scratch) {
   if (!all_claimed_) work(help, scratch);
-  if (!needs_all_ || progress() == total_tickets_) finish(waiting_.broken_by_now());
+  if (!needs_all_ || tickets_done() == total_tickets_) finish(waiting_.broken_by_now());
 }
 
 void Collective::work(bool help, Scratch& scratch) {
@@ -354,7 +354,7 @@ void Collective::work(bool help, Scratch& scratch) {
   if (my_done_ != before) waiting_.notify(false);
 }
 
-std::uint64_t Collective::progress() const {
+std::uint64_t Collective::tickets_done() const {
   std::uint64_t sum = 0;
   for (int rank = 0; rank < memory_.world(); ++rank) sum += count_of(memory_.done(rank, sequence_), sequence_);
   return sum;
@@ -388,7 +388,7 @@ bool Collective::quiesce(Deadline deadline) const {
   for (int rank = 0; rank < memory_.world(); ++rank) {
     claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
   }
-  while (progress() < claimed) {
+  while (tickets_done() < claimed) {
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -1,7 +1,7 @@
 // Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the group's
 // lock is held around every call.
 //
-// post() publishes this rank's request. Then advance() is called until it returns true. Once all ranks have posted,
+// post() publishes this rank's request. Then progress() is called until it returns true. Once all ranks have posted,
 // each checks that they agree. The work is cut into tickets, and any rank that is inside a call does them (see
 // docs/collectives.md).
 #pragma once
@@ -48,8 +48,8 @@ struct Scratch {
 // How the caller of an operation goes on.
 enum class Caller {
   kGoesOn,  // does something else; other ranks may have to do this rank's work
-  kTests,   // calls advance() until the operation is over, and may do something else in between
-  kBlocks,  // calls advance() and nothing else, therefore it can stream
+  kTests,   // calls progress() until the operation is over, and may do something else in between
+  kBlocks,  // calls progress() and nothing else, therefore it can stream
 };
 
 class Collective {
@@ -63,7 +63,7 @@ class Collective {
 
   // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
   // others. True once the operation is over; status() is then its result.
-  bool advance(bool help, Scratch& scratch);
+  bool progress(bool help, Scratch& scratch);
 
   // All ranks block, and some have private buffers. The caller then streams (stream.h) and calls finish().
   bool wants_stream() const { return phase_ == Phase::kStream; }
@@ -83,7 +83,7 @@ class Collective {
   // The first rank that has not posted, or -1.
   int missing() const { return missing_.load(std::memory_order_relaxed); }
   // How many tickets all ranks have done so far. It tells whether the operation still progresses.
-  std::uint64_t progress() const;
+  std::uint64_t tickets_done() const;
 
  private:
   enum class Phase { kPosted, kStaging, kRunning, kStream, kOver };
@@ -103,7 +103,7 @@ class Collective {
   bool outputs_shared() const;
   void copy_outputs();
 
-  // advance()
+  // progress()
   bool everyone_posted();
   bool everyone_ready();
   Status stage_late();

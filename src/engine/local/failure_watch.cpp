@@ -66,7 +66,7 @@ Status LocalGroup::blame(int rank, const std::string& when) {
 
 Status LocalGroup::check(const Collective& collective, bool expired, Watch& watch) {
   const auto now = std::chrono::steady_clock::now();
-  if (const std::uint64_t current = collective.progress(); current != watch.progress) {
+  if (const std::uint64_t current = collective.tickets_done(); current != watch.progress) {
     watch.progress = current;
     watch.progressed = now;
   }

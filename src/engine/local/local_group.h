@@ -83,9 +83,9 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   // Moves everything that is under way; with `help`, also does tickets of other ranks.
-  void advance_all(bool help) LOCKSTEP_REQUIRES(mutex_);
+  void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
   // Removes operations that are over and publishes how far this rank has come.
-  void reap() LOCKSTEP_REQUIRES(mutex_);
+  void remove_finished() LOCKSTEP_REQUIRES(mutex_);
   // After a failure: returns once the caller may use its buffers again.
   void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status withdraw(LocalOperation& operation, Status status) LOCKSTEP_EXCLUDES(mutex_);
