@@ -4,7 +4,8 @@
 A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
 include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
 and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
-Examples include public headers only. Prints each forbidden include with its file and line; exits with 1 if any.
+Examples include public headers only. The programs in src/cli see the layers that src/cli/CMakeLists.txt links. Prints
+each forbidden include with its file and line; exits with 1 if any.
 
 usage: check_layers.py [ROOT]
 """
@@ -28,10 +29,13 @@ class Layer:
     private: list
 
 
+def without_comments(cmake):
+    return "\n".join(line.split("#", 1)[0] for line in cmake.splitlines())
+
+
 def declared_layers(cmake):
-    text = "\n".join(line.split("#", 1)[0] for line in cmake.splitlines())
     layers = {}
-    for kind, arguments in CALL.findall(text):
+    for kind, arguments in CALL.findall(without_comments(cmake)):
         words = arguments.split()
         lists = {keyword: [] for keyword in KEYWORDS}
         current = None
@@ -59,10 +63,19 @@ def with_what_they_export(names, layers):
     return seen
 
 
+def program_layer(folder, cmake):
+    """The sources of programs, as a layer that nothing may include."""
+    linked = sorted(set(re.findall(r"\blockstep::(\w+)", without_comments(cmake))))
+    return Layer(f"programs in {folder}", folder, headers=[], public=[], private=linked)
+
+
 class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
         self.layers = declared_layers((self.root / "src/CMakeLists.txt").read_text())
+        programs = self.root / "src/cli/CMakeLists.txt"
+        if programs.is_file():
+            self.layers["programs in cli"] = program_layer("cli", programs.read_text())
         self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
 
     def owner(self, path):

@@ -54,7 +54,7 @@ class Sockets {
     if (nothing >= 0) close(nothing);
   }
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // a plain one, for hold_during_forks
   std::vector<Taken> all_;
   ForkHandler handler_;
 };

@@ -45,11 +45,11 @@ class CollectiveCall : public CallChecks {
 
   int rank() const { return communicator_->rank(); }
 
-  // Row-major memory whose contents become those of `tensor` when the call is done. Where outputs share memory, the
-  // last one counts. Call this for all outputs before the first input.
+  // Returns row-major memory. When the call is done, `tensor` gets its contents. Where outputs share memory, the last
+  // one counts. Call this for all outputs before the first input.
   comm::Piece output(const at::Tensor& tensor, const char* name);
-  // Row-major memory with the elements of `tensor`, which no output of this call changes. Exception: `own`, a chunk of
-  // an output, may be the same memory as this rank's own part of `tensor`, which begins at byte `own_at`.
+  // Returns row-major memory with the elements of `tensor`. No output of this call overwrites it, with one exception: a
+  // piece `own` of an output may be the same memory as this rank's slice of `tensor`, which begins at byte `own_at`.
   comm::ConstPiece input(const at::Tensor& tensor, const char* name, const comm::Piece& own = {},
                          std::size_t own_at = 0);
   // Output and input in one.

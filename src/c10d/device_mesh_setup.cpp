@@ -6,17 +6,15 @@
 #include <numeric>
 #include <set>
 
+#include "base/fnv1a.h"
 #include "c10d/call_checks.h"
 #include "c10d/target.h"
 
 namespace lockstep::device_mesh {
 namespace {
 
-// FNV-1a: the same on every machine.
-std::int64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  return static_cast<std::int64_t>(hash);
+std::int64_t fingerprint(const std::string& text) {
+  return static_cast<std::int64_t>(fnv1a(text));
 }
 
 bool is_world_in_order(const std::vector<int>& ranks) {
@@ -94,10 +92,10 @@ std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::
 
 // Ranks that make different meshes would wait for one another in different groups.
 void check_agreement(const std::string& mine) {
-  const at::Tensor hashes = gather_numbers(nullptr, {hash_of(mine)}, "device mesh");
+  const at::Tensor fingerprints = gather_numbers(nullptr, {fingerprint(mine)}, "device mesh");
   std::vector<int> others;
-  for (std::int64_t rank = 0; rank < hashes.size(0); ++rank) {
-    if (hashes[rank][0].item<std::int64_t>() != hash_of(mine)) others.push_back(static_cast<int>(rank));
+  for (std::int64_t rank = 0; rank < fingerprints.size(0); ++rank) {
+    if (fingerprints[rank][0].item<std::int64_t>() != fingerprint(mine)) others.push_back(static_cast<int>(rank));
   }
   if (others.empty()) return;
   throw BackendError(ErrorCode::kMismatch,
@@ -110,7 +108,7 @@ void check_agreement(const std::string& mine) {
 void disagree(const std::exception& error) {
   if (tell_others(nullptr, error)) return;
   try {
-    static_cast<void>(gather_numbers(nullptr, {hash_of(error.what())}, "device mesh"));
+    static_cast<void>(gather_numbers(nullptr, {fingerprint(error.what())}, "device mesh"));
   } catch (const std::exception&) {
     // The caller throws the first error.
   }

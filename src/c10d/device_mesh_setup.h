@@ -17,7 +17,7 @@ namespace lockstep::device_mesh {
 // "cpu".
 std::string name_of(c10::DeviceType device);
 
-// Names are as many as dimensions, or none; different; and those of group_options are among them.
+// There must be a name for each dimension, or none. Names must differ, and include those of group_options.
 void check_names(const std::vector<std::string>& names, std::int64_t dims, const DeviceMeshOptions& options);
 
 // Checks the ranks of a mesh as the caller gives them. Returns them as a contiguous int64 tensor on the CPU.

@@ -28,7 +28,7 @@ class FutureCompleter {
   // Has all remaining futures completed now, with errors where works are not over.
   void begin_stop();
   // The same, and waits until callbacks have ended. Inside a callback it does not wait: callbacks that wait for one
-  // another would wait for ever. The threads end by themselves then.
+  // another would never end. The threads then end by themselves.
   void stop();
 
  private:

@@ -90,7 +90,7 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::split(const c10::intrusive_ptr<c
   part.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
   int number = 0;
   {
-    // The members of this part, and nobody else, know how often exactly they have split off together.
+    // Counts splits with exactly these members. All members have the same count without communication.
     MutexLock lock(mutex_);
     number = ++splits_[members];
   }

@@ -30,7 +30,7 @@ class GroupCore {
   [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
 
   int group_size() const { return group_size_; }
-  // False in a fork of the rank: there, waiting for a lock or a thread of the group would never end.
+  // False in a fork of the rank. There a wait for a lock or a thread of the group would never end.
   bool is_this_process() const { return origin_.is_this_process(); }
   // Throws in a fork.
   void check_process() const;
@@ -42,7 +42,7 @@ class GroupCore {
     return communicator_;
   }
 
-  // Works refer to this object and it to them; leave() breaks the circle.
+  // Works and this object hold references to each other. leave() ends this circle.
   WorksUnderWay& works() { return works_; }
   void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
 
@@ -52,7 +52,7 @@ class GroupCore {
   // Leaves the group. If the group works, collectives that are under way first get up to `parting_time` to end. Works
   // that are not over then end with an error.
   void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime) LOCKSTEP_EXCLUDES(mutex_);
-  // Does that, and waits for callbacks of futures.
+  // Calls retire(), and then waits for callbacks of futures.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:

@@ -39,7 +39,8 @@ BackendChoice choose_backends(const World::Facts& facts, const GroupOptions& opt
   return choice;
 }
 
-// `members.ranks` is by group rank. `key` is unique among the groups of its members: the prefix of the group's keys.
+// `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
+// group of these members has the same.
 ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
                         const char* caller) {
   World& world = World::of_process();
@@ -146,7 +147,7 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   members.ranks.assign(ranks.begin(), ranks.end());
   const World::Facts facts = world.facts("new_group");
   check_members(members.ranks, facts.world_size, "new_group");
-  // A call that is refused does not count: the other members have not heard of it.
+  // Checks before world.count() below: a refused call must not be counted, because the other members do not know of it.
   static_cast<void>(choose_backends(facts, options, "new_group"));
   if (options.sort_ranks) std::sort(members.ranks.begin(), members.ranks.end());
   // Every member counts the groups of exactly these members, so all have the same number without communication.

@@ -78,7 +78,8 @@ comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions&
   return std::move(met).value();
 }
 
-// For a rank whose number did not come from the environment: the environment's world, if it is that of the same rank.
+// For a rank whose number is not from the environment. Returns the world of the environment if it has the same rank and
+// world size.
 std::optional<launch::World> world_in_environment(int rank, int world_size) {
   launch::WorldArguments arguments;
   arguments.rank = rank;
@@ -87,7 +88,7 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
   return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
-// The same for a rank whose environment does not say it: from the records of all ranks.
+// For a rank whose environment does not describe its world: works it out from the records of all ranks.
 launch::World world_among(const std::vector<comm::Member>& members, int rank) {
   std::vector<std::string> nodes;
   launch::World world;
@@ -190,8 +191,8 @@ ProcessGroupGuard::~ProcessGroupGuard() {
   if (!origin_.is_this_process()) return;
   try {
     if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
-      // An exception that another rank's failure caused is not the first one. If the claim fails, only the report may
-      // name another rank.
+      // An exception that follows from another rank's failure is not the first failure. If the claim fails, the
+      // launcher's report may name another rank; nothing else depends on it.
       if (!World::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
       abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
     }

@@ -11,8 +11,8 @@ namespace lockstep {
 
 class OutputMemory {
  public:
-  // Whether an output has a byte between the tensor's first and last element. The `except_bytes` from `except` on do
-  // not count.
+  // Whether an output has a byte in the range from the tensor's first to its last element. Leaves out the
+  // `except_bytes` bytes that begin at `except`.
   bool overlaps(const at::Tensor& tensor, const void* except, std::size_t except_bytes) const;
   // Adds an output. Returns false if it overlaps an earlier one.
   bool add(const at::Tensor& tensor);

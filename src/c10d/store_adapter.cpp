@@ -23,7 +23,7 @@ T value_of(Result<T> result) {
   return std::move(result).value();
 }
 
-// c10d's kNoTimeout is zero and means "for ever".
+// c10d's kNoTimeout is zero and means "no timeout".
 Deadline deadline_after(std::chrono::milliseconds timeout) {
   return timeout <= std::chrono::milliseconds::zero() ? Deadline::never() : Deadline::after(timeout);
 }

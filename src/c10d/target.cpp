@@ -16,7 +16,7 @@ std::string device_name(c10::DeviceType device) {
   return c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
-// The handle itself has only its backends' devices, by backend; it throws for others.
+// Called when `group` has no backend for `device`. The error names those that it has.
 [[noreturn]] void throw_no_backend(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
   std::vector<std::string> served;
   for (const auto& own : group->getDeviceTypes()) served.push_back(device_name(own.type()));
@@ -50,7 +50,7 @@ void add_backend(Target& target, c10::DeviceType device, const char* operation) 
 
 }  // namespace
 
-// In the world both ranks are the same, and the backend checks the range.
+// In the world group ranks and global ranks are the same. The backend checks the range.
 int Target::group_rank(int rank, const char* operation) const {
   return is_world ? rank : group_rank_of(group, rank, operation);
 }

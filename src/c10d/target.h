@@ -22,7 +22,7 @@ struct Target {
   bool is_world;
 
   c10d::Backend* operator->() const { return backend.get(); }
-  // The group rank of `rank` of the world. Throws if that is no member.
+  // Returns the group rank of global rank `rank`. Throws if that rank is no member.
   int group_rank(int rank, const char* operation) const;
 };
 
@@ -41,9 +41,9 @@ Target find_host_target(const ProcessGroup& group, const char* operation);
 // Every rank's numbers, int64 [group size, n] on the CPU. Collective over `group`; each rank gives as many.
 at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int64_t>& mine, const char* operation);
 
-// Returns what `prepare` returns. If it throws, since this rank's call is wrong, the other ranks are told, as a
-// backend's own checks do. Only where lockstep is the group's only backend: otherwise it is unknown in which one they
-// wait. tell_others() returns whether it has told them, or there is nobody to tell.
+// Returns what `prepare` returns. `prepare` checks this rank's call. If it throws, the other ranks are told, as by the
+// checks of a backend. This needs a group whose only backend is lockstep: otherwise it is not known in which backend
+// the others wait. tell_others() returns true if it has told them, or there are no others.
 bool tell_others(const ProcessGroup& group, const std::exception& error);
 template <typename Prepare>
 auto prepared(const ProcessGroup& group, const Prepare& prepare) {
@@ -55,7 +55,7 @@ auto prepared(const ProcessGroup& group, const Prepare& prepare) {
   }
 }
 
-// Throws unless it is positive or kGroupTimeout.
+// Throws unless `timeout` is positive or kGroupTimeout.
 void check_timeout(std::chrono::milliseconds timeout, const char* operation);
 
 // Sets the fields that all of c10d's options have.

@@ -20,7 +20,7 @@ class WorksUnderWay {
   static constexpr std::chrono::seconds kPartingTime{5};
 
   using Works = std::vector<GroupWorkPtr>;
-  using Shared = std::shared_ptr<const Works>;  // one more reference per work, however many share the list
+  using Shared = std::shared_ptr<const Works>;  // copies of the pointer add no references to the works
 
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
   // Does nothing after close().
@@ -35,8 +35,8 @@ class WorksUnderWay {
   // Drops all works and returns them.
   Works close() LOCKSTEP_EXCLUDES(mutex_);
 
-  // The first error among these settled works whose callers have dropped them: nobody else can be told of it. It counts
-  // as told from now on.
+  // Returns the first error among those of the settled `works` that their callers have dropped: no caller can ask for
+  // it any more. From now on it counts as told.
   Status take_lost_error(const Works& works) LOCKSTEP_EXCLUDES(mutex_);
   // Logs the error of a work that nobody asked for. `what` names the work. Errors that broke the group are logged once.
   void report_lost(const std::string& what, const Status& error);

@@ -19,7 +19,7 @@ comm::Bytes to_bytes(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-// At least 1 ms: zero means "for ever" to a store.
+// At least 1 ms, because LibTorch's stores take zero as "no timeout".
 std::chrono::milliseconds time_left(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
   return std::clamp(left, std::chrono::milliseconds(1), kLongestWait);

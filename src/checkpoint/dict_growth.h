@@ -1,6 +1,6 @@
-// LibTorch's dicts grow until no two many keys fall on neighbouring places of their table. Keys of a hostile file can
-// be chosen so that they always do, and a table of a few keys would then take all memory. This counts what it would
-// take.
+// A dict of LibTorch doubles its table when too many keys fall on neighbouring places. A hostile file can choose keys
+// that always do, and then a table of a few keys takes all memory. DictGrowth calculates the size of the tables
+// beforehand.
 #pragma once
 
 #include <torch/torch.h>

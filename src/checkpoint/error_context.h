@@ -11,8 +11,8 @@
 
 namespace lockstep::checkpoint {
 
-// Returns what `run` returns. Puts `where` in front of its errors. Those that are no CheckpointErrors (no memory, a
-// device that failed) become kIo.
+// Returns what `run` returns. Puts `where` in front of its errors. Other exceptions (no memory, a failed device) become
+// CheckpointErrors with kIo.
 template <typename Run>
 auto in_context(std::string_view where, Run&& run) {
   try {

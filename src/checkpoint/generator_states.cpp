@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fnv1a.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/launch/world.h"
@@ -33,11 +34,11 @@ bool is_state(const at::Tensor& tensor) {
 // A seed for a rank that the checkpoint does not have: FNV-1a over the first state and the rank, then the last step of
 // SplitMix64, which spreads neighbouring ranks.
 std::uint64_t seed_for(const at::Tensor& first_state, int rank) {
-  std::uint64_t hash = 14695981039346656037U;
-  const auto add = [&hash](std::uint64_t word) { hash = (hash ^ word) * 1099511628211U; };
+  Fnv1a state;
   const auto* bytes = first_state.const_data_ptr<std::uint8_t>();
-  for (std::int64_t i = 0; i < first_state.numel(); ++i) add(bytes[i]);
-  add(static_cast<std::uint64_t>(rank));
+  for (std::int64_t i = 0; i < first_state.numel(); ++i) state.add_word(bytes[i]);
+  state.add_word(static_cast<std::uint64_t>(rank));
+  std::uint64_t hash = state.value();
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9U;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebU;
   return hash ^ (hash >> 31);

@@ -29,8 +29,8 @@ Dict make_dict() {
 struct PythonKind {
   std::string_view name;
   const char* option;                  // one that this kind has, and others lack
-  std::vector<const char*> off;        // options that LibTorch lacks: False in Python
-  std::vector<const char*> automatic;  // None in Python
+  std::vector<const char*> off;        // options that LibTorch lacks, written as False
+  std::vector<const char*> automatic;  // options that LibTorch lacks, written as None
 };
 
 const PythonKind& python_kind(std::string_view name) {

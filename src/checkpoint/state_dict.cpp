@@ -13,8 +13,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// Of DistributedDataParallel and of torch.compile. If only some names begin with it, the model has a submodule of that
-// name, and it stays.
+// Prefixes that DistributedDataParallel and torch.compile put in front of all names. A prefix of only some names is a
+// submodule of the model, and stays.
 constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
 
 StateDict without_wrappers(StateDict state) {
@@ -29,8 +29,8 @@ StateDict without_wrappers(StateDict state) {
   return state;
 }
 
-// Batch normalization counts batches since PyTorch 0.4.1. Python keeps the present count when a state dict without
-// versions lacks it.
+// Older state dicts lack the count of batches, which batch normalisation has since PyTorch 0.4.1. Then the module keeps
+// its count, as in Python.
 bool may_be_missing(const std::string& name, const StateDict& saved) {
   constexpr std::string_view kCount = "num_batches_tracked";
   if (!name.ends_with(kCount)) return false;

@@ -1,5 +1,5 @@
-// Which tensors can be saved, and which can be restored into. Each function returns the reason against it, such as
-// "is on the meta device, which holds no values"; empty when there is none.
+// Which tensors can be saved, and which a restore can write to. Each function returns why not, such as "is on the meta
+// device, which holds no values"; empty if the tensor is fine.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,10 +8,10 @@
 
 namespace lockstep::checkpoint {
 
-// Values that a file can hold: those of dense tensors.
+// A file holds dense tensors with values.
 std::string why_not_saved(const torch::Tensor& tensor);
 
-// Memory that a copy can overwrite.
+// A restore copies values into the tensor's memory.
 std::string why_not_overwritten(const torch::Tensor& tensor);
 
 }  // namespace lockstep::checkpoint

@@ -54,7 +54,7 @@ bool is_utf8(std::string_view text) {
       if ((static_cast<unsigned char>(text[i + more]) & 0xC0) != 0x80) return false;
     }
     const auto second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
-    // Longer forms than needed, halves of pairs, and numbers beyond Unicode.
+    // Refuses overlong forms, surrogates, and numbers above U+10FFFF.
     if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
         (first == 0xF4 && second > 0x8F)) {
       return false;

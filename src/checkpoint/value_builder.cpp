@@ -86,7 +86,7 @@ class ValueBuilder {
     std::uint64_t expanded = 1;
   };
 
-  // A value in the making: found again inside of itself, it is a cycle.
+  // A value that is being built. If it occurs inside of itself, the pickle has a cycle.
   Built build(PickleId id) {
     const PickleKind kind = graph_.at(id).kind;
     if (kind != PickleKind::kList && kind != PickleKind::kTuple && kind != PickleKind::kDict &&

@@ -1,4 +1,4 @@
-// From what a pickle says to LibTorch's values.
+// Makes LibTorch's values from a pickle that has been read (pickle_graph.h).
 #pragma once
 
 #include <torch/torch.h>

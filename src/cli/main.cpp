@@ -19,6 +19,7 @@
 #include "launch/agent.h"
 #include "launch/background_writer.h"
 #include "launch/cores.h"
+#include "lockstep/base/environment.h"
 
 namespace {
 
@@ -49,7 +50,8 @@ int run(const lockstep::cli::RunArguments& arguments) {
   lockstep::cli::Machine machine;
   machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
   machine.gpus = lockstep::launch::visible_gpus();
-  const auto job = lockstep::cli::to_job_options(arguments, machine, std::getenv("PYTHON_EXEC"));
+  const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
+  const auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
   if (!job.ok()) return fail(job.status());
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/fnv1a.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -22,13 +23,10 @@ torch::Tensor permutation(std::int64_t size, at::Generator& generator) {
   return torch::randperm(size, generator, torch::TensorOptions().dtype(torch::kLong));
 }
 
-// FNV-1a over 64-bit words.
 class Fingerprint {
  public:
-  explicit Fingerprint(std::string_view kind) {
-    for (const char letter : kind) add(static_cast<std::uint64_t>(letter));
-  }
-  void add(std::uint64_t word) { hash_ = (hash_ ^ word) * 0x100000001b3; }
+  explicit Fingerprint(std::string_view kind) { hash_.add_bytes(kind); }
+  void add(std::uint64_t word) { hash_.add_word(word); }
   void add(std::int64_t word) { add(static_cast<std::uint64_t>(word)); }
   void add(double value) {
     std::uint64_t word = 0;
@@ -40,10 +38,10 @@ class Fingerprint {
     for (const T value : values) add(value);
   }
   // 0 stands for no sampler at all.
-  std::uint64_t value() const { return hash_ == 0 ? 1 : hash_; }
+  std::uint64_t value() const { return hash_.value() == 0 ? 1 : hash_.value(); }
 
  private:
-  std::uint64_t hash_ = 0xcbf29ce484222325;
+  Fnv1a hash_;
 };
 
 std::vector<std::int64_t> count_labels(std::span<const std::int64_t> labels) {

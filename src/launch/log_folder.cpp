@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/regular_file.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
 namespace {
@@ -45,8 +46,7 @@ Result<std::string> make_log_path(const std::string& log_dir, const std::string&
 }
 
 Result<std::string> make_temporary_log_dir() {
-  const char* variable = std::getenv("TMPDIR");
-  const std::string parent = variable == nullptr ? "/tmp" : variable;
+  const std::string parent = Environment::of_process().get("TMPDIR").value_or("/tmp");
   std::string path = parent + "/lockstep_logs_XXXXXX";
   if (mkdtemp(path.data()) == nullptr) {
     return Status::from_errno(

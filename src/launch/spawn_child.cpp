@@ -13,6 +13,8 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/environment.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -75,8 +77,7 @@ void run_spawn_child(SpawnChild& child, const std::function<void(int rank)>& fn)
   child.running = true;
   report(child, std::string(1, kStarted));
   try {
-    const char* rank = std::getenv("RANK");
-    fn(rank == nullptr ? 0 : std::atoi(rank));
+    fn(std::stoi(Environment::of_process().get("RANK").value_or("0")));
   } catch (const std::exception& error) {
     report_error(child, error.what());
     std::exit(EXIT_FAILURE);

@@ -19,6 +19,7 @@
 #include "launch/cores.h"
 #include "launch/first_failure.h"
 #include "launch/program.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
 namespace {
@@ -50,8 +51,8 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
 }
 
 Result<RunResult> WorkerGroup::run() {
-  const char* path = std::getenv("PATH");
-  const auto executable = find_executable(options_.command.front(), path == nullptr ? "/usr/bin:/bin" : path);
+  const std::string path = Environment::of_process().get("PATH").value_or("/usr/bin:/bin");
+  const auto executable = find_executable(options_.command.front(), path);
   if (!executable.ok()) {
     result_.program = executable.status();
     return std::move(result_);

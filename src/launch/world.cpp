@@ -236,7 +236,7 @@ bool is_loopback(std::string_view host) {
          host == "::" || host == "[::]";
 }
 
-// FNV-1a, because the port must be the same on every rank and machine, with any standard library.
+// FNV-1a with 32 bits, because the port must be the same on every rank and machine, with any standard library.
 int port_for_job(std::string_view job_id) {
   std::uint32_t hash = 2166136261U;
   for (const char letter : job_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;

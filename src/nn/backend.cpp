@@ -57,7 +57,7 @@ std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat)
   const torch::Tensor lengths =
       all_gather(torch::tensor({flat.numel()}, torch::TensorOptions().dtype(torch::kInt64).device(device_))).cpu();
   const std::int64_t longest = lengths.max().item<std::int64_t>();
-  // Padded to the longest: all backends gather equal sizes, not all gather others.
+  // Padded to the longest, because some backends gather only equal sizes.
   torch::Tensor padded = torch::zeros({longest}, flat.options());
   padded.narrow(0, 0, flat.numel()).copy_(flat);
   const torch::Tensor all = all_gather(padded);

@@ -33,7 +33,7 @@ class BatchedPowerSgdHook final : public CommHook {
     memory.pack(bucket);
     if (options().use_error_feedback) {
       memory.square.add_(memory.error);
-      memory.error.copy_(memory.square);  // until finish, what goes in
+      memory.error.copy_(memory.square);  // holds the input until finish
     }
     prepare_q(memory);
     torch::bmm_out(memory.p, memory.square, memory.q);

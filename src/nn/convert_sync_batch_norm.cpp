@@ -24,7 +24,7 @@ struct Mark {
   std::weak_ptr<torch::nn::Module> layer;  // empty where no shared_ptr owns the layer
   std::string name;
 
-  // A layer in evaluation mode that keeps no running statistics asks for those of its batch too.
+  // aten::batch_norm cannot tell: a layer without running statistics uses those of its batch in evaluation mode too.
   bool layer_is_training() const {
     const auto owner = layer.lock();
     return !owner || owner->is_training();
@@ -85,7 +85,7 @@ Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, cons
 }
 
 void intercept_batch_norm() {
-  // Calls arrive at an autograd key; in inference mode at the device's own.
+  // The dispatcher looks at the autograd key first, in inference mode at the device's own key.
   static const std::vector<torch::Library> libraries = [] {
     using Key = c10::DispatchKey;
     std::vector<torch::Library> all;
@@ -113,7 +113,7 @@ std::optional<std::vector<Tensor>> tensors_of(const torch::nn::Module& module) {
   return of(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
 }
 
-// A batch normalisation that LibTorch does not have, to all appearances.
+// Whether a module that is no class of LibTorch is probably a batch normalisation: it has running statistics.
 bool looks_like_batch_norm(const torch::nn::Module& module) {
   const auto buffers = module.named_buffers(/*recurse=*/false);
   if (!buffers.contains("running_mean") || !buffers.contains("running_var")) return false;
@@ -122,7 +122,8 @@ bool looks_like_batch_norm(const torch::nn::Module& module) {
          dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module) == nullptr;
 }
 
-// Calls visit(module, name) for the module and all below, each once; not where visit answers false.
+// Calls visit(module, name) once for the module and for each module inside of it. If visit returns false, skips what is
+// inside of that module.
 template <typename Module, typename Visit>
 void walk(Module& module, const std::string& name, std::unordered_set<const void*>& seen, const Visit& visit) {
   if (!seen.insert(&module).second || !visit(module, name)) return;

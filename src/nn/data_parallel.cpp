@@ -100,15 +100,16 @@ bool counts_changes(const torch::Tensor& input, const torch::Tensor& part) {
          part.is_alias_of(input);
 }
 
-// While replicas run, a part in the input's memory counts its own changes, from the input's number on: those of one
-// replica do not make the graphs of the others invalid.
+// Gives a part that shares the input's memory a version counter of its own while replicas run. It starts at the input's
+// version. So a change by one replica does not invalidate the graphs of the others.
 void count_apart(const torch::Tensor& input, const torch::Tensor& part) {
   if (!counts_changes(input, part)) return;
   part.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(static_cast<std::uint32_t>(input._version())));
 }
 
-// When they have ended, a change of a part is one of the input, so the caller's graphs notice it. Without any, a later
-// change of the input is one of the parts, so the replicas' graphs notice that.
+// After the replicas have ended: if a part was changed, the input counts as changed, so the caller's graphs notice.
+// Otherwise the parts share the input's version counter again, so the replicas' graphs notice later changes of the
+// input.
 void count_together(const torch::Tensor& input, const std::vector<torch::Tensor>& parts) {
   const auto changed = [&](const auto& part) {
     return counts_changes(input, part) && part._version() != input._version();
@@ -185,8 +186,8 @@ Wire ReplicaSet::State::wire_of_part(const parallel::detail::Tensors& inputs, st
   return wire;
 }
 
-// In the thread of the replica: `parts`, what its module gets, and its leaves in the graph. A part whose gradient is
-// wanted is no leaf itself, because the module may change its input in place.
+// Runs in the replica's thread. Makes the replica's leaves, and the `parts` that its module gets. A part whose gradient
+// is wanted is a view of its leaf, because the module may change its input in place, and a leaf must not change.
 void ReplicaSet::State::give_leaves(PassGraph& graph, const parallel::detail::Tensors& inputs,
                                     const std::vector<std::size_t>& trained, std::vector<torch::Tensor>& parts,
                                     std::size_t replica) const {

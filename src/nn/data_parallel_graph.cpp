@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Parts = std::vector<torch::Tensor>;  // of one wire: one for each replica
 
-// Nobody else sees the memory of `tensor`, so it may be changed.
+// Whether only this code uses the memory of `tensor`, so that it may change it.
 bool is_ours(const torch::Tensor& tensor) {
   return tensor.layout() == torch::kStrided && tensor.use_count() == 1 && tensor.storage().use_count() == 1 &&
          tensor.is_non_overlapping_and_dense();
@@ -165,8 +165,8 @@ void BackwardPass::run(std::size_t replica) {
   if (!keep_graph) own.roots.assign(own.roots.size(), {});  // frees activations
 }
 
-// On a GPU this node runs in autograd's thread of the output device. That thread must itself run the replica of its
-// device: another thread that asked it to would wait for ever.
+// On a GPU, autograd runs this node in its own thread for the output device. The backward pass of the replica on that
+// device needs the same thread. So the replica must run here: if another thread ran it, both would wait forever.
 std::optional<std::size_t> replica_of_this_thread(const PassGraph& graph, const variable_list& gradients) {
   for (const torch::Tensor& gradient : gradients) {
     if (!gradient.defined() || gradient.is_cpu()) continue;
@@ -177,8 +177,8 @@ std::optional<std::size_t> replica_of_this_thread(const PassGraph& graph, const 
   return std::nullopt;
 }
 
-// For a backward pass of a backward pass: the gradients just found are the roots of another pass, whose leaves are
-// those of this one and the gradients that came in.
+// Makes the gradients differentiable (create_graph). The gradients that were just computed become the roots of a new
+// PassGraph. Its leaves are the leaves of this pass and the gradients that this pass was given.
 variable_list connect_gradients(const BackwardPass& pass) {
   const PassGraph& before = pass.graph;
   auto graph = c10::make_intrusive<PassGraph>();
@@ -195,7 +195,7 @@ variable_list connect_gradients(const BackwardPass& pass) {
   for (std::size_t replica = 0; replica < before.replicas.size(); ++replica) {
     ReplicaGraph own{before.replicas[replica].leaves, pass.found[replica]};
     for (const torch::Tensor& part : pass.given[replica]) {
-      // A replica that does not use this root has a leaf all the same, without a gradient.
+      // A replica that does not use this root still needs a leaf in this place. It gets no gradient.
       own.leaves.push_back(part.defined() ? part : torch::zeros({}, before.inputs.front().options()));
     }
     graph->replicas.push_back(std::move(own));

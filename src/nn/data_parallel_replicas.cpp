@@ -15,7 +15,8 @@ namespace {
 
 using Names = torch::OrderedDict<std::string, torch::Tensor>;
 
-// Making a module draws random numbers; the program's own sequence must not notice.
+// Constructing a module draws random numbers. This puts the generator back, so that the program's own random numbers
+// stay the same.
 class KeepRandomState {
  public:
   KeepRandomState() {
@@ -43,7 +44,7 @@ std::vector<torch::Tensor> each_once(const std::vector<torch::Tensor>& tensors) 
   return result;
 }
 
-// Without the module itself, which may live in the wrapper instead of a shared_ptr.
+// Leaves out the module itself: modules() would need a shared_ptr to it, and there may be none.
 std::vector<std::shared_ptr<torch::nn::Module>> submodules(const torch::nn::Module& module) {
   return module.modules(/*include_self=*/false);
 }
@@ -52,7 +53,8 @@ bool same_tensors(const std::vector<torch::Tensor>& a, const std::vector<torch::
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.is_same(y); });
 }
 
-// The replica's tensors in the order of `own`, the module's: found by name, as both may share tensors differently.
+// Returns the replica's tensors in the order of the module's tensors `own`. Matches them by name, because a tensor with
+// several names in one of both may be several tensors in the other.
 std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, const std::vector<torch::Tensor>& own,
                                     const char* what, const std::string& advice) {
   std::map<const void*, torch::Tensor> partner;
@@ -83,14 +85,14 @@ std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, con
   return result;
 }
 
-// `tensor` becomes `value`, in the same memory. A change of `original` is a change of `tensor` for autograd.
+// Makes `tensor` share the memory of `value`. Autograd then counts a change of `original` as a change of `tensor`.
 void alias(torch::Tensor& tensor, const torch::Tensor& value, const torch::Tensor& original) {
   tensor.set_data(value);
   if (!original.is_inference() && !tensor.is_inference())
     tensor.unsafeGetTensorImpl()->set_version_counter(original.unsafeGetTensorImpl()->version_counter());
 }
 
-// Changes in place so far; not counted in inference mode.
+// How often the tensor was changed in place. Tensors of inference mode do not count.
 std::int64_t version_of(const torch::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
@@ -198,9 +200,9 @@ void ReplicaModules::take_over_flags(Replica& replica) const {
   }
 }
 
-// A copy counts its own changes: what one replica does to its buffer is no change of another's. It is written past the
-// counter, unless the original was changed with its knowledge: a pass must make the graph of an earlier one invalid
-// where it would on one device, and not elsewhere (BatchNorm).
+// Each replica's copy of a buffer has its own version counter, so that a change by one replica does not invalidate the
+// graphs of the others. Writing to the copy here does not count as a change, unless the version of the original has
+// changed. So a new pass invalidates the graph of an earlier one exactly where it would on one device.
 void ReplicaModules::take_over_buffers(std::size_t replica) {
   std::vector<std::int64_t>& versions = replicas_[replica].versions;
   versions.resize(buffers_.size());
@@ -229,7 +231,7 @@ void ReplicaModules::take_over_parameters(std::size_t replica) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     torch::Tensor& own = replicas_[replica].parameters[i];
     const torch::Tensor original = parameters_[i].detach();
-    // On another device the memory is new in each pass, so graphs of earlier passes keep theirs.
+    // On another device to() allocates new memory in each pass, so graphs of earlier passes keep their old values.
     const torch::Tensor value = original.to(devices_[replica], /*non_blocking=*/true);
     if (!same_memory(own, value)) alias(own, value, parameters_[i]);
   }

@@ -36,7 +36,7 @@ bool FiniteCheck::check(const torch::Tensor& loss) {
   const torch::Tensor norm = nn_detail::total_norm(gradients, 2);
   const bool finite_norm = !norm.defined() || std::isfinite(norm.item<double>());
   const std::string bad_gradients = finite_norm ? "" : nn_detail::names_of_nonfinite(gradients);
-  // A finite loss with a gradient that is not stands for that: each rank tells one number.
+  // Each rank sends one number. The largest double means: the loss is finite, but a gradient is not.
   const auto own = loss.item<double>();
   const double sent = std::isfinite(own) && !bad_gradients.empty() ? std::numeric_limits<double>::max() : own;
   std::string problem;

@@ -11,7 +11,7 @@ namespace lockstep::nn_detail {
 
 class HookChannel {
  public:
-  // `group` null: that of the bucket.
+  // `group`: null means the bucket's group.
   HookChannel(const ProcessGroup& group, GradBucket& bucket)
       : backend_(group ? group : bucket.group(), bucket.buffer().device()), bucket_(bucket) {}
 
@@ -31,8 +31,8 @@ class HookChannel {
   GradBucket& bucket_;
 };
 
-// The wrapper may build other buckets, and what a hook keeps about the old ones fits those alone, even if a new bucket
-// has as many elements.
+// A hook keeps data for each bucket, such as errors. The wrapper may build its buckets again. Then the data belong to
+// other gradients, even if a new bucket has as many elements. Comparing two BucketContents tells.
 class BucketContent {
  public:
   BucketContent() = default;
@@ -50,7 +50,7 @@ class BucketContent {
 
  private:
   std::vector<torch::Tensor> parameters_;
-  std::int64_t elements_ = -1;  // of no bucket
+  std::int64_t elements_ = -1;  // equal to no bucket
   torch::Dtype dtype_ = torch::kFloat;
   torch::Device device_ = torch::kCPU;
 };

@@ -38,8 +38,8 @@ class LowRank {
   // To be called once for each bucket, after its part of the pass.
   void end_bucket(const GradBucket& bucket) { iteration_ += bucket.is_last() ? 1 : 0; }
   at::Generator next_generator();
-  // A column of zeros in `q`, which a gradient of zeros leaves there, would make all later approximations zero: it gets
-  // random numbers. `q` is the same on every rank.
+  // Fills columns of zeros in `q` with random numbers. A gradient of zeros leaves such columns, and they would make all
+  // later approximations zero. `q` is the same on every rank.
   void renew_zero_columns(const torch::Tensor& q);
   std::string description(const std::string& name) const;
 

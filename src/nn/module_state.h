@@ -22,7 +22,7 @@ std::set<std::string> names_to_ignore(const torch::nn::Module& module, const std
 
 SharedState shared_state(const torch::nn::Module& module, const std::set<std::string>& ignored);
 
-// Those that require a gradient; shared ones once, under their first name.
+// The parameters that require a gradient. A parameter with several names is there once, under the first.
 std::vector<NamedParameter> trainable(const SharedState& state);
 
 // Collective. Throws on every rank if models or options differ: names the first parameter, buffer or option that does,

@@ -13,10 +13,10 @@ namespace lockstep::nn_detail {
 // Each parameter once, under its first name.
 std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module);
 
-// The values of each gradient that is there, of sparse ones those of their rows. Coalesces sparse gradients.
+// Returns the values of each defined gradient. Coalesces sparse gradients and returns the values of their rows.
 std::vector<NamedParameter> gradient_values(const std::vector<NamedParameter>& parameters);
 
-// The norm of the vector of all of them: a tensor of one number, or undefined if there are none.
+// Returns the norm of all values as one vector: a tensor of one number, undefined if there are no gradients.
 torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double norm_type);
 
 // "'fc.weight', 'fc.bias' and 3 others"; empty if all are finite.

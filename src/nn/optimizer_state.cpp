@@ -30,7 +30,7 @@ torch::serialize::InputArchive opened(const std::string& bytes, std::optional<to
   return archive;
 }
 
-// Of a kind that LibTorch does not have: what it writes.
+// For kinds of state that LibTorch does not have: counts the bytes that its serialize() writes.
 std::size_t bytes_when_written(const torch::optim::OptimizerParamState& state) {
   torch::serialize::InputArchive archive = opened(written(state));
   std::size_t bytes = 0;

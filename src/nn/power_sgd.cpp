@@ -81,7 +81,7 @@ class PowerSgdHook final : public CommHook {
     Memory& memory;
     torch::Tensor input = {};  // with the error of the last pass
     std::vector<torch::Tensor> small = {};
-    torch::Tensor uncompressed = {};  // those of `small`, one after the other
+    torch::Tensor uncompressed = {};  // the gradients of `small`, one after the other
     std::vector<Factors> factors = {};
     Work uncompressed_work = {};
     Work p_work = {};

@@ -82,7 +82,7 @@ void Reducer::Impl::attach_hooks() {
 }
 
 // A pass may end with an exception while buckets are still being reduced. Each operation keeps its bucket's memory
-// until it is over. Gradients in it are dropped: their values, and when these change, are unknown.
+// until it is over. Gradients in that memory are dropped, because they may still change, to unknown values.
 void Reducer::Impl::drop_unfinished_gradients() {
   for (const Bucket& bucket : buckets_) {
     if (!bucket.work && !bucket.finish) continue;
@@ -335,7 +335,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
     if (entry.info.sparse) {
       used_.mutable_data_ptr<float>()[i] = entry.parameter.grad().defined() && !shadow ? 1.0F : 0.0F;
     } else if (first || shadow || !entry.ready) {
-      place(entry, shadow);  // in the first pass all; later those without a new gradient: their old one, or zeros
+      place(entry, shadow);  // in the first pass all; later the old gradient or zeros
     }
   }
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);

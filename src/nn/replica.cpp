@@ -18,7 +18,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDat
   build_reducer();
 }
 
-// That of the parameters that are trained; frozen ones may be elsewhere.
+// The device of the parameters that require a gradient. Frozen parameters may be on other devices.
 torch::Device Replica::device() const {
   std::optional<torch::Device> frozen;
   for (const auto& item : module_->named_parameters()) {

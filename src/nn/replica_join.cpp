@@ -26,7 +26,7 @@ std::vector<int> Replica::exchange_activity(bool active) {
 }
 
 void Replica::refuse_collectives_in_forward() const {
-  // Without the module itself: nobody may own it by a shared_ptr.
+  // Leaves out the module itself: named_modules() would need a shared_ptr to it, and there may be none.
   const auto below = module_->named_modules(/*name_prefix=*/"", /*include_self=*/false);
   for (const std::string& name : sync_batchnorm_layers(*module_)) {
     const torch::nn::Module& layer = name.empty() ? *module_ : *below[name];
@@ -50,7 +50,7 @@ void Replica::prepare_joined_pass(const std::vector<int>& active) {
   reducer_->set_gradient_scale(join_->divide_by_initial_world_size ? 1 : share);
 }
 
-// In the backward pass of a rank that has inputs: tells the ranks that have none of it.
+// Called in the backward pass of a rank that has inputs. Tells the ranks without inputs about this pass.
 void Replica::start_joined_pass() {
   if (join_ && !join_->throw_on_early_termination) prepare_joined_pass(exchange_activity(/*active=*/true));
 }
@@ -83,7 +83,7 @@ void Replica::finish_join() {
     reducer_->shadow_pass();
   }
   end_join();
-  // Ranks that had finished took no more steps; `last_active_` took all of them.
+  // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step.
   nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
                              nn_detail::Backend(options_.process_group, device()), last_active_);
 }

@@ -6,14 +6,13 @@
 #include <map>
 #include <sstream>
 
+#include "base/fnv1a.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
-// FNV-1a: the same in every build, unlike std::hash.
 std::int64_t fingerprint(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
+  return static_cast<std::int64_t>(fnv1a(text));
 }
 
 torch::Tensor as_bytes(const std::string& text, torch::Device device) {

@@ -5,8 +5,8 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// The bytes of a rank's parameters, one after the other, from front to back. A parameter in another order of elements
-// has a copy while its bytes are moved, so one at a time.
+// Reads or writes the bytes of a rank's parameters in order, as one stream. A parameter that is not contiguous needs a
+// contiguous copy meanwhile. Only one such copy exists at a time.
 class ByteStream {
  public:
   explicit ByteStream(const std::vector<torch::Tensor>& parameters) {
@@ -24,7 +24,7 @@ class ByteStream {
     advance(
         block, [](const torch::Tensor& bytes, const torch::Tensor& place) { place.copy_(bytes); }, [](const Item&) {});
   }
-  // `block` becomes the next bytes. A parameter in another order of elements gets them when it is complete.
+  // Writes `block` to the next bytes. A parameter that is not contiguous changes only when all its bytes are there.
   void write(const torch::Tensor& block) {
     advance(
         block, [](const torch::Tensor& bytes, const torch::Tensor& place) { bytes.copy_(place); },
@@ -69,7 +69,7 @@ class ByteStream {
   std::int64_t left_ = 0;
 };
 
-// How many bytes of each stream go into a block: equal parts, as long as they last.
+// How many bytes each stream puts into a block: streams that have bytes left share the block equally.
 std::vector<std::int64_t> lengths(const std::vector<ByteStream>& streams, std::int64_t cap) {
   const auto with_data = std::count_if(streams.begin(), streams.end(), [](const auto& one) { return one.left() > 0; });
   if (with_data == 0) return {};

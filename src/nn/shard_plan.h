@@ -7,9 +7,9 @@
 
 namespace lockstep::nn_detail {
 
-// The rank of each of several parameters of these sizes: largest first (equal ones in their order), each to the rank
-// with the least load so far (the lowest of equal ones), whose load then grows. PyTorch's ZeroRedundancyOptimizer does
-// the same.
+// Returns the owner of each parameter. Goes through the parameters from the largest to the smallest (equal sizes in
+// their order). The rank with the least load gets the next parameter (among equal loads the lowest rank), and its load
+// grows by the size. PyTorch's ZeroRedundancyOptimizer does the same.
 std::vector<int> assign_owners(const std::vector<std::int64_t>& sizes, std::vector<std::int64_t>& load);
 
 }  // namespace lockstep::nn_detail

@@ -60,7 +60,7 @@ std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Grou
                     "ZeroRedundancyOptimizer: LBFGS cannot be sharded: its search direction and its line search need "
                     "the gradients of all parameters at once, and a rank here has only those of its share; use LBFGS "
                     "itself on every rank");
-  // Constructors of LibTorch's optimizers fill in the defaults where options look as if they had not been set.
+  // Sets the options again, because constructors of LibTorch's optimizers overwrite options that seem not to be set.
   for (std::size_t group = 0; group < groups.size(); ++group) {
     result->param_groups()[group].set_options(groups[group].options().clone());
   }
@@ -140,7 +140,7 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
 }
 
 void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
-  // Where one rank alone cannot take its parameters, all get an error: the others would wait for it.
+  // If this rank refuses its parameters, all ranks must get an error, because the others would wait for this rank.
   std::exception_ptr refused;
   std::string lines;
   try {
@@ -152,7 +152,7 @@ void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
   }
   if (backend_.world_size() > 1) check_same_on_all_ranks(lines);
   if (refused) std::rethrow_exception(refused);
-  // Its constructor makes the state with which a parameter begins, if it has any.
+  // Constructs an optimizer for the new parameters, because some kinds make a parameter's first state there.
   auto added = make(assign_new(groups));
   known_.clear();
   for (const auto& group : groups) known_.push_back(group.params());

@@ -26,7 +26,7 @@ struct Pass : torch::CustomClassHolder {
   double count = 0;  // values per channel, over all ranks
   double eps = 0;
   bool input_requires_grad = false;
-  // Of weight and bias, where they require a gradient.
+  // Empty where weight or bias is missing or requires no gradient.
   std::optional<torch::Dtype> weight_dtype;
   std::optional<torch::Dtype> bias_dtype;
 };
@@ -124,7 +124,7 @@ Tensor input_gradient(const Tensor& grad_output, const Tensor& input, const Tens
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
-  // Optional, because autograd asks arguments that are tensors for their device.
+  // weight and bias are optional, because autograd asks every tensor argument for its device, undefined ones too.
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
                         const std::optional<Tensor>& given_weight, const std::optional<Tensor>& given_bias,
                         const c10::intrusive_ptr<Pass>& pass) {
@@ -158,14 +158,14 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
   }
 
  private:
-  // The sums over ranks replace the original.
+  // Returns a copy, because the caller overwrites `sums` with the sums over ranks.
   static Tensor copy_of(const Tensor& sums, torch::Dtype dtype) { return sums.to(dtype, false, /*copy=*/true); }
 
   // [2C], double: this rank's P and S.
   static Tensor own_sums(const Tensor& grad_output, const Tensor& input, const Pass& pass) {
     const std::int64_t channels = input.size(1);
     if (input.numel() == 0) return torch::zeros({2 * channels}, input.options().dtype(torch::kDouble));
-    // The gradients of evaluation mode have just these sums, in one pass over both tensors.
+    // In evaluation mode the gradients of bias and weight are exactly these sums, from one pass over both tensors.
     const Tensor ones = torch::ones_like(pass.mean);
     const auto [unused, p, s] = at::native_batch_norm_backward(grad_output, input, ones, pass.mean, pass.var, {}, {},
                                                                /*train=*/false, pass.eps, {false, true, true});
@@ -193,7 +193,7 @@ torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGr
     const torch::NoGradGuard no_grad;
     combine_statistics(plain, *pass);
   }
-  if (pass->count == 0) {  // no rank has a value: what a plain layer does then
+  if (pass->count == 0) {  // no rank has a value: do what a plain layer does
     return at::native::batch_norm(call.input, call.weight, call.bias, call.running_mean, call.running_var,
                                   /*training=*/true, call.momentum, call.eps, /*cudnn_enabled=*/false);
   }

@@ -42,11 +42,11 @@ class ShardedOptimizer::Impl {
   bool has_new_parameters(const Groups& groups) const;
   void take_parameters(const Groups& groups);
   void check_parameters(const Groups& groups) const;
-  // Of what each rank has to say about its parameters.
+  // Collective. `lines` describes this rank's parameters. Throws on every rank if ranks differ.
   void check_same_on_all_ranks(const std::string& lines) const;
   // The groups with the parameters of one rank.
   Groups share_of(const Groups& groups, int rank) const;
-  // Gives each new parameter an owner. Returns the groups with those that are new and this rank's.
+  // Gives each new parameter an owner. Returns the groups with only the new parameters that this rank owns.
   Groups assign_new(const Groups& groups);
 
   const OptimizerFactory factory_;
@@ -54,10 +54,10 @@ class ShardedOptimizer::Impl {
   const ProcessGroup group_;
   nn_detail::ShardExchange exchange_;
   std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group
-  // Of all parameters that there have been, by TensorImpl. A new tensor must not be taken for one that has gone: on
-  // another rank it may have another address, and then another owner.
+  // The owners of all parameters that this optimizer ever had, by TensorImpl. An entry keeps its address in use. Else a
+  // new tensor could get the address of a freed one, and with it an owner that other ranks do not know.
   struct Owner {
-    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;  // keeps the address
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;  // keeps the address in use
     int rank;
   };
   std::unordered_map<const void*, Owner> owners_;

@@ -63,7 +63,7 @@ TEST_P(DeviceDataLoader, CopiesEachTensorOnceFromPageLockedMemory) {
   EXPECT_EQ(test::allocated_blocks(1), before);
 }
 
-// The consumer's stream still uses a batch when its last tensor goes.
+// A batch is freed while the consumer's stream still has work on it.
 TEST_P(DeviceDataLoader, BatchesMayBeDroppedBeforeTheirWorkIsDone) {
   std::vector<torch::Tensor> results;
   {

@@ -177,7 +177,7 @@ TEST_P(DeviceDataParallel, NamesTheDeviceThatFailed) {
   const int devices = GetParam();
   if (devices < 2) return;
   Net net = make_net(test_device(0));
-  net->fails_with = 1;  // row: only the last replica gets so few
+  net->fails_with = 1;  // fails on a part of one row, which only the last replica gets
   DataParallel<Net> parallel(net, {.device_ids = first(devices)});
   const std::int64_t rows = 2 * devices - 1;
   try {
@@ -188,7 +188,7 @@ TEST_P(DeviceDataParallel, NamesTheDeviceThatFailed) {
     EXPECT_NE(text.find("the sensor is broken"), std::string::npos) << text;
     EXPECT_NE(text.find("on test:" + std::to_string(devices - 1)), std::string::npos) << text;
   }
-  // And works on.
+  // The wrapper still works.
   EXPECT_EQ(parallel.forward(torch::ones({5 * devices, 6}, test_device(0))).size(0), 5 * devices);
 }
 

@@ -98,7 +98,7 @@ TEST_F(TestDevice, RefusesTensorsOfTwoDevicesInOneKernel) {
   EXPECT_EQ((first + torch::tensor(1.0F)).sum().item<float>(), 4);
 }
 
-// Streams are lazy, so each missing wait shows.
+// Streams are lazy, so a missing wait always gives a wrong result.
 TEST_F(TestDevice, CopiesOfAStreamWaitUntilSomebodyWaitsForThem) {
   const torch::Tensor host = torch::full({8}, 7, torch::kInt).pin_memory();
   ASSERT_TRUE(host.is_pinned());

@@ -72,7 +72,7 @@ State train(torch::Device device, int rank, Variant variant) {
   for (int step = 0; step < 6; ++step) {
     if (!variant.accumulate || step % 2 == 0) optimizer.zero_grad();
     const auto pass = [&] {
-      ddp->is_training();  // announces the pass
+      ddp->is_training();  // operator-> begins the pass
       loss_on(net, device, !variant.partly || rank != 0).backward();
     };
     if (variant.accumulate && step % 2 == 0) {

@@ -69,6 +69,15 @@ class CheckLayers(unittest.TestCase):
         self.expect("include/lockstep/net/b.h", "lockstep/store/store.h", why="none that it names PUBLIC is 'store'")
         self.expect("include/lockstep/net/b.h", "net/link.h", why="a public header includes a private one")
 
+    def test_programs_see_the_layers_that_they_link_and_nobody_sees_programs(self):
+        self.write("src/cli/CMakeLists.txt", "target_link_libraries(lockstep_cli PRIVATE lockstep::store)  # lockstep::net")
+        self.write("src/cli/options.h", "")
+        self.expect("src/cli/b.cpp", "cli/options.h")
+        self.expect("src/cli/b.cpp", "store/tcp/wire.h")
+        self.expect("src/cli/b.cpp", "lockstep/base/status.h")
+        self.expect("src/cli/b.cpp", "net/link.h", why="none that it names is 'net'")
+        self.expect("src/engine/b.cpp", "cli/options.h", why="none that it names is 'programs in cli'")
+
     def test_examples_see_only_public_headers(self):
         self.expect("examples/b.cpp", "lockstep/net/net.h")
         self.expect("examples/b.cpp", "store/tcp/wire.h", why="examples include public headers only")

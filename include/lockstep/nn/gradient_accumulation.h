@@ -1,8 +1,10 @@
 // A step from several micro-batches, and means over ranks with different numbers of samples.
 //
 //   optimizer.zero_grad();
-//   lockstep::accumulate_gradients(ddp, 4, [&](int part) { return loss_of(ddp->forward(inputs[part]), targets[part]);
-//   }); optimizer.step();
+//   lockstep::accumulate_gradients(ddp, 4, [&](int part) {
+//     return loss_of(ddp->forward(inputs[part]), targets[part]);
+//   });
+//   optimizer.step();
 //
 // and, with a loss that is a sum over samples:
 //

@@ -51,7 +51,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
   bool queryStream(const c10::Stream& stream) const override {
-    finish(stream);  // who asks again and again gets his answer
+    finish(stream);  // so that a loop of queries ends
     return true;
   }
   void synchronizeStream(const c10::Stream& stream) const override { finish(stream); }
