@@ -1,4 +1,4 @@
-#include "nn/buckets.h"
+#include "nn/ddp/buckets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // GradientPlacement without a Reducer: which allocations of a backward pass get a slot.
-#include "nn/gradient_placement.h"
+#include "nn/ddp/gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "nn/error_texts.h"
-#include "nn/shard_plan.h"
+#include "nn/sharded_optimizer/shard_plan.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"

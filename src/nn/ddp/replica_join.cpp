@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "backend.h"
 #include "lockstep/nn/replica.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "module_state.h"
+#include "nn/backend.h"
 
 namespace lockstep {
 

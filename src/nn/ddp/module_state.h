@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
 #include "lockstep/nn/replica.h"
+#include "nn/backend.h"
 
 namespace lockstep::nn_detail {
 

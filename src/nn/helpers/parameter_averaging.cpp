@@ -4,8 +4,8 @@
 
 #include <unordered_set>
 
-#include "flat_mean.h"
-#include "hook_channel.h"
+#include "nn/flat_mean.h"
+#include "nn/hooks/hook_channel.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "backend.h"
 #include "module_state.h"
+#include "nn/backend.h"
 
 namespace lockstep {
 

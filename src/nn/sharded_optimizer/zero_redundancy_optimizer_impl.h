@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
+#include "nn/backend.h"
 #include "shard_exchange.h"
 
 namespace lockstep {

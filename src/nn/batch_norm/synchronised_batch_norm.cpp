@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "backend.h"
+#include "nn/backend.h"
 
 // The formulas. Rank r has n_r values per channel with mean m_r and variance v_r:
 //   n = sum n_r,  mean = sum n_r / n m_r,  var = sum n_r / n (v_r + (m_r - mean)^2)

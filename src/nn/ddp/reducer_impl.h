@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
 #include "buckets.h"
 #include "gradient_placement.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
+#include "nn/backend.h"
 #include "packed_buffers.h"
 
 namespace lockstep {

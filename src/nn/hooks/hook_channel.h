@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "backend.h"
 #include "lockstep/nn/comm_hook.h"
+#include "nn/backend.h"
 
 namespace lockstep::nn_detail {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend.h"
+#include "nn/backend.h"
 
 namespace lockstep::nn_detail {
 

@@ -1,8 +1,8 @@
 // The end of a pass: what the ranks have sent one another becomes the gradients.
 #include <fmt/format.h>
 
+#include "nn/same_memory.h"
 #include "reducer_impl.h"
-#include "same_memory.h"
 
 namespace lockstep {
 

@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "nn/same_memory.h"
+#include "nn/same_on_all_ranks.h"
 #include "reducer_impl.h"
-#include "same_memory.h"
-#include "same_on_all_ranks.h"
 
 namespace lockstep {
 

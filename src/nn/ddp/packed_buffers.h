@@ -7,8 +7,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "backend.h"
 #include "lockstep/nn/reducer.h"
+#include "nn/backend.h"
 
 namespace lockstep::nn_detail {
 

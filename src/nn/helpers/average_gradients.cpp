@@ -2,8 +2,8 @@
 
 #include <unordered_set>
 
-#include "flat_mean.h"
 #include "lockstep/c10d/collectives.h"
+#include "nn/flat_mean.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "nn/same_on_all_ranks.h"
 #include "optimizer_state.h"
-#include "same_on_all_ranks.h"
 #include "shard_plan.h"
 #include "zero_redundancy_optimizer_impl.h"
 
