@@ -10,9 +10,9 @@ from report import size_text
 LIMIT_SIZES = [25 * MI, 100 * MI]
 ROUNDS, QUICK_ROUNDS = 9, 3
 PEERS = ["openmpi", "openmpi5", "mpich", "intelmpi", "oneccl"]
-# Ours from torch.distributed: case, tensors from the backend ("allocated") or any others.
-FROM_PYTHON = {"python-allocated": "allocated", "python-foreign": "any"}
-FROM_CPP = {"c10d-allocated": "allocated", "c10d-foreign": "foreign"}
+# Ours from torch.distributed: case, tensors from the backend ("shared") or any others ("private").
+FROM_PYTHON = {"python-shared": "shared", "python-private": "private"}
+FROM_CPP = {"c10d-shared": "shared", "c10d-private": "private"}
 
 
 def measure_c10d(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> None:
@@ -20,7 +20,7 @@ def measure_c10d(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
     program = "bench_all_reduce_c10d"
     contenders = {case: all_of(ours(tools, program, memory, ranks), SIZES) for case, memory in FROM_CPP.items()}
     contenders |= {case: all_of(python(tools, "lockstep", memory, ranks), SIZES) for case, memory in FROM_PYTHON.items()}
-    gloo = best_contender("gloo", lambda way: python(tools, "gloo", "any", ranks, way), SIZES, outcome, what, size_text)
+    gloo = best_contender("gloo", lambda way: python(tools, "gloo", "private", ranks, way), SIZES, outcome, what, size_text)
     if gloo:
         contenders["gloo"] = gloo
     found = interleave(contenders, rounds, outcome, what)
@@ -34,7 +34,7 @@ def measure_core(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
     what = f"all_reduce, {ranks} ranks"
     contenders = {
         f"core-{memory}": all_of(ours(tools, "bench_all_reduce_core", memory, ranks), SIZES)
-        for memory in ("shared", "foreign")
+        for memory in ("shared", "private")
     }
     contenders["limit"] = all_of(ours(tools, "bench_memory_limit", "private", ranks), LIMIT_SIZES)
     for peer in PEERS:
@@ -45,7 +45,7 @@ def measure_core(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
         if best:
             contenders[peer] = best
     found = interleave(contenders, rounds, outcome, what)
-    for case in ("core-shared", "core-foreign"):
+    for case in ("core-shared", "core-private"):
         for peer in [*PEERS, "limit"]:
             add_rows(outcome, found, "all_reduce", case, peer, ranks)
 

@@ -1,5 +1,5 @@
-// All-reduce through the c10d layer, float32 SUM. --memory allocated: tensors from the backend's allocator, like DDP's
-// buckets; foreign: any other tensor. Started by `lockstep run`; peer: peers/c10d_collectives.py.
+// All-reduce through the c10d layer, float32 SUM. --memory shared: tensors from the backend's allocator, like DDP's
+// buckets; private: any other tensor. Started by `lockstep run`; peer: peers/c10d_collectives.py.
 #include <lockstep/c10d/distributed.h>
 
 #include "measure.h"
@@ -14,8 +14,8 @@ struct TensorMemory {
 
 at::Tensor allocate(const lockstep::bench::Options& options, std::size_t bytes) {
   const auto count = std::int64_t(bytes / sizeof(float));
-  if (options.memory == "foreign") return at::empty({count}, at::kFloat);
-  if (options.memory != "allocated") lockstep::bench::die("--memory", "expected allocated or foreign");
+  if (options.memory == "private") return at::empty({count}, at::kFloat);
+  if (options.memory != "shared") lockstep::bench::die("--memory", "expected shared or private");
   const auto backend = lockstep::default_group()->getBackend(c10::DeviceType::CPU);
   return backend->allocateTensor(count, at::TensorOptions(at::kFloat));
 }

@@ -1,4 +1,4 @@
-// All-reduce of the torch-free core, float32 SUM, in place. --memory shared: buffers of the arena; foreign: any other
+// All-reduce of the torch-free core, float32 SUM, in place. --memory shared: buffers of the arena; private: any other
 // memory. Started by `lockstep run`; peers: peers/all_reduce_mpi.cpp and peers/all_reduce_oneccl.cpp.
 #include <functional>
 
@@ -22,7 +22,7 @@ Owner allocate_foreign(std::size_t bytes) {
 int main(int argc, char** argv) {
   const auto options = lockstep::bench::parse_options(argc, argv);
   const bool shared = options.memory == "shared";
-  if (!shared && options.memory != "foreign") lockstep::bench::die("--memory", "expected shared or foreign");
+  if (!shared && options.memory != "private") lockstep::bench::die("--memory", "expected shared or private");
   lockstep::bench::CoreWorld world;
   lockstep::bench::measure_all_reduce(
       options, world.communicator->rank(), world.communicator->world_size(),

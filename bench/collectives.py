@@ -1,7 +1,7 @@
 """collectives: every collective by size, through torch.distributed from Python against Gloo, and the core against MPIs.
 
-`case` is the operation's name. From Python, the suffix "-allocated" means tensors that the backend has allocated
-(allocate_tensor); without it, any tensors. For the core, the suffix "-foreign" means any memory; without it, memory of
+`case` is the operation's name. From Python, the suffix "-shared" means tensors that the backend has allocated
+(allocate_tensor); without it, any tensors. For the core, the suffix "-private" means any memory; without it, memory of
 the group.
 """
 
@@ -22,10 +22,10 @@ ROUNDS, QUICK_ROUNDS = 6, 1
 def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[int], outcome: Outcome) -> None:
     """Lockstep and Gloo, both through torch.distributed in Python."""
     way = next(iter(usual("gloo").values()))
-    names = {"lockstep": "any", "lockstep-allocated": "allocated"}
+    names = {"lockstep": "private", "lockstep-shared": "shared"}
     contenders = {name: all_of(python(tools, "lockstep", memory, ranks, operations=operations), sizes)
                   for name, memory in names.items()}
-    contenders["gloo"] = all_of(python(tools, "gloo", "any", ranks, way, operations), sizes)
+    contenders["gloo"] = all_of(python(tools, "gloo", "private", ranks, way, operations), sizes)
     rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     found = interleave(contenders, rounds, outcome, f"{bench}, {ranks} ranks")
     for name in names:
@@ -40,7 +40,7 @@ def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[i
 
 def compare_core(tools: Tools, bench: str, operation: str, ranks: int, outcome: Outcome) -> None:
     what = f"{bench}, {operation}, {ranks} ranks"
-    cases = {operation: "shared", f"{operation}-foreign": "foreign"}
+    cases = {operation: "shared", f"{operation}-private": "private"}
     contenders = {case: all_of(ours(tools, "bench_collectives_core", f"{memory}:{operation}", ranks), SIZES)
                   for case, memory in cases.items()}
     for peer in PEERS:

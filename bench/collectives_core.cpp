@@ -1,4 +1,4 @@
-// Collectives and messages of the torch-free core. --memory shared:OPERATION: buffers of the arena; foreign:OPERATION:
+// Collectives and messages of the torch-free core. --memory shared:OPERATION: buffers of the arena; private:OPERATION:
 // any other memory. Started by `lockstep run`; peer: peers/collectives_mpi.cpp.
 #include <functional>
 
@@ -61,8 +61,8 @@ void run(comm::Communicator& group, const Buffers& b) {
 int main(int argc, char** argv) {
   const auto options = lockstep::bench::parse_options(argc, argv);
   const bool shared = options.memory.starts_with("shared:");
-  if (!shared && !options.memory.starts_with("foreign:")) {
-    lockstep::bench::die("--memory", "expected shared:OPERATION or foreign:OPERATION");
+  if (!shared && !options.memory.starts_with("private:")) {
+    lockstep::bench::die("--memory", "expected shared:OPERATION or private:OPERATION");
   }
   lockstep::bench::CoreWorld world;
   const auto arena = world.arena;

@@ -30,7 +30,7 @@ def mpi_ways(tools: Tools, peer: str) -> dict[str, Contender]:
 
 
 def gloo_ways(tools: Tools, peer: str) -> dict[str, Contender]:
-    return {name: all_of(python(tools, "gloo", "any", RANKS, way), SIZES) for name, way in WAYS[peer].items()}
+    return {name: all_of(python(tools, "gloo", "private", RANKS, way), SIZES) for name, way in WAYS[peer].items()}
 
 
 def pytorch_ways(tools: Tools, peer: str) -> dict[str, Contender]:

@@ -19,7 +19,7 @@ WARM_UP = 3
 
 
 def allocate(memory: str, count: int) -> torch.Tensor:
-    if memory == "any":
+    if memory == "private":
         return torch.empty(count)
     cpu = torch.device("cpu")
     backend = dist.distributed_c10d._get_default_group()._get_backend(cpu)
@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=["gloo", "lockstep"], required=True)
     parser.add_argument("--operation", required=True)
-    parser.add_argument("--memory", choices=["any", "allocated"], default="any", help="allocated: tensors from the backend")
+    parser.add_argument("--memory", choices=["private", "shared"], default="private", help="shared: tensors from the backend")
     parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
     parser.add_argument("--output", required=True)
     options = parser.parse_args()

@@ -82,10 +82,10 @@ class Ways(unittest.TestCase):
 
 class Rows(unittest.TestCase):
     def test_languages_are_named(self):
-        row = Row("all_reduce", "c10d-foreign", 4, 2, [1.0], [2.0], "gloo", "us")
-        self.assertEqual((row.case_text, row.peer_text), ("c10d-foreign", "gloo (Python)"))
-        row = Row("all_reduce", "python-foreign", 4, 2, [1.0], [2.0], "openmpi", "us", language="Python")
-        self.assertEqual((row.case_text, row.peer_text), ("python-foreign (Python)", "openmpi"))
+        row = Row("all_reduce", "c10d-private", 4, 2, [1.0], [2.0], "gloo", "us")
+        self.assertEqual((row.case_text, row.peer_text), ("c10d-private", "gloo (Python)"))
+        row = Row("all_reduce", "python-private", 4, 2, [1.0], [2.0], "openmpi", "us", language="Python")
+        self.assertEqual((row.case_text, row.peer_text), ("python-private (Python)", "openmpi"))
 
     def test_sides_with_different_rounds_are_an_error_of_that_bench(self):
         with self.assertRaisesRegex(BenchError, "case against torchrun: 3 rounds of ours, 2 of the peer"):
