@@ -3,13 +3,11 @@
 // with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
-#include <lockstep/nn/models/resnet.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -18,52 +16,18 @@
 #include <optional>
 #include <thread>
 
-#include "measure.h"
-#include "step_models.h"
+#include "step_program.h"
 
 namespace {
 
-struct Options {
+struct Options : lockstep::bench::StepOptions {
   std::string mode;
-  std::string workload;
-  int steps = 0;
   std::string optimizer = "sgd";
   bool sync_batch_norm = false;
-  std::string output;
   std::string hold;
   std::string busy;
   bool keep_gradients = false;
 };
-
-Options parse(int argc, char** argv) {
-  Options options;
-  CLI::App app("Step time of a training workload");
-  app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
-  app.add_option("--workload", options.workload)->required();
-  app.add_option("--steps", options.steps)->required();
-  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
-  app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
-  app.add_option("--output", options.output, "the rank's number is appended")->required();
-  app.add_option("--hold", options.hold, "wait afterwards until this file exists");
-  app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
-  app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
-  return options;
-}
-
-struct Batch {
-  torch::Tensor images;
-  torch::Tensor labels;
-};
-
-Batch make_batch(std::int64_t size, std::vector<std::int64_t> shape) {
-  shape.insert(shape.begin(), size);
-  return {torch::randn(shape), torch::randint(0, 10, {size}, torch::kLong)};
-}
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
 void write_report(const Options& options, int rank, const std::vector<double>& seconds, std::size_t gradient_bytes,
@@ -95,8 +59,8 @@ std::size_t adam_state_bytes(const torch::optim::Optimizer& optimizer) {
 
 // `model` is the module's holder or a DistributedDataParallel around it.
 template <typename Model>
-void measure(const Options& options, Model& model, const std::vector<torch::Tensor>& parameters, const Batch& batch) {
-  constexpr int kWarmUp = 3;
+void measure(const Options& options, Model& model, const std::vector<torch::Tensor>& parameters,
+             const lockstep::bench::Batch& batch) {
   const bool ddp = lockstep::is_initialized();
   const int rank = ddp ? lockstep::get_rank() : 0;
   std::size_t gradient_bytes = 0;
@@ -107,13 +71,10 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
     torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
     optimizer->step();
   };
-  std::vector<double> seconds;
-  for (int i = -kWarmUp; i < options.steps; ++i) {
+  const auto meet = [&] {
     if (ddp) lockstep::barrier();
-    const double start = lockstep::bench::now();
-    step();
-    if (i >= 0) seconds.push_back(lockstep::bench::now() - start);
-  }
+  };
+  const std::vector<double> seconds = lockstep::bench::time_steps(options.steps, meet, step);
   write_report(options, rank, seconds, gradient_bytes, adam_state_bytes(*optimizer));
   while (!options.busy.empty() && !std::filesystem::exists(options.busy)) step();
   while (!options.hold.empty() && !std::filesystem::exists(options.hold)) {
@@ -122,7 +83,7 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
 }
 
 template <typename Model>
-void run(const Options& options, Model model, const Batch& batch) {
+void run(const Options& options, Model model, const lockstep::bench::Batch& batch) {
   if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
   if (options.sync_batch_norm) lockstep::convert_sync_batchnorm(model);
   lockstep::DistributedDataParallel<Model> ddp(model);
@@ -132,21 +93,22 @@ void run(const Options& options, Model model, const Batch& batch) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
+  Options options;
+  CLI::App app("Step time of a training workload; the rank's number is appended to --output");
+  lockstep::bench::add_step_options(app, options);
+  app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
+  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
+  app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
+  app.add_option("--hold", options.hold, "wait afterwards until this file exists");
+  app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
+  app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
+  CLI11_PARSE(app, argc, argv);
+
   torch::set_num_threads(1);
   torch::manual_seed(0);
   std::optional<lockstep::ProcessGroupGuard> group;
   if (options.mode == "ddp") group.emplace("lockstep");
-  if (options.workload == "cnn-28") {
-    run(options, lockstep::bench::Cnn(), make_batch(64, {1, 28, 28}));
-  } else if (options.workload == "mlp-6M") {
-    run(options, lockstep::bench::Mlp(), make_batch(32, {1, 28, 28}));
-  } else if (options.workload == "resnet18-32") {
-    run(options, lockstep::models::resnet18({.num_classes = 10}), make_batch(16, {3, 32, 32}));
-  } else if (options.workload == "resnet18-224") {
-    run(options, lockstep::models::resnet18({.num_classes = 10}), make_batch(8, {3, 224, 224}));
-  } else {
-    lockstep::bench::die("--workload", "unknown: expected cnn-28, mlp-6M, resnet18-32 or resnet18-224");
-  }
+  lockstep::bench::run_workload(options.workload, {.cnn_28 = 64, .mlp_6m = 32, .resnet18_32 = 16, .resnet18_224 = 8},
+                                [&](auto model, const auto& batch) { run(options, model, batch); });
   return 0;
 }

@@ -5,40 +5,19 @@
 #include <lockstep/nn/power_sgd.h>
 #include <torch/torch.h>
 
-#include <CLI/CLI.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "measure.h"
-#include "step_models.h"
+#include "step_program.h"
 
 namespace {
 
 using namespace lockstep;
 
-struct Options {
-  std::string workload;
+struct Options : bench::StepOptions {
   std::string hook;
   std::int64_t rank = 1;
-  int steps = 0;
-  std::string output;
 };
-
-Options parse(int argc, char** argv) {
-  Options options;
-  CLI::App app("Step time and bytes of a communication hook");
-  app.add_option("--workload", options.workload)->required()->check(CLI::IsMember({"cnn-28", "mlp-6M"}));
-  app.add_option("--hook", options.hook)->required();
-  app.add_option("--rank", options.rank, "of PowerSGD's matrices");
-  app.add_option("--steps", options.steps)->required();
-  app.add_option("--output", options.output)->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
-  return options;
-}
 
 std::shared_ptr<CommHook> hook_of(const Options& options) {
   const PowerSgdOptions power{.matrix_approximation_rank = options.rank, .start_power_sgd_iter = 0};
@@ -66,27 +45,20 @@ struct BucketSizes final : CommHook {
 
 template <typename Net>
 void measure(const Options& options, Net net) {
-  constexpr int kWarmUp = 3;
   DistributedDataParallel<Net> ddp(net);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(1e-3).momentum(0.9));
-  const torch::Tensor images = torch::randn({32, 1, 28, 28});
-  const torch::Tensor labels = torch::randint(0, 10, {32}, torch::kLong);
+  const bench::Batch batch = bench::make_batch(32, {1, 28, 28});
   const auto step = [&] {
     optimizer.zero_grad();
-    torch::cross_entropy_loss(ddp->forward(images), labels).backward();
+    torch::cross_entropy_loss(ddp->forward(batch.images), batch.labels).backward();
     optimizer.step();
   };
   const auto sizes = std::make_shared<BucketSizes>();
   ddp.register_comm_hook(sizes);
   step();
   ddp.register_comm_hook(hook_of(options));
-  std::vector<double> seconds;
-  for (int i = -kWarmUp; i < options.steps; ++i) {
-    barrier();
-    const double start = bench::now();
-    step();
-    if (i >= 0) seconds.push_back(bench::now() - start);
-  }
+  const std::vector<double> seconds = bench::time_steps(
+      options.steps, [] { barrier(); }, step);
   if (get_rank() != 0) return;
   nlohmann::json shapes = nlohmann::json::array();
   for (const torch::Tensor& parameter : net->parameters()) shapes.push_back(parameter.sizes().vec());
@@ -97,7 +69,14 @@ void measure(const Options& options, Net net) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
+  Options options;
+  CLI::App app("Step time and bytes of a communication hook");
+  bench::add_step_options(app, options);
+  app.get_option("--workload")->check(CLI::IsMember({"cnn-28", "mlp-6M"}));
+  app.add_option("--hook", options.hook)->required();
+  app.add_option("--rank", options.rank, "of PowerSGD's matrices");
+  CLI11_PARSE(app, argc, argv);
+
   torch::set_num_threads(1);
   torch::manual_seed(0);
   const ProcessGroupGuard group("lockstep");

@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {
@@ -17,11 +16,6 @@ namespace {
 
 std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class AtomicFileTest : public testing::Test {
@@ -39,9 +33,9 @@ TEST_F(AtomicFileTest, AppearsWholeWhenItIsCommitted) {
   ASSERT_TRUE(file.append(bytes_of("night")).ok());
   ASSERT_TRUE(file.overwrite(0, bytes_of("G")).ok());
   EXPECT_EQ(file.size(), 10U);
-  EXPECT_EQ(read_file(path_), "the one before");
+  EXPECT_EQ(test::read_file(path_), "the one before");
   ASSERT_TRUE(file.commit().ok());
-  EXPECT_EQ(read_file(path_), "Good night");
+  EXPECT_EQ(test::read_file(path_), "Good night");
   EXPECT_FALSE(std::filesystem::exists(temporary_));
 }
 
@@ -72,11 +66,11 @@ TEST_F(AtomicFileTest, LinksUnderTheTemporaryNameAreNotFollowed) {
     plants[i]();
     auto file = AtomicFile::create(path_).value();
     ASSERT_TRUE(file.append(bytes_of("new")).ok());
-    EXPECT_EQ(read_file(path_), "the one before") << i;
+    EXPECT_EQ(test::read_file(path_), "the one before") << i;
     ASSERT_TRUE(file.commit().ok());
     EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path_))) << i;
-    EXPECT_EQ(read_file(path_), "new") << i;
-    EXPECT_EQ(read_file(other), "of somebody else") << i;
+    EXPECT_EQ(test::read_file(path_), "new") << i;
+    EXPECT_EQ(test::read_file(other), "of somebody else") << i;
     EXPECT_FALSE(fs::exists(folder_.path("absent")));
   }
 }
@@ -93,7 +87,7 @@ TEST_F(AtomicFileTest, ASecondWriterIsNotPublishedHalf) {
   first.reset();
   ASSERT_TRUE(second.append(bytes_of("ond")).ok());
   ASSERT_TRUE(second.commit().ok());
-  EXPECT_EQ(read_file(path_), "second");
+  EXPECT_EQ(test::read_file(path_), "second");
 }
 
 TEST_F(AtomicFileTest, ErrorsNameTheTemporaryFile) {

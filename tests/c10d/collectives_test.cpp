@@ -10,19 +10,10 @@
 #include "c10d/cases.h"
 #include "c10d/ranks.h"
 #include "c10d/tensor_rules.h"
+#include "support/both_forms.h"
 
 namespace lockstep::test {
 namespace {
-
-// Calls `op` or its asynchronous form, as the case says.
-#define RUN(c, op, ...)                \
-  do {                                 \
-    if ((c).async) {                   \
-      op##_async(__VA_ARGS__)->wait(); \
-    } else {                           \
-      op(__VA_ARGS__);                 \
-    }                                  \
-  } while (false)
 
 int last_rank(const Case& c) {
   return c.world - 1;

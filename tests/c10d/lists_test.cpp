@@ -3,6 +3,7 @@
 
 #include "c10d/output_memory.h"
 #include "c10d/ranks.h"
+#include "support/both_forms.h"
 
 namespace lockstep::test {
 namespace {
@@ -120,27 +121,25 @@ struct Way {
   }
 };
 
-#define RUN(op, ...) way.async ? static_cast<void>(op##_async(__VA_ARGS__)->wait()) : op(__VA_ARGS__)
-
 void check_lists_with_common_memory(int rank, int world, const Way& way) {
   const std::int64_t n = way.size;
   const torch::Tensor twice = way.numbers(rank + 1, n);
-  RUN(all_reduce_coalesced, {twice, twice});
+  RUN(way, all_reduce_coalesced, {twice, twice});
   EXPECT_TRUE(torch::equal(twice, torch::full({n}, world * (world + 1) / 2.0))) << "twice in a list";
 
   const torch::Tensor whole = way.numbers(1, 3 * n);
-  RUN(all_reduce_coalesced, {whole.narrow(0, 0, 2 * n), whole.narrow(0, n, 2 * n)});
+  RUN(way, all_reduce_coalesced, {whole.narrow(0, 0, 2 * n), whole.narrow(0, n, 2 * n)});
   EXPECT_TRUE(torch::equal(whole, torch::full({3 * n}, static_cast<double>(world)))) << "overlapping";
 
   // The last output counts.
   const torch::Tensor output = way.numbers(0, n);
-  RUN(all_gather, Tensors(world, output), way.numbers(rank, n));
+  RUN(way, all_gather, Tensors(world, output), way.numbers(rank, n));
   EXPECT_TRUE(torch::equal(output, torch::full({n}, world - 1.0))) << "all_gather to one tensor";
 
   // The second input is in the first output.
   const torch::Tensor first = way.numbers(7, n * world);
   const torch::Tensor second = way.numbers(0, n * world);
-  RUN(all_gather_into_tensor_coalesced, {first, second}, {way.numbers(rank, n), first.narrow(0, 0, n)});
+  RUN(way, all_gather_into_tensor_coalesced, {first, second}, {way.numbers(rank, n), first.narrow(0, 0, n)});
   EXPECT_TRUE(torch::equal(second, torch::full({n * world}, 7.0))) << "read before it was written";
 }
 
@@ -153,7 +152,7 @@ void check_calls_in_place(int rank, int world, const Way& way) {
     return all;
   };
   torch::Tensor all = parts();
-  RUN(all_to_all_single, all, all);
+  RUN(way, all_to_all_single, all, all);
   for (int part = 0; part < world; ++part) {
     EXPECT_TRUE(torch::equal(all.narrow(0, part * n, n), torch::full({n}, 10.0 * part + rank))) << "all_to_all_single";
   }
@@ -161,11 +160,11 @@ void check_calls_in_place(int rank, int world, const Way& way) {
   for (const int own : {rank, (rank + 1) % world}) {
     all = parts();
     const torch::Tensor result = all.narrow(0, own * n, n);
-    RUN(reduce_scatter_tensor, result, all);
+    RUN(way, reduce_scatter_tensor, result, all);
     const double sum = 10.0 * world * (world - 1) / 2 + rank * world;
     EXPECT_TRUE(torch::equal(result, torch::full({n}, sum))) << "reduce_scatter_tensor into part " << own;
     all = parts();
-    RUN(all_gather_into_tensor, all, all.narrow(0, own * n, n));
+    RUN(way, all_gather_into_tensor, all, all.narrow(0, own * n, n));
     for (int part = 0; part < world; ++part) {
       const double expected = 10.0 * part + (own == rank ? part : (part + 1) % world);
       EXPECT_TRUE(torch::equal(all.narrow(0, part * n, n), torch::full({n}, expected))) << "all_gather_into_tensor";
@@ -175,7 +174,7 @@ void check_calls_in_place(int rank, int world, const Way& way) {
   all = parts();
   Tensors list;
   for (int part = 0; part < world; ++part) list.push_back(all.narrow(0, part * n, n));
-  RUN(gather, list[(rank + 1) % world], rank == 0 ? list : Tensors(), 0);
+  RUN(way, gather, list[(rank + 1) % world], rank == 0 ? list : Tensors(), 0);
   for (int part = 0; part < world && rank == 0; ++part) {
     EXPECT_TRUE(torch::equal(list[part], torch::full({n}, 10.0 * part + (part + 1) % world))) << "gather";
   }
@@ -183,7 +182,7 @@ void check_calls_in_place(int rank, int world, const Way& way) {
   const torch::Tensor share = rank == 0 ? all.narrow(0, (world - 1) * n, n) : way.numbers(0, n);
   list.clear();
   for (int part = 0; part < world; ++part) list.push_back(all.narrow(0, part * n, n));
-  RUN(scatter, share, rank == 0 ? list : Tensors(), 0);
+  RUN(way, scatter, share, rank == 0 ? list : Tensors(), 0);
   EXPECT_TRUE(torch::equal(share, torch::full({n}, static_cast<double>(rank)))) << "scatter";
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "c10d/ranks.h"
+#include "support/both_forms.h"
 
 namespace lockstep::test {
 namespace {
@@ -48,15 +49,13 @@ bool on_all(const At&) {
   return true;
 }
 
-#define CALL(op, ...) at.async ? static_cast<void>(op##_async(__VA_ARGS__)->wait()) : op(__VA_ARGS__)
-
 std::vector<RefusalCase> rooted_cases() {
-  const auto broadcast_of = [](auto choose) { return [choose](const At& at) { CALL(broadcast, choose(at), 0); }; };
+  const auto broadcast_of = [](auto choose) { return [choose](const At& at) { RUN(at, broadcast, choose(at), 0); }; };
   const auto gather_of = [](auto outputs) {
-    return [outputs](const At& at) { CALL(gather, at.good, at.first() ? outputs(at) : Tensors(), 0); };
+    return [outputs](const At& at) { RUN(at, gather, at.good, at.first() ? outputs(at) : Tensors(), 0); };
   };
   const auto scatter_of = [](auto inputs) {
-    return [inputs](const At& at) { CALL(scatter, at.good, at.first() ? inputs(at) : Tensors(), 0); };
+    return [inputs](const At& at) { RUN(at, scatter, at.good, at.first() ? inputs(at) : Tensors(), 0); };
   };
   return {
       {"broadcast of an expanded tensor", off_root, broadcast_of([](const At& at) { return at.expanded; })},
@@ -71,13 +70,14 @@ std::vector<RefusalCase> rooted_cases() {
       {"broadcast on another device", on_root,
        broadcast_of([](const At& at) { return at.first() ? at.good.to(torch::kMeta) : at.good; }),
        ErrorCode::kUnsupported},
-      {"broadcast from nobody", off_root, [](const At& at) { CALL(broadcast, at.good, at.first() ? 0 : 7); }},
-      {"reduce of an expanded tensor", on_root, [](const At& at) { CALL(reduce, at.expanded, 0); }},
-      {"reduce of a sparse tensor", off_root, [](const At& at) { CALL(reduce, at.first() ? at.good : at.sparse, 0); }},
+      {"broadcast from nobody", off_root, [](const At& at) { RUN(at, broadcast, at.good, at.first() ? 0 : 7); }},
+      {"reduce of an expanded tensor", on_root, [](const At& at) { RUN(at, reduce, at.expanded, 0); }},
+      {"reduce of a sparse tensor", off_root,
+       [](const At& at) { RUN(at, reduce, at.first() ? at.good : at.sparse, 0); }},
       {"reduce without arithmetic", on_root,
-       [](const At& at) { CALL(reduce, at.first() ? at.good.to(at::kFloat8_e4m3fn) : at.good, 0); }},
+       [](const At& at) { RUN(at, reduce, at.first() ? at.good.to(at::kFloat8_e4m3fn) : at.good, 0); }},
       {"reduce by no reduction", on_root,
-       [](const At& at) { CALL(reduce, at.integers, 0, {.op = at.first() ? premul_sum(2) : c10d::ReduceOp()}); }},
+       [](const At& at) { RUN(at, reduce, at.integers, 0, {.op = at.first() ? premul_sum(2) : c10d::ReduceOp()}); }},
       {"gather to nowhere", on_root, gather_of([](const At&) { return Tensors(); })},
       {"gather to too few", on_root, gather_of([](const At& at) { return at.list(at.good, at.world - 1); })},
       {"gather to too many", on_root, gather_of([](const At& at) { return at.list(at.good, at.world + 1); })},
@@ -87,17 +87,17 @@ std::vector<RefusalCase> rooted_cases() {
       {"gather to sparse tensors", on_root, gather_of([](const At& at) { return at.list(at.sparse); })},
       {"gather to another device", on_root, gather_of([](const At& at) { return at.list(at.good.to(torch::kMeta)); })},
       {"gather to a rank that is not the root", off_root,
-       [](const At& at) { CALL(gather, at.good, at.list(at.good), 0); }},
+       [](const At& at) { RUN(at, gather, at.good, at.list(at.good), 0); }},
       {"scatter from nowhere", on_root, scatter_of([](const At&) { return Tensors(); })},
       {"scatter from too few", on_root, scatter_of([](const At& at) { return at.list(at.good, at.world - 1); })},
       {"scatter from another dtype", on_root, scatter_of([](const At& at) { return at.list(at.integers); })},
       {"scatter from another size", on_root, scatter_of([](const At& at) { return at.list(torch::ones({5})); })},
       {"scatter from sparse tensors", on_root, scatter_of([](const At& at) { return at.list(at.sparse); })},
       {"scatter from a rank that is not the root", off_root,
-       [](const At& at) { CALL(scatter, at.good, at.list(at.good), 0); }},
+       [](const At& at) { RUN(at, scatter, at.good, at.list(at.good), 0); }},
       {"scatter into an expanded tensor", off_root,
        [](const At& at) {
-         CALL(scatter, at.first() ? at.good : at.expanded, at.first() ? at.list(at.good) : Tensors(), 0);
+         RUN(at, scatter, at.first() ? at.good : at.expanded, at.first() ? at.list(at.good) : Tensors(), 0);
        }},
   };
 }
@@ -105,46 +105,48 @@ std::vector<RefusalCase> rooted_cases() {
 // Operations without a root: only some ranks get wrong arguments.
 std::vector<RefusalCase> other_cases() {
   return {
-      {"all_reduce of expanded tensors", on_all, [](const At& at) { CALL(all_reduce, at.expanded); }},
+      {"all_reduce of expanded tensors", on_all, [](const At& at) { RUN(at, all_reduce, at.expanded); }},
       {"all_reduce without arithmetic", on_root,
-       [](const At& at) { CALL(all_reduce, at.first() ? at.good.to(at::kFloat8_e4m3fn) : at.good); }},
+       [](const At& at) { RUN(at, all_reduce, at.first() ? at.good.to(at::kFloat8_e4m3fn) : at.good); }},
       {"all_reduce of a sparse tensor by MAX", on_root,
-       [](const At& at) { CALL(all_reduce, at.first() ? at.sparse : at.good, {.op = c10d::ReduceOp::MAX}); }},
+       [](const At& at) { RUN(at, all_reduce, at.first() ? at.sparse : at.good, {.op = c10d::ReduceOp::MAX}); }},
       {"all_reduce without time", off_root,
        [](const At& at) {
-         CALL(all_reduce, at.good, {.timeout = at.first() ? kGroupTimeout : std::chrono::milliseconds(0)});
+         RUN(at, all_reduce, at.good, {.timeout = at.first() ? kGroupTimeout : std::chrono::milliseconds(0)});
        }},
       {"all_reduce_coalesced of a sparse tensor", off_root,
        [](const At& at) {
-         CALL(all_reduce_coalesced, {at.good, at.first() ? at.good.clone() : at.sparse, at.integers});
+         RUN(at, all_reduce_coalesced, {at.good, at.first() ? at.good.clone() : at.sparse, at.integers});
        }},
       {"all_gather to too few", on_root,
-       [](const At& at) { CALL(all_gather, at.list(at.good, at.first() ? at.world - 1 : at.world), at.good); }},
+       [](const At& at) { RUN(at, all_gather, at.list(at.good, at.first() ? at.world - 1 : at.world), at.good); }},
       {"all_gather to another dtype", off_root,
-       [](const At& at) { CALL(all_gather, at.list(at.first() ? at.good : at.integers), at.good); }},
+       [](const At& at) { RUN(at, all_gather, at.list(at.first() ? at.good : at.integers), at.good); }},
       {"all_gather_into_tensor of another size", on_root,
-       [](const At& at) { CALL(all_gather_into_tensor, torch::ones({4 * at.world + (at.first() ? 1 : 0)}), at.good); }},
+       [](const At& at) {
+         RUN(at, all_gather_into_tensor, torch::ones({4 * at.world + (at.first() ? 1 : 0)}), at.good);
+       }},
       {"all_gather_coalesced to one too few", on_root,
        [](const At& at) {
          std::vector<Tensors> outputs(at.world);
          for (Tensors& list : outputs) list = at.list(at.good, at.first() ? 1 : 2);
-         CALL(all_gather_coalesced, outputs, at.list(at.good, 2));
+         RUN(at, all_gather_coalesced, outputs, at.list(at.good, 2));
        }},
       {"reduce_scatter from too few", off_root,
-       [](const At& at) { CALL(reduce_scatter, at.good, at.list(at.good, at.first() ? at.world : at.world - 1)); }},
+       [](const At& at) { RUN(at, reduce_scatter, at.good, at.list(at.good, at.first() ? at.world : at.world - 1)); }},
       {"reduce_scatter_tensor into an expanded tensor", on_root,
        [](const At& at) {
-         CALL(reduce_scatter_tensor, at.first() ? at.expanded : at.good, torch::ones({4 * at.world}));
+         RUN(at, reduce_scatter_tensor, at.first() ? at.expanded : at.good, torch::ones({4 * at.world}));
        }},
       {"all_to_all of another dtype", on_root,
-       [](const At& at) { CALL(all_to_all, at.list(at.first() ? at.integers : at.good), at.list(at.good)); }},
+       [](const At& at) { RUN(at, all_to_all, at.list(at.first() ? at.integers : at.good), at.list(at.good)); }},
       {"all_to_all_single that does not divide", on_root,
        [](const At& at) {
          const torch::Tensor input = torch::ones({4 * at.world + (at.first() ? 1 : 0)});
-         CALL(all_to_all_single, torch::ones({4 * at.world}), input);
+         RUN(at, all_to_all_single, torch::ones({4 * at.world}), input);
        }},
       {"barrier without time", on_root,
-       [](const At& at) { CALL(barrier, {.timeout = at.first() ? std::chrono::milliseconds(-7) : kGroupTimeout}); }},
+       [](const At& at) { RUN(at, barrier, {.timeout = at.first() ? std::chrono::milliseconds(-7) : kGroupTimeout}); }},
   };
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "support/expect_error.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 
@@ -111,18 +112,12 @@ TEST(GeneratorsOfGroupsMulti, FollowTheProcessGroup) {
 
 TEST(Generators, OtherTensorsAreRefused) {
   Checkpoint state;
-  const auto refused = [&](const std::vector<torch::Tensor>& states) -> std::string {
-    try {
-      state.add_generators(states);
-    } catch (const CheckpointError& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      return error.what();
-    }
-    return "no error";
+  const auto expect_refused = [&](const std::vector<torch::Tensor>& states, const std::string& piece) {
+    test::expect_error<CheckpointError>(ErrorCode::kInvalidArgument, {piece}, [&] { state.add_generators(states); });
   };
-  EXPECT_NE(refused({}).find("every rank calls"), std::string::npos);
-  EXPECT_NE(refused({generator_state(), torch::ones({3})}).find("tensor of rank 1"), std::string::npos);
-  EXPECT_NE(refused({torch::Tensor()}).find("tensor of rank 0"), std::string::npos);
+  expect_refused({}, "every rank calls");
+  expect_refused({generator_state(), torch::ones({3})}, "tensor of rank 1");
+  expect_refused({torch::Tensor()}, "tensor of rank 0");
 }
 
 }  // namespace

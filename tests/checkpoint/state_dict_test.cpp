@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {
@@ -18,13 +19,7 @@ using Dict = c10::impl::GenericDict;
 using List = c10::impl::GenericList;
 
 void expect_error(ErrorCode code, const std::string& part, const std::function<void()>& run) {
-  try {
-    run();
-    ADD_FAILURE() << "no error: " << part;
-  } catch (const CheckpointError& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
+  test::expect_error<CheckpointError>(code, {part}, run);
 }
 
 torch::nn::Sequential make_net(int outputs = 2) {

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <random>
 
 #include "checkpoint/tensor_file_header.h"
 #include "lockstep/checkpoint/errors.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {
@@ -15,10 +15,7 @@ namespace {
 class TensorFiles : public testing::Test {
  protected:
   std::filesystem::path path() const { return folder_.path() / "a.ckpt"; }
-  std::string bytes() const {
-    std::ifstream file(path(), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
+  std::string bytes() const { return test::read_file(path()); }
   void put(const std::string& bytes) { folder_.write("a.ckpt", bytes); }
   // Writes a file with this header and this many bytes of data.
   void put_header(const std::string& json, std::size_t data = 0) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <random>
 #include <set>
 
@@ -10,6 +9,8 @@
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/python/zip_writer.h"
 #include "lockstep/checkpoint/errors.h"
+#include "support/expect_error.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {
@@ -26,10 +27,7 @@ Dict make_dict() {
 class TorchFiles : public testing::Test {
  protected:
   std::filesystem::path path() const { return folder_.path() / "a.pt"; }
-  std::string bytes() const {
-    std::ifstream file(path(), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
+  std::string bytes() const { return test::read_file(path()); }
   void put(const std::string& bytes) { folder_.write("a.pt", bytes); }
 
   // A file with this pickle, and a storage "0" of 16 bytes. Entries are in zip64 records from `zip64_from` on.
@@ -152,14 +150,8 @@ TEST_F(TorchFiles, RefuseToWriteWhatPythonCouldNotRead) {
     Dict outer = make_dict();
     outer.insert("outer", List(c10::AnyType::get()));
     outer.insert("bad", c10::ivalue::Tuple::create(std::vector<c10::IValue>{1, value}));
-    try {
-      write_torch_file(path(), outer);
-      ADD_FAILURE() << part;
-    } catch (const CheckpointError& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_NE(std::string(error.what()).find("[\"bad\"][1]"), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"[\"bad\"][1]", part},
+                                        [&] { write_torch_file(path(), outer); });
     EXPECT_EQ(bytes(), before);
   };
   expect_refusal(torch::eye(3).to_sparse(), "layout");

@@ -1,11 +1,10 @@
 // Shared by the tests that start `lockstep run`.
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
+
+#include "support/read_file.h"
 
 namespace lockstep::test {
 
@@ -20,11 +19,6 @@ inline std::vector<std::string> job(int workers, const std::string& script,
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 }  // namespace lockstep::test

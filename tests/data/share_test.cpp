@@ -15,6 +15,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/store/file_store.h"
+#include "support/expect_error.h"
 #include "support/held_port.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -163,14 +164,7 @@ TEST(GivenGroupsMulti, DecideTheShare) {
     EXPECT_EQ(with_workers.workers(), 2) << "the machine has four processes, whatever the group";
 
     const auto expect_refused = [](std::initializer_list<std::string> pieces, const std::function<void()>& make) {
-      try {
-        make();
-        ADD_FAILURE() << "no error";
-      } catch (const DataError& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-        for (const std::string& piece : pieces)
-          EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();
-      }
+      test::expect_error<DataError>(ErrorCode::kInvalidArgument, pieces, make);
     };
     expect_refused({"group or rank 0 of 2"},
                    [&] { DistributedSampler(kSamples, {.num_replicas = 2, .rank = 0, .group = dp}); });
@@ -237,17 +231,8 @@ TEST(LateGroupsMulti, AreNoticedByLoadersThatWereMadeBefore) {
     {
       const ProcessGroupGuard group;
       for (const auto& use : std::vector<std::function<void()>>{[&] { epoch_of(early); }, [&] { sampler.indices(); }}) {
-        try {
-          use();
-          ADD_FAILURE() << "no error";
-        } catch (const DataError& error) {
-          EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-          const std::string text = error.what();
-          for (const std::string& part : {std::string("rank 0 of 1"), fmt::format("rank {} of 2", rank),
-                                          std::string("after init_process_group")}) {
-            EXPECT_NE(text.find(part), std::string::npos) << text;
-          }
-        }
+        test::expect_error<DataError>(
+            ErrorCode::kMismatch, {"rank 0 of 1", fmt::format("rank {} of 2", rank), "after init_process_group"}, use);
       }
       EXPECT_EQ(epoch_of(told).size(), 13U);
     }

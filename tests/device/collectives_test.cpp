@@ -9,20 +9,12 @@
 
 #include "device/device_ranks.h"
 #include "lockstep/c10d/objects.h"
+#include "nn/error_texts.h"
+#include "support/both_forms.h"
 #include "support/mpirun.h"
 
 namespace lockstep::test {
 namespace {
-
-// Calls `op` or its asynchronous form, as the case says.
-#define RUN(c, op, ...)                \
-  do {                                 \
-    if ((c).async) {                   \
-      op##_async(__VA_ARGS__)->wait(); \
-    } else {                           \
-      op(__VA_ARGS__);                 \
-    }                                  \
-  } while (false)
 
 enum class Memory { kWhole, kPart, kStrided };
 
@@ -279,14 +271,8 @@ TEST(DeviceBackendsMulti, OfTheDeviceAloneRefuseTensorsOfTheProcessor) {
         const torch::Tensor tensor = torch::ones({2}, device);
         all_reduce(tensor);
         expect_on_device(tensor, device, torch::full({2}, 2.0F), "device alone");
-        try {
-          all_reduce(torch::ones({2}));
-          FAIL() << "no error";
-        } catch (const std::exception& error) {
-          EXPECT_NE(std::string(error.what()).find("no backend for tensors on cpu; it has lockstep for test"),
-                    std::string::npos)
-              << error.what();
-        }
+        expect_in(error_of([] { all_reduce(torch::ones({2})); }),
+                  {"no backend for tensors on cpu; it has lockstep for test"});
       },
       "test:lockstep");
 }
@@ -316,12 +302,7 @@ TEST(DeviceBackendsMulti, ServeTheProcessorAndTheDeviceByTwoBackends) {
 
 TEST(DeviceBackends, NameTheDevicesThatThereAre) {
   use_test_device();
-  try {
-    init_process_group("gpu:lockstep");
-    FAIL() << "no error";
-  } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find("cpu, cuda or test, found 'gpu'"), std::string::npos) << error.what();
-  }
+  expect_in(error_of([] { init_process_group("gpu:lockstep"); }), {"cpu, cuda or test, found 'gpu'"});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "nn/error_texts.h"
 #include "support/test_device.h"
 
 namespace lockstep::test {
@@ -180,14 +181,10 @@ TEST_P(DeviceDataParallel, NamesTheDeviceThatFailed) {
   net->fails_with = 1;  // fails on a part of one row, which only the last replica gets
   DataParallel<Net> parallel(net, {.device_ids = first(devices)});
   const std::int64_t rows = 2 * devices - 1;
-  try {
-    parallel.forward(torch::ones({rows, 6}, test_device(0)));
-    FAIL() << "no error";
-  } catch (const c10::Error& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("the sensor is broken"), std::string::npos) << text;
-    EXPECT_NE(text.find("on test:" + std::to_string(devices - 1)), std::string::npos) << text;
-  }
+  expect_in(error_of([&] {
+              parallel.forward(torch::ones({rows, 6}, test_device(0)));
+            }),
+            {"the sensor is broken", "on test:" + std::to_string(devices - 1)});
   // The wrapper still works.
   EXPECT_EQ(parallel.forward(torch::ones({5 * devices, 6}, test_device(0))).size(0), 5 * devices);
 }
@@ -219,12 +216,7 @@ TEST(DeviceDataParallelErrors, NameDevicesThatCannotBe) {
   use_test_device();
   Net net = make_net(test_device(0));
   const auto expect_refused = [&](const DataParallelOptions& options, const std::string& piece) {
-    try {
-      DataParallel<Net> parallel(net, options);
-      FAIL() << "no error for " << piece;
-    } catch (const c10::Error& error) {
-      EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();
-    }
+    expect_in(error_of([&] { DataParallel<Net>(net, options); }), {piece});
   };
   expect_refused({.device_ids = {test_device(0), test_device(0)}}, "test:0");
   expect_refused({.device_ids = {test_device(0), test_device(4)}}, "test:4");

@@ -16,6 +16,7 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/prefix_store.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
@@ -96,13 +97,6 @@ namespace {
   auto greeting = store.value()->get("greeting", Deadline::after(std::chrono::seconds(10)));
   comm::PrefixStore mine("my part", store.value());
 }
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
-  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
-  torch::nn::Linear line{nullptr};
-};
-TORCH_MODULE(Net);
 
 [[maybe_unused]] void backends(Net& model, const torch::Tensor& loss_on_the_cpu) {
   const std::string backend = "";

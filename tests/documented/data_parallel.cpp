@@ -7,18 +7,10 @@
 #include <vector>
 
 #include "lockstep/nn/scatter.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
-
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override { line = register_module("line", torch::nn::Linear(1, 1)); }
-  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
-  torch::nn::Linear line{nullptr};
-};
-TORCH_MODULE(Net);
-using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
 
 struct PlainImpl : torch::nn::Module {
   explicit PlainImpl(int width = 1) { line = register_module("line", torch::nn::Linear(1, width)); }

@@ -15,19 +15,12 @@
 #include "lockstep/nn/metrics.h"
 #include "lockstep/nn/models/mnist_net.h"
 #include "lockstep/nn/models/resnet.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
 
 using data::DataLoader;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
-  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
-  torch::nn::Linear line{nullptr};
-};
-TORCH_MODULE(Net);
-using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
 
 [[maybe_unused]] void wrapping() {
   Net net;

@@ -11,17 +11,11 @@
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
-  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
-  torch::nn::Linear line{nullptr};
-};
-TORCH_MODULE(Net);
-using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
 using Ddp = DistributedDataParallel<Net>;
 using data::DataLoader;
 

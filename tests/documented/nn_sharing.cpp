@@ -11,13 +11,12 @@
 #include "lockstep/nn/models/resnet.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
 
 using checkpoint::Checkpoint;
-using Net = torch::nn::Sequential;
-using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
 
 [[maybe_unused]] void converting() {
   models::ResNet net = models::resnet18();

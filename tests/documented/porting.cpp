@@ -8,16 +8,11 @@
 #include <vector>
 
 #include "lockstep/lockstep.h"
+#include "net.h"
 
 namespace lockstep {
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() { line = register_module("line", torch::nn::Linear(1, 1)); }
-  torch::Tensor forward(const torch::Tensor& x) { return line(x); }
-  torch::nn::Linear line{nullptr};
-};
-TORCH_MODULE(Net);
 constexpr std::size_t kEpochs = 10;
 void train(int /*rank*/) {}
 
@@ -89,9 +84,8 @@ void train(int /*rank*/) {}
   }
 }
 
-[[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, torch::Tensor (*loss_of)(torch::Tensor, torch::Tensor),
-                              const torch::Tensor& x0, const torch::Tensor& y0, const torch::Tensor& x1,
-                              const torch::Tensor& y1) {
+[[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, Loss loss_of, const torch::Tensor& x0,
+                              const torch::Tensor& y0, const torch::Tensor& x1, const torch::Tensor& y1) {
   {
     const auto guard = ddp.no_sync();
     loss_of(ddp->forward(x0), y0).backward();
@@ -123,8 +117,7 @@ void train(int /*rank*/) {}
   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
 }
 
-[[maybe_unused]] void data_parallel(Net& model, torch::Tensor (*loss_of)(torch::Tensor, torch::Tensor),
-                                    const torch::Tensor& x, const torch::Tensor& y) {
+[[maybe_unused]] void data_parallel(Net& model, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
   DataParallel<Net> parallel(model, {.device_ids = {torch::Device("cuda:0"), torch::Device("cuda:1")}});
   loss_of(parallel.forward(x), y).backward();
 }

@@ -6,10 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "support/process.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -35,11 +34,6 @@ std::string labels(std::uint32_t count) {
   std::string bytes = word(0x801) + word(count);
   for (std::uint32_t i = 0; i < count; ++i) bytes += static_cast<char>(i * 7 % 10);
   return bytes;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 std::size_t count_of(const std::string& text, const std::string& part) {

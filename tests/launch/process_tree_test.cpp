@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,6 +19,7 @@
 #include "launch/supervisor/descendants.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::launch {
@@ -44,11 +44,6 @@ class Undying {
  private:
   pid_t pid_;
 };
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 TEST(ProcessTreeFault, AProcessThatDoesNotDieIsNamedAndLeftToTheSupervisor) {
   Command command;
@@ -117,7 +112,7 @@ TEST(ProcessTreeFault, TheLauncherEndsAndNamesWhatDoesNotDie) {
     undying = std::make_unique<Undying>(std::stoi(pid));
     std::ofstream(folder.path("traced"));
   });
-  const std::string errors = read_file(folder.path("errors"));
+  const std::string errors = test::read_file(folder.path("errors"));
   EXPECT_EQ(code, 7);
   EXPECT_NE(errors.find("rank 0 failed first: exit code 7"), std::string::npos) << errors;
   EXPECT_NE(errors.find("process " + pid), std::string::npos) << errors;

@@ -47,16 +47,24 @@ torch::Tensor input(int step) {
   return random_input({4, kWidth}, step);
 }
 
-// Builds the buckets in the first pass and uses them in the second. The third ends with an exception, after the buckets
-// of `last` and `middle` were started.
-void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
+DistributedDataParallelOptions options_in(const ProcessGroup& group) {
   DistributedDataParallelOptions options = kOneLayerABucket;
   options.process_group = group;
-  DistributedDataParallel<Chain> ddp(model, options);
+  return options;
+}
+
+// In a first pass, and uses them in a second.
+void build_buckets(Chain& model, DistributedDataParallel<Chain>& ddp) {
   for (int step = 0; step < 2; ++step) {
     model->zero_grad();
     ddp->forward(input(step)).backward();
   }
+}
+
+// The third pass ends with an exception, after the buckets of `last` and `middle` were started.
+void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
+  DistributedDataParallel<Chain> ddp(model, options_in(group));
+  build_buckets(model, ddp);
   model->zero_grad();
   EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
   EXPECT_TRUE(model->last->weight.grad().defined());
@@ -68,9 +76,7 @@ void expect_no_gradients_in_flight(const Chain& model) {
 }
 
 void expect_training_works(Chain& model, const ProcessGroup& group = nullptr) {
-  DistributedDataParallelOptions options = kOneLayerABucket;
-  options.process_group = group;
-  Twins<Chain> twins([&] { return model; }, options);
+  Twins<Chain> twins([&] { return model; }, options_in(group));
   // Twins calls this twice to make its models: the twin needs parameters of its own.
   twins.twin = Chain(std::dynamic_pointer_cast<ChainImpl>(model->clone()));
   for (int step = 10; step < 13; ++step) {
@@ -101,10 +107,7 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenAnotherHook) {
     Chain model;
     DistributedDataParallel<Chain> ddp(model, kOneLayerABucket);
     ddp.register_comm_hook(make_power_sgd_hook({.start_power_sgd_iter = 0}));
-    for (int step = 0; step < 2; ++step) {
-      model->zero_grad();
-      ddp->forward(input(step)).backward();
-    }
+    build_buckets(model, ddp);
     EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
     ddp.register_comm_hook(nullptr);
     model->zero_grad();
@@ -146,15 +149,8 @@ TEST(DdpExceptionsFault, OnOneRankTheOthersWriteIntoNothingButItsOldBuckets) {
       barrier();
       expect_untouched(others);
     } else {
-      DistributedDataParallel<Chain> ddp(model, [&] {
-        DistributedDataParallelOptions options = kOneLayerABucket;
-        options.process_group = group;
-        return options;
-      }());
-      for (int step = 0; step < 2; ++step) {
-        model->zero_grad();
-        ddp->forward(input(step)).backward();
-      }
+      DistributedDataParallel<Chain> ddp(model, options_in(group));
+      build_buckets(model, ddp);
       model->zero_grad();
       try {
         ddp->forward(

@@ -4,10 +4,6 @@ ddp_options.py CASES OUT WORLD...: CASES is a file with a case on each line, "ke
 names. OUT/WORLD.safetensors gets the parameters of all cases as "CASE_NUMBER/PARAMETER".
 """
 import contextlib
-import datetime
-import json
-import multiprocessing
-import struct
 import sys
 from dataclasses import dataclass
 
@@ -17,6 +13,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ranks import run_ranks
+from tensor_files import write_safetensors
 
 STEPS, FEW_STEPS = 100, 40
 INPUTS, OUTPUTS, BATCH = 48, 16, 4
@@ -213,45 +212,17 @@ def train(case, rank, dtype):
     return dict(zip(names, list(ema.module.parameters()) if ema else trained))
 
 
-def save(tensors, path):
-    header, data = {}, b""
-    for name, tensor in tensors.items():
-        values = tensor.detach().numpy().tobytes()
-        dtype = "F32" if tensor.dtype == torch.float32 else "F64"
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def run_rank(rank, world, cases, out):
-    torch.set_num_threads(1)
-    minute = datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{out}/store{world}", rank=rank, world_size=world, timeout=minute)
+def train_cases(rank, world, cases, path):
     tensors = {}
     for number, case in enumerate(cases):
         for name, parameter in train(case, rank, torch.float32 if world <= 2 else torch.float64).items():
             tensors[f"{number}/{name}"] = parameter
     if rank == 0:
-        save(tensors, f"{out}/{world}.safetensors")
-    dist.destroy_process_group()
-
-
-def run(world, cases, out):
-    # Forked processes: torch is imported only once.
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=run_rank, args=(rank, world, cases, out)) for rank in range(world)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-        if process.exitcode != 0:
-            raise AssertionError(f"{world} ranks: a rank ended with {process.exitcode}")
+        write_safetensors(path, tensors)
 
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         all_cases = [Case.parse(line) for line in file]
     for size in sys.argv[3:]:
-        run(int(size), all_cases, sys.argv[2])
+        run_ranks(int(size), "gloo", train_cases, all_cases, f"{sys.argv[2]}/{size}.safetensors")

@@ -6,20 +6,16 @@ interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": fro
 interchange.py distance A B ...          prints how far the models of each two training files are from one another
 """
 import collections
-import json
-import struct
 import sys
 
 import torch
 from torch import nn
 
+from tensor_files import read_safetensors, write_safetensors
+
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,
           torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
           torch.float8_e4m3fn, torch.float8_e5m2]
-SAFETENSORS = {"F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8,
-               "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool,
-               "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "C64": torch.complex64,
-               "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 
 
 def layouts(dtype):
@@ -51,33 +47,6 @@ def values():
         "long": list(range(3000)),
         "bytes": b"ascii",
     }
-
-
-def write_safetensors(path, tensors):
-    names = {dtype: name for name, dtype in SAFETENSORS.items()}
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_safetensors(path):
-    with open(path, "rb") as file:
-        raw = file.read()
-    length = struct.unpack("<Q", raw[:8])[0]
-    header, data = json.loads(raw[8:8 + length]), raw[8 + length:]
-    assert header.pop("__metadata__")["format"] == "pt"
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        dtype = SAFETENSORS[entry["dtype"]]
-        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors
 
 
 def flat_tensors(value):

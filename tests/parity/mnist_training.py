@@ -4,18 +4,16 @@ mnist_training.py WORLD STEPS DATA OUT BACKEND: trains STEPS steps on WORLD proc
 safetensors. With 0 steps these are the initial parameters.
 """
 import gzip
-import json
-import os
-import struct
 import sys
-import tempfile
 
 import numpy
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from ranks import run_ranks
+from tensor_files import write_safetensors
 
 SEED = 1234
 
@@ -50,22 +48,7 @@ def dataset(folder):
     return TensorDataset(images.float().div(255).sub(0.1307).div(0.3081), labels.long())
 
 
-def save(model, path):
-    header, data = {}, b""
-    for name, tensor in model.state_dict().items():
-        values = tensor.numpy().tobytes()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def train(rank, world, steps, folder, out, backend, store):
-    torch.set_num_threads(1)
-    if backend == "lockstep":
-        import lockstep  # noqa: F401, registers the backend
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
+def train(rank, world, steps, folder, out):
     torch.manual_seed(SEED)
     model = Net()
     if steps > 0:
@@ -81,12 +64,12 @@ def train(rank, world, steps, folder, out, backend, store):
             F.nll_loss(ddp(images), labels).backward()
             optimizer.step()
     if rank == 0:
-        save(model, out)
-    dist.destroy_process_group()
+        write_safetensors(out, model.state_dict())
 
 
 if __name__ == "__main__":
     world, steps = int(sys.argv[1]), int(sys.argv[2])
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments = (world, steps, sys.argv[3], sys.argv[4], sys.argv[5], os.path.join(scratch, "store"))
-        torch.multiprocessing.spawn(train, args=arguments, nprocs=world)
+    data, out, backend = sys.argv[3:]
+    if backend == "lockstep":
+        import lockstep  # noqa: F401, registers the backend
+    run_ranks(world, backend, train, steps, data, out)

@@ -5,12 +5,12 @@ sync_batch_norm.py STEPS OUT WORLD...: for each world size, optimizer and kind o
 STEPS steps, as OUT.WORLD.OPTIMIZER.KIND in the safetensors format. Models, batches and names are those of
 sync_and_shard_parity_test.cpp.
 """
-import json
-import struct
 import sys
 
 import torch
 from torch import nn
+
+from tensor_files import write_safetensors
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
@@ -40,18 +40,6 @@ def fill(net):
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.double) * 0.3)
 
 
-def save(tensors, path):
-    header, data = {}, b""
-    for name, tensor in tensors.items():
-        tensor = tensor.double().contiguous()
-        values = tensor.numpy().tobytes()
-        header[name] = {"dtype": "F64", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
 def train(world, kind, make, steps):
     net = model(kind)
     fill(net)
@@ -61,7 +49,7 @@ def train(world, kind, make, steps):
         optimizer.zero_grad()
         net(batch).square().sum().div(world).backward()
         optimizer.step()
-    return net.state_dict()
+    return {name: tensor.double() for name, tensor in net.state_dict().items()}
 
 
 if __name__ == "__main__":
@@ -70,4 +58,4 @@ if __name__ == "__main__":
     for world in map(int, sys.argv[3:]):
         for name, make in OPTIMIZERS.items():
             for kind in ("plain", "cumulative", "bare"):
-                save(train(world, kind, make, steps), f"{out}.{world}.{name}.{kind}")
+                write_safetensors(f"{out}.{world}.{name}.{kind}", train(world, kind, make, steps))

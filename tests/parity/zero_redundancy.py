@@ -4,16 +4,15 @@ zero_redundancy.py STEPS OUT WORLD...: for each world size and optimizer the own
 the parameters after STEPS steps, as OUT.WORLD.OPTIMIZER in the safetensors format. Model and batches are those of
 sync_and_shard_parity_test.cpp.
 """
-import multiprocessing
 import sys
-import tempfile
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from sync_batch_norm import fill, save
+from ranks import run_ranks
+from sync_batch_norm import fill
+from tensor_files import write_safetensors
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
@@ -28,9 +27,7 @@ def model():
     return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 7), nn.Linear(7, 3)).double()
 
 
-def train(rank, world, steps, out, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world)
+def train(rank, world, steps, out):
     for name, (kind, options) in OPTIMIZERS.items():
         net = model()
         fill(net)
@@ -49,19 +46,10 @@ def train(rank, world, steps, out, folder):
             state = dict(net.state_dict())
             for key, parameter in net.named_parameters():
                 state[f"owner.{key}"] = torch.tensor([float(optimizer._param_to_rank[parameter])])
-            save(state, f"{out}.{world}.{name}")
-    dist.destroy_process_group()
+            write_safetensors(f"{out}.{world}.{name}", state)
 
 
 if __name__ == "__main__":
     steps, out = int(sys.argv[1]), sys.argv[2]
-    context = multiprocessing.get_context("fork")  # torch is imported only once
     for world in map(int, sys.argv[3:]):
-        with tempfile.TemporaryDirectory() as folder:
-            ranks = [context.Process(target=train, args=(rank, world, steps, out, folder)) for rank in range(world)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-                if process.exitcode != 0:
-                    sys.exit(f"{world} ranks: a rank ended with {process.exitcode}")
+        run_ranks(world, "gloo", train, steps, out)

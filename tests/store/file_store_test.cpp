@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <sstream>
 #include <string>
 
 #include "lockstep/base/fd.h"
 #include "store/file/file_lock.h"
 #include "support/full_disk.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::comm {
@@ -23,12 +23,6 @@ namespace {
 
 Deadline now() {
   return Deadline::after(std::chrono::milliseconds(0));
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 void write_file(const std::string& path, const std::string& bytes) {
@@ -70,7 +64,7 @@ TEST_F(FileStoreTest, AForeignFileIsRefusedAndKept) {
   const auto store = FileStore::open(path_);
   EXPECT_EQ(store.status().code(), ErrorCode::kCorrupt);
   EXPECT_NE(store.status().message().find(path_ + " at offset 0"), std::string::npos) << store.status().message();
-  EXPECT_EQ(read_file(path_), "my precious notes");
+  EXPECT_EQ(test::read_file(path_), "my precious notes");
 }
 
 TEST_F(FileStoreTest, DamageIsNamedWithPathAndOffset) {
@@ -78,7 +72,7 @@ TEST_F(FileStoreTest, DamageIsNamedWithPathAndOffset) {
   ASSERT_TRUE(writer->set("first", "1").ok());
   const auto offset = std::filesystem::file_size(path_);
   ASSERT_TRUE(writer->set("second", "22").ok());
-  const std::string good = read_file(path_);
+  const std::string good = test::read_file(path_);
   struct {
     std::string name, bytes;
   } const cases[] = {
@@ -102,9 +96,9 @@ TEST_F(FileStoreTest, TheRestOfAKilledWritersRecordIsCutOff) {
   {
     const auto store = FileStore::open(path_).value();
     ASSERT_TRUE(store->set("first", "1").ok());
-    good = read_file(path_);
+    good = test::read_file(path_);
     ASSERT_TRUE(store->append("first", "234").ok());
-    longer = read_file(path_);
+    longer = test::read_file(path_);
   }
   for (std::size_t size = good.size(); size < longer.size(); ++size) {
     const auto reader = FileStore::open(path_).value();

@@ -25,6 +25,21 @@ std::uint32_t ZipWriter::in_32_bits(std::uint64_t number) const {
   return is_large(number) ? zip::k32 : static_cast<std::uint32_t>(number);
 }
 
+std::string ZipWriter::common_fields(const Entry& entry, bool zip64, std::size_t extra) const {
+  std::string fields;
+  append_number(fields, version(zip64));  // that a reader needs
+  append_number(fields, zip::kUtf8Names);
+  append_number<std::uint16_t>(fields, 0);  // stored
+  append_number<std::uint16_t>(fields, 0);  // time
+  append_number(fields, kDate);
+  append_number(fields, entry.crc);
+  append_number(fields, in_32_bits(entry.size));
+  append_number(fields, in_32_bits(entry.size));
+  append_number(fields, static_cast<std::uint16_t>(entry.name.size()));
+  append_number(fields, static_cast<std::uint16_t>(extra));
+  return fields;
+}
+
 std::string ZipWriter::local_header(const Entry& entry) const {
   const bool zip64 = is_large(entry.size);
   std::string extra;
@@ -42,17 +57,7 @@ std::string ZipWriter::local_header(const Entry& entry) const {
 
   std::string header;
   append_number(header, zip::kLocalHeader);
-  append_number(header, version(zip64));
-  append_number(header, zip::kUtf8Names);
-  append_number<std::uint16_t>(header, 0);  // stored
-  append_number<std::uint16_t>(header, 0);  // time
-  append_number(header, kDate);
-  append_number(header, entry.crc);
-  append_number(header, in_32_bits(entry.size));
-  append_number(header, in_32_bits(entry.size));
-  append_number(header, static_cast<std::uint16_t>(entry.name.size()));
-  append_number(header, static_cast<std::uint16_t>(extra.size()));
-  return header + entry.name + extra;
+  return header + common_fields(entry, zip64, extra.size()) + entry.name + extra;
 }
 
 std::string ZipWriter::directory_record(const Entry& entry) const {
@@ -71,16 +76,7 @@ std::string ZipWriter::directory_record(const Entry& entry) const {
   std::string record;
   append_number(record, zip::kDirectoryEntry);
   append_number(record, version(!extra.empty()));  // of the writer
-  append_number(record, version(!extra.empty()));  // that a reader needs
-  append_number(record, zip::kUtf8Names);
-  append_number<std::uint16_t>(record, 0);  // stored
-  append_number<std::uint16_t>(record, 0);  // time
-  append_number(record, kDate);
-  append_number(record, entry.crc);
-  append_number(record, in_32_bits(entry.size));
-  append_number(record, in_32_bits(entry.size));
-  append_number(record, static_cast<std::uint16_t>(entry.name.size()));
-  append_number(record, static_cast<std::uint16_t>(extra.size()));
+  record += common_fields(entry, !extra.empty(), extra.size());
   append_number<std::uint16_t>(record, 0);  // comment
   append_number<std::uint16_t>(record, 0);  // disk
   append_number<std::uint16_t>(record, 0);  // attributes

@@ -37,6 +37,8 @@ class ZipWriter {
 
   bool is_large(std::uint64_t number) const { return number >= zip64_from_; }
   std::uint32_t in_32_bits(std::uint64_t number) const;
+  // What the local header and the directory's record have in the same order: from the version to the size of `extra`.
+  std::string common_fields(const Entry& entry, bool zip64, std::size_t extra) const;
   std::string local_header(const Entry& entry) const;
   std::string directory_record(const Entry& entry) const;
   std::string end_records(std::uint64_t directory, std::uint64_t size) const;

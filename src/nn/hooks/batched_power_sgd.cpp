@@ -35,7 +35,9 @@ class BatchedPowerSgdHook final : public CommHook {
       memory.square.add_(memory.error);
       memory.error.copy_(memory.square);  // holds the input until finish
     }
-    prepare_q(memory);
+    std::optional<at::Generator> generator = low_rank_.generator_of_pass(memory.has_q);
+    low_rank_.prepare_q(memory.q, generator);
+    memory.has_q = true;
     torch::bmm_out(memory.p, memory.square, memory.q);
     return [this, channel, work = channel.start_sum(memory.p), &memory, &bucket] {
       work->wait();
@@ -93,17 +95,6 @@ class BatchedPowerSgdHook final : public CommHook {
     memory.p = backend.allocate(side * rank, dtype).view({1, side, rank});
     memory.q = backend.allocate(side * rank, dtype).view({1, side, rank});
     return memory;
-  }
-
-  void prepare_q(Memory& memory) {
-    if (!options().warm_start || !memory.has_q) {
-      at::Generator generator = low_rank_.next_generator();
-      nn_detail::fill_normal(memory.q, generator);
-    } else {
-      low_rank_.renew_zero_columns(memory.q);
-    }
-    memory.has_q = true;
-    nn_detail::orthogonalize(memory.q, options().orthogonalization_epsilon);
   }
 
   void finish(const HookChannel& channel, Memory& memory, GradBucket& bucket) {

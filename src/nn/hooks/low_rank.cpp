@@ -6,6 +6,11 @@
 namespace lockstep::nn_detail {
 namespace {
 
+// The same numbers on every rank.
+void fill_normal(const torch::Tensor& matrix, at::Generator& generator) {
+  matrix.copy_(torch::randn(matrix.sizes(), generator, torch::TensorOptions().dtype(matrix.scalar_type())));
+}
+
 bool uses_gram_schmidt(const torch::Tensor& matrices) {
   const torch::Dtype dtype = matrices.scalar_type();
   return matrices.size(2) <= 2 || dtype == torch::kHalf || dtype == torch::kBFloat16;
@@ -44,10 +49,6 @@ void orthogonalize(const torch::Tensor& matrices, double epsilon) {
   matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
 }
 
-void fill_normal(const torch::Tensor& matrix, at::Generator& generator) {
-  matrix.copy_(torch::randn(matrix.sizes(), generator, torch::TensorOptions().dtype(matrix.scalar_type())));
-}
-
 LowRank::LowRank(PowerSgdOptions options) : options_(std::move(options)), seeds_(options_.random_seed) {
   TORCH_CHECK_VALUE(options_.matrix_approximation_rank >= 1,
                     "PowerSGD: matrix_approximation_rank must be at least 1, got ", options_.matrix_approximation_rank);
@@ -58,6 +59,20 @@ LowRank::LowRank(PowerSgdOptions options) : options_(std::move(options)), seeds_
   TORCH_CHECK_VALUE(options_.orthogonalization_epsilon >= 0,
                     "PowerSGD: orthogonalization_epsilon must not be negative, got ",
                     options_.orthogonalization_epsilon);
+}
+
+std::optional<at::Generator> LowRank::generator_of_pass(bool has_q) {
+  if (options_.warm_start && has_q) return std::nullopt;
+  return next_generator();
+}
+
+void LowRank::prepare_q(const torch::Tensor& q, std::optional<at::Generator>& generator) {
+  if (generator) {
+    fill_normal(q, *generator);
+  } else {
+    renew_zero_columns(q);
+  }
+  orthogonalize(q, options_.orthogonalization_epsilon);
 }
 
 at::Generator LowRank::next_generator() {

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -25,9 +26,6 @@ class RandomSeeds {
 // precision, else by QR. Gram-Schmidt leaves columns of zeros as they are.
 void orthogonalize(const torch::Tensor& matrices, double epsilon);
 
-// Fills `matrix` with normal random numbers, the same on every rank.
-void fill_normal(const torch::Tensor& matrix, at::Generator& generator);
-
 // The options, and how many passes there have been.
 class LowRank {
  public:
@@ -37,13 +35,19 @@ class LowRank {
   bool compresses() const { return iteration_ >= options_.start_power_sgd_iter; }
   // To be called once for each bucket, after its part of the pass.
   void end_bucket(const GradBucket& bucket) { iteration_ += bucket.is_last() ? 1 : 0; }
+  // To be called once for each bucket of a pass. Nothing if its Q begins as the last pass left it: with warm_start, if
+  // there is one (`has_q`). Otherwise Q begins with the random numbers of this generator.
+  std::optional<at::Generator> generator_of_pass(bool has_q);
+  // Gives `q` [count, m, r] this beginning, with orthonormal columns.
+  void prepare_q(const torch::Tensor& q, std::optional<at::Generator>& generator);
+  std::string description(const std::string& name) const;
+
+ private:
   at::Generator next_generator();
   // Fills columns of zeros in `q` with random numbers. A gradient of zeros leaves such columns, and they would make all
   // later approximations zero. `q` is the same on every rank.
   void renew_zero_columns(const torch::Tensor& q);
-  std::string description(const std::string& name) const;
 
- private:
   const PowerSgdOptions options_;
   RandomSeeds seeds_;
   std::int64_t iteration_ = 0;

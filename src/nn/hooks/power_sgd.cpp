@@ -149,13 +149,11 @@ class PowerSgdHook final : public CommHook {
       p_size += factors.matrix.size(0) * factors.matrix.size(1) * rank;
       q_size += factors.matrix.size(0) * factors.matrix.size(2) * rank;
     }
-    const bool random = !options().warm_start || !pass.memory.q.defined();
+    std::optional<at::Generator> generator = low_rank_.generator_of_pass(pass.memory.q.defined());
     if (!pass.memory.q.defined()) {
       pass.memory.p = pass.channel.backend().allocate(p_size, pass.bucket.buffer().scalar_type());
       pass.memory.q = pass.channel.backend().allocate(q_size, pass.bucket.buffer().scalar_type());
     }
-    std::optional<at::Generator> generator;
-    if (random) generator = low_rank_.next_generator();
     std::int64_t p_at = 0;
     std::int64_t q_at = 0;
     for (Factors& factors : pass.factors) {
@@ -168,12 +166,7 @@ class PowerSgdHook final : public CommHook {
       };
       factors.p = take(pass.memory.p, p_at, factors.matrix.size(1));
       factors.q = take(pass.memory.q, q_at, factors.matrix.size(2));
-      if (random) {
-        nn_detail::fill_normal(factors.q, *generator);
-      } else {
-        low_rank_.renew_zero_columns(factors.q);
-      }
-      nn_detail::orthogonalize(factors.q, options().orthogonalization_epsilon);
+      low_rank_.prepare_q(factors.q, generator);
     }
   }
 
