@@ -1,11 +1,13 @@
 // Time of a training step in one process: one thread alone, one replica with several threads in each operator, replicas
 // under DataParallel with one thread each, or LibTorch's own replicate() and parallel_apply(). The same models, batches
 // and optimizer. LibTorch's data_parallel() itself needs CUDA, for its scatter and gather; narrow and cat stand for
-// them.
+// them. "part" is the limit, for as many processes at once: each trains its part of the batch with one thread, and its
+// optimizer steps its share of the parameters.
 #include <lockstep/nn/data_parallel.h>
 #include <torch/nn/parallel/data_parallel.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -42,13 +44,38 @@ torch::Tensor libtorch(Net& net, const torch::Tensor& images, int replicas) {
   return torch::cat(torch::nn::parallel::parallel_apply(modules, parts, devices));
 }
 
+// Of about equal bytes for each process.
+std::vector<torch::Tensor> share(const std::vector<torch::Tensor>& parameters, std::int64_t rank, std::int64_t world) {
+  std::int64_t all = 0;
+  for (const torch::Tensor& parameter : parameters) all += parameter.numel();
+  std::vector<torch::Tensor> mine;
+  std::int64_t before = 0;
+  for (const torch::Tensor& parameter : parameters) {
+    if ((before + parameter.numel() / 2) * world / all == rank) mine.push_back(parameter);
+    before += parameter.numel();
+  }
+  return mine;
+}
+
+template <typename Net>
+void run_part(Options options, Net net, const lockstep::bench::Batch& batch) {
+  const std::int64_t rank = std::atoll(std::getenv("RANK"));
+  options.output += "." + std::to_string(rank);
+  const std::int64_t length = batch.labels.size(0) / options.replicas;
+  const auto part = [&](const torch::Tensor& whole) { return whole.narrow(0, rank * length, length).clone(); };
+  measure(options, [&](const torch::Tensor& x) { return net->forward(x); },
+          share(net->parameters(), rank, options.replicas), {part(batch.images), part(batch.labels)});
+}
+
 template <typename Net>
 void run(const Options& options, Net net, const lockstep::bench::Batch& batch) {
-  torch::set_num_threads(options.mode == "alone" ? 1 : options.replicas);
+  torch::set_num_threads(options.mode == "alone" || options.mode == "part" ? 1 : options.replicas);
   if (options.mode == "parallel") {
     lockstep::DataParallel<Net> parallel(net, {.cpu_replicas = options.replicas, .threads_per_replica = 1});
     measure(
         options, [&](const torch::Tensor& x) { return parallel.forward(x); }, net->parameters(), batch);
+  } else if (options.mode == "part") {
+    run_part(options, net, batch);
   } else if (options.mode == "libtorch") {
     measure(
         options, [&](const torch::Tensor& x) { return libtorch(net, x, options.replicas); }, net->parameters(), batch);
@@ -66,7 +93,7 @@ int main(int argc, char** argv) {
   lockstep::bench::add_step_options(app, options);
   app.add_option("--mode", options.mode)
       ->required()
-      ->check(CLI::IsMember({"alone", "operators", "parallel", "libtorch"}));
+      ->check(CLI::IsMember({"alone", "operators", "parallel", "libtorch", "part"}));
   app.add_option("--replicas", options.replicas)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 

@@ -2,19 +2,21 @@
 
 "alone": one replica with one thread; the target for two replicas is 1.85x. "operators": one replica whose operators use
 as many threads. "libtorch": replicate() and parallel_apply(), as LibTorch's data_parallel() calls them (that function
-itself works on CUDA devices alone).
+itself works on CUDA devices alone). "limit": as many processes at once, each with its part of the batch, which share
+nothing: a part takes more than its share of the time of the whole, as some work does not depend on the batch.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from pathlib import Path
 
+import workloads
 from harness import Outcome, Row, Samples, Tools, interleave, run
 
 STEPS = {"cnn-28": 60, "mlp-6M": 20, "resnet18-32": 12, "resnet18-224": 5}
 ROUNDS, QUICK_ROUNDS = 6, 2
-PEERS = ("alone", "operators", "libtorch")
+PEERS = ("alone", "limit", "operators", "libtorch")
 
 
 def contender(tools: Tools, mode: str, workload: str, replicas: int) -> Callable[[], Samples]:
@@ -23,8 +25,13 @@ def contender(tools: Tools, mode: str, workload: str, replicas: int) -> Callable
         program = tools.program("bench_data_parallel")
         arguments = ["--mode", mode, "--workload", workload, "--replicas", replicas, "--steps", STEPS[workload],
                      "--output", output]
-        run([str(part) for part in (program, *arguments)])
-        seconds = json.loads(output.read_text(encoding="utf-8"))["seconds"]
+        if mode == "part":
+            run(tools.lockstep_run(replicas, program, *arguments))
+            files = [Path(f"{output}.{rank}") for rank in range(replicas)]
+        else:
+            run([str(part) for part in (program, *arguments)])
+            files = [output]
+        seconds = workloads.slower_rank([workloads.read(file) for file in files])
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
@@ -36,7 +43,10 @@ def measure(tools: Tools) -> Outcome:
     for workload in STEPS:
         for replicas in tools.ranks:
             found = interleave(
-                {mode: contender(tools, mode, workload, replicas) for mode in ("parallel", *PEERS)},
+                {
+                    name: contender(tools, "part" if name == "limit" else name, workload, replicas)
+                    for name in ("parallel", *PEERS)
+                },
                 rounds,
                 outcome,
                 f"data_parallel {workload}, {replicas} replicas",
