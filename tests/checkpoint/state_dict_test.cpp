@@ -178,18 +178,18 @@ TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
     expect_error(code, part, [&] { load_state_dict(other, state); });
     EXPECT_EQ(other.state().size(), 0U);
   };
-  expect_refusal(ErrorCode::kMismatch, "param_groups", [](Dict& state) { state.erase("param_groups"); });
+  expect_refusal(ErrorCode::kMismatch, "param_groups", [](Dict& state) { EXPECT_EQ(state.erase("param_groups"), 1U); });
   expect_refusal(ErrorCode::kMismatch, "no dict", [](Dict& state) { state.insert_or_assign("state", 3); });
   expect_refusal(ErrorCode::kUnsupported, "maximize",
                  [](Dict& state) { group(state).insert_or_assign("maximize", true); });
-  expect_refusal(ErrorCode::kMismatch, "params", [](Dict& state) { group(state).erase("params"); });
+  expect_refusal(ErrorCode::kMismatch, "params", [](Dict& state) { EXPECT_EQ(group(state).erase("params"), 1U); });
   expect_refusal(ErrorCode::kCorrupt, "betas", [](Dict& state) { group(state).insert_or_assign("betas", 1.0); });
-  expect_refusal(ErrorCode::kCorrupt, "lr", [](Dict& state) { group(state).erase("lr"); });
+  expect_refusal(ErrorCode::kCorrupt, "lr", [](Dict& state) { EXPECT_EQ(group(state).erase("lr"), 1U); });
   expect_refusal(ErrorCode::kCorrupt, "eps",
                  [](Dict& state) { group(state).insert_or_assign("eps", std::numeric_limits<double>::quiet_NaN()); });
   expect_refusal(ErrorCode::kCorrupt, "step", [](Dict& state) { param(state, 1).insert_or_assign("step", -1); });
   expect_refusal(ErrorCode::kCorrupt, "step", [](Dict& state) { param(state, 1).insert_or_assign("step", 1.5); });
-  expect_refusal(ErrorCode::kCorrupt, "exp_avg", [](Dict& state) { param(state, 1).erase("exp_avg"); });
+  expect_refusal(ErrorCode::kCorrupt, "exp_avg", [](Dict& state) { EXPECT_EQ(param(state, 1).erase("exp_avg"), 1U); });
   expect_refusal(ErrorCode::kMismatch, "shape",
                  [](Dict& state) { param(state, 1).insert_or_assign("exp_avg", torch::zeros(3)); });
   expect_refusal(ErrorCode::kMismatch, "no group", [](Dict& state) {

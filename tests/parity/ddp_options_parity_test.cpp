@@ -22,7 +22,9 @@ namespace {
 
 // These are in ddp_options.py too.
 constexpr int kSteps = 100;
-// Three columns of PowerSGD magnify the last digits from step to step, beyond two ranks past any limit in 100 steps.
+// Three columns of PowerSGD magnify the last digits from step to step. Of PyTorch's own weights, a change by 4e-16
+// becomes one by 2.8e-6 with 3 ranks, and by 1.06e-3 with 4 ranks, in 100 steps: a comparison after them would say
+// nothing.
 constexpr int kFewSteps = 40;
 constexpr int kInputs = 48;
 constexpr int kOutputs = 16;
@@ -234,8 +236,6 @@ double tolerance(const Case& options, int world) {
   const bool half = options.hook == "fp16" || options.hook == "wrapped";
   if (options.rounds() && world > 2) return 1e-2;
   if (half && world == 2) return 1e-4;
-  // PyTorch's own weights move by 3e-6 when one weight changes by 4e-16 of itself.
-  if (options.hook == "power3_shapes" && world > 2) return 1e-5;
   if (options.rounds() || options.has_low_rank() || options.clip > 0) return 1e-6;
   return world <= 2 ? 0 : 1e-6;
 }
