@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "c10d/future_completer.h"
@@ -50,12 +52,33 @@ std::shared_ptr<FutureCompleter> GroupCore::completer() {
   return completer_;
 }
 
+void GroupCore::keep_refusal(comm::Operation refusal) {
+  MutexLock lock(mutex_);
+  std::erase_if(refusals_, [](const comm::Operation& earlier) { return earlier.is_over(); });
+  refusals_.push_back(std::move(refusal));
+}
+
+void GroupCore::drain_refusals(Deadline until, const std::function<bool()>& stop) {
+  constexpr std::chrono::microseconds kPause{50};
+  std::vector<comm::Operation> refusals;
+  {
+    MutexLock lock(mutex_);
+    refusals = std::exchange(refusals_, {});
+  }
+  for (comm::Operation& refusal : refusals) {
+    while (!refusal.is_completed() && !until.expired() && !stop()) std::this_thread::sleep_for(kPause);
+  }
+}
+
 void GroupCore::retire(std::chrono::milliseconds parting_time) {
   if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator = this->communicator();
   if (communicator == nullptr) return;
   const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
-  works_.drain(Deadline::after(parting_time), [&] { return is_in_use() || !communicator->health().ok(); });
+  const auto stop = [&] { return is_in_use() || !communicator->health().ok(); };
+  const Deadline until = Deadline::after(parting_time);
+  works_.drain(until, stop);
+  drain_refusals(until, stop);
   std::shared_ptr<FutureCompleter> completer;
   {
     MutexLock lock(mutex_);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "c10d/works_under_way.h"
 #include "lockstep/base/fork.h"
@@ -46,6 +48,10 @@ class GroupCore {
   WorksUnderWay& works() { return works_; }
   void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
 
+  // Takes a call with which this rank tells the others that it cannot take part. Leaving waits for it like for a work:
+  // without it, the others would learn only that this rank has left.
+  void keep_refusal(comm::Operation refusal) LOCKSTEP_EXCLUDES(mutex_);
+
   // Made at the first call; null once the group was left. Throws in a fork.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
@@ -56,6 +62,8 @@ class GroupCore {
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  void drain_refusals(Deadline until, const std::function<bool()>& stop) LOCKSTEP_EXCLUDES(mutex_);
+
   const Origin origin_;
   const Names names_;
   const int group_size_;
@@ -63,6 +71,7 @@ class GroupCore {
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<comm::Operation> refusals_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -137,7 +137,10 @@ void ProcessGroupLockstep::retire(std::chrono::milliseconds parting_time) {
 
 void ProcessGroupLockstep::refuse(const std::string& reason) {
   // A broken group need not be told.
-  if (const auto communicator = core_->communicator()) static_cast<void>(communicator->start(comm::Refusal{reason}));
+  const auto communicator = core_->communicator();
+  if (communicator == nullptr) return;
+  Result<comm::Operation> refusal = communicator->start(comm::Refusal{reason});
+  if (refusal.ok()) core_->keep_refusal(std::move(refusal).value());
 }
 
 void ProcessGroupLockstep::shutdown() {

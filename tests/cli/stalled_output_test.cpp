@@ -49,7 +49,9 @@ Stalled stalled_output(Kind kind) {
     EXPECT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
     for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
-  if (kind == Kind::kStoppedTerminal) EXPECT_EQ(tcflow(ends[1], TCOOFF), 0);  // like Ctrl-S
+  if (kind == Kind::kStoppedTerminal) {
+    EXPECT_EQ(tcflow(ends[1], TCOOFF), 0);  // like Ctrl-S
+  }
   return {Fd(ends[0]), Fd(ends[1])};
 }
 

@@ -37,7 +37,9 @@ class Undying {
   Undying& operator=(const Undying&) = delete;
 
   void let_go() {
-    if (pid_ > 0) EXPECT_EQ(waitpid(pid_, nullptr, __WALL), pid_);
+    if (pid_ > 0) {
+      EXPECT_EQ(waitpid(pid_, nullptr, __WALL), pid_);
+    }
     pid_ = -1;
   }
 
