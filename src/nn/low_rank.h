@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "hook_state.h"
 #include "lockstep/nn/power_sgd.h"
 
 namespace lockstep::nn_detail {
@@ -16,9 +17,11 @@ class RandomSeeds {
  public:
   explicit RandomSeeds(std::uint32_t seed) : generator_(seed) {}
   std::uint64_t next();
+  std::int64_t drawn() const { return drawn_; }
 
  private:
   std::mt19937 generator_;
+  std::int64_t drawn_ = 0;
 };
 
 // Makes the columns of each matrix [count, n, r], n >= r, orthonormal, in place: by Gram-Schmidt for r <= 2 and half
@@ -43,10 +46,15 @@ class LowRank {
   void renew_zero_columns(const torch::Tensor& q);
   std::string description(const std::string& name) const;
 
+  // Passes and random numbers so far.
+  NamedTensors counters() const;
+  void load_counters(const NamedTensors& tensors);
+
  private:
   const PowerSgdOptions options_;
   RandomSeeds seeds_;
   std::int64_t iteration_ = 0;
+  std::int64_t loaded_iteration_ = 0;
 };
 
 }  // namespace lockstep::nn_detail
