@@ -201,7 +201,7 @@ void check_group_options(int rank) {
   // Members that name different backends do not wait for one another.
   expect_error(kMismatch,
                {"new_group: rank", "the members name different backends", "'cpu:lockstep' on rank(s) 2",
-                "'cpu:lockstep,cuda:lockstep' on rank(s) 0, 1, 3"},
+                "'cpu:lockstep,cuda:lockstep' on rank(s) "},  // those that had come by then
                [&] { new_group({.backend = rank == 2 ? "cpu:gloo" : "lockstep"}); });
   expect_error(kMismatch,
                {"split_group", "'cpu:lockstep,cuda:lockstep' (the default) on rank(s) " + std::to_string(rank | 1)},

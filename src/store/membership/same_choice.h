@@ -16,8 +16,8 @@ struct Choice {
 };
 
 // Collective: blocks until all ranks have told what they have chosen, or two of them differ; every rank gets the same
-// outcome. kMismatch: what each rank has chosen. kTimeout: who is missing. Ranks that all have defaults may differ.
-// Keys: under "<prefix>/"; none is left once all ranks have called it.
+// outcome. kMismatch: what each rank that has come by then has chosen. kTimeout: who is missing. Ranks that all have
+// defaults may differ. Keys: under "<prefix>/"; none is left once all ranks have called it.
 Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
                          const Choice& mine, Deadline deadline);
 
