@@ -28,6 +28,7 @@
 #include "lockstep/nn/distributed_data_parallel.h"   // IWYU pragma: export
 #include "lockstep/nn/exponential_moving_average.h"  // IWYU pragma: export
 #include "lockstep/nn/finite_check.h"                // IWYU pragma: export
+#include "lockstep/nn/grad_scaler.h"                 // IWYU pragma: export
 #include "lockstep/nn/gradient_accumulation.h"       // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                     // IWYU pragma: export
 #include "lockstep/nn/mixed_precision.h"             // IWYU pragma: export

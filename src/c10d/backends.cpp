@@ -197,6 +197,14 @@ BackendChoice parse_backends(std::string_view text, const char* caller) {
   return BackendParser(text, caller).parse();
 }
 
+std::string text_of(const BackendChoice& choice) {
+  std::vector<std::string> entries;
+  for (const auto& [device, backend] : choice.entries)
+    entries.push_back(fmt::format("{}:{}", device_name(device), text_of(backend)));
+  std::sort(entries.begin(), entries.end());
+  return fmt::format("{}", fmt::join(entries, ","));
+}
+
 void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller) {
   if (options == nullptr) return;
   const bool served = std::any_of(choice.entries.begin(), choice.entries.end(),

@@ -29,6 +29,9 @@ struct BackendChoice {
 // `caller` and lists the available ones.
 BackendChoice parse_backends(std::string_view text, const char* caller);
 
+// "cpu:lockstep,cuda:nccl": every device with its backend, in a fixed order.
+std::string text_of(const BackendChoice& choice);
+
 // Throws ArgumentError unless `options` is null or belongs to one of the backends, which has options of its own.
 void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller);
 

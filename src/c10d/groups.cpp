@@ -12,6 +12,7 @@
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/store/prefix_store.h"
+#include "store/membership/same_choice.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +40,20 @@ BackendChoice choose_backends(const World::Facts& facts, const GroupOptions& opt
   return choice;
 }
 
+// Members with different backends would wait for one another, each in its own.
+void check_same_backends(const World::Facts& facts, const World::Members& members, const std::string& key,
+                         const BackendChoice& choice, bool is_default, std::chrono::milliseconds timeout,
+                         const char* caller) {
+  if (members.ranks.size() == 1) return;
+  const Status same = comm::check_same_choice(*facts.store, "backends/" + key, comm::Roster(members.ranks),
+                                              members.rank, static_cast<int>(members.ranks.size()),
+                                              {text_of(choice), is_default}, Deadline::after(timeout));
+  if (same.ok()) return;
+  const bool differ = same.code() == ErrorCode::kMismatch;
+  throw_status(same.with_context(differ ? "the members name different backends" : "while waiting for the members"),
+               fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+}
+
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
 // group of these members has the same.
 ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
@@ -50,11 +65,11 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
   std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
     members.rank = static_cast<int>(found - members.ranks.begin());
-    backends =
-        make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
-                               members.rank, members.ranks, records_of(members.ranks, *facts.members),
-                               options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout,
-                               facts.place.local_rank, options.backend_options});
+    const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
+    check_same_backends(facts, members, key, choice, options.backend.empty(), timeout, caller);
+    backends = make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
+                                      members.rank, members.ranks, records_of(members.ranks, *facts.members), timeout,
+                                      facts.place.local_rank, options.backend_options});
   }
   ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 
+#include "c10d/group_watch.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
@@ -48,7 +50,36 @@ void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
   }
 }
 
+struct Watchers {
+  Mutex mutex;
+  std::vector<void (*)(const ProcessGroup&)> functions LOCKSTEP_GUARDED_BY(mutex);
+};
+
+// Never destroyed, like the world.
+Watchers& watchers() {
+  static Watchers& all = *new Watchers;
+  return all;
+}
+
+void tell_watchers(const std::vector<ProcessGroup>& groups) {
+  Watchers& all = watchers();
+  std::vector<void (*)(const ProcessGroup&)> functions;
+  {
+    MutexLock lock(all.mutex);
+    functions = all.functions;
+  }
+  for (const auto left : functions) {
+    for (const ProcessGroup& group : groups) left(group);
+  }
+}
+
 }  // namespace
+
+void watch_groups(void (*left)(const ProcessGroup& group)) {
+  Watchers& all = watchers();
+  MutexLock lock(all.mutex);
+  if (std::find(all.functions.begin(), all.functions.end(), left) == all.functions.end()) all.functions.push_back(left);
+}
 
 World& World::of_process() {
   static constinit OfProcess<World> world;
@@ -90,6 +121,7 @@ void World::close(std::chrono::milliseconds wait) {
   // All groups before the first wait for callbacks: a callback may wait for an operation of another group.
   for (const ProcessGroup& group : groups) retire(group, wait);
   for (const ProcessGroup& group : groups) group->shutdown();
+  tell_watchers(groups);
   groups.clear();
   // kTimeout says that others are still connected; they lose the store then.
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
@@ -138,8 +170,11 @@ void World::add(const ProcessGroup& group, Members members) {
 
 void World::remove(const ProcessGroup& group) {
   group->shutdown();
-  MutexLock lock(mutex_);
-  if (const auto found = groups_.find(group.get()); found != groups_.end()) found->second.left = true;
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = groups_.find(group.get()); found != groups_.end()) found->second.left = true;
+  }
+  tell_watchers({group});
 }
 
 World::Members World::members(const ProcessGroup& group) const {

@@ -1,5 +1,7 @@
 #include "backend.h"
 
+#include <algorithm>
+
 #include "lockstep/c10d/backend_capabilities.h"
 
 namespace lockstep::nn_detail {
@@ -14,6 +16,13 @@ Backend::Backend(ProcessGroup group, torch::Device device)
     : backend_((group ? group : default_group())->getBackend(device.type())),
       device_(device),
       has_avg_(capabilities_of(*backend_).has_avg()) {}
+
+Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) {
+  const ProcessGroup target = group ? group : default_group();
+  const std::vector<torch::Device> served = target->getDeviceTypes();
+  const bool has_cpu = std::any_of(served.begin(), served.end(), [](const auto& one) { return one.is_cpu(); });
+  return {target, has_cpu ? torch::Device(torch::kCPU) : device};
+}
 
 torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
   const auto options = torch::TensorOptions().dtype(dtype).device(device_);

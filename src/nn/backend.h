@@ -14,7 +14,11 @@ namespace lockstep::nn_detail {
 class Backend {
  public:
   Backend(ProcessGroup group, torch::Device device);
+  // For what is sent before the ranks know whether their tensors are alike: the CPU's backend, which serves every rank.
+  // A group without one (NCCL alone): that of `device`.
+  static Backend for_host_data(const ProcessGroup& group, torch::Device device);
 
+  std::string name() const { return backend_->getBackendName(); }
   int rank() const { return backend_->getRank(); }
   int world_size() const { return backend_->getSize(); }
   const torch::Device& device() const { return device_; }

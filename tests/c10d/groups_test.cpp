@@ -198,6 +198,18 @@ void check_group_options(int rank) {
   EXPECT_EQ(tensor.item<int>(), 6);
 
   using enum ErrorCode;
+  // Members that name different backends do not wait for one another.
+  expect_error(kMismatch,
+               {"new_group: rank", "the members name different backends", "'cpu:lockstep' on rank(s) 2",
+                "'cpu:lockstep,cuda:lockstep' on rank(s) "},  // those that had come by then
+               [&] { new_group({.backend = rank == 2 ? "cpu:gloo" : "lockstep"}); });
+  expect_error(kMismatch,
+               {"split_group", "'cpu:lockstep,cuda:lockstep' (the default) on rank(s) " + std::to_string(rank | 1)},
+               [&] { split_group(rank / 2, -rank, nullptr, {.backend = rank % 2 == 1 ? "" : "cpu:gloo"}); });
+  const ProcessGroup again = new_group({.backend = rank == 2 ? "" : "cuda:gloo,cpu:lockstep"});
+  all_reduce(tensor, {.group = again});
+  EXPECT_EQ(tensor.item<int>(), 24);
+
   expect_error(kInvalidArgument, {"new_group: unknown backend 'smoke'"}, [] { new_group({0}, {.backend = "smoke"}); });
   expect_error(kInvalidArgument, {"split_group: unknown backend"},
                [] { split_group(0, 0, nullptr, {.backend = "smoke"}); });

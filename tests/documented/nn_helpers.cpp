@@ -1,12 +1,18 @@
 // Code of docs/comm_hooks.md, docs/training_helpers.md and of the headers that they are about, as it stands there.
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "lockstep/c10d/distributed.h"
+#include "lockstep/c10d/objects.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
 #include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/nn/parameter_averaging.h"
@@ -31,6 +37,13 @@ void evaluate(Net& net) {
   ddp.register_comm_hook(make_batched_power_sgd_hook());
   ddp.register_comm_hook(make_noop_hook());
   ddp.register_comm_hook(nullptr);
+}
+
+[[maybe_unused]] void hook_state(Ddp& ddp, const std::string& path) {
+  auto hook = make_power_sgd_hook({.matrix_approximation_rank = 2});
+  if (std::filesystem::exists(path)) hook->load(checkpoint::read_tensor_file(path).tensors);
+  ddp.register_comm_hook(hook);
+  checkpoint::write_tensor_file(path, {.tensors = hook->tensors(), .metadata = {}});
 }
 
 struct ClippedHook final : CommHook {
@@ -86,6 +99,14 @@ struct ClippedHook final : CommHook {
   }
 }
 
+[[maybe_unused]] void moving_average_after_join(ExponentialMovingAverage& ema) {
+  const std::vector<std::int64_t> counts = all_gather_object(ema.updates());
+  const auto most = std::max_element(counts.begin(), counts.end());
+  std::map<std::string, torch::Tensor> averages = ema.tensors();
+  broadcast_object(averages, static_cast<int>(most - counts.begin()));
+  ema.load(averages, *most);
+}
+
 [[maybe_unused]] void local_sgd(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
   PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
   ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
@@ -118,7 +139,50 @@ struct ClippedHook final : CommHook {
   }
 }
 
+[[maybe_unused]] void loss_scaling(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
+  GradScaler scaler;
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    {
+      const Autocast autocast(torch::kCPU, torch::kHalf);
+      loss = torch::nll_loss(ddp->forward(images).to(torch::kFloat), labels);
+    }
+    scaler.scale(loss).backward();
+    scaler.unscale_(optimizer);
+    clip_grad_norm_(*net, 1.0);
+    scaler.step(optimizer);
+    scaler.update();
+  }
+}
+
+[[maybe_unused]] void scaler_state(GradScaler& scaler, checkpoint::Checkpoint& state) {
+  for (const auto& [name, value] : scaler.state_dict()) state.set("scaler." + name, value);
+
+  std::map<std::string, double> saved = scaler.state_dict();
+  for (auto& [name, value] : saved) value = state.get_double("scaler." + name);
+  scaler.load_state_dict(saved);
+}
+
 // --- Headers
+
+[[maybe_unused]] void grad_scaler_header(Ddp& ddp, torch::optim::SGD& optimizer, MasterWeights& masters, Loss loss_of,
+                                         const torch::Tensor& x, const torch::Tensor& y) {
+  lockstep::GradScaler scaler;
+  torch::Tensor loss;
+  {
+    const lockstep::Autocast autocast(torch::kCPU, torch::kHalf);
+    loss = loss_of(ddp->forward(x), y);
+  }
+  scaler.scale(loss).backward();
+  scaler.step(optimizer);
+  scaler.update();
+
+  masters.copy_gradients();
+  scaler.step(optimizer);
+  masters.copy_parameters();
+  scaler.update();
+}
 
 [[maybe_unused]] void power_sgd_header(Ddp& ddp) {
   ddp.register_comm_hook(lockstep::make_power_sgd_hook({.matrix_approximation_rank = 2}));

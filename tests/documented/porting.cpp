@@ -109,6 +109,22 @@ void train(int /*rank*/) {}
   ddp.register_comm_hook(make_power_sgd_hook({.matrix_approximation_rank = 2}));
 }
 
+[[maybe_unused]] void loss_scaling(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer,
+                                   torch::Tensor (*loss_of)(torch::Tensor, torch::Tensor), data::DataLoader& loader) {
+  GradScaler scaler;
+  for (auto& [x, y] : loader) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    {
+      const Autocast autocast(torch::kCPU, torch::kHalf);
+      loss = loss_of(ddp->forward(x), y);
+    }
+    scaler.scale(loss).backward();
+    scaler.step(optimizer);
+    scaler.update();
+  }
+}
+
 [[maybe_unused]] void sync_batch_norm(models::ResNet& model) {
   convert_sync_batchnorm(model);
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/log.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
 #include "nn/error_texts.h"
@@ -239,6 +240,84 @@ TEST(CommHooksErrorsMulti, DifferentHooksAreNamedOnEveryRank) {
     ddp.register_comm_hook(nullptr);
     pass(ddp, 2);
     expect_equal_on_all_ranks({ddp.parameters()[0].grad()}, "gradient");
+  });
+}
+
+// Training that stops after some passes, and goes on with a new wrapper and a new hook that has loaded the old one's
+// state, has the bits of training that did not stop.
+TEST_P(CommHooksMulti, SavedStateContinuesBitForBit) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const PowerSgdOptions low_rank{.matrix_approximation_rank = 2, .start_power_sgd_iter = 2, .random_seed = 5};
+    PowerSgdOptions cold = low_rank;
+    cold.warm_start = false;
+    const std::vector<std::function<std::shared_ptr<CommHook>()>> hooks{
+        [&] { return make_power_sgd_hook(low_rank); },
+        [&] { return make_power_sgd_hook(cold); },
+        [&] { return make_batched_power_sgd_hook(low_rank); },
+        [&] { return make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(low_rank)); },
+        [&] { return make_compress_hook(torch::kHalf, {.error_feedback = true}); },
+        [&] { return make_post_local_sgd_hook({.start_local_sgd_iter = 3}); },
+    };
+    for (const auto& make : hooks) {
+      const auto train = [&](int stop) {
+        Net net = make_net();
+        std::map<std::string, torch::Tensor> saved;
+        int step = 0;
+        for (const int end : {stop, 7}) {
+          DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004, .init_sync = false});
+          const std::shared_ptr<CommHook> hook = make();
+          hook->load(saved.empty() ? hook->tensors() : saved);
+          ddp.register_comm_hook(hook);
+          for (; step < end; ++step) {
+            pass(ddp, step);
+            const torch::NoGradGuard no_grad;
+            for (torch::Tensor& parameter : net->parameters()) parameter.sub_(parameter.grad());
+          }
+          for (const auto& [name, tensor] : hook->tensors()) saved[name] = tensor.clone();
+        }
+        return net;
+      };
+      const Net whole = train(7);
+      const Net stopped = train(4);
+      for (std::size_t i = 0; i < whole->parameters().size(); ++i)
+        EXPECT_TRUE(torch::equal(whole->parameters()[i], stopped->parameters()[i]))
+            << make()->description() << ' ' << i;
+    }
+  });
+}
+
+TEST(CommHooksErrorsMulti, SavedStateThatDoesNotFitIsNamed) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    const PowerSgdOptions options{.start_power_sgd_iter = 0};
+    std::map<std::string, torch::Tensor> saved;
+    {
+      DistributedDataParallel<Net> ddp(make_net());
+      const auto hook = make_power_sgd_hook(options);
+      ddp.register_comm_hook(hook);
+      pass(ddp, 0);
+      saved = hook->tensors();
+    }
+    expect_in(error_of([&] { make_noop_hook()->load(saved); }), {"no-op", "keeps nothing", "'bucket.0.error'"});
+    expect_in(error_of([&] { make_power_sgd_hook()->load({}); }), {"no 'iteration'", "another hook"});
+    // On one rank alone.
+    DistributedDataParallel<Net> ddp(make_net());
+    const auto hook = make_power_sgd_hook(options);
+    if (number == 0) hook->load(saved);
+    ddp.register_comm_hook(hook);
+    expect_in(error_of([&] { pass(ddp, 1); }), {"the same communication hook", "continued from pass 1 on rank(s) 0"});
+    // For a model with other shapes: it starts anew.
+    std::string logged;
+    log::set_output([&](std::string_view line) { logged += line; });
+    DistributedDataParallel<Net> other(Net(torch::nn::Linear(48, 40)));
+    const auto moved = make_power_sgd_hook(options);
+    moved->load(saved);
+    other.register_comm_hook(moved);
+    pass(other, 0);
+    expect_equal_on_all_ranks({other.parameters()[0].grad()}, "gradient");
+    log::set_output({});
+    expect_in(logged, {"bucket 0 has other parameters", "starts anew"});
   });
 }
 

@@ -106,6 +106,35 @@ TEST(ConvertSyncBatchNorm, RefusesByNameAndChangesNothing) {
   EXPECT_EQ(convert_sync_batchnorm(of_another_kind, nullptr, {"1"}), Names{"0"});
 }
 
+TEST(ConvertSyncBatchNormMulti, LetsGoOfAGroupThatWasLeft) {
+  run_processes(2, [](int) {
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(3));
+    const Tensor x = torch::randn({4, 3});
+    using Weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+    std::optional<Weak> world;
+    {
+      const Rank rank;
+      ProcessGroup group = new_group({0, 1});
+      const Weak both(group);
+      convert_sync_batchnorm(net, group);
+      group.reset();
+      net->forward(x);
+      ASSERT_FALSE(both.expired()) << "the layer keeps it";
+      destroy_process_group(both.lock());
+      EXPECT_TRUE(both.expired());
+      expect_in(error_of([&] { net->forward(x); }), {"batch normalisation '0'", "has left its group", "another one"});
+      EXPECT_EQ(sync_batchnorm_layers(*net), Names{});
+      net->eval();
+      net->forward(x);
+      net->train();
+      convert_sync_batchnorm(net, default_group());
+      world.emplace(default_group());
+      net->forward(x);
+    }
+    EXPECT_TRUE(world->expired()) << "the end of the world is the end of its groups";
+  });
+}
+
 // The statistics of every layer are those of all ranks' batches, and other groups count only their own.
 TEST(ConvertSyncBatchNormMulti, ReachesLayersThatForwardCallsByType) {
   run_processes(4, [](int rank) {

@@ -227,6 +227,8 @@ TEST(DataParallelErrors, NameWrongOptions) {
   expect_in(error({.device_ids = {{torch::kMeta, 3}}}), {"names meta:3, but there are 1 devices"});
   expect_in(error({.device_ids = {torch::kCPU}, .cpu_replicas = 2}), {"give one of them"});
   expect_in(error({.output_device = torch::kMeta}), {"output_device must be of the type of device_ids"});
+  expect_in(error({.device_ids = {{torch::kMeta, 0}}, .output_device = torch::Device(torch::kMeta, 3)}),
+            {"output_device is meta:3, but there are 1 devices"});
   Spy net;
   DataParallel<Spy> parallel(net, {.device_ids = {torch::kCPU, torch::kCPU}, .output_device = torch::kCPU});
   EXPECT_EQ(parallel.devices().size(), 2U);

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -61,6 +62,44 @@ TEST(DdpErrorsMulti, DifferentModelsAreNamedOnEveryRank) {
     DistributedDataParallel<Net> ddp(linear(4, 5));
     ddp.forward(torch::ones({2, 4})).sum().backward();
     expect_equal_on_all_ranks({ddp.parameters()[0].grad()}, "gradient");
+  });
+}
+
+// The others do not wait for a rank that alone has something wrong.
+TEST(DdpErrorsMulti, WhatOneRankAloneGetsWrongIsAnErrorOfAll) {
+  run_processes(3, [](int rank) {
+    const Rank group;
+    const auto net = [] { return Net(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5)); };
+    const auto expect_refused_by_1 = [&](const std::string& text, const std::string& why) {
+      expect_in(text, {why});
+      if (rank != 1)
+        expect_in(text, {fmt::format("rank {}: DistributedDataParallel needs", rank), "rank(s) 1 cannot take part"});
+    };
+    const auto with = [&](const DistributedDataParallelOptions& wrong) {
+      return error_of_wrapping(net(), rank == 1 ? wrong : DistributedDataParallelOptions());
+    };
+    expect_refused_by_1(with({.bucket_cap_mb = 0}), "bucket_cap_mb must be positive, got 0");
+    expect_refused_by_1(with({.device_ids = {torch::Device("cuda:0")}}),
+                        "device_ids: the module is on cpu, got cuda:0");
+    expect_refused_by_1(with({.ignored_parameters = {"0.wieght"}}), "no parameter and no buffer '0.wieght'");
+    Net frozen = net();
+    for (torch::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(rank != 1);
+    expect_refused_by_1(error_of_wrapping(frozen), "no parameter that requires a gradient");
+    DistributedDataParallelOptions two_wrong;
+    if (rank == 0) two_wrong.bucket_cap_mb = 0;
+    if (rank == 2) two_wrong.ignored_parameters = {"9.bias"};
+    const std::string text = error_of_wrapping(net(), two_wrong);
+    if (rank == 1) expect_in(text, {"rank(s) 0 cannot", "got 0", "rank(s) 2 cannot", "'9.bias'"});
+
+    // A layer that waits for the others in each forward pass.
+    Net converted = net();
+    if (rank == 1) convert_sync_batchnorm(*converted);
+    expect_in(error_of_wrapping(converted), {"synchronised layer '1' on rank(s) 1", "nothing more on rank(s) 0, 2"});
+    // One that waits for this rank alone.
+    Net alone = net();
+    const ProcessGroup own = new_group({rank});
+    if (rank == 1) convert_sync_batchnorm(*alone, own);
+    EXPECT_EQ(error_of_wrapping(alone), "no error");
   });
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
@@ -165,6 +166,31 @@ TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
     ddp->forward(random_input({6, 3}, 0)).sum().backward();
     EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "afterwards all count again";
     (void)world;
+  });
+}
+
+// Ranks with 1, 2, 3 inputs, whose hooks leave each rank its own gradients.
+TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    for (const auto& hook : {make_noop_hook(), make_post_local_sgd_hook({.start_local_sgd_iter = 0}),
+                             make_compress_wrapper(torch::kBFloat16, make_noop_hook())}) {
+      torch::manual_seed(1);
+      Net net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net);
+      ddp.register_comm_hook(hook);
+      std::vector<double> gradients;
+      ddp.join(
+          [&] {
+            for (int step = 0; step <= number; ++step) {
+              net->zero_grad();
+              ddp->forward(random_input({6, 3}, step)).sum().backward();
+              gradients.push_back(net->parameters()[1].grad()[0].item<double>());
+            }
+          },
+          {.divide_by_initial_world_size = false});
+      EXPECT_EQ(gradients, std::vector<double>(number + 1, 6.0)) << hook->description();
+    }
   });
 }
 

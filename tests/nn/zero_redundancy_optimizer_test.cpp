@@ -339,8 +339,27 @@ TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
     expect_in(error({}), {"expected parameters, got none"});
     expect_in(error({all[0], all[1], all[0]}),
               {"parameter 2 of group 0", "twice", "DistributedDataParallel::parameters()"});
-    expect_in(error({all[0], all[1], all[rank == 0 ? 0 : 2]}),
-              {"parameter 2 of group 0", "twice", "on rank(s) 0", "on rank(s) 1"});
+    // What one rank alone gets wrong is an error of all of them.
+    const auto expect_refused_by_0 = [&](const std::string& text, const std::string& why) {
+      expect_in(text, {why});
+      if (rank == 1) expect_in(text, {"rank 1: ZeroRedundancyOptimizer needs", "rank(s) 0 cannot take part"});
+    };
+    expect_refused_by_0(error({all[0], all[1], all[rank == 0 ? 0 : 2]}), "parameter 2 of group 0 is there twice");
+    expect_refused_by_0(error(rank == 0 ? std::vector<Tensor>() : all), "expected parameters, got none");
+    expect_refused_by_0(error(rank == 0 ? std::vector<Tensor>{all[0] * 2} : all), "non-leaf");
+    expect_refused_by_0(error_of([&] {
+                          ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1),
+                                                              {.bucket_cap_mb = rank == 0 ? -1.0 : 25.0});
+                        }),
+                        "bucket_cap_mb must be positive, got -1");
+    expect_refused_by_0(
+        error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(rank == 0 ? -1.0 : 0.1)); }),
+        "Invalid learning rate");
+    expect_in(error_of([&] {
+                if (rank == 0) ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1));
+                if (rank == 1) ZeroRedundancyOptimizer<optim::Adam>(all, optim::AdamOptions(0.1));
+              }),
+              {"SGD on backend lockstep on rank(s) 0", "Adam on backend lockstep on rank(s) 1"});
     expect_in(error({all[0], all[rank == 0 ? 1 : 2]}),
               {"the same parameters", "group 0, parameter 1: Double [7] on rank(s) 0",
                "group 0, parameter 1: Float [] on rank(s) 1"});

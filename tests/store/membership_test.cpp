@@ -8,6 +8,7 @@
 #include "base/host.h"
 #include "lockstep/store/hash_store.h"
 #include "store/membership/exchange_members.h"
+#include "store/membership/same_choice.h"
 #include "support/run_each.h"
 
 namespace lockstep::comm {
@@ -190,6 +191,38 @@ TEST(Membership, ARankOutsideItsWorldIsNamed) {
         exchange(store, member(0, 2), now()).status(), ErrorCode::kMismatch,
         "rank " + std::to_string(rank) + " (host host, pid 7) is outside the world of 2: ranks go from 0 to 1");
   }
+}
+
+// Of three ranks; every second one has the default.
+std::vector<Status> outcomes_of(HashStore& store, const std::vector<std::string>& values) {
+  std::vector<Status> outcomes(values.size());
+  test::run_each(static_cast<int>(values.size()), [&](int rank) {
+    outcomes[rank] = check_same_choice(store, "group", Roster({4, 6, 8}), rank, static_cast<int>(values.size()),
+                                       {values[rank], rank % 2 == 1}, soon());
+  });
+  EXPECT_EQ(store.num_keys().value(), 0);
+  return outcomes;
+}
+
+TEST(MembershipMulti, ChoicesThatDifferAreToldToAll) {
+  HashStore store;
+  for (const Status& outcome : outcomes_of(store, {"a b", "a b", "a b"}))
+    EXPECT_TRUE(outcome.ok()) << outcome.message();
+  // Ranks that come late know more than those that learn of the first difference, but all get one text.
+  std::string told;
+  for (const Status& outcome : outcomes_of(store, {"a", "b", "a"})) {
+    EXPECT_EQ(outcome.code(), ErrorCode::kMismatch);
+    EXPECT_NE(outcome.message().find("'b' (the default) on rank(s) 6 of the world"), std::string::npos)
+        << outcome.message();
+    if (told.empty()) told = outcome.message();
+    EXPECT_EQ(outcome.message(), told);
+  }
+  // Nobody has asked for anything.
+  test::run_each(2, [&](int rank) {
+    EXPECT_TRUE(check_same_choice(store, "other", kSameNumbers, rank, 2, {std::to_string(rank), true}, soon()).ok());
+  });
+  expect_error(check_same_choice(store, "third", Roster({4, 6}), 1, 2, {"a", false}, now()), ErrorCode::kTimeout,
+               "only 1 of 2 ranks came within 0.0 s; missing: rank(s) 4 of the world");
 }
 
 TEST(Membership, ThisProcessDescribesItself) {

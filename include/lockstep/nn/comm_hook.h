@@ -11,12 +11,14 @@
 //   ddp.register_comm_hook(std::make_shared<ScaledHook>());
 //
 // Hooks that are there: compression below, lockstep/nn/power_sgd.h, and local SGD's in
-// lockstep/nn/parameter_averaging.h. A hook object keeps state between passes: one object serves one wrapper.
+// lockstep/nn/parameter_averaging.h. A hook object keeps state between passes: one object serves one wrapper. tensors()
+// and load() save and restore this state.
 #pragma once
 
 #include <torch/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +58,11 @@ class GradBucket {
   void add_sent(std::size_t bytes) { sent_ += bytes; }
   std::size_t sent() const { return sent_; }
 
+  // A hook whose result is not the mean over all ranks of the group calls this: where join divides by the number of
+  // ranks that still have inputs (JoinOptions), it leaves such a result as it is.
+  void keep_scale() { keeps_scale_ = true; }
+  bool keeps_scale() const { return keeps_scale_; }
+
  private:
   std::size_t index_;
   bool is_last_;
@@ -64,6 +71,7 @@ class GradBucket {
   std::vector<torch::Tensor> gradients_;
   ProcessGroup group_;
   std::size_t sent_ = 0;
+  bool keeps_scale_ = false;
 };
 
 class CommHook {
@@ -76,6 +84,15 @@ class CommHook {
   // What kind of hook this is, with its options. Before the first pass with a hook, ranks compare this text: different
   // ones are an error. The default is the name of the type.
   virtual std::string description() const;
+
+  // What this rank's hook keeps from pass to pass, by name, for a checkpoint (checkpoint::TensorFile). Not copied; call
+  // it between passes. Error feedback differs between ranks: each rank saves and loads its own. The default is nothing.
+  virtual std::map<std::string, torch::Tensor> tensors() const { return {}; }
+  // Takes over what tensors() of a hook with the same options has returned on this rank. Call it on every rank before
+  // the first pass. What belongs to a bucket is taken over when the wrapper has built a bucket of the same parameters'
+  // shapes; otherwise a warning is logged and it starts anew. Throws a ValueError for the state of another kind of
+  // hook.
+  virtual void load(const std::map<std::string, torch::Tensor>& tensors);
 };
 
 struct CompressOptions {

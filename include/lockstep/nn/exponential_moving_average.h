@@ -15,7 +15,8 @@
 // kept as float (in their own type, small changes would be lost) and that integer buffers are copied.
 //
 // Under DistributedDataParallel every rank has the same values, so every rank computes the same averages: nothing is
-// sent. Takes the memory of the module's values, and once more while they are swapped in. Not thread-safe.
+// sent. Except after a join: docs/training_helpers.md says how to send them then. Takes the memory of the module's
+// values, and once more while they are swapped in. Not thread-safe.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -8,7 +8,9 @@ namespace lockstep {
 // As in torch.nn.parallel.DistributedDataParallel.join.
 struct JoinOptions {
   // On: gradients are divided by the number of ranks of the group throughout, so every sample has the same weight. Off:
-  // by the number of ranks that still have inputs, so the last passes of the longer ranks have steps of full size.
+  // by the number of ranks that still have inputs, so the last passes of the longer ranks have steps of full size. Also
+  // with a communication hook whose result is the mean over all ranks (PyTorch ignores it with any hook). Results of
+  // other hooks stay as they are (GradBucket::keep_scale): the no-op hook, and post-local SGD in its local phase.
   bool divide_by_initial_world_size = true;
   // Off: the loop runs as without join.
   bool enable = true;

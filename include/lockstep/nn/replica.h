@@ -75,6 +75,7 @@ class Replica {
   int world_size() const;
   torch::Device device() const;
   void check_devices() const;
+  std::string own_lines();
   void synchronise_state(int source, bool send);
   void build_reducer();
   std::vector<torch::Tensor> reduced_parameters() const;

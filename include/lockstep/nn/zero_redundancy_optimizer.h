@@ -27,7 +27,8 @@
 //
 // The constructor, step() and consolidate_state_dict() are collective over the group and block. Not with
 // DistributedDataParallel's join: a rank that has finished takes no more steps. Not thread-safe. Throws c10::ValueError
-// (on every rank when they disagree about parameters), and what the collectives throw (lockstep/c10d/errors.h).
+// on every rank when they disagree about parameters, or one of them has none or wrong ones (the others' names that rank
+// and why), and what the collectives throw (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -10,8 +10,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "c10d/group_watch.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "nn/all_ranks.h"
 #include "synchronised_batch_norm.h"
 
 namespace lockstep {
@@ -20,9 +22,10 @@ namespace {
 using torch::Tensor;
 
 struct Mark {
-  ProcessGroup group;
+  ProcessGroup group;                      // null: the world
   std::weak_ptr<torch::nn::Module> layer;  // empty where no shared_ptr owns the layer
   std::string name;
+  bool group_was_left = false;  // then `group` is null: a mark may live as long as the process
 
   // aten::batch_norm cannot tell: a layer without running statistics uses those of its batch in evaluation mode too.
   bool layer_is_training() const {
@@ -45,6 +48,17 @@ class Marks {
     MutexLock lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
     marks_.insert_or_assign(tensor.unsafeGetTensorImpl(), Entry{Weak(tensor.getIntrusivePtr()), std::move(mark)});
+  }
+
+  // Lets go of a group that was left.
+  void forget(const ProcessGroup& group) {
+    std::vector<std::shared_ptr<const Mark>> old;  // freed without the lock
+    MutexLock lock(mutex_);
+    for (auto& [tensor, entry] : marks_) {
+      if (entry.mark->group != group) continue;
+      old.push_back(std::exchange(
+          entry.mark, std::make_shared<const Mark>(Mark{nullptr, entry.mark->layer, entry.mark->name, true})));
+    }
   }
 
   std::shared_ptr<const Mark> find(const Tensor& tensor) {
@@ -73,8 +87,11 @@ std::shared_ptr<const Mark> mark_of(const std::optional<Tensor>& weight, const s
 Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
                   const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, bool training,
                   double momentum, double eps, bool cudnn_enabled) {
-  const std::shared_ptr<const Mark> mark = training ? mark_of(weight, running_mean) : nullptr;
-  if (mark == nullptr || !mark->layer_is_training() || !nn_detail::has_other_ranks(mark->group)) {
+  std::shared_ptr<const Mark> mark = training ? mark_of(weight, running_mean) : nullptr;
+  if (mark != nullptr && !mark->layer_is_training()) mark = nullptr;
+  TORCH_CHECK(mark == nullptr || !mark->group_was_left, "batch normalisation '", mark->name,
+              "': destroy_process_group has left its group; call convert_sync_batchnorm with another one");
+  if (mark == nullptr || !nn_detail::has_other_ranks(mark->group)) {
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                   cudnn_enabled);
   }
@@ -175,6 +192,7 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const
                                                 const std::vector<std::string>& except) {
   const std::vector<Layer> layers = layers_to_convert(module, except);
   intercept_batch_norm();
+  watch_groups([](const ProcessGroup& left) { Marks::get().forget(left); });
   std::vector<std::string> names;
   for (const Layer& layer : layers) {
     names.push_back(layer.name);
@@ -187,16 +205,31 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const
 
 std::vector<std::string> sync_batchnorm_layers(const torch::nn::Module& module) {
   std::vector<std::string> names;
-  std::unordered_set<const void*> seen;
-  walk(module, "", seen, [&](const torch::nn::Module& found, const std::string& name) {
-    const auto tensors = tensors_of(found);
-    const bool marked = tensors && std::any_of(tensors->begin(), tensors->end(), [](const Tensor& tensor) {
-                          return Marks::get().find(tensor) != nullptr;
-                        });
-    if (marked || dynamic_cast<const SyncBatchNormImpl*>(&found) != nullptr) names.push_back(name);
-    return true;
-  });
+  for (nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(module))
+    names.push_back(std::move(layer.name));
   return names;
 }
 
+namespace nn_detail {
+
+std::vector<SynchronisedLayer> synchronised_layers(const torch::nn::Module& module) {
+  std::vector<SynchronisedLayer> layers;
+  std::unordered_set<const void*> seen;
+  walk(module, "", seen, [&](const torch::nn::Module& found, const std::string& name) {
+    if (const auto* const own = dynamic_cast<const SyncBatchNormImpl*>(&found)) {
+      layers.push_back({name, own->options.process_group()});
+    } else if (const auto tensors = tensors_of(found)) {
+      for (const Tensor& tensor : *tensors) {
+        const std::shared_ptr<const Mark> mark = Marks::get().find(tensor);
+        if (mark == nullptr) continue;
+        if (!mark->group_was_left) layers.push_back({name, mark->group});
+        break;
+      }
+    }
+    return true;
+  });
+  return layers;
+}
+
+}  // namespace nn_detail
 }  // namespace lockstep

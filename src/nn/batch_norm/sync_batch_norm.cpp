@@ -2,6 +2,7 @@
 
 #include <torch/nn/functional/batchnorm.h>
 
+#include "nn/all_ranks.h"
 #include "synchronised_batch_norm.h"
 
 namespace lockstep {

@@ -175,10 +175,6 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 
 }  // namespace
 
-bool has_other_ranks(const ProcessGroup& group) {
-  return (group || is_initialized()) && get_world_size(group) > 1;
-}
-
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer) {
   BatchNormCall plain = call;
   plain.input = call.input.contiguous(call.input.suggest_memory_format());

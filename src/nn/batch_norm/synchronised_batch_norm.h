@@ -1,9 +1,11 @@
 // Batch normalisation over the batches of all ranks of a group: the function behind SyncBatchNorm and converted layers.
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <string>
+#include <vector>
 
 #include "lockstep/c10d/process_groups.h"
 
@@ -19,10 +21,14 @@ struct BatchNormCall {
   double eps = 0;
 };
 
-// Whether there are other ranks: a group (null: the world) of more than one.
-bool has_other_ranks(const ProcessGroup& group);
-
 // Collective over the group, which has other ranks. Differentiable once. `layer` is for messages.
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer);
+
+struct SynchronisedLayer {
+  std::string name;
+  ProcessGroup group;  // null: the world
+};
+// The layers in `module` that synchronise, in the order of named_modules(). Without those whose group was destroyed.
+std::vector<SynchronisedLayer> synchronised_layers(const torch::nn::Module& module);
 
 }  // namespace lockstep::nn_detail

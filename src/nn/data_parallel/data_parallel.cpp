@@ -75,6 +75,15 @@ std::vector<torch::Device> choose_devices(const torch::nn::Module& module, const
   return devices;
 }
 
+torch::Device choose_output(const std::vector<torch::Device>& devices, const DataParallelOptions& options) {
+  const torch::Device given = options.output_device.value_or(devices.front());
+  TORCH_CHECK_VALUE(given.is_cpu() || given.type() == devices.front().type(),
+                    "DataParallel: output_device must be of the type of device_ids, or the CPU; got ", given);
+  TORCH_CHECK_VALUE(given.is_cpu() || given.index() < count_of(given.type()), "DataParallel: output_device is ", given,
+                    ", but there are ", count_of(given.type()), " devices of this type");
+  return with_index(given);
+}
+
 std::vector<ReplicaPlace> places_of(const std::vector<torch::Device>& devices, const DataParallelOptions& options) {
   std::vector<ReplicaPlace> places;
   const std::vector<int> allowed = launch::allowed_cores();
@@ -148,10 +157,8 @@ struct ReplicaSet::State {
 
 ReplicaSet::ReplicaSet(std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options, Factory factory)
     : devices_(choose_devices(*module, options)),
-      output_device_(with_index(options.output_device.value_or(devices_.front()))),
+      output_device_(choose_output(devices_, options)),
       state_(std::make_unique<State>(std::move(module), devices_, options, std::move(factory))) {
-  TORCH_CHECK_VALUE(output_device_.is_cpu() || output_device_.type() == devices_.front().type(),
-                    "DataParallel: output_device must be of the type of device_ids, or the CPU; got ", output_device_);
   if (devices_.size() == 1 && devices_.front().is_cpu())
     log::info("DataParallel: one replica on the CPU, so the module runs by itself; set cpu_replicas to have more");
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
@@ -22,24 +23,6 @@ std::string shape_of(const torch::Tensor& tensor) {
   // Gradients are summed in the order of memory: all ranks need the same strides (channels-last or not).
   if (!tensor.is_contiguous()) text << " strides " << tensor.strides();
   return text.str();
-}
-
-// One line for each option, parameter and buffer.
-std::string describe(const SharedState& state, const DistributedDataParallelOptions& options) {
-  std::string text = fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);
-  text += fmt::format("option static_graph: {}\n", options.static_graph);
-  text += fmt::format("option broadcast_buffers: {}\n", options.broadcast_buffers);
-  text += fmt::format("option init_sync: {}\n", options.init_sync);
-  std::unordered_map<const void*, std::string> first_names;
-  for (const NamedParameter& parameter : state.parameters) {
-    const auto [first, is_new] = first_names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
-    text += fmt::format("parameter '{}': {}{}{}\n", parameter.name, shape_of(parameter.tensor),
-                        parameter.tensor.requires_grad() ? "" : ", frozen",
-                        is_new ? "" : fmt::format(", shared with '{}'", first->second));
-  }
-  for (const NamedParameter& buffer : state.buffers)
-    text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
-  return text;
 }
 
 std::vector<NamedParameter> all_tensors(const torch::nn::Module& module) {
@@ -101,8 +84,35 @@ std::vector<NamedParameter> trainable(const SharedState& state) {
   return result;
 }
 
-void check_same_model(const SharedState& state, const DistributedDataParallelOptions& options, const Backend& backend) {
-  check_same_lines(backend, describe(state, options), "DistributedDataParallel needs the same model and options");
+torch::Device trained_device(const std::vector<NamedParameter>& parameters) {
+  std::optional<torch::Device> device;
+  for (const NamedParameter& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    if (!device) device = parameter.tensor.device();
+    TORCH_CHECK_VALUE(parameter.tensor.device() == *device, "parameter '", parameter.name, "' is on ",
+                      parameter.tensor.device(), ", others are on ", *device, "; all parameters must be on one device");
+  }
+  TORCH_CHECK_VALUE(device,
+                    "this model has no parameter that requires a gradient, so there is nothing to synchronise; use it "
+                    "without DistributedDataParallel, or set requires_grad before wrapping it");
+  return *device;
+}
+
+std::string describe(const SharedState& state, const DistributedDataParallelOptions& options) {
+  std::string text = fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);
+  text += fmt::format("option static_graph: {}\n", options.static_graph);
+  text += fmt::format("option broadcast_buffers: {}\n", options.broadcast_buffers);
+  text += fmt::format("option init_sync: {}\n", options.init_sync);
+  std::unordered_map<const void*, std::string> first_names;
+  for (const NamedParameter& parameter : state.parameters) {
+    const auto [first, is_new] = first_names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    text += fmt::format("parameter '{}': {}{}{}\n", parameter.name, shape_of(parameter.tensor),
+                        parameter.tensor.requires_grad() ? "" : ", frozen",
+                        is_new ? "" : fmt::format(", shared with '{}'", first->second));
+  }
+  for (const NamedParameter& buffer : state.buffers)
+    text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
+  return text;
 }
 
 void broadcast_state(const SharedState& state, const Backend& backend, int source) {

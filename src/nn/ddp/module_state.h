@@ -25,9 +25,11 @@ SharedState shared_state(const torch::nn::Module& module, const std::set<std::st
 // The parameters that require a gradient. A parameter with several names is there once, under the first.
 std::vector<NamedParameter> trainable(const SharedState& state);
 
-// Collective. Throws on every rank if models or options differ: names the first parameter, buffer or option that does,
-// and what each rank has.
-void check_same_model(const SharedState& state, const DistributedDataParallelOptions& options, const Backend& backend);
+// The device of those parameters that require a gradient. Throws if there are none, or several devices.
+torch::Device trained_device(const std::vector<NamedParameter>& parameters);
+
+// What all ranks must have alike, for check_same_lines: one line for each option, parameter and buffer.
+std::string describe(const SharedState& state, const DistributedDataParallelOptions& options);
 
 // Collective. The state of every rank becomes that of `source`.
 void broadcast_state(const SharedState& state, const Backend& backend, int source);

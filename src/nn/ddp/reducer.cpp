@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "lockstep/c10d/process_group_lockstep.h"
+#include "module_state.h"
 #include "nn/same_memory.h"
 #include "nn/same_on_all_ranks.h"
 #include "reducer_impl.h"
@@ -18,16 +19,6 @@ using nn_detail::same_layout;
 using nn_detail::same_memory;
 
 namespace {
-
-torch::Device device_of(const std::vector<NamedParameter>& parameters) {
-  for (const NamedParameter& parameter : parameters) {
-    if (parameter.tensor.requires_grad()) return parameter.tensor.device();
-  }
-  TORCH_CHECK_VALUE(
-      false,
-      "this model has no parameter that requires a gradient, so there is nothing to synchronise; use it without "
-      "DistributedDataParallel, or set requires_grad before wrapping it");
-}
 
 // The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
 // keep freed memory for the next step, but no later step needs this memory. Nor does any need the shared memory through
@@ -45,13 +36,10 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
                     const ReducerOptions& options)
     : options_(options),
       group_(std::move(group)),
-      backend_(group_, device_of(parameters)),
+      backend_(group_, nn_detail::trained_device(parameters)),
       buffers_(backend_, std::move(buffers)) {
   for (NamedParameter& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
-    TORCH_CHECK_VALUE(parameter.tensor.device() == backend_.device(), "parameter '", parameter.name, "' is on ",
-                      parameter.tensor.device(), ", others are on ", backend_.device(),
-                      "; all parameters must be on one device");
     Entry entry;
     entry.index = entries_.size();
     entry.name = std::move(parameter.name);
@@ -112,9 +100,9 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
 // At the start of the first pass with a hook (or without one, if the program has taken it back).
 void Reducer::Impl::check_hook() {
   if (hook_is_checked_ || backend_.world_size() == 1) return;
-  const std::string mine = comm_hook_ ? comm_hook_->description() : "none";
-  nn_detail::check_same_lines(backend_, "communication hook: " + mine,
-                              "DistributedDataParallel needs the same communication hook");
+  nn_detail::check_same_lines(
+      backend_, [this] { return "communication hook: " + (comm_hook_ ? comm_hook_->description() : "none"); },
+      "DistributedDataParallel needs the same communication hook");
   hook_is_checked_ = true;
 }
 

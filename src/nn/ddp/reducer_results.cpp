@@ -11,15 +11,18 @@ using nn_detail::same_memory;
 void Reducer::Impl::finish_buckets() {
   for (Bucket& bucket : buckets_) {
     if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
-    if (!bucket.for_hook) continue;
-    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
-    take_over_result(bucket);
-    sent_now_ += bucket.for_hook->sent();
-    bucket.for_hook.reset();
+    bool is_mean = true;
+    if (bucket.for_hook) {
+      if (bucket.finish) std::exchange(bucket.finish, nullptr)();
+      take_over_result(bucket);
+      sent_now_ += bucket.for_hook->sent();
+      is_mean = !bucket.for_hook->keeps_scale();
+      bucket.for_hook.reset();
+    }
+    if (gradient_scale_ == 1 || !is_mean) continue;
+    const torch::NoGradGuard no_grad;
+    bucket.buffer.mul_(gradient_scale_);
   }
-  if (gradient_scale_ == 1) return;
-  const torch::NoGradGuard no_grad;
-  for (Bucket& bucket : buckets_) bucket.buffer.mul_(gradient_scale_);
 }
 
 // A hook may put its result into another tensor, or into a lazily conjugated view of the bucket.

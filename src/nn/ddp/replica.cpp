@@ -1,19 +1,27 @@
 #include "lockstep/nn/replica.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_set>
 
 #include "module_state.h"
 #include "nn/backend.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
+namespace {
+
+// Null: the world.
+bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
+  return a == b || (is_initialized() && get_process_group_ranks(a) == get_process_group_ranks(b));
+}
+
+}  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
-    : module_(std::move(module)),
-      options_(options),
-      ignored_(nn_detail::names_to_ignore(*module_, options.ignored_parameters)) {
-  TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
-  check_devices();
+    : module_(std::move(module)), options_(options) {
   synchronise_state(/*source=*/0, /*send=*/options_.init_sync);
   build_reducer();
 }
@@ -51,12 +59,29 @@ int Replica::world_size() const {
   return nn_detail::Backend(options_.process_group, device()).world_size();
 }
 
-void Replica::synchronise_state(int source, bool send) {
-  const nn_detail::Backend backend(options_.process_group, device());
-  if (backend.world_size() == 1) return;
+// What is wrong here alone throws; the rest is what all ranks must have alike.
+std::string Replica::own_lines() {
+  if (!reducer_) ignored_ = nn_detail::names_to_ignore(*module_, options_.ignored_parameters);
+  TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
+  check_devices();
   const nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
-  nn_detail::check_same_model(state, options_, backend);
-  if (send) nn_detail::broadcast_state(state, backend, source);
+  const nn_detail::Backend backend(options_.process_group, nn_detail::trained_device(nn_detail::trainable(state)));
+  std::string lines = fmt::format("backend of the parameters' device: {}\n", backend.name());
+  lines += nn_detail::describe(state, options_);
+  // These wait for the same layers of other ranks in each forward pass.
+  for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
+    if (same_ranks(layer.group, options_.process_group)) lines += fmt::format("synchronised layer '{}'\n", layer.name);
+  }
+  return lines;
+}
+
+void Replica::synchronise_state(int source, bool send) {
+  nn_detail::check_same_lines(
+      nn_detail::Backend::for_host_data(options_.process_group, device()), [this] { return own_lines(); },
+      "DistributedDataParallel needs the same model and options");
+  if (!send || world_size() == 1) return;
+  nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
+                             nn_detail::Backend(options_.process_group, device()), source);
 }
 
 void Replica::build_reducer() {

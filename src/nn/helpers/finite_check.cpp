@@ -5,22 +5,10 @@
 #include <cmath>
 
 #include "lockstep/base/log.h"
-#include "lockstep/c10d/collectives.h"
 #include "named_gradients.h"
+#include "nn/all_ranks.h"
 
 namespace lockstep {
-namespace {
-
-// Element r is rank r's `value`.
-std::vector<double> of_all_ranks(double value, const ProcessGroup& group) {
-  const auto options = torch::TensorOptions().dtype(torch::kDouble).device(local_device());
-  const torch::Tensor all = torch::empty({get_world_size(group)}, options);
-  all_gather_into_tensor(all, torch::full({1}, value, options), {.group = group});
-  const torch::Tensor local = all.cpu();
-  return {local.const_data_ptr<double>(), local.const_data_ptr<double>() + local.numel()};
-}
-
-}  // namespace
 
 FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptions& options)
     : module_(module), options_(options) {
@@ -41,7 +29,7 @@ bool FiniteCheck::check(const torch::Tensor& loss) {
   const double sent = std::isfinite(own) && !bad_gradients.empty() ? std::numeric_limits<double>::max() : own;
   std::string problem;
   bool any_gradient = false;
-  const std::vector<double> all = of_all_ranks(sent, options_.group);
+  const std::vector<double> all = nn_detail::of_all_ranks(sent, options_.group);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     any_gradient |= all[rank] == std::numeric_limits<double>::max();
     if (std::isfinite(all[rank])) continue;

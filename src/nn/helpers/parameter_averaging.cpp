@@ -6,6 +6,7 @@
 
 #include "nn/flat_mean.h"
 #include "nn/hooks/hook_channel.h"
+#include "nn/hooks/hook_state.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +22,7 @@ class PostLocalSgdHook final : public CommHook {
   std::function<void()> run(GradBucket& bucket) override {
     const bool all_ranks = iteration_ < options_.start_local_sgd_iter;
     if (bucket.is_last()) ++iteration_;
+    if (!all_ranks) bucket.keep_scale();
     if (!all_ranks && !options_.subgroup) return nullptr;
     const nn_detail::HookChannel channel(all_ranks ? options_.group : options_.subgroup, bucket);
     return [work = channel.start_mean(bucket.buffer())] { work->wait(); };
@@ -28,12 +30,19 @@ class PostLocalSgdHook final : public CommHook {
 
   std::string description() const override {
     return fmt::format("post-local SGD(start_local_sgd_iter {}, {})", options_.start_local_sgd_iter,
-                       options_.subgroup ? "with a subgroup" : "no subgroup");
+                       options_.subgroup ? "with a subgroup" : "no subgroup") +
+           nn_detail::continued(loaded_iteration_);
+  }
+
+  nn_detail::NamedTensors tensors() const override { return {{"iteration", nn_detail::counter(iteration_)}}; }
+  void load(const nn_detail::NamedTensors& tensors) override {
+    loaded_iteration_ = iteration_ = nn_detail::read_counter(tensors, "iteration");
   }
 
  private:
   const PostLocalSgdOptions options_;
   std::int64_t iteration_ = 0;
+  std::int64_t loaded_iteration_ = 0;
 };
 
 }  // namespace

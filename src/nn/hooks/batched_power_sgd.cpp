@@ -2,6 +2,7 @@
 #include <map>
 
 #include "hook_channel.h"
+#include "hook_state.h"
 #include "lockstep/nn/power_sgd.h"
 #include "low_rank.h"
 
@@ -47,6 +48,22 @@ class BatchedPowerSgdHook final : public CommHook {
   }
 
   std::string description() const override { return low_rank_.description("batched PowerSGD"); }
+
+  nn_detail::NamedTensors tensors() const override {
+    nn_detail::NamedTensors all = low_rank_.counters();
+    for (const auto& [index, memory] : memories_) {
+      nn_detail::add_of_bucket(all, index, nn_detail::kShapes, memory.content.shapes());
+      nn_detail::add_of_bucket(all, index, "error", memory.error);
+      if (memory.has_q) nn_detail::add_of_bucket(all, index, "q", memory.q);
+    }
+    return all;
+  }
+
+  void load(const nn_detail::NamedTensors& tensors) override {
+    low_rank_.load_counters(tensors);
+    memories_.clear();
+    waiting_.load(tensors);
+  }
 
  private:
   // What a bucket keeps from pass to pass.
@@ -94,6 +111,12 @@ class BatchedPowerSgdHook final : public CommHook {
     if (options().use_error_feedback) memory.error = torch::zeros_like(memory.square);
     memory.p = backend.allocate(side * rank, dtype).view({1, side, rank});
     memory.q = backend.allocate(side * rank, dtype).view({1, side, rank});
+    const nn_detail::NamedTensors loaded = waiting_.take(bucket);
+    if (loaded.contains("error") && memory.error.defined()) memory.error.copy_(loaded.at("error"));
+    if (loaded.contains("q") && loaded.at("q").sizes() == memory.q.sizes()) {
+      memory.q.copy_(loaded.at("q"));
+      memory.has_q = true;
+    }
     return memory;
   }
 
@@ -111,6 +134,7 @@ class BatchedPowerSgdHook final : public CommHook {
   }
 
   LowRank low_rank_;
+  nn_detail::WaitingBuckets waiting_;
   std::map<std::size_t, Memory> memories_;  // by bucket; references to its entries stay valid
 };
 

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "hook_channel.h"
+#include "hook_state.h"
 #include "lockstep/nn/comm_hook.h"
 
 namespace lockstep {
@@ -44,6 +45,22 @@ class CompressHook final : public CommHook {
                        options_.error_feedback ? " with error feedback" : "");
   }
 
+  nn_detail::NamedTensors tensors() const override {
+    nn_detail::NamedTensors all;
+    for (const auto& [index, memory] : memory_) {
+      if (!memory.error.defined()) continue;
+      nn_detail::add_of_bucket(all, index, nn_detail::kShapes, memory.content.shapes());
+      nn_detail::add_of_bucket(all, index, "error", memory.error);
+    }
+    return all;
+  }
+
+  void load(const nn_detail::NamedTensors& tensors) override {
+    if (!options_.error_feedback) return CommHook::load(tensors);
+    memory_.clear();
+    waiting_.load(tensors);
+  }
+
  private:
   struct Memory {  // of one bucket; kept so that later passes do not allocate
     nn_detail::BucketContent content;
@@ -56,7 +73,11 @@ class CompressHook final : public CommHook {
     Memory& memory = memory_[bucket.index()];
     if (nn_detail::BucketContent content(bucket); memory.content != content) {
       memory = {std::move(content), backend.allocate(buffer.numel(), dtype_), {}};
-      if (options_.error_feedback) memory.error = torch::zeros_like(buffer);
+      if (options_.error_feedback) {
+        memory.error = torch::zeros_like(buffer);
+        const nn_detail::NamedTensors loaded = waiting_.take(bucket);
+        if (loaded.contains("error")) memory.error.copy_(loaded.at("error"));
+      }
     }
     if (options_.error_feedback) buffer.add_(memory.error);
     memory.compressed.copy_(buffer);
@@ -70,6 +91,7 @@ class CompressHook final : public CommHook {
   const torch::Dtype dtype_;
   const CompressOptions options_;
   std::map<std::size_t, Memory> memory_;  // by bucket
+  nn_detail::WaitingBuckets waiting_;
 };
 
 class CompressWrapper final : public CommHook {
@@ -86,6 +108,7 @@ class CompressWrapper final : public CommHook {
     return [finish = hook_->run(*inner), inner, &bucket] {
       if (finish) finish();
       bucket.add_sent(inner->sent());
+      if (inner->keeps_scale()) bucket.keep_scale();
       const torch::NoGradGuard no_grad;
       bucket.buffer().copy_(inner->buffer().flatten());
     };
@@ -95,6 +118,9 @@ class CompressWrapper final : public CommHook {
     return fmt::format("{}, in {}", hook_->description(), c10::toString(dtype_));
   }
 
+  nn_detail::NamedTensors tensors() const override { return hook_->tensors(); }
+  void load(const nn_detail::NamedTensors& tensors) override { hook_->load(tensors); }
+
  private:
   const torch::Dtype dtype_;
   const std::shared_ptr<CommHook> hook_;
@@ -102,7 +128,8 @@ class CompressWrapper final : public CommHook {
 
 class NoopHook final : public CommHook {
  public:
-  std::function<void()> run(GradBucket&) override {
+  std::function<void()> run(GradBucket& bucket) override {
+    bucket.keep_scale();
     return [] {};
   }
   std::string description() const override { return "no-op"; }
@@ -123,6 +150,11 @@ GradBucket GradBucket::with_buffer(const torch::Tensor& buffer) const {
 
 std::string CommHook::description() const {
   return c10::demangle(typeid(*this).name());
+}
+
+void CommHook::load(const std::map<std::string, torch::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(tensors.empty(), "the communication hook '", description(),
+                    "' keeps nothing, but its saved state has '", tensors.begin()->first, "'");
 }
 
 std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const CompressOptions& options) {

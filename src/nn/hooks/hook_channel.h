@@ -11,9 +11,11 @@ namespace lockstep::nn_detail {
 
 class HookChannel {
  public:
-  // `group`: null means the bucket's group.
+  // `group`: null means the bucket's group. The mean over some ranks of the bucket's group stays as it is in a join.
   HookChannel(const ProcessGroup& group, GradBucket& bucket)
-      : backend_(group ? group : bucket.group(), bucket.buffer().device()), bucket_(bucket) {}
+      : backend_(group ? group : bucket.group(), bucket.buffer().device()), bucket_(bucket) {
+    if (group && backend_.world_size() != get_world_size(bucket.group())) bucket.keep_scale();
+  }
 
   const Backend& backend() const { return backend_; }
 
@@ -41,6 +43,16 @@ class BucketContent {
         elements_(bucket.buffer().numel()),
         dtype_(bucket.buffer().scalar_type()),
         device_(bucket.buffer().device()) {}
+
+  // For checkpoints: dtype and length of the buffer; of each parameter the number of dimensions, then sizes.
+  torch::Tensor shapes() const {
+    std::vector<std::int64_t> numbers{static_cast<std::int64_t>(dtype_), elements_};
+    for (const torch::Tensor& parameter : parameters_) {
+      numbers.push_back(parameter.dim());
+      numbers.insert(numbers.end(), parameter.sizes().begin(), parameter.sizes().end());
+    }
+    return torch::tensor(numbers, torch::kInt64);
+  }
 
   bool operator==(const BucketContent& other) const {
     const auto same = [](const torch::Tensor& a, const torch::Tensor& b) { return a.is_same(b); };

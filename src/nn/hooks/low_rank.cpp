@@ -38,6 +38,7 @@ void gram_schmidt(const torch::Tensor& matrices, double epsilon) {
 std::uint64_t RandomSeeds::next() {
   constexpr std::uint32_t kLargest = 999'999'999;
   constexpr std::uint32_t kMask = (std::uint32_t{1} << 30) - 1;
+  ++drawn_;
   for (;;) {
     const auto value = static_cast<std::uint32_t>(generator_()) & kMask;
     if (value <= kLargest) return value;
@@ -91,11 +92,25 @@ void LowRank::renew_zero_columns(const torch::Tensor& q) {
 
 std::string LowRank::description(const std::string& name) const {
   return fmt::format(
-      "{}(matrix_approximation_rank {}, start_power_sgd_iter {}, min_compression_rate {}, use_error_feedback {}, "
-      "warm_start {}, orthogonalization_epsilon {}, random_seed {}, batch_tensors_with_same_shape {})",
-      name, options_.matrix_approximation_rank, options_.start_power_sgd_iter, options_.min_compression_rate,
-      options_.use_error_feedback, options_.warm_start, options_.orthogonalization_epsilon, options_.random_seed,
-      options_.batch_tensors_with_same_shape);
+             "{}(matrix_approximation_rank {}, start_power_sgd_iter {}, min_compression_rate {}, use_error_feedback "
+             "{}, "
+             "warm_start {}, orthogonalization_epsilon {}, random_seed {}, batch_tensors_with_same_shape {})",
+             name, options_.matrix_approximation_rank, options_.start_power_sgd_iter, options_.min_compression_rate,
+             options_.use_error_feedback, options_.warm_start, options_.orthogonalization_epsilon, options_.random_seed,
+             options_.batch_tensors_with_same_shape) +
+         continued(loaded_iteration_);
+}
+
+NamedTensors LowRank::counters() const {
+  return {{"iteration", counter(iteration_)}, {"seeds_drawn", counter(seeds_.drawn())}};
+}
+
+void LowRank::load_counters(const NamedTensors& tensors) {
+  const std::int64_t iteration = read_counter(tensors, "iteration");
+  const std::int64_t drawn = read_counter(tensors, "seeds_drawn");
+  loaded_iteration_ = iteration_ = iteration;
+  seeds_ = RandomSeeds(options_.random_seed);
+  while (seeds_.drawn() < drawn) seeds_.next();
 }
 
 }  // namespace lockstep::nn_detail

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 
+#include "hook_state.h"
 #include "lockstep/nn/power_sgd.h"
 
 namespace lockstep::nn_detail {
@@ -17,9 +18,11 @@ class RandomSeeds {
  public:
   explicit RandomSeeds(std::uint32_t seed) : generator_(seed) {}
   std::uint64_t next();
+  std::int64_t drawn() const { return drawn_; }
 
  private:
   std::mt19937 generator_;
+  std::int64_t drawn_ = 0;
 };
 
 // Makes the columns of each matrix [count, n, r], n >= r, orthonormal, in place: by Gram-Schmidt for r <= 2 and half
@@ -42,6 +45,10 @@ class LowRank {
   void prepare_q(const torch::Tensor& q, std::optional<at::Generator>& generator);
   std::string description(const std::string& name) const;
 
+  // Passes and random numbers so far.
+  NamedTensors counters() const;
+  void load_counters(const NamedTensors& tensors);
+
  private:
   at::Generator next_generator();
   // Fills columns of zeros in `q` with random numbers. A gradient of zeros leaves such columns, and they would make all
@@ -51,6 +58,7 @@ class LowRank {
   const PowerSgdOptions options_;
   RandomSeeds seeds_;
   std::int64_t iteration_ = 0;
+  std::int64_t loaded_iteration_ = 0;
 };
 
 }  // namespace lockstep::nn_detail

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "hook_channel.h"
+#include "hook_state.h"
 #include "low_rank.h"
 
 namespace lockstep {
@@ -45,6 +46,7 @@ struct Memory {
   torch::Tensor error;
   torch::Tensor p;
   torch::Tensor q;
+  torch::Tensor loaded_q;
 };
 
 class PowerSgdHook final : public CommHook {
@@ -74,6 +76,22 @@ class PowerSgdHook final : public CommHook {
 
   std::string description() const override { return low_rank_.description("PowerSGD"); }
 
+  nn_detail::NamedTensors tensors() const override {
+    nn_detail::NamedTensors all = low_rank_.counters();
+    for (const auto& [index, memory] : memories_) {
+      nn_detail::add_of_bucket(all, index, nn_detail::kShapes, memory.content.shapes());
+      nn_detail::add_of_bucket(all, index, "error", memory.error);
+      nn_detail::add_of_bucket(all, index, "q", memory.q);
+    }
+    return all;
+  }
+
+  void load(const nn_detail::NamedTensors& tensors) override {
+    low_rank_.load_counters(tensors);
+    memories_.clear();
+    waiting_.load(tensors);
+  }
+
  private:
   struct Pass {
     HookChannel channel;
@@ -92,8 +110,11 @@ class PowerSgdHook final : public CommHook {
   Memory& memory_of_bucket(GradBucket& bucket) {
     Memory& memory = memories_[bucket.index()];
     if (nn_detail::BucketContent content(bucket); memory.content != content) {
-      memory = {std::move(content), {}, {}, {}};
+      memory = {std::move(content), {}, {}, {}, {}};
       if (options().use_error_feedback) memory.error = torch::zeros_like(bucket.buffer());
+      const nn_detail::NamedTensors loaded = waiting_.take(bucket);
+      if (loaded.contains("error") && memory.error.defined()) memory.error.copy_(loaded.at("error"));
+      if (loaded.contains("q")) memory.loaded_q = loaded.at("q");
     }
     return memory;
   }
@@ -149,10 +170,13 @@ class PowerSgdHook final : public CommHook {
       p_size += factors.matrix.size(0) * factors.matrix.size(1) * rank;
       q_size += factors.matrix.size(0) * factors.matrix.size(2) * rank;
     }
-    std::optional<at::Generator> generator = low_rank_.generator_of_pass(pass.memory.q.defined());
+    const torch::Tensor loaded = std::exchange(pass.memory.loaded_q, torch::Tensor());
+    const bool continues = loaded.defined() && loaded.numel() == q_size;
+    std::optional<at::Generator> generator = low_rank_.generator_of_pass(pass.memory.q.defined() || continues);
     if (!pass.memory.q.defined()) {
       pass.memory.p = pass.channel.backend().allocate(p_size, pass.bucket.buffer().scalar_type());
       pass.memory.q = pass.channel.backend().allocate(q_size, pass.bucket.buffer().scalar_type());
+      if (continues) pass.memory.q.copy_(loaded);
     }
     std::int64_t p_at = 0;
     std::int64_t q_at = 0;
@@ -206,6 +230,7 @@ class PowerSgdHook final : public CommHook {
   }
 
   LowRank low_rank_;
+  nn_detail::WaitingBuckets waiting_;
   std::map<std::size_t, Memory> memories_;  // by bucket; references to its entries stay valid
 };
 

@@ -1,9 +1,10 @@
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
-#include <exception>
 #include <sstream>
+#include <typeinfo>
 #include <unordered_set>
 
 #include "nn/same_on_all_ranks.h"
@@ -18,9 +19,11 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
 torch::Device device_of(const Groups& groups) {
   for (const auto& group : groups) {
-    for (const torch::Tensor& parameter : group.params()) return parameter.device();
+    for (const torch::Tensor& parameter : group.params()) {
+      if (parameter.defined()) return parameter.device();
+    }
   }
-  TORCH_CHECK_VALUE(false, "ZeroRedundancyOptimizer: expected parameters, got none");
+  return torch::kCPU;
 }
 
 std::int64_t bytes_at_once(const ZeroRedundancyOptions& options) {
@@ -29,32 +32,29 @@ std::int64_t bytes_at_once(const ZeroRedundancyOptions& options) {
   return std::max<std::int64_t>(static_cast<std::int64_t>(options.bucket_cap_mb * (1 << 20)), 1);
 }
 
-// One line for each parameter.
-std::string describe(const Groups& groups) {
-  std::ostringstream text;
+void check_parameters(const Groups& groups) {
+  const torch::Device device = device_of(groups);
+  std::unordered_set<const void*> seen;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    const std::vector<torch::Tensor>& parameters = groups[group].params();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      text << "group " << group << ", parameter " << i << ": " << parameters[i].scalar_type() << ' '
-           << parameters[i].sizes() << '\n';
+    for (std::size_t i = 0; i < groups[group].params().size(); ++i) {
+      const torch::Tensor& parameter = groups[group].params()[i];
+      const std::string where = fmt::format("ZeroRedundancyOptimizer: parameter {} of group {}", i, group);
+      TORCH_CHECK_VALUE(parameter.defined(), where, " is undefined");
+      TORCH_CHECK_VALUE(parameter.layout() == torch::kStrided, where, " is ", parameter.layout(),
+                        "; expected a dense tensor");
+      TORCH_CHECK_VALUE(parameter.device() == device, where, " is on ", parameter.device(), ", others are on ", device,
+                        "; all must be on one device");
+      TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, where,
+                        " is there twice; shared parameters belong into the list once, as in "
+                        "DistributedDataParallel::parameters()");
     }
   }
-  return text.str();
+  TORCH_CHECK_VALUE(!seen.empty(), "ZeroRedundancyOptimizer: expected parameters, got none");
 }
 
-}  // namespace
-
-ShardedOptimizer::Impl::Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options)
-    : factory_(std::move(factory)),
-      backend_(options.process_group, device_of(groups)),
-      group_(options.process_group),
-      exchange_(backend_, bytes_at_once(options)),
-      load_(static_cast<std::size_t>(backend_.world_size()), 0) {
-  take_parameters(groups);
-}
-
-std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Groups& groups) const {
-  auto result = factory_(groups);
+// `groups` have options.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const OptimizerFactory& factory, const Groups& groups) {
+  auto result = factory(groups);
   TORCH_CHECK_VALUE(result != nullptr, "ZeroRedundancyOptimizer: the factory made no optimizer");
   TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(result.get()) == nullptr,
                     "ZeroRedundancyOptimizer: LBFGS cannot be sharded: its search direction and its line search need "
@@ -65,6 +65,53 @@ std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Grou
     result->param_groups()[group].set_options(groups[group].options().clone());
   }
   return result;
+}
+
+// What a rank makes whose share is empty.
+std::unique_ptr<torch::optim::Optimizer> make_without_parameters(const OptimizerFactory& factory,
+                                                                 const Groups& groups) {
+  Groups empty;
+  for (const auto& group : groups) empty.emplace_back(std::vector<torch::Tensor>(), group.options().clone());
+  return make_optimizer(factory, empty);
+}
+
+}  // namespace
+
+std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const OptimizerFactory& factory,
+                                              const ZeroRedundancyOptions& options) {
+  static_cast<void>(bytes_at_once(options));
+  check_parameters(groups);
+  const auto inner = make_without_parameters(factory, groups);
+  std::ostringstream text;
+  text << "optimizer " << c10::demangle(typeid(*inner).name()) << " on backend "
+       << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n';
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<torch::Tensor>& parameters = groups[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      text << "group " << group << ", parameter " << i << ": " << parameters[i].scalar_type() << ' '
+           << parameters[i].sizes() << '\n';
+    }
+  }
+  return text.str();
+}
+
+void ShardedOptimizer::Impl::agree(const ZeroRedundancyOptions& options, const std::function<std::string()>& lines) {
+  // Where parameters are is not known yet; a group that serves GPUs alone has this rank's.
+  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(options.process_group, local_device()), lines,
+                              "ZeroRedundancyOptimizer needs the same parameters in the same groups");
+}
+
+ShardedOptimizer::Impl::Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options)
+    : factory_(std::move(factory)),
+      backend_(options.process_group, device_of(groups)),
+      options_(options),
+      exchange_(backend_, bytes_at_once(options)),
+      load_(static_cast<std::size_t>(backend_.world_size()), 0) {
+  take_parameters(groups);
+}
+
+std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Groups& groups) const {
+  return make_optimizer(factory_, groups);
 }
 
 int ShardedOptimizer::Impl::owner_of(const torch::Tensor& parameter) const {
@@ -81,28 +128,6 @@ bool ShardedOptimizer::Impl::has_new_parameters(const Groups& groups) const {
                        return std::equal(group.params().begin(), group.params().end(), old.begin(), old.end(),
                                          [](const torch::Tensor& a, const torch::Tensor& b) { return a.is_same(b); });
                      });
-}
-
-void ShardedOptimizer::Impl::check_parameters(const Groups& groups) const {
-  std::unordered_set<const void*> seen;
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (std::size_t i = 0; i < groups[group].params().size(); ++i) {
-      const torch::Tensor& parameter = groups[group].params()[i];
-      const std::string where = fmt::format("ZeroRedundancyOptimizer: parameter {} of group {}", i, group);
-      TORCH_CHECK_VALUE(parameter.defined(), where, " is undefined");
-      TORCH_CHECK_VALUE(parameter.layout() == torch::kStrided, where, " is ", parameter.layout(),
-                        "; expected a dense tensor");
-      TORCH_CHECK_VALUE(parameter.device() == backend_.device(), where, " is on ", parameter.device(),
-                        ", others are on ", backend_.device(), "; all must be on one device");
-      TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, where,
-                        " is there twice; shared parameters belong into the list once, as in "
-                        "DistributedDataParallel::parameters()");
-    }
-  }
-}
-
-void ShardedOptimizer::Impl::check_same_on_all_ranks(const std::string& lines) const {
-  nn_detail::check_same_lines(backend_, lines, "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 
 ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {
@@ -140,19 +165,7 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
 }
 
 void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
-  // If this rank refuses its parameters, all ranks must get an error, because the others would wait for this rank.
-  std::exception_ptr refused;
-  std::string lines;
-  try {
-    check_parameters(groups);
-    lines = describe(groups);
-  } catch (const c10::ValueError& error) {
-    refused = std::current_exception();
-    lines = error.what_without_backtrace();
-  }
-  if (backend_.world_size() > 1) check_same_on_all_ranks(lines);
-  if (refused) std::rethrow_exception(refused);
-  // Constructs an optimizer for the new parameters, because some kinds make a parameter's first state there.
+  // Its constructor makes the state with which a parameter begins, if it has any.
   auto added = make(assign_new(groups));
   known_.clear();
   for (const auto& group : groups) known_.push_back(group.params());
@@ -167,7 +180,15 @@ void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
 }
 
 void ShardedOptimizer::Impl::take_over(const Groups& groups) {
-  if (has_new_parameters(groups)) take_parameters(groups);
+  if (has_new_parameters(groups)) {
+    agree(options_, [&] {
+      std::string lines = own_lines(groups, factory_, options_);
+      TORCH_CHECK_VALUE(device_of(groups) == backend_.device(), "ZeroRedundancyOptimizer: parameters are on ",
+                        device_of(groups), " now, and were on ", backend_.device(), " at first; make a new optimizer");
+      return lines;
+    });
+    take_parameters(groups);
+  }
   for (std::size_t group = 0; group < groups.size(); ++group) {
     inner_->param_groups()[group].set_options(groups[group].options().clone());
   }
@@ -186,7 +207,7 @@ void ShardedOptimizer::Impl::send_parameters() {
 }
 
 void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
-  const int root = get_group_rank(group_ ? group_ : default_group(), to);
+  const int root = get_group_rank(options_.process_group ? options_.process_group : default_group(), to);
   if (backend_.rank() != root) return backend_.send_bytes(nn_detail::optimizer_bytes(*inner_), root);
   auto all = make(groups);
   for (int rank = 0; rank < backend_.world_size(); ++rank) {

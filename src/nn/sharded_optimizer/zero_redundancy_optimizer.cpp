@@ -10,8 +10,14 @@ namespace lockstep {
 ShardedOptimizer::ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                    std::unique_ptr<torch::optim::OptimizerOptions> defaults, OptimizerFactory factory,
                                    const ZeroRedundancyOptions& options)
-    : Optimizer(groups, std::move(defaults)),
-      impl_(std::make_unique<Impl>(param_groups_, std::move(factory), options)) {}
+    : Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)) {
+  // Every check that this rank alone can fail comes before the ranks compare their parameters.
+  Impl::agree(options, [&] {
+    for (const auto& group : groups) add_param_group(group);
+    return Impl::own_lines(param_groups_, factory, options);
+  });
+  impl_ = std::make_unique<Impl>(param_groups_, std::move(factory), options);
+}
 
 ShardedOptimizer::~ShardedOptimizer() = default;
 

@@ -1,6 +1,7 @@
 // The implementation of ShardedOptimizer. include/lockstep/nn/zero_redundancy_optimizer.h explains the idea.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -16,7 +17,13 @@ class ShardedOptimizer::Impl {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  // Collective.
+  // What all ranks must have alike, one line for each parameter. Throws if this rank cannot take part.
+  static std::string own_lines(const Groups& groups, const OptimizerFactory& factory,
+                               const ZeroRedundancyOptions& options);
+  // Collective. Compares what `lines` returns on every rank.
+  static void agree(const ZeroRedundancyOptions& options, const std::function<std::string()>& lines);
+
+  // After agree().
   Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options);
 
   // Takes over what the program has changed in `groups`: parameters (then it is collective), and options.
@@ -41,9 +48,6 @@ class ShardedOptimizer::Impl {
  private:
   bool has_new_parameters(const Groups& groups) const;
   void take_parameters(const Groups& groups);
-  void check_parameters(const Groups& groups) const;
-  // Collective. `lines` describes this rank's parameters. Throws on every rank if ranks differ.
-  void check_same_on_all_ranks(const std::string& lines) const;
   // The groups with the parameters of one rank.
   Groups share_of(const Groups& groups, int rank) const;
   // Gives each new parameter an owner. Returns the groups with only the new parameters that this rank owns.
@@ -51,7 +55,7 @@ class ShardedOptimizer::Impl {
 
   const OptimizerFactory factory_;
   const nn_detail::Backend backend_;
-  const ProcessGroup group_;
+  const ZeroRedundancyOptions options_;
   nn_detail::ShardExchange exchange_;
   std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group
   // The owners of all parameters that this optimizer ever had, by TensorImpl. An entry keeps its address in use. Else a

@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
-#include <string_view>
 
 #include "base/host.h"
 #include "lockstep/base/environment.h"
 #include "store/membership/joined_twice.h"
-#include "store/tcp/status_text.h"
+#include "store/membership/meeting.h"
 
 namespace lockstep::comm {
 namespace {
@@ -21,8 +20,6 @@ namespace {
 using Members = std::vector<Member>;
 
 constexpr std::size_t kListed = 32;  // ranks spelled out in a message
-constexpr auto kLastLook = std::chrono::seconds(1);
-constexpr std::string_view kRefusal = "refused ";  // stands in place of the records
 
 std::string so_far_key(const std::string& prefix) {
   return prefix + "/members_so_far";
@@ -64,13 +61,6 @@ Result<Members> parse(const std::string& lines) {
     for (std::string address; words >> address;) member.addresses.push_back(address);
     members.push_back(std::move(member));
   }
-  return members;
-}
-
-Result<Members> parse_outcome(const std::string& published) {
-  if (published.starts_with(kRefusal)) return status_from(std::string_view(published).substr(kRefusal.size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(Members members, parse(published));
-  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
   return members;
 }
 
@@ -131,19 +121,17 @@ Status missing(const Members& members, const Roster& roster, int world_size, std
                       joined.size(), world_size, spent.count(), cut_list(joined), cut_list(absent), roster.suffix())};
 }
 
-// Publishes that there will be no group, unless an outcome is there already; returns the published outcome.
-Result<Bytes> publish_refusal(Store& store, const std::string& prefix, const Status& why) {
-  return store.compare_set(outcome_key(prefix), "", std::string(kRefusal) + to_text(why));
-}
-
-// What all ranks get when this one waits no longer. The last rank may have come in the meantime.
-Result<Members> give_up(Store& store, const std::string& prefix, const Roster& roster, int world_size,
-                        std::chrono::duration<double> spent) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(so_far_key(prefix), Deadline::after(kLastLook)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome,
-                            publish_refusal(store, prefix, missing(members, roster, world_size, spent)));
-  return parse_outcome(outcome);
+// The keys hold as many lines as ranks. Lines that cannot be read are an error of the check.
+Meeting meeting_of(const std::string& prefix, const Roster& roster, int world_size) {
+  const auto check_lines = [roster](const std::string& lines) -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
+    return check(members, roster);
+  };
+  const auto missing_from = [roster, world_size](const std::string& lines, std::chrono::duration<double> spent) {
+    const auto members = parse(lines);
+    return members.ok() ? missing(members.value(), roster, world_size, spent) : members.status();
+  };
+  return {so_far_key(prefix), outcome_key(prefix), world_size, check_lines, missing_from};
 }
 
 }  // namespace
@@ -165,30 +153,15 @@ Result<Member> describe_this_process(int rank, int world_size, const std::string
 
 Result<Members> exchange_members(Store& store, const std::string& prefix, const Roster& roster,
                                  const Result<Member>& me, Deadline deadline) {
-  const auto start = Deadline::Clock::now();
   if (!me.ok()) {
-    (void)publish_refusal(store, prefix, me.status());  // best effort
+    stay_away(store, meeting_of(prefix, roster, /*world_size=*/0), me.status());
     return me.status();
   }
-  const int world_size = me.value().world_size;
-  LOCKSTEP_RETURN_IF_ERROR(store.append(so_far_key(prefix), to_line(me.value())));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(so_far_key(prefix), deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
-  if (const Status wrong = check(members, roster); !wrong.ok()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, prefix, wrong));
-    const auto published = parse_outcome(outcome);
-    return published.ok() ? wrong : published.status();  // the others may have formed their group already
-  }
-  if (static_cast<int>(members.size()) == world_size) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, store.compare_set(outcome_key(prefix), "", lines));
-    return parse_outcome(outcome);
-  }
-  const auto outcome = store.get(outcome_key(prefix), deadline);
-  if (outcome.ok()) return parse_outcome(outcome.value());
-  if (outcome.status().code() != ErrorCode::kTimeout) {
-    return outcome.status().with_context("while waiting for the other ranks");
-  }
-  return give_up(store, prefix, roster, world_size, Deadline::Clock::now() - start);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string lines, meet(store, meeting_of(prefix, roster, me.value().world_size),
+                                                          to_line(me.value()), deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(Members members, parse(lines));
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return members;
 }
 
 }  // namespace lockstep::comm

@@ -1,0 +1,13 @@
+// Tells other layers that a group was left, so that what they keep for long lets go of its handle.
+#pragma once
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+// `left` is called for each group that destroy_process_group leaves, after it was left, in the thread that destroys it;
+// when the world is left, for each group of it. It must not throw, and must not make or destroy groups. Each function
+// once, for the life of the process.
+void watch_groups(void (*left)(const ProcessGroup& group));
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// Small exchanges between ranks.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep::nn_detail {
+
+// Whether there are other ranks: a group (null: the world) of more than one.
+bool has_other_ranks(const ProcessGroup& group);
+
+// Collective. Element r is rank r's `value`.
+std::vector<double> of_all_ranks(double value, const ProcessGroup& group);
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,164 @@
+#include "lockstep/nn/grad_scaler.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/log.h"
+#include "nn/all_ranks.h"
+
+namespace lockstep {
+namespace {
+
+// What a rank tells the others about its gradients.
+constexpr double kFinite = 0;
+constexpr double kNotFinite = 1;
+constexpr double kNone = 2;
+constexpr double kHalf = 3;
+
+using ByKind = std::map<std::pair<std::string, torch::Dtype>, std::vector<torch::Tensor>>;  // by device and dtype
+
+// The memory of all gradients: the values of sparse ones.
+ByKind gradients_of(const torch::optim::Optimizer& optimizer) {
+  ByKind result;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      const torch::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      const torch::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+      result[{values.device().str(), values.scalar_type()}].push_back(values);
+    }
+  }
+  return result;
+}
+
+bool has_half(const ByKind& gradients) {
+  return std::any_of(gradients.begin(), gradients.end(),
+                     [](const auto& entry) { return entry.first.second == torch::kHalf; });
+}
+
+// Multiplies them in place. Whether all are finite.
+bool multiply(ByKind& gradients, const torch::Tensor& factor) {
+  bool finite = true;
+  for (auto& [kind, tensors] : gradients) {
+    const torch::Device device = tensors.front().device();
+    torch::Tensor found = torch::zeros({}, torch::TensorOptions().dtype(torch::kFloat).device(device));
+    at::_amp_foreach_non_finite_check_and_unscale_(tensors, found, factor.to(device));
+    finite = finite && found.item<float>() == 0;
+  }
+  return finite;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
+  TORCH_CHECK_VALUE(options_.growth_factor > 1, "GradScaler: growth_factor must be above 1, got ",
+                    options_.growth_factor);
+  TORCH_CHECK_VALUE(options_.backoff_factor > 0 && options_.backoff_factor < 1,
+                    "GradScaler: backoff_factor must be between 0 and 1, got ", options_.backoff_factor);
+  TORCH_CHECK_VALUE(options_.growth_interval >= 1, "GradScaler: growth_interval must be at least 1, got ",
+                    options_.growth_interval);
+  TORCH_CHECK_VALUE(options_.init_scale > 0, "GradScaler: init_scale must be positive, got ", options_.init_scale);
+  scale_ = torch::full({}, options_.init_scale, torch::kFloat);
+  growth_tracker_ = torch::zeros({}, torch::kInt);
+}
+
+torch::Tensor GradScaler::scale(const torch::Tensor& outputs) const {
+  return options_.enabled ? outputs * scale_.to(outputs.device()) : outputs;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  Progress& progress = progress_[&optimizer];
+  TORCH_CHECK(progress.stage != Stage::kUnscaled,
+              "GradScaler: unscale_() has been called for this optimizer already since the last update()");
+  TORCH_CHECK(progress.stage != Stage::kStepped, "GradScaler: unscale_() after step(); call update() first");
+  const torch::NoGradGuard no_grad;
+  ByKind gradients = gradients_of(optimizer);
+  double own = gradients.empty() ? kNone : kHalf;
+  if (own == kHalf && !has_half(gradients)) {
+    const torch::Tensor inverse = scale_.to(torch::kDouble).reciprocal().to(torch::kFloat);
+    own = multiply(gradients, inverse) ? kFinite : kNotFinite;
+  }
+  std::vector<double> all{own};
+  if (nn_detail::has_other_ranks(options_.group)) all = nn_detail::of_all_ranks(own, options_.group);
+  const auto has = [&](double finding) { return std::find(all.begin(), all.end(), finding) != all.end(); };
+  TORCH_CHECK_VALUE(!has(kHalf), "GradScaler: ", own == kHalf ? "this rank" : "another rank",
+                    " has gradients in half precision, which cannot hold what unscaling makes of them; give the "
+                    "optimizer the float copies of MasterWeights");
+  progress = {Stage::kUnscaled, has(kFinite) || has(kNotFinite), has(kNotFinite)};
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return true;
+  }
+  TORCH_CHECK(progress_[&optimizer].stage != Stage::kStepped,
+              "GradScaler: step() has been called for this optimizer already since the last update()");
+  if (progress_[&optimizer].stage == Stage::kReady) unscale_(optimizer);
+  Progress& progress = progress_[&optimizer];
+  TORCH_CHECK(progress.has_gradients,
+              "GradScaler: no parameter of this optimizer has a gradient; call backward() before step()");
+  if (!progress.skip) optimizer.step();
+  progress.stage = Stage::kStepped;
+  return !progress.skip;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  bool checked = false;
+  bool skipped = false;
+  for (const auto& [optimizer, progress] : progress_) {
+    checked = checked || progress.stage != Stage::kReady;
+    skipped = skipped || progress.skip;
+  }
+  TORCH_CHECK(checked, "GradScaler: update() before step(): no gradients have been looked at since the last update()");
+  const bool was_large = get_scale() >= 1;
+  at::_amp_update_scale_(scale_, growth_tracker_, torch::full({}, skipped ? 1 : 0, torch::kFloat),
+                         options_.growth_factor, options_.backoff_factor, options_.growth_interval);
+  progress_.clear();
+  if (was_large && get_scale() < 1)
+    log::warning(
+        fmt::format("GradScaler: the scale has fallen to {}: gradients are not finite at any scale, so the "
+                    "loss or the model seems to be wrong; FiniteCheck tells where",
+                    get_scale()));
+}
+
+void GradScaler::update(double new_scale) {
+  if (!options_.enabled) return;
+  TORCH_CHECK_VALUE(new_scale > 0, "GradScaler: the scale must be positive, got ", new_scale);
+  scale_.fill_(new_scale);
+  progress_.clear();
+}
+
+double GradScaler::get_scale() const {
+  return options_.enabled ? scale_.item<double>() : 1;
+}
+
+std::map<std::string, double> GradScaler::state_dict() const {
+  if (!options_.enabled) return {};
+  return {{"scale", get_scale()},
+          {"growth_factor", options_.growth_factor},
+          {"backoff_factor", options_.backoff_factor},
+          {"growth_interval", static_cast<double>(options_.growth_interval)},
+          {"_growth_tracker", static_cast<double>(growth_tracker_.item<std::int64_t>())}};
+}
+
+void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
+  if (!options_.enabled) return;
+  for (const auto& [name, value] : state_dict()) {
+    TORCH_CHECK_VALUE(state.contains(name), "GradScaler: '", name, "' is missing in the saved state",
+                      state.empty() ? ", which is empty, as that of a scaler that is not enabled" : "");
+  }
+  options_.growth_factor = state.at("growth_factor");
+  options_.backoff_factor = state.at("backoff_factor");
+  options_.growth_interval = static_cast<std::int64_t>(state.at("growth_interval"));
+  scale_.fill_(state.at("scale"));
+  growth_tracker_.fill_(state.at("_growth_tracker"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#include "hook_state.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <system_error>
+
+#include "lockstep/base/log.h"
+
+namespace lockstep::nn_detail {
+namespace {
+
+constexpr const char* kPrefix = "bucket.";
+
+}  // namespace
+
+torch::Tensor counter(std::int64_t value) {
+  return torch::full({}, value, torch::kInt64);
+}
+
+std::int64_t read_counter(const NamedTensors& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  TORCH_CHECK_VALUE(found != tensors.end(), "the saved state of a communication hook has no '", name,
+                    "'; it seems to be that of another hook");
+  TORCH_CHECK_VALUE(found->second.numel() == 1 && found->second.scalar_type() == torch::kInt64,
+                    "the saved state of a communication hook: '", name, "' must be a number, found ",
+                    found->second.scalar_type(), ' ', found->second.sizes());
+  return found->second.item<std::int64_t>();
+}
+
+std::string continued(std::int64_t loaded_iteration) {
+  return loaded_iteration == 0 ? "" : fmt::format(", continued from pass {}", loaded_iteration);
+}
+
+void add_of_bucket(NamedTensors& all, std::size_t index, const std::string& name, const torch::Tensor& tensor) {
+  if (tensor.defined()) all[fmt::format("{}{}.{}", kPrefix, index, name)] = tensor;
+}
+
+void WaitingBuckets::load(const NamedTensors& tensors) {
+  by_bucket_.clear();
+  for (const auto& [key, tensor] : tensors) {
+    const std::string prefix = kPrefix;
+    if (!key.starts_with(prefix)) continue;
+    std::size_t index = 0;
+    const auto [end, error] = std::from_chars(key.data() + prefix.size(), key.data() + key.size(), index);
+    const std::string name(end, key.data() + key.size());
+    TORCH_CHECK_VALUE(error == std::errc() && name.starts_with('.'), "the saved state of a communication hook has '",
+                      key, "', expected bucket.INDEX.NAME");
+    by_bucket_[index][name.substr(1)] = tensor;
+  }
+}
+
+NamedTensors WaitingBuckets::take(GradBucket& bucket) {
+  const auto found = by_bucket_.find(bucket.index());
+  if (found == by_bucket_.end()) return {};
+  NamedTensors tensors = std::move(found->second);
+  by_bucket_.erase(found);
+  const torch::Tensor shapes = BucketContent(bucket).shapes();
+  if (tensors.contains(kShapes) && torch::equal(tensors.at(kShapes), shapes)) return tensors;
+  log::warning(
+      fmt::format("bucket {} has other parameters than when the state of its communication hook was saved; "
+                  "the hook starts anew with it",
+                  bucket.index()));
+  return {};
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,38 @@
+// The state of hooks in checkpoints: counters by name, and tensors of buckets as "bucket.INDEX.NAME".
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "hook_channel.h"
+
+namespace lockstep::nn_detail {
+
+using NamedTensors = std::map<std::string, torch::Tensor>;
+
+torch::Tensor counter(std::int64_t value);
+// Throws a ValueError where it is missing or no number.
+std::int64_t read_counter(const NamedTensors& tensors, const std::string& name);
+
+// For descriptions, which ranks compare: all of them must have loaded the same pass, or none.
+std::string continued(std::int64_t loaded_iteration);
+
+// Adds `tensor` of bucket `index` to `all`, if it is defined.
+void add_of_bucket(NamedTensors& all, std::size_t index, const std::string& name, const torch::Tensor& tensor);
+
+// NAME of BucketContent::shapes(), which each saved bucket has.
+inline constexpr const char* kShapes = "shapes";
+
+// Tensors that were loaded and wait for their buckets.
+class WaitingBuckets {
+ public:
+  // All "bucket.*" of `tensors`.
+  void load(const NamedTensors& tensors);
+  // What was loaded for this bucket, by NAME; once. Empty if it was saved for a bucket of other shapes (logged).
+  NamedTensors take(GradBucket& bucket);
+
+ private:
+  std::map<std::size_t, NamedTensors> by_bucket_;
+};
+
+}  // namespace lockstep::nn_detail

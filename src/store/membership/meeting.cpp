@@ -1,0 +1,58 @@
+#include "store/membership/meeting.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "store/tcp/status_text.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr auto kLastLook = std::chrono::seconds(1);
+constexpr std::string_view kRefusal = "refused ";  // stands in place of the lines
+
+Result<std::string> parse_outcome(const std::string& published) {
+  if (!published.starts_with(kRefusal)) return published;
+  return status_from(std::string_view(published).substr(kRefusal.size()));
+}
+
+// Publishes that the ranks will not go on, unless an outcome is there already; returns the published outcome.
+Result<Bytes> publish_refusal(Store& store, const Meeting& meeting, const Status& why) {
+  return store.compare_set(meeting.outcome_key, "", std::string(kRefusal) + to_text(why));
+}
+
+// What all ranks get when this one waits no longer. The last rank may have come in the meantime.
+Result<std::string> give_up(Store& store, const Meeting& meeting, std::chrono::duration<double> spent) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(meeting.so_far_key, Deadline::after(kLastLook)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, meeting, meeting.missing(lines, spent)));
+  return parse_outcome(outcome);
+}
+
+}  // namespace
+
+void stay_away(Store& store, const Meeting& meeting, const Status& why) {
+  (void)publish_refusal(store, meeting, why);
+}
+
+Result<std::string> meet(Store& store, const Meeting& meeting, const std::string& line, Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  LOCKSTEP_RETURN_IF_ERROR(store.append(meeting.so_far_key, line));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(meeting.so_far_key, deadline));
+  if (const Status wrong = meeting.check(lines); !wrong.ok()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, meeting, wrong));
+    const auto published = parse_outcome(outcome);
+    return published.ok() ? wrong : published.status();  // the others may have gone on already
+  }
+  if (std::count(lines.begin(), lines.end(), '\n') == meeting.world_size) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, store.compare_set(meeting.outcome_key, "", lines));
+    return parse_outcome(outcome);
+  }
+  const auto outcome = store.get(meeting.outcome_key, deadline);
+  if (outcome.ok()) return parse_outcome(outcome.value());
+  if (outcome.status().code() != ErrorCode::kTimeout) {
+    return outcome.status().with_context("while waiting for the other ranks");
+  }
+  return give_up(store, meeting, Deadline::Clock::now() - start);
+}
+
+}  // namespace lockstep::comm

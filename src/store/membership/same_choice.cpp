@@ -1,0 +1,84 @@
+#include "store/membership/same_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "store/membership/delete_by_last_rank.h"
+#include "store/membership/meeting.h"
+
+namespace lockstep::comm {
+namespace {
+
+struct RankChoice {
+  int rank = 0;
+  Choice choice;
+};
+
+Result<std::vector<RankChoice>> parse(const std::string& lines, int world_size) {
+  std::vector<RankChoice> choices;
+  std::istringstream input(lines);
+  for (std::string line; std::getline(input, line);) {
+    RankChoice one;
+    std::istringstream words(line);
+    if (!(words >> one.rank >> one.choice.is_default) || one.rank < 0 || one.rank >= world_size) {
+      return Status(ErrorCode::kCorrupt, fmt::format("expected 'rank default value' in the store, found '{}'", line));
+    }
+    std::getline(words >> std::ws, one.choice.value);
+    choices.push_back(std::move(one));
+  }
+  std::sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return choices;
+}
+
+// "'mpi' on rank(s) 0, 2; 'lockstep' (the default) on rank(s) 1"
+Status check(const std::vector<RankChoice>& choices, const Roster& roster) {
+  std::map<std::string, std::vector<int>> ranks;
+  bool same = true;
+  bool asked = false;
+  for (const auto& [rank, choice] : choices) {
+    same = same && choice.value == choices.front().choice.value;
+    asked = asked || !choice.is_default;
+    ranks[fmt::format("'{}'{}", choice.value, choice.is_default ? " (the default)" : "")].push_back(rank);
+  }
+  if (same || !asked) return {};
+  std::string text;
+  for (const auto& [what, who] : ranks)
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, roster.list(who));
+  return {ErrorCode::kMismatch, text};
+}
+
+Status missing(const std::vector<RankChoice>& choices, const Roster& roster, int world_size,
+               std::chrono::duration<double> spent) {
+  std::vector<int> absent;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (std::none_of(choices.begin(), choices.end(), [&](const auto& one) { return one.rank == rank; }))
+      absent.push_back(rank);
+  }
+  return {ErrorCode::kTimeout, fmt::format("only {} of {} ranks came within {:.1f} s; missing: {}", choices.size(),
+                                           world_size, spent.count(), roster.list(absent))};
+}
+
+}  // namespace
+
+Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
+                         const Choice& mine, Deadline deadline) {
+  const auto check_lines = [&](const std::string& lines) -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto choices, parse(lines, world_size));
+    return check(choices, roster);
+  };
+  const auto missing_from = [&](const std::string& lines, std::chrono::duration<double> spent) {
+    const auto choices = parse(lines, world_size);
+    return choices.ok() ? missing(choices.value(), roster, world_size, spent) : choices.status();
+  };
+  const Meeting meeting{prefix + "/so_far", prefix + "/outcome", world_size, check_lines, missing_from};
+  const auto met = meet(store, meeting, fmt::format("{} {:d} {}\n", rank, mine.is_default, mine.value), deadline);
+  const std::vector<std::string> keys{meeting.so_far_key, meeting.outcome_key};
+  delete_by_last_rank(store, prefix + "/done", world_size, keys);
+  return met.status();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,24 @@
+// Whether all ranks of a group have chosen the same, before they wait for one another in what they have chosen.
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+#include "lockstep/store/store.h"
+#include "roster.h"
+
+namespace lockstep::comm {
+
+struct Choice {
+  std::string value;        // one line
+  bool is_default = false;  // the rank has not asked for it
+};
+
+// Collective: blocks until all ranks have told what they have chosen, or two of them differ; every rank gets the same
+// outcome. kMismatch: what each rank that has come by then has chosen. kTimeout: who is missing. Ranks that all have
+// defaults may differ. Keys: under "<prefix>/"; none is left once all ranks have called it.
+Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
+                         const Choice& mine, Deadline deadline);
+
+}  // namespace lockstep::comm
