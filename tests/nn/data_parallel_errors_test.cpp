@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "nn/data_parallel/openmp_threads.h"
 #include "nn/data_parallel_models.h"
 #include "nn/error_texts.h"
 #include "support/forked.h"
@@ -75,7 +76,7 @@ std::size_t threads_of_process() {
 }
 
 TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
-  torch::zeros({200, 200}).mm(torch::zeros({200, 200}));  // LibTorch starts its threads
+  nn_detail::end_openmp_threads();
   const int intra_op = at::get_num_threads();
   const std::size_t before = threads_of_process();
   const std::vector<int> allowed = cores_of_this_thread();
@@ -99,6 +100,26 @@ TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
     EXPECT_EQ(of_new_thread, intra_op);
   }
   EXPECT_TRUE(wait_for([&] { return threads_of_process() == before; })) << "joined";
+}
+
+// Else they would look for work for a while, on the replicas' cores.
+TEST(DataParallelThreads, EndThoseOfTheCallersOperators) {
+  const int intra_op = at::get_num_threads();
+  nn_detail::end_openmp_threads();
+  const std::size_t before = threads_of_process();
+  at::set_num_threads(3);
+  torch::Tensor large = torch::ones({1 << 20});
+  large.add_(1);
+  EXPECT_EQ(threads_of_process(), before + 2);
+  {
+    DataParallel<Spy> parallel(Spy(), {.cpu_replicas = 2, .threads_per_replica = 1});
+    parallel.forward(torch::ones({4, 2}));
+    EXPECT_TRUE(wait_for([&] { return threads_of_process() == before + 2; })) << "only those of the replicas";
+    large.add_(1);
+    EXPECT_EQ(threads_of_process(), before + 4);
+  }
+  EXPECT_EQ(large.sum().item<float>(), 3 * (1 << 20));
+  at::set_num_threads(intra_op);
 }
 
 TEST(DataParallelThreads, HaveTheCallersModes) {

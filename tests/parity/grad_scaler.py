@@ -8,7 +8,8 @@ import sys
 import torch
 from torch import nn
 
-from sync_batch_norm import fill, save
+from sync_batch_norm import fill
+from tensor_files import write_safetensors
 
 
 def train(steps, out):
@@ -33,7 +34,8 @@ def train(steps, out):
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-    save({**net.state_dict(), "scales": torch.tensor(scales, dtype=torch.double)}, out)
+    result = {name: tensor.double() for name, tensor in net.state_dict().items()}
+    write_safetensors(out, {**result, "scales": torch.tensor(scales, dtype=torch.double)})
 
 
 if __name__ == "__main__":

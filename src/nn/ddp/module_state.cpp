@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "nn/same_on_all_ranks.h"
 #include "packed_buffers.h"
 
 namespace lockstep::nn_detail {

@@ -11,7 +11,7 @@ namespace lockstep::nn_detail {
 
 class HookChannel {
  public:
-  // `group`: null means the bucket's group. The mean over some ranks of the bucket's group stays as it is in a join.
+  // `group`: null means the bucket's group. In a join the mean over only some of the bucket's ranks stays as it is.
   HookChannel(const ProcessGroup& group, GradBucket& bucket)
       : backend_(group ? group : bucket.group(), bucket.buffer().device()), bucket_(bucket) {
     if (group && backend_.world_size() != get_world_size(bucket.group())) bucket.keep_scale();

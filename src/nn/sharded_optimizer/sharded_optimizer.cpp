@@ -165,7 +165,7 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
 }
 
 void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
-  // Its constructor makes the state with which a parameter begins, if it has any.
+  // Constructs an optimizer for the new parameters, because some kinds make a parameter's first state there.
   auto added = make(assign_new(groups));
   known_.clear();
   for (const auto& group : groups) known_.push_back(group.params());
