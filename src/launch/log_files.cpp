@@ -191,7 +191,7 @@ Status LogFiles::wait_until_idle(int signals_fd, Deadline deadline) {
     LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, earlier(deadline, next_due())).status());
     serve();
     if (polled[0].revents != 0) {
-      return Status(ErrorCode::kAborted, fmt::format("a signal came while log files in '{}' did not answer", folder_));
+      return Status(ErrorCode::kAborted, fmt::format("a signal came before log files in '{}' answered", folder_));
     }
   }
 }
@@ -232,10 +232,15 @@ void LogFiles::finish(int signals_fd, Deadline deadline) {
     std::uint64_t count = 0;
     static_cast<void>(!::read(state_->event.get(), &count, sizeof count));
   }
-  MutexLock lock(state_->mutex);
-  if (state_->bytes == 0) return;
+  const std::size_t missing = unwritten();
+  if (missing == 0) return;
   log::warning(fmt::format("log files in '{}' did not take the end of the output in time: {} KiB are missing in them",
-                           folder_, (state_->bytes + 1023) / 1024));
+                           folder_, (missing + 1023) / 1024));
+}
+
+std::size_t LogFiles::unwritten() const {
+  MutexLock lock(state_->mutex);
+  return state_->bytes;
 }
 
 LogFile::~LogFile() {

@@ -67,6 +67,7 @@ class LogFiles {
   void post(std::function<void()> task);
   Status wait_until_idle(int signals_fd, Deadline deadline);
   Deadline stands_still_at() const;
+  std::size_t unwritten() const;
 
   const std::shared_ptr<State> state_;  // shared with the thread and the files
   const OutputThread thread_;

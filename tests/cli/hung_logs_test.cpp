@@ -97,7 +97,7 @@ TEST_P(HungLogsFault, TheStartWaitsForTheDiskOrASignal) {
   kill(launcher->pid(), SIGTERM);
   const Finished end = launcher->finish(std::chrono::seconds(20));
   EXPECT_EQ(end.exit_code, 128 + SIGTERM);
-  EXPECT_TRUE(contains(end.err, "a signal came while log files")) << end.err;
+  EXPECT_TRUE(contains(end.err, "a signal came before log files")) << end.err;
   EXPECT_FALSE(std::filesystem::exists(folder_.path("lives0")));
 }
 
