@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "launch/consoles.h"
 #include "launch/cores.h"
 #include "launch/job_services.h"
+#include "launch/log_files.h"
 #include "launch/log_folder.h"
 #include "launch/signal_watch.h"
 #include "launch/supervisor/descendants.h"
@@ -35,8 +40,8 @@ int omp_threads(const std::vector<std::string>& environment, int workers) {
   return threads;
 }
 
-// Names, the key and the folder, which stay the same in all attempts.
-Result<JobSpec> describe_job(JobOptions& options) {
+// Names and the key, which stay the same in all attempts.
+Result<JobSpec> describe_job(const JobOptions& options) {
   JobSpec job;
   job.local_world_size = options.workers;
   job.world_size = options.workers;
@@ -49,9 +54,6 @@ Result<JobSpec> describe_job(JobOptions& options) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string random, make_job_key());
     job.run_id = random.substr(0, 16);
   }
-  if (options.log_dir.empty() && (options.tee.any() || options.redirects.any())) {
-    LOCKSTEP_ASSIGN_OR_RETURN(options.log_dir, make_temporary_log_dir());
-  }
   return job;
 }
 
@@ -60,12 +62,34 @@ int exit_code_of(const Status& program) {
   return program.code() == ErrorCode::kNotFound ? 127 : 126;
 }
 
+// A grace time of 0 must not cost lines on a disk that works.
+std::chrono::milliseconds log_patience(const JobOptions& options) {
+  return std::max<std::chrono::milliseconds>(options.grace, std::chrono::seconds(1));
+}
+
+// Names a folder for log files if the caller did not. Returns nullptr if no stream goes to a file. Code kAborted: a
+// signal came while the folder did not answer.
+Result<std::unique_ptr<LogFiles>> start_logs(JobOptions& options, const JobSpec& job, Consoles& consoles,
+                                             SignalWatch& signals) {
+  if (!options.tee.any() && !options.redirects.any()) return std::unique_ptr<LogFiles>();
+  const bool temporary = options.log_dir.empty();
+  const std::string folder = temporary ? temporary_folder() : options.log_dir;
+  LOCKSTEP_ASSIGN_OR_RETURN(auto logs, LogFiles::start(folder, log_patience(options)));
+  if (temporary) {
+    const std::function<Result<std::string>()> make = [folder] { return make_temporary_log_dir(folder); };
+    LOCKSTEP_ASSIGN_OR_RETURN(options.log_dir, logs->call(make, signals.fd(), Deadline::never()));
+    consoles.err().say(fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
+  }
+  return logs;
+}
+
 // Each attempt gets its own services, which end with it.
-Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, SignalWatch& signals) {
+Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
+                              SignalWatch& signals) {
   job.master_addr = options.master_addr;
   job.master_port = options.master_port;
   LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
-  return WorkerGroup(options, job, consoles, signals).run();
+  return WorkerGroup(options, job, consoles, logs, signals).run();
 }
 
 // If the supervisor is killed, the kernel kills the workers, and the processes that they started become our children.
@@ -88,9 +112,10 @@ class Subreaper {
   int before_ = 0;
 };
 
-Result<int> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, SignalWatch& signals) {
+Result<int> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
+                         SignalWatch& signals) {
   for (;; ++job.restart_count) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, signals));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals));
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
@@ -115,18 +140,22 @@ Result<int> run_job(const JobOptions& given) {
   JobOptions options = given;
   // Must come first: threads inherit the signal mask.
   SignalWatch signals;
-  const bool made_log_dir = options.log_dir.empty();
   LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
-  if (made_log_dir && !options.log_dir.empty()) {
-    consoles->err().say(fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
-  }
+  const auto logs = start_logs(options, job, *consoles, signals);
+  LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
   Subreaper subreaper;
-  Result<int> code = run_attempts(options, job, *consoles, signals);
+  Result<int> code = logs.ok() ? run_attempts(options, job, *consoles, files, signals) : Result<int>(logs.status());
+  if (logs.status().code() == ErrorCode::kAborted) {
+    consoles->err().say("lockstep: " + logs.status().message());
+    code = 128 + signals.take();
+  }
   if (!code.ok()) subreaper.end_all(options.end_timeout);
-  // A reader that has stopped reading must not keep us for long, in particular after a signal.
+  // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk.
   const bool signalled = code.ok() && code.value() > 128;
-  consoles->finish(signals, signalled ? Deadline::after(options.grace) : Deadline::never(), options.grace);
+  const Deadline deadline = signalled ? Deadline::after(options.grace) : Deadline::never();
+  if (files != nullptr) files->finish(signals.fd(), signalled ? Deadline::after(log_patience(options)) : deadline);
+  consoles->finish(signals, deadline, options.grace);
   return code;
 }
 

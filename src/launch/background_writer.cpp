@@ -3,13 +3,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "launch/lossy_file.h"
@@ -20,14 +16,6 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t kChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
-// Interrupts a write that blocks. Its default is to be ignored; only the destructor installs a handler.
-constexpr int kInterrupt = SIGURG;
-// A write that cannot be interrupted (its file server is down) keeps its thread. The destructor waits no longer than
-// this.
-constexpr auto kJoinFor = std::chrono::seconds(1);
-
-extern "C" void take_no_action(int) {}
-
 // The size of the first whole lines of `text`, up to kChunk bytes.
 std::size_t whole_lines(std::string_view text) {
   if (text.size() <= kChunk) return text.size();
@@ -40,6 +28,7 @@ std::size_t whole_lines(std::string_view text) {
 struct BackgroundWriter::State {
   State(int descriptor, Fd event_fd) : fd(descriptor), event(std::move(event_fd)) {}
 
+  void run();  // in the thread
   void notify() {
     changed.notify_all();
     const std::uint64_t one = 1;
@@ -66,19 +55,7 @@ Result<std::unique_ptr<BackgroundWriter>> BackgroundWriter::start(int fd) {
   Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) return Status::from_errno("cannot make an event descriptor for the output", errno);
   auto state = std::make_shared<State>(fd, std::move(event));
-  auto thread_state = std::make_unique<std::shared_ptr<State>>(state);
-  // The thread blocks all other signals: those for the launcher, and those that a write can cause (SIGPIPE, SIGXFSZ,
-  // SIGTTOU in a background job).
-  sigset_t others;
-  sigset_t before;
-  sigfillset(&others);
-  sigdelset(&others, kInterrupt);
-  pthread_sigmask(SIG_SETMASK, &others, &before);
-  pthread_t thread{};
-  const int error = pthread_create(&thread, nullptr, &BackgroundWriter::run, thread_state.get());
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return Status::from_errno("cannot start a thread for the output", error);
-  static_cast<void>(thread_state.release());  // run() deletes it
+  LOCKSTEP_ASSIGN_OR_RETURN(const OutputThread thread, OutputThread::start([state] { state->run(); }));
   return std::unique_ptr<BackgroundWriter>(new BackgroundWriter(std::move(state), thread));
 }
 
@@ -88,45 +65,31 @@ BackgroundWriter::~BackgroundWriter() {
     state_->stop = true;
   }
   state_->changed.notify_all();
-  struct sigaction interrupt {};
-  struct sigaction before {};
-  interrupt.sa_handler = take_no_action;
-  sigaction(kInterrupt, &interrupt, &before);
-  // Repeated, because the signal may arrive just before the write begins.
-  const Deadline deadline = Deadline::after(kJoinFor);
-  bool joined = false;
-  while (!(joined = pthread_tryjoin_np(thread_, nullptr) == 0) && !deadline.expired()) {
-    pthread_kill(thread_, kInterrupt);
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  if (!joined) pthread_detach(thread_);
-  sigaction(kInterrupt, &before, nullptr);
+  thread_.end();
 }
 
-void* BackgroundWriter::run(void* argument) {
-  const std::unique_ptr<std::shared_ptr<State>> owned(static_cast<std::shared_ptr<State>*>(argument));
-  State& state = **owned;
+void BackgroundWriter::State::run() {
   for (;;) {
     {
-      MutexLock lock(state.mutex);
-      while (!state.stop && state.queue.empty()) state.changed.wait(state.mutex);
-      if (state.stop) return nullptr;
-      const std::size_t size = whole_lines(state.queue);
-      state.chunk.assign(state.queue, 0, size);
-      state.queue.erase(0, size);
-      state.under_way = size;
+      MutexLock lock(mutex);
+      while (!stop && queue.empty()) changed.wait(mutex);
+      if (stop) return;
+      const std::size_t size = whole_lines(queue);
+      chunk.assign(queue, 0, size);
+      queue.erase(0, size);
+      under_way = size;
     }
-    const int error = state.file.write(state.fd, state.chunk, &state.stop);
-    if (state.stop) return nullptr;
+    const int failed = file.write(fd, chunk, &stop);
+    if (stop) return;
     {
-      MutexLock lock(state.mutex);
-      state.under_way = 0;
+      MutexLock lock(mutex);
+      under_way = 0;
       // EIO: the terminal was hung up.
-      state.closed = state.closed || error == EPIPE || (error == EIO && isatty(state.fd) == 1);
-      if (state.closed) state.queue.clear();
-      if (error != 0 && !state.closed) state.error = error;
+      closed = closed || failed == EPIPE || (failed == EIO && isatty(fd) == 1);
+      if (closed) queue.clear();
+      if (failed != 0 && !closed) error = failed;
     }
-    state.notify();
+    notify();
   }
 }
 

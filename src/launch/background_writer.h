@@ -3,12 +3,11 @@
 // with the user's shell, and poll() does not say how much a terminal accepts.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <memory>
 #include <string_view>
 
+#include "launch/output_thread.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 
@@ -19,7 +18,7 @@ class BackgroundWriter {
  public:
   // The caller keeps `fd` open as long as this object lives.
   static Result<std::unique_ptr<BackgroundWriter>> start(int fd);
-  // Interrupts a write that blocks. Unwritten bytes are dropped.
+  // Interrupts a write that blocks. Unwritten bytes are dropped. Waits for up to 1 s.
   ~BackgroundWriter();
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
@@ -41,11 +40,10 @@ class BackgroundWriter {
 
  private:
   struct State;
-  BackgroundWriter(std::shared_ptr<State> state, pthread_t thread) : state_(std::move(state)), thread_(thread) {}
-  static void* run(void* state);
+  BackgroundWriter(std::shared_ptr<State> state, OutputThread thread) : state_(std::move(state)), thread_(thread) {}
 
   const std::shared_ptr<State> state_;  // shared with the thread
-  const pthread_t thread_;
+  const OutputThread thread_;
 };
 
 }  // namespace lockstep::launch

@@ -45,8 +45,11 @@ Result<std::string> make_log_path(const std::string& log_dir, const std::string&
   return fmt::format("{}/{}.log", folder, stream);
 }
 
-Result<std::string> make_temporary_log_dir() {
-  const std::string parent = Environment::of_process().get("TMPDIR").value_or("/tmp");
+std::string temporary_folder() {
+  return Environment::of_process().get("TMPDIR").value_or("/tmp");
+}
+
+Result<std::string> make_temporary_log_dir(const std::string& parent) {
   std::string path = parent + "/lockstep_logs_XXXXXX";
   if (mkdtemp(path.data()) == nullptr) {
     return Status::from_errno(

@@ -15,8 +15,11 @@ Result<Fd> open_log_file(const std::string& path);
 Result<std::string> make_log_path(const std::string& log_dir, const std::string& run_id, int attempt, int rank,
                                   const char* stream);
 
-// A new folder in $TMPDIR, or in /tmp if that is not set.
-Result<std::string> make_temporary_log_dir();
+// $TMPDIR, or /tmp if that is not set.
+std::string temporary_folder();
+
+// A new folder in `parent`.
+Result<std::string> make_temporary_log_dir(const std::string& parent);
 
 // The last `bytes` of a file; empty if it cannot be read.
 std::string read_end_of_file(const std::string& path, std::size_t bytes);

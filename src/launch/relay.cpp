@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
+#include <utility>
 
 #include "base/poll.h"
 #include "launch/log_folder.h"
@@ -18,13 +20,23 @@ constexpr int kMostReads = 1024;  // of 64 KiB; a pipe holds 1 MiB at most, unle
 
 }  // namespace
 
-Status Relay::add_pipe(Fd log_file, WorkerStream::Settings settings, int& fd) {
+Status Relay::add_pipe(std::unique_ptr<LogFile> log, WorkerStream::Settings settings, int& fd) {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe for a worker's output", errno);
   fd = ends[1];
   workers_ends_.emplace_back(ends[1]);
-  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), std::move(log_file), std::move(settings)));
+  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), std::move(log), std::move(settings)));
   return {};
+}
+
+Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream) {
+  const std::function<Result<OpenFile>()> open = [folder = options.log_dir, run_id = job.run_id,
+                                                  attempt = job.restart_count, rank, stream]() -> Result<OpenFile> {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::string path, make_log_path(folder, run_id, attempt, rank, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log_file(path));
+    return OpenFile{std::move(path), std::move(fd)};
+  };
+  return logs_->call(open, signals_fd_, Deadline::never());
 }
 
 Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd) {
@@ -37,25 +49,20 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
   // when stdout and stderr are the same file, where the order of both matters.
   if (!to_file && alone && (!is_err || console.terminal() || consoles_.same())) return {};
 
-  Fd log_file;
-  std::string path;
+  OpenFile file;
   if (to_file) {
-    const int rank = job.first_rank + local_rank;
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        path, make_log_path(options.log_dir, job.run_id, job.restart_count, rank, is_err ? "stderr" : "stdout"));
-    LOCKSTEP_ASSIGN_OR_RETURN(log_file, open_log_file(path));
+    LOCKSTEP_ASSIGN_OR_RETURN(file, open_log(options, job, job.first_rank + local_rank, is_err ? "stderr" : "stdout"));
   }
   Source& source = stderr_[static_cast<std::size_t>(local_rank)];
   if (to_file && !tee) {
-    fd = log_file.get();
-    workers_ends_.push_back(std::move(log_file));
-    if (is_err) source.path = path;
+    fd = file.fd.get();
+    workers_files_.push_back(std::move(file.fd));
+    if (is_err) source.path = file.path;
     return {};
   }
   WorkerStream::Settings settings;
   settings.console = &console;
   settings.close_with_console = !is_err;
-  settings.log_path = path;
   if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
   if (alone) {
     settings.style = WorkerStream::Style::kRaw;
@@ -66,7 +73,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
     source.tail = std::make_unique<Tail>();
     settings.tail = source.tail.get();
   }
-  return add_pipe(std::move(log_file), std::move(settings), fd);
+  return add_pipe(tee ? logs_->add(std::move(file.fd), file.path) : nullptr, std::move(settings), fd);
 }
 
 Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
@@ -75,7 +82,14 @@ Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_r
   return connect_stream(options, job, local_rank, Streams::kErr, command.stderr_fd);
 }
 
+void Relay::started() {
+  workers_ends_.clear();
+  for (Fd& file : workers_files_) logs_->close(std::move(file));
+  workers_files_.clear();
+}
+
 void Relay::add_to(std::vector<pollfd>& polled) {
+  if (logs_ != nullptr) logs_->add_to(polled);
   for (const auto& stream : streams_) {
     if (stream->wants_read()) polled.push_back({stream->fd(), POLLIN, 0});
   }
@@ -87,6 +101,7 @@ void Relay::serve() {
     if (stream->wants_read()) stream->read_some();
     stream->show_partial_if_due(now);
   }
+  if (logs_ != nullptr) logs_->serve();
   consoles_.serve();
   consoles_.flush();
 }
@@ -94,7 +109,7 @@ void Relay::serve() {
 Deadline Relay::next_due() const {
   auto due = WorkerStream::Clock::time_point::max();
   for (const auto& stream : streams_) due = std::min(due, stream->partial_due().value_or(due));
-  return Deadline::at(due);
+  return logs_ != nullptr ? earlier(Deadline::at(due), logs_->next_due()) : Deadline::at(due);
 }
 
 void Relay::drain() {
@@ -107,12 +122,16 @@ void Relay::drain() {
   consoles_.flush();
 }
 
-std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
+std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank, Deadline deadline) const {
   const Source& source = stderr_[static_cast<std::size_t>(local_rank)];
   if (source.tail != nullptr) return source.tail->lines();
   if (source.path.empty()) return std::nullopt;
+  const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {
+    return read_end_of_file(path, Tail::kMaxBytes);
+  };
+  const Result<std::string> end = logs_->call(read, signals_fd_, deadline);
   Tail tail;
-  tail.append(read_end_of_file(source.path, Tail::kMaxBytes));
+  tail.append(end.ok() ? end.value() : end.status().message());
   return tail.lines();
 }
 

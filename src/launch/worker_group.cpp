@@ -59,13 +59,12 @@ Result<RunResult> WorkerGroup::run() {
   }
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands, make_commands(executable.value(), null_fd.get()));
+  const auto made = make_commands(executable.value(), null_fd.get());
+  if (made.status().code() == ErrorCode::kAborted) return ended_by_signal(made.status());
+  LOCKSTEP_RETURN_IF_ERROR(made.status());
+  const std::vector<Command>& commands = made.value();
   auto started = ProcessTree::start(commands, signals_.fd());
-  if (started.status().code() == ErrorCode::kAborted) {
-    result_.signal = signals_.take();
-    result_.leftovers = started.status();
-    return std::move(result_);
-  }
+  if (started.status().code() == ErrorCode::kAborted) return ended_by_signal(started.status());
   if (is_about_the_program(started.status().code())) {
     result_.program = started.status();
     return std::move(result_);
@@ -80,10 +79,16 @@ Result<RunResult> WorkerGroup::run() {
   if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
   relay_.drain();
   if (result_.failure) {
-    const auto tail = relay_.stderr_tail(result_.failure->local_rank);
+    const auto tail = relay_.stderr_tail(result_.failure->local_rank, Deadline::after(options_.grace));
     result_.failure->stderr_seen = tail.has_value();
     result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
   }
+  return std::move(result_);
+}
+
+RunResult WorkerGroup::ended_by_signal(const Status& why) {
+  result_.signal = signals_.take();
+  result_.leftovers = why;
   return std::move(result_);
 }
 

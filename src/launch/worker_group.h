@@ -24,8 +24,9 @@ struct RunResult {
 
 class WorkerGroup {
  public:
-  WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, SignalWatch& signals)
-      : options_(options), job_(job), consoles_(consoles), signals_(signals), relay_(consoles) {}
+  // `logs`: nullptr if no stream goes to a file.
+  WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals)
+      : options_(options), job_(job), consoles_(consoles), signals_(signals), relay_(consoles, logs, signals.fd()) {}
 
   // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
   // group could not be run.
@@ -33,6 +34,7 @@ class WorkerGroup {
 
  private:
   Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
+  RunResult ended_by_signal(const Status& why);
   // Waits for events once and handles them. False: end the group now.
   Result<bool> step(ProcessTree& tree);
   Status take_exits(ProcessTree& tree);

@@ -1,28 +1,24 @@
 #include "launch/worker_stream.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/base/log.h"
-#include "lockstep/base/status.h"
-
 namespace lockstep::launch {
 
-WorkerStream::WorkerStream(Fd pipe, Fd log_file, Settings settings)
-    : pipe_(std::move(pipe)), log_file_(std::move(log_file)), settings_(std::move(settings)) {
+WorkerStream::WorkerStream(Fd pipe, std::unique_ptr<LogFile> log, Settings settings)
+    : pipe_(std::move(pipe)), log_(std::move(log)), settings_(std::move(settings)) {
   fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
 }
 
 bool WorkerStream::wants_read() {
-  if (!pipe_.valid()) return false;
+  if (!pipe_.valid() || (log_ != nullptr && log_->full())) return false;
   const Console* console = settings_.console;
   if (console == nullptr) return true;
-  if (console->closed() && settings_.close_with_console && !log_file_.valid()) {
+  if (console->closed() && settings_.close_with_console && log_ == nullptr) {
     pipe_.reset();
     return false;
   }
@@ -42,7 +38,7 @@ bool WorkerStream::read_some() {
 
 void WorkerStream::take(std::string_view bytes) {
   if (settings_.tail != nullptr) settings_.tail->append(bytes);
-  if (log_file_.valid()) log(bytes);
+  if (log_ != nullptr) log_->append(bytes);
   if (settings_.console == nullptr || settings_.console->closed()) return;
   if (settings_.style == Style::kRaw) {
     settings_.console->raw(this, bytes);
@@ -92,17 +88,10 @@ void WorkerStream::show_partial_if_due(Clock::time_point now) {
 
 void WorkerStream::finish() {
   pipe_.reset();
-  log_file_.reset();
+  log_.reset();
   if (partial_.empty()) return;
   settings_.console->line(this, settings_.prefix, visible_part(partial_));
   partial_.clear();
-}
-
-void WorkerStream::log(std::string_view bytes) {
-  const int error = log_.write(log_file_.get(), bytes);
-  if (error == 0 || std::exchange(log_failed_, true)) return;
-  const Status why = Status::from_errno(fmt::format("cannot write log file {}", settings_.log_path), error);
-  log::warning(why.message() + "; lines will be missing in it, the job goes on");
 }
 
 }  // namespace lockstep::launch

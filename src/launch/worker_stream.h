@@ -1,13 +1,15 @@
-// One output stream of one worker. It is read from a pipe and goes line by line to the console and to a log file.
+// One output stream of one worker. It is read from a pipe and goes line by line to the console and to a log file. Both
+// are written in the background.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "launch/console.h"
-#include "launch/lossy_file.h"
+#include "launch/log_files.h"
 #include "launch/tail.h"
 #include "lockstep/base/fd.h"
 
@@ -33,33 +35,30 @@ class WorkerStream {
     Console* console = nullptr;  // not owned; nullptr: log file only
     Tail* tail = nullptr;        // not owned; may be nullptr
     bool close_with_console = false;
-    std::string log_path;  // for messages
   };
 
-  WorkerStream(Fd pipe, Fd log_file, Settings settings);
+  // `log`: nullptr for none.
+  WorkerStream(Fd pipe, std::unique_ptr<LogFile> log, Settings settings);
 
   int fd() const { return pipe_.get(); }
   bool open() const { return pipe_.valid(); }
-  // Whether to read now: the pipe is open and the console has room. If the console's reader has closed its end, this
-  // closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher.
+  // Whether to read now: the pipe is open, and the console and the log file have room. If the console's reader has
+  // closed its end, this closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher.
   bool wants_read();
   // Reads at most one buffer. Returns whether it read anything.
   bool read_some();
   // When the partial line must be shown; nullopt: none is waiting.
   std::optional<Clock::time_point> partial_due() const;
   void show_partial_if_due(Clock::time_point now);
-  // Shows an incomplete last line and closes the pipe.
+  // Shows an incomplete last line, closes the pipe and lets go of the log file.
   void finish();
 
  private:
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
-  void log(std::string_view bytes);
 
   Fd pipe_;
-  Fd log_file_;
-  LossyFile log_;
-  bool log_failed_ = false;  // a warning was given
+  std::unique_ptr<LogFile> log_;
   Settings settings_;
   std::string partial_;
   bool has_progress_ = false;  // partial_ holds a '\r'

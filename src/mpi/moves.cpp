@@ -119,13 +119,14 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::gather(std::vector<Tensors>& outputs, 
   const at::Tensor from = call.input(input, "input");
   at::Tensor to;
   MpiCall::Layout parts;
-  call.check_root_lists(outputs, "outputs", "output", rank_, root);
-  if (rank_ == root) {
+  call.check_own_role([&] {
+    call.check_root_lists(outputs, "outputs", "output", rank_, root);
+    if (rank_ != root) return;
     to = call.flat_output(outputs.front(), "outputs");
     call.check_same_dtype(to, "outputs", input, "input");
     call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
     parts = call.layout(outputs.front());
-  }
+  });
   const MpiCall::Layout& kept = call.keep(parts);
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
     const MPI_Datatype type = runtime.element_type(from.element_size());
@@ -144,13 +145,14 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::scatter(Tensors& outputs, std::vector<
   const at::Tensor to = call.output(output, "output");
   at::Tensor from;
   MpiCall::Layout parts;
-  call.check_root_lists(inputs, "inputs", "input", rank_, root);
-  if (rank_ == root) {
+  call.check_own_role([&] {
+    call.check_root_lists(inputs, "inputs", "input", rank_, root);
+    if (rank_ != root) return;
     from = call.flat_input(inputs.front(), "inputs");
     call.check_same_dtype(output, "output", from, "inputs");
     call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
     parts = call.layout(inputs.front());
-  }
+  });
   const MpiCall::Layout& kept = call.keep(parts);
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
     const MPI_Datatype type = runtime.element_type(to.element_size());

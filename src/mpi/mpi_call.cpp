@@ -148,6 +148,13 @@ void MpiCall::follow_earlier_works() {
   for (const GroupWorkPtr& work : *pending_.earlier) work->finish_by(pending_.deadline);
 }
 
+void MpiCall::break_here(const std::exception& error) {
+  if (group_size() == 1) return;
+  pending_.group->break_with(Status(
+      ErrorCode::kInvalidArgument, fmt::format("{} was refused on this rank only, which MPI cannot tell the others: {}",
+                                               operation(), error.what())));
+}
+
 void MpiCall::fail(const Status& status) {
   pending_.group->break_with(status.with_context(operation()));
   // Earlier requests of a coalesced call are under way, and MPI may still write to their memory.

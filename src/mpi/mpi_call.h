@@ -3,6 +3,7 @@
 
 #include <ATen/record_function.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -54,6 +55,19 @@ class MpiCall : public CallChecks {
   // Keeps the layout until MPI is done: MPI may read it until then.
   const Layout& keep(Layout layout);
 
+  // Makes checks that depend on this rank's role in the call (root or not), so that other ranks may not fail. MPI
+  // cannot tell them, and their call would meet a later one of this rank. So an error also breaks the group on this
+  // rank.
+  template <typename Checks>
+  void check_own_role(const Checks& checks) {
+    try {
+      checks();
+    } catch (const std::exception& error) {
+      break_here(error);
+      throw;
+    }
+  }
+
   // This call settles after all collectives that this rank has started before.
   void follow_earlier_works();
 
@@ -83,6 +97,7 @@ class MpiCall : public CallChecks {
 
  private:
   [[noreturn]] void fail(const Status& status);
+  void break_here(const std::exception& error);
 
   int rank_;
   Options options_;

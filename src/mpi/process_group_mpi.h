@@ -6,7 +6,8 @@
 // Not all ranks are told when they disagree about kind, size or type of an operation. MPI finds slices that are too
 // long for their receiver, which breaks the group on the rank that sees it. After slices that are too short, the rest
 // of the output keeps its values. recv finds every wrong size and leaves the group usable. mpirun handles lost ranks:
-// it ends the job. A timeout breaks the group on this rank only.
+// it ends the job. A timeout breaks the group on this rank only, and so does a wrong list of gather or scatter, which
+// only the root can see.
 //
 // MPI chooses the order of sums: the same on every rank, but not the rank order of the lockstep engine. AVG divides the
 // sum once; PREMUL_SUM multiplies, with rounding, before it adds. A call takes at most 2^31 - 1 elements. Quantized

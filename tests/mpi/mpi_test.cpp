@@ -207,6 +207,38 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
   barrier();
 }
 
+// Only the root has lists, and MPI cannot tell the others that they are wrong. What the root calls later must not meet
+// their call.
+TEST(MpiFault, ARefusalOnTheRootAloneBreaksTheGroupThere) {
+  if (!is_mpi_rank()) {
+    const Finished end = mpirun_current_test(2);
+    EXPECT_NE(end.exit_code, 0);
+    EXPECT_NE(end.out.find("rank 0 has seen it all"), std::string::npos) << end.out << end.err;
+    return;
+  }
+  const ProcessGroupGuard world("mpi");
+  const ProcessGroup gathers = new_group({0, 1});
+  const ProcessGroup scatters = new_group({0, 1});
+  const torch::Tensor tensor = torch::ones({2});
+  if (world.rank() == 1) {
+    expect_error(ErrorCode::kTimeout, {"scatter", "not done in time"},
+                 [&] { scatter(tensor, {}, 0, {.group = scatters, .timeout = milliseconds(300)}); });
+    return barrier();
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"gather", "`outputs` must have 2"},
+               [&] { gather(tensor, {tensor}, 0, {.group = gathers}); });
+  expect_error(ErrorCode::kAborted, {"broken", "gather was refused on this rank only", "`outputs` must have 2"},
+               [&] { all_reduce(tensor, {.group = gathers}); });
+  expect_error(ErrorCode::kInvalidArgument, {"scatter", "`inputs`"}, [&] {
+    scatter(tensor, {tensor, tensor.to(torch::kLong)}, 0, {.group = scatters});
+  });
+  expect_error(ErrorCode::kAborted, {"broken", "scatter was refused on this rank only"}, [&] {
+    scatter(tensor, {tensor, tensor}, 0, {.group = scatters});
+  });
+  if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;
+  barrier();
+}
+
 struct Net : torch::nn::Module {
   Net()
       : first(register_module("first", torch::nn::Linear(20, 30))),

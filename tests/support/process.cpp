@@ -106,6 +106,10 @@ std::string Process::out_so_far() const {
   return read_file(folder_ + "/out");
 }
 
+std::string Process::err_so_far() const {
+  return read_file(folder_ + "/err");
+}
+
 Finished run_program(const std::vector<std::string>& command) {
   return Process(command).finish();
 }

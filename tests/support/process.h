@@ -41,8 +41,9 @@ class Process {
   // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. It also sees
   // descendants that have left their session or parent.
   bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(10));
-  // What was written to stdout so far.
+  // What was written to stdout and stderr so far.
   std::string out_so_far() const;
+  std::string err_so_far() const;
 
  private:
   pid_t pid_ = -1;
