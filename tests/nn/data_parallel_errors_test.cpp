@@ -105,9 +105,9 @@ TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
 // Else they would look for work for a while, on the replicas' cores.
 TEST(DataParallelThreads, EndThoseOfTheCallersOperators) {
   const int intra_op = at::get_num_threads();
+  at::set_num_threads(3);  // starts threads of other libraries too, which stay
   nn_detail::end_openmp_threads();
   const std::size_t before = threads_of_process();
-  at::set_num_threads(3);
   torch::Tensor large = torch::ones({1 << 20});
   large.add_(1);
   EXPECT_EQ(threads_of_process(), before + 2);
