@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+
 #include "lockstep/base/log.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
@@ -51,6 +53,37 @@ TEST_P(GradScalerMulti, AllRanksSkipTheStepOfOne) {
   });
 }
 
+// Gradients of one of two optimizers are not finite: the other takes its step, and the scale becomes smaller.
+TEST_P(GradScalerMulti, OneOfTwoOptimizersSkipsItsStep) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    for (const std::size_t failing : {0U, 1U}) {
+      std::vector<torch::Tensor> weights;
+      std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+      for (int i = 0; i < 2; ++i) {
+        weights.push_back(torch::ones({2}).requires_grad_());
+        optimizers.push_back(std::make_unique<torch::optim::SGD>(std::vector<torch::Tensor>{weights.back()},
+                                                                 torch::optim::SGDOptions(1)));
+      }
+      GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+      const auto step = [&](bool fails) {
+        for (const auto& optimizer : optimizers) optimizer->zero_grad();
+        scaler.scale(weights[0].sum() + weights[1].sum()).backward();
+        if (fails && number == 0) weights[failing].mutable_grad()[1] = kInfinity;
+        for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(scaler.step(*optimizers[i]), !fails || i != failing) << i;
+        scaler.update();
+        return scaler.get_scale();
+      };
+      EXPECT_EQ(step(false), 8);
+      EXPECT_EQ(step(true), 4);
+      EXPECT_EQ(step(false), 4) << "the good step before the skipped one does not count";
+      EXPECT_EQ(step(false), 8);
+      EXPECT_TRUE(torch::equal(weights[failing], torch::full({2}, -2.0F)));
+      EXPECT_TRUE(torch::equal(weights[1 - failing], torch::full({2}, -3.0F)));
+    }
+  });
+}
+
 TEST(GradScaler, RefusesCallsOutOfOrder) {
   Net net(torch::nn::Linear(2, 2));
   torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -68,6 +101,21 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
   expect_in(error_of([] { GradScaler({.backoff_factor = 1}); }), {"backoff_factor"});
   expect_in(error_of([] { GradScaler({.growth_interval = 0}); }), {"growth_interval", "got 0"});
   expect_in(error_of([] { GradScaler({.init_scale = -1}); }), {"init_scale", "got -1"});
+}
+
+// Module::parameters() has a parameter that two layers share twice.
+TEST(GradScaler, DividesTheGradientOfASharedParameterOnce) {
+  torch::nn::Linear layer(2, 2);
+  Net net(layer, layer);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  ASSERT_EQ(optimizer.param_groups().front().params().size(), 4U);
+  net->forward(torch::ones({1, 2})).sum().backward();
+  const torch::Tensor expected = layer->weight.grad().clone();
+  GradScaler scaler({.init_scale = 1024});
+  optimizer.zero_grad();
+  scaler.scale(net->forward(torch::ones({1, 2})).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(torch::equal(layer->weight.grad(), expected));
 }
 
 TEST(GradScaler, DisabledItTakesEveryStep) {

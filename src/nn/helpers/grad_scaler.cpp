@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -21,13 +22,15 @@ constexpr double kHalf = 3;
 
 using ByKind = std::map<std::pair<std::string, torch::Dtype>, std::vector<torch::Tensor>>;  // by device and dtype
 
-// The memory of all gradients: the values of sparse ones.
+// The memory of all gradients: the values of sparse ones. Each once: LibTorch's Module::parameters() has a parameter
+// that layers share several times, and its gradient must not be divided as often.
 ByKind gradients_of(const torch::optim::Optimizer& optimizer) {
   ByKind result;
+  std::unordered_set<const void*> seen;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& parameter : group.params()) {
       const torch::Tensor& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || !seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
       const torch::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
       result[{values.device().str(), values.scalar_type()}].push_back(values);
     }
