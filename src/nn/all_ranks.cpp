@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/c10d/collectives.h"
+#include "backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -11,10 +11,9 @@ bool has_other_ranks(const ProcessGroup& group) {
 }
 
 std::vector<double> of_all_ranks(double value, const ProcessGroup& group) {
-  const auto options = torch::TensorOptions().dtype(torch::kDouble).device(local_device());
-  const torch::Tensor all = torch::empty({get_world_size(group)}, options);
-  all_gather_into_tensor(all, torch::full({1}, value, options), {.group = group});
-  const torch::Tensor local = all.cpu();
+  const Backend backend = Backend::for_host_data(group, local_device());
+  const auto options = torch::TensorOptions().dtype(torch::kDouble).device(backend.device());
+  const torch::Tensor local = backend.all_gather(torch::full({1}, value, options)).cpu();
   return {local.const_data_ptr<double>(), local.const_data_ptr<double>() + local.numel()};
 }
 

@@ -20,8 +20,14 @@ Backend::Backend(ProcessGroup group, torch::Device device)
 Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) {
   const ProcessGroup target = group ? group : default_group();
   const std::vector<torch::Device> served = target->getDeviceTypes();
-  const bool has_cpu = std::any_of(served.begin(), served.end(), [](const auto& one) { return one.is_cpu(); });
-  return {target, has_cpu ? torch::Device(torch::kCPU) : device};
+  const auto serves = [&](c10::DeviceType type) {
+    return std::any_of(served.begin(), served.end(), [&](const torch::Device& one) { return one.type() == type; });
+  };
+  if (serves(torch::kCPU)) return {target, torch::kCPU};
+  for (const torch::Device& one : {device, local_device()}) {
+    if (serves(one.type())) return {target, one};
+  }
+  return {target, served.empty() ? device : served.front()};
 }
 
 torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {

@@ -15,7 +15,8 @@ class Backend {
  public:
   Backend(ProcessGroup group, torch::Device device);
   // For what is sent before the ranks know whether their tensors are alike: the CPU's backend, which serves every rank.
-  // A group without one (NCCL alone): that of `device`.
+  // A group without one (NCCL alone): that of `device`, or of a device that the group serves if it does not serve this
+  // one, because the other ranks would wait for a rank that refuses here.
   static Backend for_host_data(const ProcessGroup& group, torch::Device device);
 
   std::string name() const { return backend_->getBackendName(); }

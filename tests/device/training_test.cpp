@@ -5,6 +5,7 @@
 #include "device/device_ranks.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "nn/error_texts.h"
 #include "support/scratch_folder.h"
@@ -139,6 +140,27 @@ TEST(DeviceDdpErrors, NameTheDeviceOfTheModule) {
   net->to(test_device(1));
   expect_in(error_of([&] { DistributedDataParallel<Net>(net, {.device_ids = {test_device(3)}}); }),
             {"the module is on test:1, got test:3"});
+}
+
+// A group without a backend for the CPU. A rank that has left its module there must not leave the others waiting.
+TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
+  run_on_devices(
+      2,
+      [](int rank, torch::Device device) {
+        Net net;
+        if (rank == 0) net->to(device);
+        const std::string text = error_of([&] { DistributedDataParallel<Net> ddp(net); });
+        expect_in(text, {"device type cpu"});
+        if (rank == 0) expect_in(text, {"rank(s) 1 cannot take part"});
+        net->to(device);
+        const torch::Tensor ignored = net->named_parameters()["conv.weight"];
+        ignored.set_data(ignored.cpu());
+        EXPECT_EQ(error_of([&] { DistributedDataParallel<Net>(net, {.ignored_parameters = {"conv.weight"}}); }),
+                  "no error");
+        ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(net->out->parameters(), torch::optim::SGDOptions(0.1));
+        EXPECT_TRUE(FiniteCheck(*net).check(torch::full({1}, 1.0 + rank, device)));
+      },
+      "test:lockstep");
 }
 
 // State of other ranks comes to the device of the rank that collects it, not to the one where it was written.

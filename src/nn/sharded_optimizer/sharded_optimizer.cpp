@@ -96,7 +96,7 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
 }
 
 void ShardedOptimizer::Impl::agree(const ZeroRedundancyOptions& options, const std::function<std::string()>& lines) {
-  // Where parameters are is not known yet; a group that serves GPUs alone has this rank's.
+  // Where parameters are is not known yet.
   nn_detail::check_same_lines(nn_detail::Backend::for_host_data(options.process_group, local_device()), lines,
                               "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
