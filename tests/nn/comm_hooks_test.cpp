@@ -266,8 +266,11 @@ TEST_P(CommHooksMulti, SavedStateContinuesBitForBit) {
         int step = 0;
         for (const int end : {stop, 7}) {
           DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004, .init_sync = false});
+          // A hook that is saved before its first pass has all that it has loaded.
+          const std::shared_ptr<CommHook> waiting = make();
+          if (!saved.empty()) waiting->load(saved);
           const std::shared_ptr<CommHook> hook = make();
-          hook->load(saved.empty() ? hook->tensors() : saved);
+          hook->load(waiting->tensors());
           ddp.register_comm_hook(hook);
           for (; step < end; ++step) {
             pass(ddp, step);
@@ -301,6 +304,11 @@ TEST(CommHooksErrorsMulti, SavedStateThatDoesNotFitIsNamed) {
     }
     expect_in(error_of([&] { make_noop_hook()->load(saved); }), {"no-op", "keeps nothing", "'bucket.0.error'"});
     expect_in(error_of([&] { make_power_sgd_hook()->load({}); }), {"no 'iteration'", "another hook"});
+    expect_in(error_of([&] { make_batched_power_sgd_hook(options)->load(saved); }),
+              {"'bucket.0.error'", "another hook"});
+    expect_in(error_of([&] { make_post_local_sgd_hook({})->load(saved); }), {"'bucket.0.error'", "another hook"});
+    expect_in(error_of([&] { make_compress_hook(torch::kHalf, {.error_feedback = true})->load(saved); }),
+              {"'bucket.0.q'", "another hook"});
     // On one rank alone.
     DistributedDataParallel<Net> ddp(make_net());
     const auto hook = make_power_sgd_hook(options);

@@ -36,6 +36,7 @@ class PostLocalSgdHook final : public CommHook {
 
   nn_detail::NamedTensors tensors() const override { return {{"iteration", nn_detail::counter(iteration_)}}; }
   void load(const nn_detail::NamedTensors& tensors) override {
+    nn_detail::check_names(tensors, {"iteration"});
     loaded_iteration_ = iteration_ = nn_detail::read_counter(tensors, "iteration");
   }
 

@@ -12,6 +12,10 @@ namespace {
 using nn_detail::HookChannel;
 using nn_detail::LowRank;
 
+// Names of the saved state. Not those of PowerSGD per matrix, whose tensors have other shapes.
+constexpr const char* kError = "square_error";
+constexpr const char* kQ = "square_q";
+
 // The side of the smallest square with so many cells.
 std::int64_t side_of(std::int64_t cells) {
   auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(cells)));
@@ -53,13 +57,15 @@ class BatchedPowerSgdHook final : public CommHook {
     nn_detail::NamedTensors all = low_rank_.counters();
     for (const auto& [index, memory] : memories_) {
       nn_detail::add_of_bucket(all, index, nn_detail::kShapes, memory.content.shapes());
-      nn_detail::add_of_bucket(all, index, "error", memory.error);
-      if (memory.has_q) nn_detail::add_of_bucket(all, index, "q", memory.q);
+      nn_detail::add_of_bucket(all, index, kError, memory.error);
+      if (memory.has_q) nn_detail::add_of_bucket(all, index, kQ, memory.q);
     }
+    if (memories_.empty()) waiting_.add_to(all);
     return all;
   }
 
   void load(const nn_detail::NamedTensors& tensors) override {
+    nn_detail::check_names(tensors, {"iteration", "seeds_drawn", nn_detail::kShapes, kError, kQ});
     low_rank_.load_counters(tensors);
     memories_.clear();
     waiting_.load(tensors);
@@ -112,9 +118,9 @@ class BatchedPowerSgdHook final : public CommHook {
     memory.p = backend.allocate(side * rank, dtype).view({1, side, rank});
     memory.q = backend.allocate(side * rank, dtype).view({1, side, rank});
     const nn_detail::NamedTensors loaded = waiting_.take(bucket);
-    if (loaded.contains("error") && memory.error.defined()) memory.error.copy_(loaded.at("error"));
-    if (loaded.contains("q") && loaded.at("q").sizes() == memory.q.sizes()) {
-      memory.q.copy_(loaded.at("q"));
+    if (loaded.contains(kError) && memory.error.defined()) memory.error.copy_(loaded.at(kError));
+    if (loaded.contains(kQ) && loaded.at(kQ).sizes() == memory.q.sizes()) {
+      memory.q.copy_(loaded.at(kQ));
       memory.has_q = true;
     }
     return memory;

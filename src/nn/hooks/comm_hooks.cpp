@@ -52,11 +52,13 @@ class CompressHook final : public CommHook {
       nn_detail::add_of_bucket(all, index, nn_detail::kShapes, memory.content.shapes());
       nn_detail::add_of_bucket(all, index, "error", memory.error);
     }
+    if (memory_.empty()) waiting_.add_to(all);
     return all;
   }
 
   void load(const nn_detail::NamedTensors& tensors) override {
     if (!options_.error_feedback) return CommHook::load(tensors);
+    nn_detail::check_names(tensors, {nn_detail::kShapes, "error"});
     memory_.clear();
     waiting_.load(tensors);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <optional>
 #include <system_error>
 
 #include "lockstep/base/log.h"
@@ -11,6 +12,22 @@ namespace lockstep::nn_detail {
 namespace {
 
 constexpr const char* kPrefix = "bucket.";
+
+struct BucketKey {
+  std::size_t index = 0;
+  std::string name;
+};
+
+// Of "bucket.INDEX.NAME"; nothing for other keys.
+std::optional<BucketKey> bucket_key(const std::string& key) {
+  const std::string prefix = kPrefix;
+  if (!key.starts_with(prefix)) return std::nullopt;
+  std::size_t index = 0;
+  const auto [end, error] = std::from_chars(key.data() + prefix.size(), key.data() + key.size(), index);
+  const std::string name(end, key.data() + key.size());
+  if (error != std::errc() || !name.starts_with('.')) return std::nullopt;
+  return BucketKey{index, name.substr(1)};
+}
 
 }  // namespace
 
@@ -28,6 +45,14 @@ std::int64_t read_counter(const NamedTensors& tensors, const std::string& name) 
   return found->second.item<std::int64_t>();
 }
 
+void check_names(const NamedTensors& tensors, const std::set<std::string>& own) {
+  for (const auto& [key, tensor] : tensors) {
+    const std::optional<BucketKey> of_bucket = bucket_key(key);
+    TORCH_CHECK_VALUE(own.contains(of_bucket ? of_bucket->name : key), "the saved state of a communication hook has '",
+                      key, "', which this hook does not keep; it seems to be that of another hook");
+  }
+}
+
 std::string continued(std::int64_t loaded_iteration) {
   return loaded_iteration == 0 ? "" : fmt::format(", continued from pass {}", loaded_iteration);
 }
@@ -39,14 +64,15 @@ void add_of_bucket(NamedTensors& all, std::size_t index, const std::string& name
 void WaitingBuckets::load(const NamedTensors& tensors) {
   by_bucket_.clear();
   for (const auto& [key, tensor] : tensors) {
-    const std::string prefix = kPrefix;
-    if (!key.starts_with(prefix)) continue;
-    std::size_t index = 0;
-    const auto [end, error] = std::from_chars(key.data() + prefix.size(), key.data() + key.size(), index);
-    const std::string name(end, key.data() + key.size());
-    TORCH_CHECK_VALUE(error == std::errc() && name.starts_with('.'), "the saved state of a communication hook has '",
-                      key, "', expected bucket.INDEX.NAME");
-    by_bucket_[index][name.substr(1)] = tensor;
+    if (const std::optional<BucketKey> of_bucket = bucket_key(key)) {
+      by_bucket_[of_bucket->index][of_bucket->name] = tensor;
+    }
+  }
+}
+
+void WaitingBuckets::add_to(NamedTensors& all) const {
+  for (const auto& [index, tensors] : by_bucket_) {
+    for (const auto& [name, tensor] : tensors) add_of_bucket(all, index, name, tensor);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "hook_channel.h"
@@ -13,6 +14,9 @@ using NamedTensors = std::map<std::string, torch::Tensor>;
 torch::Tensor counter(std::int64_t value);
 // Throws a ValueError where it is missing or no number.
 std::int64_t read_counter(const NamedTensors& tensors, const std::string& name);
+
+// Throws a ValueError for a counter, or a NAME of a bucket, that is not in `own`: the state of another kind of hook.
+void check_names(const NamedTensors& tensors, const std::set<std::string>& own);
 
 // For descriptions, which ranks compare: all of them must have loaded the same pass, or none.
 std::string continued(std::int64_t loaded_iteration);
@@ -30,6 +34,8 @@ class WaitingBuckets {
   void load(const NamedTensors& tensors);
   // What was loaded for this bucket, by NAME; once. Empty if it was saved for a bucket of other shapes (logged).
   NamedTensors take(GradBucket& bucket);
+  // Adds what still waits, for a hook that is saved before it has seen a bucket.
+  void add_to(NamedTensors& all) const;
 
  private:
   std::map<std::size_t, NamedTensors> by_bucket_;

@@ -83,10 +83,12 @@ class PowerSgdHook final : public CommHook {
       nn_detail::add_of_bucket(all, index, "error", memory.error);
       nn_detail::add_of_bucket(all, index, "q", memory.q);
     }
+    if (memories_.empty()) waiting_.add_to(all);
     return all;
   }
 
   void load(const nn_detail::NamedTensors& tensors) override {
+    nn_detail::check_names(tensors, {"iteration", "seeds_drawn", nn_detail::kShapes, "error", "q"});
     low_rank_.load_counters(tensors);
     memories_.clear();
     waiting_.load(tensors);
