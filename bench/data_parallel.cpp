@@ -63,8 +63,11 @@ void run_part(Options options, Net net, const lockstep::bench::Batch& batch) {
   options.output += "." + std::to_string(rank);
   const std::int64_t length = batch.labels.size(0) / options.replicas;
   const auto part = [&](const torch::Tensor& whole) { return whole.narrow(0, rank * length, length).clone(); };
-  measure(options, [&](const torch::Tensor& x) { return net->forward(x); },
-          share(net->parameters(), rank, options.replicas), {part(batch.images), part(batch.labels)});
+  const auto forward = [&](const torch::Tensor& x) {
+    net->zero_grad();  // the optimizer knows only its share, and the other gradients would add up from step to step
+    return net->forward(x);
+  };
+  measure(options, forward, share(net->parameters(), rank, options.replicas), {part(batch.images), part(batch.labels)});
 }
 
 template <typename Net>
