@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <algorithm>
+
 #include "c10d/target.h"
+#include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -50,8 +53,14 @@ c10::IValue ObjectCodec<c10::IValue>::decode(ObjectReader& reader) {
   return torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end()));
 }
 
+// Values travel in CPU tensors. So the other ranks wait in the CPU's backend, whatever other backends the group has.
 void refuse_object(const std::exception& why, const CollectiveOptions& options) {
-  static_cast<void>(tell_others(options.group, why));
+  if (tell_others(options.group, why)) return;
+  const ProcessGroup group = options.group != nullptr ? options.group : default_group();
+  const std::vector<c10::Device> devices = group->getDeviceTypes();
+  if (std::none_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); })) return;
+  auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(c10::DeviceType::CPU).get());
+  if (engine != nullptr) engine->refuse(why.what());
 }
 
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options) {
@@ -82,13 +91,14 @@ std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const C
 std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options) {
   const auto group_size = static_cast<std::size_t>(get_world_size(options.group));
   const bool is_source = get_rank() == src;
-  prepared(options.group, [&] {
-    if (bytes.size() == (is_source ? group_size : 0)) return;
-    throw ArgumentError(
+  if (bytes.size() != (is_source ? group_size : 0)) {
+    const ArgumentError error(
         ErrorCode::kInvalidArgument,
         fmt::format("scatter_object: rank {} must give {} values, found {}", get_rank(),
                     is_source ? fmt::format("{} (one per rank of the group)", group_size) : "no", bytes.size()));
-  });
+    refuse_object(error, options);
+    throw error;
+  }
   std::vector<std::string> list(bytes.begin(), bytes.end());
   std::vector<at::Tensor> sizes;
   for (const std::string& entry : list) {
