@@ -10,6 +10,7 @@
 
 #include "c10d/target.h"
 #include "c10d/world.h"
+#include "engine/core/group_registry.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/store/prefix_store.h"
 #include "store/membership/same_choice.h"
@@ -47,11 +48,26 @@ void check_same_backends(const World::Facts& facts, const World::Members& member
   if (members.ranks.size() == 1) return;
   const Status same = comm::check_same_choice(*facts.store, "backends/" + key, comm::Roster(members.ranks),
                                               members.rank, static_cast<int>(members.ranks.size()),
-                                              {text_of(choice), is_default}, Deadline::after(timeout));
+                                              {text_of(choice), is_default, "backends"}, Deadline::after(timeout));
   if (same.ok()) return;
-  const bool differ = same.code() == ErrorCode::kMismatch;
-  throw_status(same.with_context(differ ? "the members name different backends" : "while waiting for the members"),
-               fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+  Status why = same;
+  if (same.code() != ErrorCode::kMismatch) {
+    why = same.with_context("while waiting for the members");
+    // If this rank leaves its other groups because of this error, their members learn the cause.
+    const std::string who = fmt::format("rank {} cannot join group '{}'", facts.rank, members.name);
+    comm::GroupRegistry::of_process().tell({why.with_context(who), {}}, nullptr);
+  }
+  throw_status(why, fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+}
+
+// This rank's call is wrong: tells the members that wait for it.
+void refuse_to_join(const World::Facts& facts, const World::Members& members, const std::string& key,
+                    const std::exception& error) {
+  const bool is_member = std::find(members.ranks.begin(), members.ranks.end(), facts.rank) != members.ranks.end();
+  if (!is_member || members.ranks.size() == 1) return;
+  comm::refuse_choice(
+      *facts.store, "backends/" + key, static_cast<int>(members.ranks.size()),
+      {ErrorCode::kMismatch, fmt::format("rank(s) {} could not take part: {}", facts.rank, error.what())});
 }
 
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
@@ -60,7 +76,13 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
                         const char* caller) {
   World& world = World::of_process();
   const World::Facts facts = world.facts(caller);
-  const BackendChoice choice = choose_backends(facts, options, caller);
+  BackendChoice choice;
+  try {
+    choice = choose_backends(facts, options, caller);
+  } catch (const std::exception& error) {
+    refuse_to_join(facts, members, key, error);
+    throw;
+  }
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), facts.rank);
   std::vector<DeviceBackend> backends;
   if (found != members.ranks.end()) {
@@ -162,8 +184,6 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   members.ranks.assign(ranks.begin(), ranks.end());
   const World::Facts facts = world.facts("new_group");
   check_members(members.ranks, facts.world_size, "new_group");
-  // Checks before world.count() below: a refused call must not be counted, because the other members do not know of it.
-  static_cast<void>(choose_backends(facts, options, "new_group"));
   if (options.sort_ranks) std::sort(members.ranks.begin(), members.ranks.end());
   // Every member counts the groups of exactly these members, so all have the same number without communication.
   const std::string text = fmt::format("group{{{}}}", ranks_text(members.ranks));

@@ -210,6 +210,16 @@ void check_group_options(int rank) {
   all_reduce(tensor, {.group = again});
   EXPECT_EQ(tensor.item<int>(), 24);
 
+  // One that cannot take part tells the others.
+  const auto one_is_wrong = [&] { new_group({.backend = rank == 1 ? "smoke" : "lockstep"}); };
+  if (rank == 1) {
+    expect_error(kInvalidArgument, {"new_group: unknown backend 'smoke'"}, one_is_wrong);
+  } else {
+    expect_error(kMismatch, {"new_group: rank", "rank(s) 1 could not take part", "unknown backend 'smoke'"},
+                 one_is_wrong);
+  }
+  all_reduce(tensor, {.group = new_group()});
+  EXPECT_EQ(tensor.item<int>(), 96);
   expect_error(kInvalidArgument, {"new_group: unknown backend 'smoke'"}, [] { new_group({0}, {.backend = "smoke"}); });
   expect_error(kInvalidArgument, {"split_group: unknown backend"},
                [] { split_group(0, 0, nullptr, {.backend = "smoke"}); });
@@ -253,6 +263,21 @@ TEST(GroupsMulti, OfFourRanks) {
     check_bad_groups();
     check_many_groups(rank);
     barrier();
+  });
+}
+
+// Rank 1 never joins the group of rank 0, which leaves: the others learn why.
+TEST(GroupsMulti, AMissingMemberIsTheCauseOfWhatFollows) {
+  run_world(3, [](int rank) {
+    if (rank == 0) {
+      expect_error(ErrorCode::kTimeout, {"new_group: rank 0", "while waiting for the members", "missing: rank(s) 1"},
+                   [] {
+                     new_group({0, 1}, {.timeout = std::chrono::milliseconds(300)});
+                   });
+      return destroy_process_group();
+    }
+    expect_error(ErrorCode::kPeerFailed, {"rank 0 cannot join group 'group{0,1}'", "missing: rank(s) 1", "left"},
+                 [] { all_reduce(torch::ones({2})); });
   });
 }
 

@@ -217,6 +217,13 @@ TEST(MembershipMulti, ChoicesThatDifferAreToldToAll) {
     if (told.empty()) told = outcome.message();
     EXPECT_EQ(outcome.message(), told);
   }
+  // One rank cannot choose.
+  test::run_each(2, [&](int rank) {
+    if (rank == 0) return refuse_choice(store, "wrong", 2, {ErrorCode::kMismatch, "rank(s) 0 could not take part"});
+    expect_error(check_same_choice(store, "wrong", kSameNumbers, 1, 2, {"a", false}, soon()), ErrorCode::kMismatch,
+                 "rank(s) 0 could not take part");
+  });
+  EXPECT_EQ(store.num_keys().value(), 0);
   // Nobody has asked for anything.
   test::run_each(2, [&](int rank) {
     EXPECT_TRUE(check_same_choice(store, "other", kSameNumbers, rank, 2, {std::to_string(rank), true}, soon()).ok());

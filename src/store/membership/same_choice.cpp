@@ -35,7 +35,7 @@ Result<std::vector<RankChoice>> parse(const std::string& lines, int world_size) 
 }
 
 // "'mpi' on rank(s) 0, 2; 'lockstep' (the default) on rank(s) 1"
-Status check(const std::vector<RankChoice>& choices, const Roster& roster) {
+Status check(const std::vector<RankChoice>& choices, const Roster& roster, const std::string& named) {
   std::map<std::string, std::vector<int>> ranks;
   bool same = true;
   bool asked = false;
@@ -48,7 +48,7 @@ Status check(const std::vector<RankChoice>& choices, const Roster& roster) {
   std::string text;
   for (const auto& [what, who] : ranks)
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, roster.list(who));
-  return {ErrorCode::kMismatch, text};
+  return {ErrorCode::kMismatch, fmt::format("the members name different {}: {}", named, text)};
 }
 
 Status missing(const std::vector<RankChoice>& choices, const Roster& roster, int world_size,
@@ -62,23 +62,38 @@ Status missing(const std::vector<RankChoice>& choices, const Roster& roster, int
                                            world_size, spent.count(), roster.list(absent))};
 }
 
+Meeting meeting_at(const std::string& prefix, int world_size) {
+  return {prefix + "/so_far", prefix + "/outcome", world_size};
+}
+
+// To call once by every rank, also by one that refuses.
+void forget(Store& store, const std::string& prefix, const Meeting& meeting) {
+  const std::vector<std::string> keys{meeting.so_far_key, meeting.outcome_key};
+  delete_by_last_rank(store, prefix + "/done", meeting.world_size, keys);
+}
+
 }  // namespace
 
 Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
                          const Choice& mine, Deadline deadline) {
-  const auto check_lines = [&](const std::string& lines) -> Status {
+  Meeting meeting = meeting_at(prefix, world_size);
+  meeting.check = [&](const std::string& lines) -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto choices, parse(lines, world_size));
-    return check(choices, roster);
+    return check(choices, roster, mine.what);
   };
-  const auto missing_from = [&](const std::string& lines, std::chrono::duration<double> spent) {
+  meeting.missing = [&](const std::string& lines, std::chrono::duration<double> spent) {
     const auto choices = parse(lines, world_size);
     return choices.ok() ? missing(choices.value(), roster, world_size, spent) : choices.status();
   };
-  const Meeting meeting{prefix + "/so_far", prefix + "/outcome", world_size, check_lines, missing_from};
   const auto met = meet(store, meeting, fmt::format("{} {:d} {}\n", rank, mine.is_default, mine.value), deadline);
-  const std::vector<std::string> keys{meeting.so_far_key, meeting.outcome_key};
-  delete_by_last_rank(store, prefix + "/done", world_size, keys);
+  forget(store, prefix, meeting);
   return met.status();
+}
+
+void refuse_choice(Store& store, const std::string& prefix, int world_size, const Status& why) {
+  const Meeting meeting = meeting_at(prefix, world_size);
+  stay_away(store, meeting, why);
+  forget(store, prefix, meeting);
 }
 
 }  // namespace lockstep::comm

@@ -11,8 +11,9 @@
 namespace lockstep::comm {
 
 struct Choice {
-  std::string value;        // one line
-  bool is_default = false;  // the rank has not asked for it
+  std::string value;            // one line
+  bool is_default = false;      // the rank has not asked for it
+  std::string what = "values";  // for messages
 };
 
 // Collective: blocks until all ranks have told what they have chosen, or two of them differ; every rank gets the same
@@ -20,5 +21,8 @@ struct Choice {
 // defaults may differ. Keys: under "<prefix>/"; none is left once all ranks have called it.
 Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
                          const Choice& mine, Deadline deadline);
+
+// In place of that, for a rank that cannot choose: the others get `why`. Does not block.
+void refuse_choice(Store& store, const std::string& prefix, int world_size, const Status& why);
 
 }  // namespace lockstep::comm
