@@ -112,22 +112,29 @@ class Subreaper {
   int before_ = 0;
 };
 
-Result<int> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
-                         SignalWatch& signals) {
+struct JobEnd {
+  int code = 0;
+  bool signalled = false;  // the launcher itself, which must not stay for long then
+};
+
+Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
+                            SignalWatch& signals) {
   for (;; ++job.restart_count) {
     LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals));
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
-      return exit_code_of(result.program);
+      return JobEnd{exit_code_of(result.program), false};
     }
     // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
     if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
     if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());
-    if (result.signal != 0) return 128 + result.signal;
-    if (!result.failure) return 0;
+    if (result.signal != 0) return JobEnd{128 + result.signal, true};
+    if (!result.failure) return JobEnd{};
     // Leftover processes may hold a port or a device that the next attempt needs.
-    if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) return exit_code_of(result.failure->exit);
+    if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) {
+      return JobEnd{exit_code_of(result.failure->exit), false};
+    }
     err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
                         job.restart_count + 1, options.max_restarts));
   }
@@ -145,18 +152,21 @@ Result<int> run_job(const JobOptions& given) {
   const auto logs = start_logs(options, job, *consoles, signals);
   LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
   Subreaper subreaper;
-  Result<int> code = logs.ok() ? run_attempts(options, job, *consoles, files, signals) : Result<int>(logs.status());
+  Result<JobEnd> end =
+      logs.ok() ? run_attempts(options, job, *consoles, files, signals) : Result<JobEnd>(logs.status());
   if (logs.status().code() == ErrorCode::kAborted) {
     consoles->err().say("lockstep: " + logs.status().message());
-    code = 128 + signals.take();
+    end = JobEnd{128 + signals.take(), true};
   }
-  if (!code.ok()) subreaper.end_all(options.end_timeout);
-  // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk.
-  const bool signalled = code.ok() && code.value() > 128;
+  if (!end.ok()) subreaper.end_all(options.end_timeout);
+  // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
+  // worker's exit code may be above 128 too: that is no reason to cut off its output.
+  const bool signalled = end.ok() && end.value().signalled;
   const Deadline deadline = signalled ? Deadline::after(options.grace) : Deadline::never();
   if (files != nullptr) files->finish(signals.fd(), signalled ? Deadline::after(log_patience(options)) : deadline);
   consoles->finish(signals, deadline, options.grace);
-  return code;
+  if (!end.ok()) return end.status();
+  return end.value().code;
 }
 
 }  // namespace lockstep::launch

@@ -46,8 +46,8 @@ struct JobOptions {
 // It takes over the process while it runs: it handles SIGTERM, SIGINT and SIGHUP, ignores SIGPIPE, uses the standard
 // streams, and kills every child of this process if the job could not be run to its end. When it returns and when this
 // process dies, everything that the workers started is gone; it names processes that could not be killed. A reader that
-// stops reading the output does not block it, nor does a disk under log files: after the job it waits for them no
-// longer than `grace`.
+// stops reading the output does not block it, nor does a disk under log files: after the job it waits for them until
+// they have taken nothing for `grace`, and after a signal no longer than `grace` in all (a disk: 1 s at least).
 Result<int> run_job(const JobOptions& options);
 
 }  // namespace lockstep::launch

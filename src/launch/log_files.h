@@ -34,6 +34,8 @@ class LogFiles {
   LogFiles(const LogFiles&) = delete;
   LogFiles& operator=(const LogFiles&) = delete;
 
+  std::chrono::nanoseconds patience() const { return patience_; }
+
   // Takes over an open file. `path` is for messages.
   std::unique_ptr<LogFile> add(Fd file, std::string path);
   void close(Fd file);

@@ -122,14 +122,14 @@ void Relay::drain() {
   consoles_.flush();
 }
 
-std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank, Deadline deadline) const {
+std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
   const Source& source = stderr_[static_cast<std::size_t>(local_rank)];
   if (source.tail != nullptr) return source.tail->lines();
   if (source.path.empty()) return std::nullopt;
   const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {
     return read_end_of_file(path, Tail::kMaxBytes);
   };
-  const Result<std::string> end = logs_->call(read, signals_fd_, deadline);
+  const Result<std::string> end = logs_->call(read, signals_fd_, Deadline::after(logs_->patience()));
   Tail tail;
   tail.append(end.ok() ? end.value() : end.status().message());
   return tail.lines();

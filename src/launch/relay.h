@@ -40,8 +40,8 @@ class Relay {
   // To call when no worker lives: relays the rest in the pipes.
   void drain();
 
-  // The last lines of a worker's stderr; nullopt if the launcher did not see it. Waits until `deadline` for its file.
-  std::optional<std::vector<std::string>> stderr_tail(int local_rank, Deadline deadline) const;
+  // The last lines of a worker's stderr; nullopt if the launcher did not see it. Gives up on its file as LogFiles does.
+  std::optional<std::vector<std::string>> stderr_tail(int local_rank) const;
 
  private:
   struct Source {

@@ -79,7 +79,7 @@ Result<RunResult> WorkerGroup::run() {
   if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
   relay_.drain();
   if (result_.failure) {
-    const auto tail = relay_.stderr_tail(result_.failure->local_rank, Deadline::after(options_.grace));
+    const auto tail = relay_.stderr_tail(result_.failure->local_rank);
     result_.failure->stderr_seen = tail.has_value();
     result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
   }
