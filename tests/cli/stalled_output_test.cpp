@@ -150,16 +150,18 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
   const ScratchFolder folder;
   const std::string script = "seq 1 60000; touch " + folder.path("full") + "$RANK; while ! [ -e " +
                              folder.path("room") + " ]; do sleep 0.01; done; echo end $RANK; seq 1 10000";
+  const std::string path = disk.path("logs/j/attempt_0/0/stdout.log");
   Process launcher(job(2, script, {"--log-dir", disk.path("logs"), "--rdzv-id", "j", "--tee", "1"}));
   ASSERT_TRUE(wait_for([&] {
     return contains(launcher.out_so_far(), "[rank 0]: 60000\n") && contains(launcher.out_so_far(), "[rank 1]: 60000\n");
   }));
+  // Log files are written in a thread of their own, which may be later than the output.
+  ASSERT_TRUE(wait_for([&] { return contains(launcher.err_so_far(), "cannot write log file " + path); }));
   disk.resize(8 << 20);
   std::ofstream(folder.path("room"));
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 0);
   EXPECT_EQ(std::count(end.out.begin(), end.out.end(), '\n'), 140002);
-  const std::string path = disk.path("logs/j/attempt_0/0/stdout.log");
   EXPECT_TRUE(contains(end.err, "cannot write log file " + path + ": No space left on device")) << end.err;
   const std::string log = read_file(path);
   EXPECT_TRUE(contains(log, " lines are missing here: No space left on device\n"));

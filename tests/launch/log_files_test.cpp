@@ -30,6 +30,16 @@ struct Pipe {
   Fd in;
 };
 
+// Fills the pipe, so that the next write blocks. Returns what is in it.
+std::string fill(const Pipe& pipe) {
+  const int flags = fcntl(pipe.in.get(), F_GETFL);
+  EXPECT_EQ(fcntl(pipe.in.get(), F_SETFL, flags | O_NONBLOCK), 0);
+  std::string text;
+  while (write(pipe.in.get(), "earlier\n", 8) == 8) text += "earlier\n";
+  EXPECT_EQ(fcntl(pipe.in.get(), F_SETFL, flags), 0);
+  return text;
+}
+
 std::string read_to_the_end(int fd) {
   std::string text;
   std::array<char, 65536> buffer{};
@@ -48,6 +58,7 @@ class LogFilesFault : public testing::Test {
 
 TEST_F(LogFilesFault, AFullOneHoldsTheWorkerBackAndLosesNothing) {
   start(kLong);
+  const std::string earlier = fill(file_);  // the thread writes nothing until the reader begins
   Pipe worker;
   WorkerStream stream(std::move(worker.out), files_->add(std::move(file_.in), "stdout.log"), {});
   std::string line(1000, 'x');
@@ -70,7 +81,7 @@ TEST_F(LogFilesFault, AFullOneHoldsTheWorkerBackAndLosesNothing) {
   stream.finish();
   files_->finish(signals_.get(), Deadline::after(kLong));
   reader.join();
-  EXPECT_EQ(written, said);
+  EXPECT_EQ(written, earlier + said);
 }
 
 TEST_F(LogFilesFault, BeyondTheHardLimitLinesAreCounted) {
