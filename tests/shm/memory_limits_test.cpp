@@ -1,9 +1,14 @@
 #include "shm/memory_limits.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 
 #include "lockstep/shm/shared_arena.h"
 #include "support/forked.h"
@@ -54,6 +59,63 @@ TEST_F(Cgroups, NoneIsNoLimit) {
   EXPECT_EQ(limit(), kNoLimit);
   say("memberships", "nonsense\n::\n");
   EXPECT_EQ(limit(), kNoLimit);
+}
+
+bool write_line(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::endl;
+  return file.good();
+}
+
+// A control group of the system, with a memory limit, below that of this process.
+class SystemsCgroup {
+ public:
+  explicit SystemsCgroup(std::size_t limit) {
+    std::ifstream memberships("/proc/self/cgroup");
+    for (std::string line; !made_ && std::getline(memberships, line);) {
+      const std::string group = line.substr(line.find(':', line.find(':') + 1) + 1);
+      if (line.find(":memory:") != std::string::npos)
+        make("/sys/fs/cgroup/memory" + group, "memory.limit_in_bytes", limit);
+      if (line.starts_with("0::")) make("/sys/fs/cgroup" + group, "memory.max", limit);
+    }
+  }
+  ~SystemsCgroup() {
+    if (made_) rmdir(folder_.c_str());
+  }
+  SystemsCgroup(const SystemsCgroup&) = delete;
+  SystemsCgroup& operator=(const SystemsCgroup&) = delete;
+
+  bool made() const { return made_; }
+  bool join() const { return write_line(folder_ + "/cgroup.procs", "0"); }
+
+ private:
+  void make(const std::string& parent, const std::string& file, std::size_t limit) {
+    folder_ = fmt::format("{}/lockstep-test-{}", parent, getpid());
+    if (mkdir(folder_.c_str(), 0755) != 0) return;
+    made_ =
+        access((folder_ + "/" + file).c_str(), W_OK) == 0 && write_line(folder_ + "/" + file, std::to_string(limit));
+    if (!made_) rmdir(folder_.c_str());
+  }
+
+  std::string folder_;
+  bool made_ = false;
+};
+
+// More than a group may have is an error, before the kernel kills the process for it.
+TEST(MemoryLimits, OfTheSystemsControlGroupBoundAnArena) {
+  const SystemsCgroup group(64 * kMiB);
+  if (!group.made()) GTEST_SKIP() << "no control group with a memory limit can be made here";
+  EXPECT_EQ(test::in_fork([&] {
+              if (!group.join()) return 1;
+              if (usable_memory() != 64 * kMiB) return 2;
+              auto arena = SharedArena::create();
+              if (!arena.ok()) return 3;
+              auto memory = (*arena)->allocate(32 * kMiB);
+              if (!memory.ok()) return 4;
+              std::fill_n(*memory, 32 * kMiB, std::byte{1});
+              return (*arena)->allocate(40 * kMiB).ok() ? 5 : 0;
+            }),
+            0);
 }
 
 TEST(MemoryLimits, OfThisMachine) {
