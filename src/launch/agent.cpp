@@ -62,8 +62,8 @@ int exit_code_of(const Status& program) {
   return program.code() == ErrorCode::kNotFound ? 127 : 126;
 }
 
-// A grace time of 0 must not cost lines on a disk that works.
-std::chrono::milliseconds log_patience(const JobOptions& options) {
+// For how long readers and disks may take nothing at the end. A grace time of 0 must not cost lines where they work.
+std::chrono::milliseconds output_patience(const JobOptions& options) {
   return std::max<std::chrono::milliseconds>(options.grace, std::chrono::seconds(1));
 }
 
@@ -74,7 +74,7 @@ Result<std::unique_ptr<LogFiles>> start_logs(JobOptions& options, const JobSpec&
   if (!options.tee.any() && !options.redirects.any()) return std::unique_ptr<LogFiles>();
   const bool temporary = options.log_dir.empty();
   const std::string folder = temporary ? temporary_folder() : options.log_dir;
-  LOCKSTEP_ASSIGN_OR_RETURN(auto logs, LogFiles::start(folder, log_patience(options)));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto logs, LogFiles::start(folder, output_patience(options)));
   if (temporary) {
     const std::function<Result<std::string>()> make = [folder] { return make_temporary_log_dir(folder); };
     LOCKSTEP_ASSIGN_OR_RETURN(options.log_dir, logs->call(make, signals.fd(), Deadline::never()));
@@ -162,9 +162,10 @@ Result<int> run_job(const JobOptions& given) {
   // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
   // worker's exit code may be above 128 too: that is no reason to cut off its output.
   const bool signalled = end.ok() && end.value().signalled;
-  const Deadline deadline = signalled ? Deadline::after(options.grace) : Deadline::never();
-  if (files != nullptr) files->finish(signals.fd(), signalled ? Deadline::after(log_patience(options)) : deadline);
-  consoles->finish(signals, deadline, options.grace);
+  const std::chrono::milliseconds patience = output_patience(options);
+  const auto deadline = [&] { return signalled ? Deadline::after(patience) : Deadline::never(); };
+  if (files != nullptr) files->finish(signals.fd(), deadline());
+  consoles->finish(signals, deadline(), patience);
   if (!end.ok()) return end.status();
   return end.value().code;
 }

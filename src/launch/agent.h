@@ -47,7 +47,7 @@ struct JobOptions {
 // streams, and kills every child of this process if the job could not be run to its end. When it returns and when this
 // process dies, everything that the workers started is gone; it names processes that could not be killed. A reader that
 // stops reading the output does not block it, nor does a disk under log files: after the job it waits for them until
-// they have taken nothing for `grace`, and after a signal no longer than `grace` in all (a disk: 1 s at least).
+// they have taken nothing for `grace` (1 s at least), and after a signal no longer than that for each.
 Result<int> run_job(const JobOptions& options);
 
 }  // namespace lockstep::launch
