@@ -175,14 +175,16 @@ TEST(MpiErrorsMulti, NameRankAndReason) {
   });
 }
 
+// Rank 0 goes through its test to the end, and the job fails because a group of it is broken.
+void expect_failed_job() {
+  const Finished end = mpirun_current_test(2);
+  EXPECT_NE(end.exit_code, 0);
+  EXPECT_NE(end.out.find("rank 0 has seen it all"), std::string::npos) << end.out << end.err;
+}
+
 // Rank 1 does not come: rank 0's error names it, the group is broken there, and the job fails.
 TEST(MpiFault, TimeoutsNameTheMissing) {
-  if (!is_mpi_rank()) {
-    const Finished end = mpirun_current_test(2);
-    EXPECT_NE(end.exit_code, 0);
-    EXPECT_NE(end.out.find("rank 0 has seen it all"), std::string::npos) << end.out << end.err;
-    return;
-  }
+  if (!is_mpi_rank()) return expect_failed_job();
   const ProcessGroupGuard world("mpi");
   const ProcessGroup first = new_group({0, 1});
   const ProcessGroup second = new_group({0, 1});
@@ -210,12 +212,7 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
 // Only the root has lists, and MPI cannot tell the others that they are wrong. What the root calls later must not meet
 // their call.
 TEST(MpiFault, ARefusalOnTheRootAloneBreaksTheGroupThere) {
-  if (!is_mpi_rank()) {
-    const Finished end = mpirun_current_test(2);
-    EXPECT_NE(end.exit_code, 0);
-    EXPECT_NE(end.out.find("rank 0 has seen it all"), std::string::npos) << end.out << end.err;
-    return;
-  }
+  if (!is_mpi_rank()) return expect_failed_job();
   const ProcessGroupGuard world("mpi");
   const ProcessGroup gathers = new_group({0, 1});
   const ProcessGroup scatters = new_group({0, 1});

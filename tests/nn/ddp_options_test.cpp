@@ -144,28 +144,31 @@ TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
   });
 }
 
+// The gradient of a bias, which is the number of samples, in each step of a loop with so many inputs on this rank. The
+// mean is that of the ranks that still have inputs.
+std::vector<double> gradients_in_join(DistributedDataParallel<Net>& ddp, int inputs) {
+  std::vector<double> gradients;
+  const auto loop = [&] {
+    for (int step = 0; step < inputs; ++step) {
+      ddp.module()->zero_grad();
+      ddp->forward(random_input({6, 3}, step)).sum().backward();
+      gradients.push_back(ddp.module()->parameters()[1].grad()[0].item<double>());
+    }
+  };
+  ddp.join(loop, {.divide_by_initial_world_size = false});
+  return gradients;
+}
+
 TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
-    const int world = get_world_size();
     torch::manual_seed(1);
     Net net(torch::nn::Linear(3, 3));
     DistributedDataParallel<Net> ddp(net);
-    std::vector<double> gradients;  // of the bias: the number of samples
-    ddp.join(
-        [&] {
-          for (int step = 0; step <= number; ++step) {
-            net->zero_grad();
-            ddp->forward(random_input({6, 3}, step)).sum().backward();
-            gradients.push_back(net->parameters()[1].grad()[0].item<double>());
-          }
-        },
-        {.divide_by_initial_world_size = false});
-    EXPECT_EQ(gradients, std::vector<double>(number + 1, 6.0));
+    EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0));
     net->zero_grad();
     ddp->forward(random_input({6, 3}, 0)).sum().backward();
     EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "afterwards all count again";
-    (void)world;
   });
 }
 
@@ -179,17 +182,7 @@ TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
       Net net(torch::nn::Linear(3, 3));
       DistributedDataParallel<Net> ddp(net);
       ddp.register_comm_hook(hook);
-      std::vector<double> gradients;
-      ddp.join(
-          [&] {
-            for (int step = 0; step <= number; ++step) {
-              net->zero_grad();
-              ddp->forward(random_input({6, 3}, step)).sum().backward();
-              gradients.push_back(net->parameters()[1].grad()[0].item<double>());
-            }
-          },
-          {.divide_by_initial_world_size = false});
-      EXPECT_EQ(gradients, std::vector<double>(number + 1, 6.0)) << hook->description();
+      EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0)) << hook->description();
     }
   });
 }
