@@ -6,6 +6,7 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -223,15 +224,12 @@ void check_backend_options(const BackendChoice& choice, const BackendOptions& op
 }
 
 std::vector<DeviceBackend> make_backends(const BackendChoice& choice, const BackendRequest& request) {
+  // Each blocks until all members are there: in one order, whichever order this rank's caller has named them in.
+  std::map<BackendName, c10::intrusive_ptr<c10d::Backend>> backends;
+  for (const auto& entry : choice.entries) backends.try_emplace(entry.backend);
+  for (auto& [name, backend] : backends) backend = create(name, request);
   std::vector<DeviceBackend> made;
-  for (const auto& [device, name] : choice.entries) {
-    const auto type = type_of(name);
-    const auto same =
-        std::find_if(made.begin(), made.end(), [&](const DeviceBackend& other) { return other.type == type; });
-    // A copy: the vector may move while it grows.
-    const c10::intrusive_ptr<c10d::Backend> backend = same != made.end() ? same->backend : create(name, request);
-    made.push_back({device, type, backend});
-  }
+  for (const auto& [device, name] : choice.entries) made.push_back({device, type_of(name), backends[name]});
   return made;
 }
 

@@ -1,5 +1,7 @@
 #include "c10d/collective_call.h"
 
+#include "c10d/target.h"
+
 namespace lockstep {
 namespace {
 
@@ -18,8 +20,7 @@ const char* profile_title(c10d::OpType type, const char* operation) {
 
 // Without this rank's name in front: the other ranks add it.
 std::string reason_to_refuse(const CallChecks& call, const std::exception& error) {
-  const auto* const own = dynamic_cast<const c10::Error*>(&error);
-  std::string text = own == nullptr ? error.what() : own->what_without_backtrace();
+  const std::string text = plain_text(error);
   const std::string speaker = call.who() + ", ";
   if (text.starts_with(speaker)) return text.substr(speaker.size());
   return fmt::format("{}: {}", call.operation(), text);

@@ -34,8 +34,9 @@ std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::v
   return records;
 }
 
-// Throws for backends that are unknown or lacking, and for options of other backends.
-BackendChoice choose_backends(const World::Facts& facts, const GroupOptions& options, const char* caller) {
+// Throws for backends that are unknown or lacking, for options of other backends, and for a wrong timeout.
+BackendChoice check_options(const World::Facts& facts, const GroupOptions& options, const char* caller) {
+  check_timeout(options.timeout, caller);
   BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
   check_backend_options(choice, options.backend_options, caller);
   return choice;
@@ -67,7 +68,7 @@ void refuse_to_join(const World::Facts& facts, const World::Members& members, co
   if (!is_member || members.ranks.size() == 1) return;
   comm::refuse_choice(
       *facts.store, "backends/" + key, static_cast<int>(members.ranks.size()),
-      {ErrorCode::kMismatch, fmt::format("rank(s) {} could not take part: {}", facts.rank, error.what())});
+      {ErrorCode::kMismatch, fmt::format("rank(s) {} could not take part: {}", facts.rank, plain_text(error))});
 }
 
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
@@ -78,7 +79,7 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
   const World::Facts facts = world.facts(caller);
   BackendChoice choice;
   try {
-    choice = choose_backends(facts, options, caller);
+    choice = check_options(facts, options, caller);
   } catch (const std::exception& error) {
     refuse_to_join(facts, members, key, error);
     throw;
@@ -178,7 +179,6 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group) {
 }
 
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) {
-  check_timeout(options.timeout, "new_group");
   World& world = World::of_process();
   World::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
@@ -201,7 +201,6 @@ ProcessGroup new_group(const GroupOptions& options) {
 }
 
 ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
-  check_timeout(options.timeout, "split_group");
   const ProcessGroup whole = group_or_default(parent, "split_group");
   World& world = World::of_process();
   const World::Members of_parent = world.members(whole);

@@ -60,7 +60,7 @@ void refuse_object(const std::exception& why, const CollectiveOptions& options) 
   const std::vector<c10::Device> devices = group->getDeviceTypes();
   if (std::none_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); })) return;
   auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(c10::DeviceType::CPU).get());
-  if (engine != nullptr) engine->refuse(why.what());
+  if (engine != nullptr) engine->refuse(plain_text(why));
 }
 
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options) {

@@ -26,6 +26,16 @@ void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroup
   }
 }
 
+// Null if the system refuses the memory. Then the engine asks for it once more, and tells the other ranks, which would
+// wait for this one, if that fails too.
+std::shared_ptr<comm::SharedArena> find_arena() {
+  try {
+    return process_arena();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
 // Once a group is broken, collectives of the others may never end: a rank that stands still does so in all of them.
 void leave(GroupCore& core) {
   core.retire(comm::Communicator::any_broken() ? std::chrono::milliseconds(0) : WorksUnderWay::kPartingTime);
@@ -42,7 +52,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.world_size = options.world_size;
   communicator_options.name = options.name;
   communicator_options.timeout = options.timeout;
-  communicator_options.arena = process_arena();
+  communicator_options.arena = find_arena();
   communicator_options.world_ranks = options.global_ranks;
   communicator_options.members = options.members;
   auto communicator = comm::Communicator::create(store, communicator_options);

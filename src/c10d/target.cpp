@@ -101,6 +101,11 @@ at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int6
   return all.cpu();
 }
 
+std::string plain_text(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
+}
+
 bool tell_others(const ProcessGroup& group, const std::exception& error) {
   World& world = World::of_process();
   if (!world.is_open()) return true;
@@ -112,7 +117,7 @@ bool tell_others(const ProcessGroup& group, const std::exception& error) {
     if (backend == nullptr || (only != nullptr && only != backend)) return false;
     only = backend;
   }
-  if (only != nullptr) only->refuse(error.what());
+  if (only != nullptr) only->refuse(plain_text(error));
   return true;
 }
 

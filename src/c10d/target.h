@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -40,6 +41,9 @@ Target find_host_target(const ProcessGroup& group, const char* operation);
 
 // Every rank's numbers, int64 [group size, n] on the CPU. Collective over `group`; each rank gives as many.
 at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int64_t>& mine, const char* operation);
+
+// The text of an error. LibTorch's own errors have a stack trace too, which is left out.
+std::string plain_text(const std::exception& error);
 
 // Returns what `prepare` returns. `prepare` checks this rank's call. If it throws, the other ranks are told, as by the
 // checks of a backend. This needs a group whose only backend is lockstep: otherwise it is not known in which backend

@@ -1,13 +1,17 @@
 // A rank is killed: the others soon get an error that names it.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <fstream>
 #include <thread>
 
 #include "c10d/ranks.h"
+#include "lockstep/c10d/process_group_lockstep.h"
+#include "lockstep/store/rendezvous.h"
 #include "support/process_ranks.h"
 #include "support/thread_limit.h"
 
@@ -156,6 +160,28 @@ TEST(FutureThreadsFault, WithoutAThreadTheFutureIsAnErrorAndTheWorkEnds) {
       send(torch::full({3}, 7.0F), 0);
     }
     barrier();
+  });
+}
+
+// Rank 1 has no descriptor left for the memory that it is to share: rank 0 does not wait for it.
+TEST(RankWithoutMemoryFault, IsToldToTheOthers) {
+  run_processes(2, [](int rank) {
+    auto met = comm::rendezvous(comm::RendezvousOptions()).value();
+    ProcessGroupLockstepOptions options;
+    options.rank = rank;
+    options.world_size = 2;
+    options.timeout = std::chrono::seconds(20);
+    options.members = met.members;
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit none_left = before;
+    none_left.rlim_cur = 0;
+    while (fcntl(static_cast<int>(none_left.rlim_cur), F_GETFD) >= 0) ++none_left.rlim_cur;
+    if (rank == 1) ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    expect_error(ErrorCode::kIo, {"rank 1", "Too many open files"},
+                 [&] { ProcessGroupLockstep::create(met.store, options); });
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    static_cast<void>(met.release(std::chrono::seconds(2)));
   });
 }
 

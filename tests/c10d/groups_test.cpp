@@ -4,6 +4,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string>
 #include <tuple>
 
 #include "c10d/ranks.h"
@@ -230,6 +232,25 @@ void check_group_options(int rank) {
                [&] { new_group({.backend_options = of("lockstep")}); });
 }
 
+// It tells the others, and the group after it is the next one on every rank.
+void check_member_without_time(int rank) {
+  const std::chrono::milliseconds timeout(rank == 1 ? 0 : 20'000);
+  const auto expect_told = [rank](const std::string& caller, const std::function<void()>& make) {
+    if (rank == 1) {
+      expect_error(ErrorCode::kInvalidArgument, {caller + ": the timeout must be positive"}, make);
+    } else {
+      expect_error(ErrorCode::kMismatch, {caller, "rank(s) 1 could not take part", "the timeout must be positive"},
+                   make);
+    }
+  };
+  expect_told("new_group", [&] { new_group({.timeout = timeout}); });
+  expect_told("split_group", [&] { split_group(0, 0, nullptr, {.timeout = timeout}); });
+  const torch::Tensor ones = torch::ones({1});
+  all_reduce(ones, {.group = new_group()});
+  all_reduce(ones, {.group = split_group(0)});
+  EXPECT_EQ(ones.item<int>(), 16);
+}
+
 void check_bad_groups() {
   expect_error(ErrorCode::kInvalidArgument, {"no ranks"}, [] { new_group(std::span<const int>()); });
   expect_error(ErrorCode::kInvalidArgument, {"rank 4", "0 to 3"}, [] { new_group({0, 4}); });
@@ -260,6 +281,7 @@ TEST(GroupsMulti, OfFourRanks) {
     check_split(rank);
     check_subgroups(rank);
     check_group_options(rank);
+    check_member_without_time(rank);
     check_bad_groups();
     check_many_groups(rank);
     barrier();

@@ -69,6 +69,17 @@ TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
   });
 }
 
+// Each backend waits for all members: they join the backends in one order.
+TEST(MpiGroupsMulti, MembersMayNameBackendsInAnyOrder) {
+  run_world(2, [](int rank) {
+    const std::string backend = rank == 0 ? "cpu:lockstep,cuda:mpi" : "cuda:mpi,cpu:lockstep";
+    const ProcessGroup group = new_group({.timeout = std::chrono::seconds(30), .backend = backend});
+    const torch::Tensor ones = torch::ones({3});
+    all_reduce(ones, {.group = group});
+    expect_equal(ones, torch::full({3}, 2.0), "a group with two backends");
+  });
+}
+
 TEST(MpiGroupsMulti, SplitsOverlapInAnyNumber) {
   run_world(3, [](int rank) {
     const auto world = default_group()->getBackend(torch::kCPU);

@@ -8,6 +8,7 @@
 #include "base/host.h"
 #include "lockstep/store/hash_store.h"
 #include "store/membership/exchange_members.h"
+#include "store/membership/meeting.h"
 #include "store/membership/same_choice.h"
 #include "support/run_each.h"
 
@@ -110,6 +111,19 @@ TEST(Membership, ATimeoutNamesWhoIsMissingToAllThatCome) {
                "only 1 of 4 ranks joined within 0.0 s. Joined: rank 7 of the world (host node1, pid 101). Missing: "
                "rank 5, 8, 9 of the world" +
                    advice);
+}
+
+TEST(Membership, ALastRankThatStopsBeforeTheOutcomeIsNamed) {
+  HashStore store;
+  Meeting meeting{"so far", "outcome", 2};
+  // It comes after rank 0 has looked who is there, and publishes nothing.
+  meeting.check = [&store](const std::string&) { return store.append("so far", "1 last\n"); };
+  meeting.missing = [](const std::string&, std::chrono::duration<double>) {
+    return Status(ErrorCode::kInternal, "nobody is missing");
+  };
+  expect_error(meet(store, meeting, "0 first\n", now()).status(), ErrorCode::kTimeout,
+               "all 2 ranks came within 0.0 s, but the last of them, which wrote '1 last', stopped before it told the "
+               "others");
 }
 
 TEST(MembershipMulti, ARankThatIsThereTwiceIsToldToAll) {

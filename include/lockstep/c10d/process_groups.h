@@ -99,7 +99,8 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
   std::chrono::milliseconds timeout{-1};  // positive; -1: that of the world
-  std::string name = {};                  // shown in errors; "": made from the members, such as "group{0,1}"
+  // Shown in errors; "": made from the members, such as "group{0,1}". The same on all members, which meet under it.
+  std::string name = {};
   // As for init_process_group: "nccl", "cpu:lockstep,cuda:nccl", ... "": the backends of the world. The same on all
   // members.
   std::string backend = {};

@@ -1,4 +1,4 @@
-// The record of one rank: what it tells the others of itself when a group is made.
+// The record of one rank: what it tells the others of itself when it joins the world, or a group without one.
 #pragma once
 
 #include <string>

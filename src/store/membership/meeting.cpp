@@ -1,5 +1,7 @@
 #include "store/membership/meeting.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -21,10 +23,23 @@ Result<Bytes> publish_refusal(Store& store, const Meeting& meeting, const Status
   return store.compare_set(meeting.outcome_key, "", std::string(kRefusal) + to_text(why));
 }
 
+bool is_complete(const Meeting& meeting, const std::string& lines) {
+  return std::count(lines.begin(), lines.end(), '\n') == meeting.world_size;
+}
+
+Status why_given_up(const Meeting& meeting, const std::string& lines, std::chrono::duration<double> spent) {
+  if (!is_complete(meeting, lines)) return meeting.missing(lines, spent);
+  std::string_view last = std::string_view(lines).substr(0, lines.size() - 1);
+  last.remove_prefix(last.rfind('\n') + 1);
+  return {ErrorCode::kTimeout, fmt::format("all {} ranks came within {:.1f} s, but the last of them, which wrote '{}', "
+                                           "stopped before it told the others",
+                                           meeting.world_size, spent.count(), last)};
+}
+
 // What all ranks get when this one waits no longer. The last rank may have come in the meantime.
 Result<std::string> give_up(Store& store, const Meeting& meeting, std::chrono::duration<double> spent) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(meeting.so_far_key, Deadline::after(kLastLook)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, meeting, meeting.missing(lines, spent)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, publish_refusal(store, meeting, why_given_up(meeting, lines, spent)));
   return parse_outcome(outcome);
 }
 
@@ -43,7 +58,7 @@ Result<std::string> meet(Store& store, const Meeting& meeting, const std::string
     const auto published = parse_outcome(outcome);
     return published.ok() ? wrong : published.status();  // the others may have gone on already
   }
-  if (std::count(lines.begin(), lines.end(), '\n') == meeting.world_size) {
+  if (is_complete(meeting, lines)) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, store.compare_set(meeting.outcome_key, "", lines));
     return parse_outcome(outcome);
   }
