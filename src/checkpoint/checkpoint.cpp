@@ -100,8 +100,9 @@ std::optional<double> Checkpoint::metric() const {
 
 Checkpoint Checkpoint::clone() const {
   Checkpoint copy = *this;
-  for (auto& [name, tensor] : copy.file_.tensors) {
-    tensor = in_context(fmt::format("{}: tensor \"{}\"", origin_, name), [&] { return tensor.clone(); });
+  for (auto& entry : copy.file_.tensors) {
+    entry.second =
+        in_context(fmt::format("{}: tensor \"{}\"", origin_, entry.first), [&] { return entry.second.clone(); });
   }
   return copy;
 }

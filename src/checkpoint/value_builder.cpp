@@ -308,9 +308,8 @@ class ValueBuilder {
     if (graph_.at(arguments[0]).kind != PickleKind::kStorage) throw corrupt("a tensor has no storage");
     const StorageFields fields = storage_fields(graph_, arguments[0]);
     if (dtype_name != nullptr && dtype_name->role != PickleRole::kDtype) throw corrupt("a tensor has no dtype");
-    const std::string_view name = dtype_name != nullptr  ? dtype_name->dtype
-                                  : fields.dtype.empty() ? "uint8"
-                                                         : fields.dtype;
+    std::string name = dtype_name != nullptr ? std::string(dtype_name->dtype) : fields.dtype;
+    if (name.empty()) name = "uint8";
     const torch::ScalarType dtype = find_dtype(name)->dtype;
     const std::int64_t offset = count_at(graph_, arguments[1]);
     const std::vector<std::int64_t> sizes = counts(arguments[2]);

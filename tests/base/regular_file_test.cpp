@@ -65,7 +65,7 @@ TEST(RegularFile, AnythingElseIsAnErrorAtOnce) {
 TEST(AtomicFilePlaces, HoldNothingButFiles) {
   const test::ScratchFolder folder;
   for (const auto& [path, kind] : others(folder)) {
-    const struct stat before = [&] {
+    const struct stat before = [&path = path] {
       struct stat info {};
       EXPECT_EQ(::lstat(path.c_str(), &info), 0);
       return info;

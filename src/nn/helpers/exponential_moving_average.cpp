@@ -107,10 +107,10 @@ void ExponentialMovingAverage::load(const std::map<std::string, torch::Tensor>& 
                               c10::str(average.tensor.sizes()));
     }
   }
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& entry : tensors) {
     const bool known =
-        std::any_of(averages_.begin(), averages_.end(), [&](const auto& one) { return one.name == name; });
-    if (!known) problems += fmt::format(" '{}' is not in the module;", name);
+        std::any_of(averages_.begin(), averages_.end(), [&](const auto& one) { return one.name == entry.first; });
+    if (!known) problems += fmt::format(" '{}' is not in the module;", entry.first);
   }
   TORCH_CHECK_VALUE(problems.empty(), "ExponentialMovingAverage: the saved averages do not fit:", problems);
   TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: load() while the averages are swapped in");

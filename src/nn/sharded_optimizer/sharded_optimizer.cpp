@@ -82,8 +82,9 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
   static_cast<void>(bytes_at_once(options));
   check_parameters(groups);
   const auto inner = make_without_parameters(factory, groups);
+  const torch::optim::Optimizer& optimizer = *inner;
   std::ostringstream text;
-  text << "optimizer " << c10::demangle(typeid(*inner).name()) << " on backend "
+  text << "optimizer " << c10::demangle(typeid(optimizer).name()) << " on backend "
        << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n';
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const std::vector<torch::Tensor>& parameters = groups[group].params();
