@@ -44,8 +44,10 @@ def perspectives(image, fill):
         return
     for scale in (0.1, 0.5, 0.9):
         start, end = T.RandomPerspective.get_params(*image.size, scale)
+        matrix = F._get_perspective_coeffs(start, end)
         for name, mode in MODES.items():
-            case("perspective", image, F.perspective(image, start, end, mode, fill), corners=end, filter=name, fill=fill)
+            after = F.perspective(image, start, end, mode, fill)
+            case("perspective", image, after, corners=end, matrix=matrix, filter=name, fill=fill)
 
 
 def elastics(image, fill):
@@ -64,7 +66,8 @@ def crops(image):
 
 
 def colours(image):
-    for bits in range(9):
+    case("posterize", image, F.to_pil_image(F.posterize(F.pil_to_tensor(image), 0)), bits=0)  # PIL refuses 0
+    for bits in range(1, 9):
         case("posterize", image, F.posterize(image, bits), bits=bits)
     for threshold in (-3.5, 0.0, 0.5, 128.0, 254.9, 255.0):
         case("solarize", image, F.solarize(image, threshold), threshold=threshold)

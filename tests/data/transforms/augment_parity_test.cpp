@@ -179,10 +179,10 @@ TEST_F(AugmentParity, MixturesOfPixelsAreTorchvisions) {
     const test::PackedPicture expected = test::read_picture(folder_->path(), mix.at("out"));
     EXPECT_EQ(test::largest_difference(ours, expected.bytes), 0) << mix.dump();
     const test::PackedPicture tensors = test::read_picture(folder_->path(), mix.at("tensors"));
-    worst_mean = std::max(worst_mean, test::mean_difference(ours, tensors.bytes));
+    // In tiny pictures all pixels are at the border, where the tensor operations mix pixels with the fill colour.
+    if (picture.size.width >= 40) worst_mean = std::max(worst_mean, test::mean_difference(ours, tensors.bytes));
   }
-  EXPECT_LT(worst_mean, 8.0);
-  RecordProperty("worst_mean_difference_from_tensor_operations", std::to_string(worst_mean));
+  EXPECT_LT(worst_mean, 4.0);
 }
 
 }  // namespace
