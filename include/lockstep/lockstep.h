@@ -19,6 +19,7 @@
 #include "lockstep/data/mnist.h"                     // IWYU pragma: export
 #include "lockstep/data/packed_images.h"             // IWYU pragma: export
 #include "lockstep/data/samplers.h"                  // IWYU pragma: export
+#include "lockstep/data/transform_tensor.h"          // IWYU pragma: export
 #include "lockstep/data/views.h"                     // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                   // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"           // IWYU pragma: export

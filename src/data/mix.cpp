@@ -32,21 +32,9 @@ void check(const Example& batch, const MixOptions& options, std::int64_t dimensi
           fmt::format("labels from {} to {}", low, high));
 }
 
-// Marsaglia and Tsang (2000), with their boost for shapes below 1.
-double gamma(double shape, CounterRandom& random) {
-  if (shape < 1.0) return gamma(shape + 1.0, random) * std::pow(1.0 - random.uniform(), 1.0 / shape);
-  const double d = shape - 1.0 / 3.0;
-  const double c = 1.0 / std::sqrt(9.0 * d);
-  for (;;) {
-    const double x = random.normal();
-    const double v = std::pow(1.0 + c * x, 3);
-    if (v > 0.0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
-  }
-}
-
 double beta(double alpha, CounterRandom& random) {
-  const double first = gamma(alpha, random);
-  const double second = gamma(alpha, random);
+  const double first = random.gamma(alpha);
+  const double second = random.gamma(alpha);
   return first + second > 0.0 ? first / (first + second) : 0.5;
 }
 

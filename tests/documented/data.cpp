@@ -9,6 +9,7 @@
 #include "lockstep/data/mix.h"
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/packed_images.h"
+#include "lockstep/data/transform_tensor.h"
 #include "lockstep/data/views.h"
 
 namespace lockstep::data {
@@ -81,9 +82,31 @@ class Squares : public lockstep::data::Dataset {
   DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
 }
 
+[[maybe_unused]] void transform_tensor_header(const std::shared_ptr<const Dataset>& pictures) {
+  Compose augment({RandomCrop{.size = 32, .padding = Padding{4}}, RandomHorizontalFlip{}, ToTensor{}});
+  auto train = map_dataset(pictures, [augment](Example sample, const SampleContext& context) {
+    const SampleKey key{context.seed, context.epoch, context.keys[0]};
+    return Example(transform_tensor(augment, sample.data, key), sample.target);
+  });
+}
+
 [[maybe_unused]] void transforms_header() {
   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
                  ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+}
+
+[[maybe_unused]] void lists() {
+  Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{},
+                 RandomApply{{RandomChoice{{RandomPerspective{0.3, 1.0}, ElasticTransform{40.0, 4.0}}}}, 0.2},
+                 TrivialAugmentWide{}, ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+  Compose test({Resize{256}, TenCrop{224}, ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+}
+
+[[maybe_unused]] void ten_crops(DataLoader& loader, torch::nn::AnyModule& model) {
+  for (auto& [images, labels] : loader) {  // [64, 10, 3, 224, 224]
+    torch::Tensor logits = model.forward(images.flatten(0, 1)).view({images.size(0), 10, -1}).mean(1);
+    (void)logits, (void)labels;
+  }
 }
 
 [[maybe_unused]] void views_header(const std::vector<std::int64_t>& first_thousand, Example (*add_noise)(Example)) {

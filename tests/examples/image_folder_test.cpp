@@ -1,5 +1,7 @@
-// The example that trains ResNet-18 on a folder of pictures, with a small folder.
+// The example that trains ResNet-18 on a folder of pictures, with a small folder, and the one that augments a picture.
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 #include "support/process.h"
 #include "support/scratch_folder.h"
@@ -38,6 +40,19 @@ TEST(ImageFolderExample, PrintsItsUsage) {
   const Finished finished = run_program({kProgram});
   EXPECT_EQ(finished.exit_code, 2);
   EXPECT_NE(finished.err.find("FOLDER has a subfolder of pictures for each class"), std::string::npos) << finished.err;
+}
+
+TEST(TransformsExample, WritesVersionsAndJudgesCrops) {
+  const ScratchFolder folder;
+  folder.write("one.ppm", picture(20));
+  const Finished finished =
+      run_program({LOCKSTEP_EXAMPLES_FOLDER "/augment_picture", (folder.path() / "one.ppm").native(),
+                   (folder.path() / "versions").native(), "3"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("sample of ten crops: [10, 3, 112, 112]"), std::string::npos) << finished.out;
+  for (const char* name : {"version-0.ppm", "version-1.ppm", "version-2.ppm"}) {
+    EXPECT_EQ(std::filesystem::file_size(folder.path() / "versions" / name), 15U + 160 * 160 * 3) << name;
+  }
 }
 
 }  // namespace

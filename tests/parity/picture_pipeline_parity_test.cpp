@@ -10,8 +10,10 @@
 
 #include "data/preview/contact_sheet.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/packed_images.h"
+#include "lockstep/data/transform_tensor.h"
 #include "parity/python.h"
 #include "support/scratch_folder.h"
 
@@ -66,6 +68,15 @@ std::map<std::string, Pipeline> pipelines() {
       {"random_grey", {{RandomGrayscale{1.0}, ToTensor{}}}},
       {"blur", {{GaussianBlur{5, {1.5, 1.5}}, ToTensor{}}, 1.0, 10.0, 1.0}},
       {"pad", {{Pad{4, 33, PaddingMode::kReflect}, RandomCrop{{75, 99}}, ToTensor{}}}},
+      {"colours",
+       {{RandomInvert{1.0}, RandomPosterize{5, 1.0}, RandomSolarize{100, 1.0}, RandomAutocontrast{1.0}, ToTensor{}},
+        0.0,
+        40.0}},
+      {"equalize", {{RandomApply{{RandomEqualize{1.0}}, 1.0}, RandomAdjustSharpness{3.0, 1.0}, ToTensor{}}, 0.0, 40.0}},
+      {"lists", {{RandomOrder{{RandomChoice{{kFlips[0]}}}}, RandomApply{kFlips, 0.0}, Resize{40}, ToTensor{}}}},
+      {"sizes", {{RandomResize{40, 41}, ScaleJitter{{108, 90}, {1.0, 1.0}}, ToTensor{}}}},
+      {"five_crop", {{Resize{40}, FiveCrop{{30, 36}}, ToTensor{}}}},
+      {"ten_crop", {{Grayscale{}, TenCrop{{50, 41}, true}}}},
       {"normalize", {{ToTensor{}, kNormalize}}},
       {"reference",
        {joined({{middle(32)},
@@ -140,7 +151,7 @@ class PicturePipelineParity : public ::testing::Test {
     const torch::Tensor levels = differences(ours, expected, name);
     for (std::int64_t i = 0; i < ours.size(0); ++i) {
       const double largest = levels[i].max().item<double>();
-      const double largest_mean = levels[i].mean({1, 2}).max().item<double>();
+      const double largest_mean = levels[i].mean({-2, -1}).max().item<double>();
       EXPECT_TRUE(largest <= tolerance.each) << name << ", " << files_[i] << ": " << largest;
       const bool jpeg = files_[static_cast<std::size_t>(i)].get<std::string>().ends_with(".jpg");
       EXPECT_TRUE(largest_mean <= (jpeg ? tolerance.mean_of_jpeg : tolerance.mean))
@@ -188,6 +199,52 @@ TEST_F(PicturePipelineParity, PacksGiveTheSamplesOfTheirFolder) {
   ASSERT_TRUE(pack_folder(pictures(), smaller, {.shorter_side = 40, .quality = 98}).ok());
   const auto packed = std::make_shared<const PackedImages>(smaller, Compose({}, Precision::kExact));
   expect_close(all_samples(packed), "packed", {.each = 0.0});
+}
+
+// The pixels of the files as tensors.
+TEST_F(PicturePipelineParity, TensorsGiveTheSamplesOfTheirFiles) {
+  const torch::Tensor pictures = theirs("bytes");
+  for (const auto& [name, pipeline] : pipelines()) {
+    const Compose compose(pipeline.steps, Precision::kExact);
+    std::vector<torch::Tensor> samples;
+    for (std::int64_t i = 0; i < pictures.size(0); ++i) {
+      // Not contiguous: pixels with their channels beside one another.
+      const torch::Tensor picture = pictures[i].permute({1, 2, 0}).contiguous().permute({2, 0, 1});
+      samples.push_back(transform_tensor(compose, picture, {0, 0, i}));
+    }
+    expect_close(torch::stack(samples), name, {.each = pipeline.exact});
+  }
+}
+
+TEST(TransformTensor, KeepsOneChannel) {
+  const torch::Tensor grey = torch::arange(12, torch::kByte).view({1, 3, 4});
+  EXPECT_TRUE(torch::equal(transform_tensor(Compose(), grey), grey));
+  const torch::Tensor sample =
+      transform_tensor(Compose({RandomInvert{1.0}, ToTensor{}, Normalize{{0.5}, {0.5}}}), grey);
+  EXPECT_TRUE(torch::allclose(sample, ((255 - grey).to(torch::kFloat) / 255 - 0.5) / 0.5));
+  EXPECT_EQ(transform_tensor(Compose({Grayscale{3}}), grey).size(0), 3);
+  EXPECT_EQ(transform_tensor(Compose({FiveCrop{2}}), grey).sizes(), (torch::IntArrayRef{5, 1, 2, 2}));
+}
+
+TEST(TransformTensor, SaysWhatItExpects) {
+  const auto message = [](const torch::Tensor& picture, const std::vector<Transform>& transforms) -> std::string {
+    try {
+      transform_tensor(Compose(transforms), picture);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_NE(message(torch::zeros({3, 4, 4}), {})
+                .find("a uint8 picture [1 or 3, height, width] on the CPU, found Float [3, 4, 4] on cpu"),
+            std::string::npos);
+  EXPECT_NE(message(torch::zeros({2, 4, 4}, torch::kByte), {}).find("[2, 4, 4]"), std::string::npos);
+  EXPECT_NE(message(torch::zeros({4, 4}, torch::kByte), {}).find("[4, 4]"), std::string::npos);
+  EXPECT_NE(message(torch::zeros({3, 0, 4}, torch::kByte), {}).find("[3, 0, 4]"), std::string::npos);
+  EXPECT_NE(message({}, {}).find("undefined"), std::string::npos);
+  EXPECT_NE(message(torch::zeros({1, 4, 4}, torch::kByte), {ToTensor{}, kNormalize})
+                .find("each of 3 channels, found a sample with 1"),
+            std::string::npos);
 }
 
 TEST_F(PicturePipelineParity, PreviewsShowTheSamples) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "data/image/fixed_point.h"
 
@@ -39,52 +40,6 @@ void nearest_fixed(const View& picture, ImageSize size, const AffineMatrix& m, C
   }
 }
 
-// Makes the output one pixel at a time: `position` gives the place in the input, `read` the pixel there.
-template <class Position, class Read>
-void each_pixel(ImageSize size, Color fill, RowSink& sink, Position position, Read read) {
-  for (int y = 0; y < size.height; ++y) {
-    std::uint8_t* out = sink.begin(y);
-    position.start_row(y);
-    for (int x = 0; x < size.width; ++x, out += Image::kBytesPerPixel) {
-      const auto [at_x, at_y] = position.next(x);
-      if (!read(at_x, at_y, out)) fill_pixels(out, 1, fill);
-    }
-    sink.end(y);
-  }
-}
-
-// PIL adds up steps if a matrix only scales or does not fit fixed point; this rounds differently from a product.
-struct Summed {
-  const AffineMatrix& m;
-  double row_x, row_y, x = 0, y = 0;
-  explicit Summed(const AffineMatrix& matrix)
-      : m(matrix), row_x(m[2] + m[1] * 0.5 + m[0] * 0.5), row_y(m[5] + m[4] * 0.5 + m[3] * 0.5) {}
-  void start_row(int row) {
-    if (row > 0) {
-      row_x += m[1];
-      row_y += m[4];
-    }
-    x = row_x;
-    y = row_y;
-  }
-  std::pair<double, double> next(int /*x*/) {
-    const std::pair<double, double> at(x, y);
-    x += m[0];
-    y += m[3];
-    return at;
-  }
-};
-
-struct Multiplied {
-  const AffineMatrix& m;
-  double y = 0;
-  void start_row(int row) { y = row + 0.5; }
-  std::pair<double, double> next(int x) const {
-    const double at = x + 0.5;
-    return {m[0] * at + m[1] * y + m[2], m[3] * at + m[4] * y + m[5]};
-  }
-};
-
 bool inside(const View& picture, double x, double y) {
   return x >= 0.0 && x < picture.width && y >= 0.0 && y < picture.height;
 }
@@ -95,16 +50,38 @@ bool read_nearest(const View& picture, double x, double y, std::uint8_t* out) {
   return true;
 }
 
-// Interpolates kPoints x kPoints pixels. As in PIL, columns outside repeat the edge, rows below it the last sum.
-template <int kPoints, class Between>
-bool read_between(const View& picture, double x, double y, std::uint8_t* out, Between between) {
+// PIL adds up steps if a matrix only scales or does not fit fixed point; this rounds differently from a product.
+void nearest_summed(const View& picture, ImageSize size, const AffineMatrix& m, Color fill, RowSink& sink) {
+  double row_x = m[2] + m[1] * 0.5 + m[0] * 0.5;
+  double row_y = m[5] + m[4] * 0.5 + m[3] * 0.5;
+  for (int row = 0; row < size.height; ++row, row_x += m[1], row_y += m[4]) {
+    std::uint8_t* out = sink.begin(row);
+    double x = row_x;
+    double y = row_y;
+    for (int i = 0; i < size.width; ++i, x += m[0], y += m[3], out += Image::kBytesPerPixel) {
+      if (!read_nearest(picture, x, y, out)) fill_pixels(out, 1, fill);
+    }
+    sink.end(row);
+  }
+}
+
+double cubic(const std::array<double, 4>& v, double d) {
+  const double p2 = -v[0] + v[2];
+  const double p3 = 2 * (v[0] - v[1]) + v[2] - v[3];
+  const double p4 = -v[0] + v[1] - v[2] + v[3];
+  return v[1] + d * (p2 + d * (p3 + d * p4));
+}
+
+// Interpolates 4 x 4 pixels. As in PIL, columns outside repeat the edge, rows below it the last sum.
+bool read_bicubic(const View& picture, double x, double y, std::uint8_t* out) {
+  constexpr int kPoints = 4;
   if (!inside(picture, x, y)) return false;
   x -= 0.5;
   y -= 0.5;
   const double floor_x = std::floor(x);
   const double floor_y = std::floor(y);
-  const int left = static_cast<int>(floor_x) - (kPoints / 2 - 1);
-  const int top = static_cast<int>(floor_y) - (kPoints / 2 - 1);
+  const int left = static_cast<int>(floor_x) - 1;
+  const int top = static_cast<int>(floor_y) - 1;
   for (int c = 0; c < 3; ++c) {
     std::array<double, kPoints> sums{};
     for (int j = 0; j < kPoints; ++j) {
@@ -117,42 +94,59 @@ bool read_between(const View& picture, double x, double y, std::uint8_t* out, Be
       for (int i = 0; i < kPoints; ++i) {
         values[static_cast<std::size_t>(i)] = row[std::ptrdiff_t{4} * std::clamp(left + i, 0, picture.width - 1)];
       }
-      sums[static_cast<std::size_t>(j)] = between(values, x - floor_x);
+      sums[static_cast<std::size_t>(j)] = cubic(values, x - floor_x);
     }
-    out[c] = static_cast<std::uint8_t>(std::clamp(between(sums, y - floor_y), 0.0, 255.0));
+    out[c] = static_cast<std::uint8_t>(std::clamp(cubic(sums, y - floor_y), 0.0, 255.0));
   }
   out[3] = 255;
   return true;
 }
 
-double linear(const std::array<double, 2>& v, double d) {
-  return v[0] + (v[1] - v[0]) * d;
-}
-
-double cubic(const std::array<double, 4>& v, double d) {
-  const double p2 = -v[0] + v[2];
-  const double p3 = 2 * (v[0] - v[1]) + v[2] - v[3];
-  const double p4 = -v[0] + v[1] - v[2] + v[3];
-  return v[1] + d * (p2 + d * (p3 + d * p4));
+// Positions of whole rows, from the kernel.
+void project_rows(const View& picture, ImageSize size, const Projection& m, Filter filter, Color fill, RowSink& sink) {
+  thread_local std::vector<double> positions;
+  const auto width = static_cast<std::size_t>(size.width);
+  positions.resize(2 * width);
+  double* xs = positions.data();
+  double* ys = xs + width;
+  const ImageKernels& kernels = image_kernels();
+  for (int y = 0; y < size.height; ++y) {
+    std::uint8_t* out = sink.begin(y);
+    kernels.project(m.data(), y, size.width, xs, ys);
+    if (filter == Filter::kBilinear) {
+      kernels.sample_bilinear({picture.pixels,
+                               static_cast<std::int64_t>(picture.stride),
+                               picture.width,
+                               picture.height,
+                               xs,
+                               ys,
+                               size.width,
+                               {fill[0], fill[1], fill[2], 255}},
+                              out);
+    } else {
+      const auto read = filter == Filter::kNearest ? read_nearest : read_bicubic;
+      for (std::size_t x = 0; x < width; ++x) {
+        if (!read(picture, xs[x], ys[x], out + 4 * x)) fill_pixels(out + 4 * x, 1, fill);
+      }
+    }
+    sink.end(y);
+  }
 }
 
 }  // namespace
 
 void transform_affine(const View& picture, ImageSize size, const AffineMatrix& m, Filter filter, Color fill,
                       RowSink& sink) {
-  if (filter == Filter::kNearest) {
-    const bool scales = m[1] == 0 && m[3] == 0;
-    if (!scales && fits_fixed(m, size)) return nearest_fixed(picture, size, m, fill, sink);
-    const auto read = [&](double x, double y, std::uint8_t* out) { return read_nearest(picture, x, y, out); };
-    return each_pixel(size, fill, sink, Summed(m), read);
+  if (filter != Filter::kNearest) {
+    return project_rows(picture, size, {m[0], m[1], m[2], m[3], m[4], m[5], 0, 0}, filter, fill, sink);
   }
-  if (filter == Filter::kBicubic) {
-    return each_pixel(size, fill, sink, Multiplied{m}, [&](double x, double y, std::uint8_t* out) {
-      return read_between<4>(picture, x, y, out, cubic);
-    });
-  }
-  each_pixel(size, fill, sink, Multiplied{m},
-             [&](double x, double y, std::uint8_t* out) { return read_between<2>(picture, x, y, out, linear); });
+  const bool scales = m[1] == 0 && m[3] == 0;
+  if (!scales && fits_fixed(m, size)) return nearest_fixed(picture, size, m, fill, sink);
+  nearest_summed(picture, size, m, fill, sink);
+}
+
+void transform_projective(const View& picture, const Projection& matrix, Filter filter, Color fill, RowSink& sink) {
+  project_rows(picture, {picture.width, picture.height}, matrix, filter, fill, sink);
 }
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
-// Affine transforms as in PIL's Image.transform(size, AFFINE, ...): the matrix maps the centre of each output pixel to
-// a position in the input; pixels from outside of the input are `fill`.
+// Affine transforms as in PIL's Image.transform(size, AFFINE, ...), and projective ones (PERSPECTIVE): the matrix maps
+// the centre of each output pixel to a position in the input; pixels from outside of the input are `fill`.
 #pragma once
 
 #include <array>
@@ -20,6 +20,12 @@ using AffineMatrix = std::array<double, 6>;
 // kNearest, kBilinear or kBicubic, with the same bits as PIL.
 void transform_affine(const View& picture, ImageSize size, const AffineMatrix& matrix, Filter filter, Color fill,
                       RowSink& sink);
+
+// Input x = (m[0] x + m[1] y + m[2]) / (m[6] x + m[7] y + 1), input y the same with m[3] to m[5].
+using Projection = std::array<double, 8>;
+
+// kNearest, kBilinear or kBicubic, with the same bits as PIL. The size stays.
+void transform_projective(const View& picture, const Projection& matrix, Filter filter, Color fill, RowSink& sink);
 
 // Several transforms in one resampling, without intermediate pictures: an output pixel is followed back through all
 // stages, and is `fill` if it leaves the frame of one. kNearest or kBilinear. The stages are in reverse order: the

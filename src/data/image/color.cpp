@@ -9,13 +9,20 @@ namespace {
 
 using Histogram = std::array<std::int64_t, 256>;
 
-Histogram histogram_of(const View& picture, int channel) {
-  Histogram histogram{};
+// Of R, G and B. Even and odd pixels count apart: equal neighbours would wait for one another's sum.
+std::array<Histogram, 3> histograms_of(const View& picture) {
+  std::array<std::array<Histogram, 3>, 2> counts{};
   for (int y = 0; y < picture.height; ++y) {
-    const std::uint8_t* row = picture.row(y) + channel;
-    for (int x = 0; x < picture.width; ++x) ++histogram[row[std::ptrdiff_t{4} * x]];
+    const std::uint8_t* pixel = picture.row(y);
+    for (int x = 0; x < picture.width; ++x, pixel += 4) {
+      auto& histograms = counts[static_cast<std::size_t>(x) % 2];
+      for (std::size_t c = 0; c < 3; ++c) ++histograms[c][pixel[c]];
+    }
   }
-  return histogram;
+  for (std::size_t c = 0; c < 3; ++c) {
+    for (std::size_t i = 0; i < 256; ++i) counts[0][c][i] += counts[1][c][i];
+  }
+  return counts[0];
 }
 
 Lookup identity() {
@@ -36,12 +43,6 @@ Lookup blend_lookup(int first, float factor) {
     lookup[static_cast<std::size_t>(i)] = factor == 1.0F ? static_cast<std::uint8_t>(i) : blended(first, i, factor);
   }
   return lookup;
-}
-
-template <class PerChannel>
-Lookups each_channel(const View& picture, PerChannel lookup_of) {
-  return {lookup_of(histogram_of(picture, 0)), lookup_of(histogram_of(picture, 1)),
-          lookup_of(histogram_of(picture, 2))};
 }
 
 std::vector<std::uint8_t>& row_scratch(const View& picture) {
@@ -136,56 +137,51 @@ Lookup contrast_lookup(const View& picture, float factor) {
 }
 
 Lookups autocontrast_lookups(const View& picture) {
-  return each_channel(picture, [](const Histogram& histogram) {
-    const auto used = [](std::int64_t count) { return count > 0; };
-    const int low = static_cast<int>(std::find_if(histogram.begin(), histogram.end(), used) - histogram.begin());
-    const int high =
-        255 - static_cast<int>(std::find_if(histogram.rbegin(), histogram.rend(), used) - histogram.rbegin());
-    Lookup lookup = identity();
-    if (high <= low) return lookup;
-    const double scale = 255.0 / (high - low);
-    const double offset = -low * scale;
-    for (int i = 0; i < 256; ++i) {
-      lookup[static_cast<std::size_t>(i)] =
-          static_cast<std::uint8_t>(std::clamp(static_cast<int>(i * scale + offset), 0, 255));
+  std::uint8_t low[4] = {255, 255, 255, 255};
+  std::uint8_t high[4] = {0, 0, 0, 0};
+  for (int y = 0; y < picture.height; ++y) image_kernels().extremes(picture.row(y), picture.width, low, high);
+  Lookups lookups;
+  for (std::size_t c = 0; c < 3; ++c) {
+    lookups[c] = identity();
+    if (high[c] <= low[c]) continue;
+    const double scale = 255.0 / (high[c] - low[c]);
+    const double offset = -low[c] * scale;
+    for (std::size_t i = 0; i < 256; ++i) {
+      lookups[c][i] =
+          static_cast<std::uint8_t>(std::clamp(static_cast<int>(static_cast<double>(i) * scale + offset), 0, 255));
     }
-    return lookup;
-  });
+  }
+  return lookups;
+}
+
+Lookup equalize_lookup(const Histogram& histogram, std::int64_t pixels) {
+  Lookup lookup = identity();
+  std::int64_t last = 0;
+  int used = 0;
+  for (const std::int64_t count : histogram) {
+    if (count == 0) continue;
+    last = count;
+    ++used;
+  }
+  const std::int64_t step = (pixels - last) / 255;
+  if (used <= 1 || step == 0) return lookup;
+  std::int64_t sum = step / 2;
+  for (std::size_t i = 0; i < 256; ++i) {
+    lookup[i] = static_cast<std::uint8_t>(std::min<std::int64_t>(sum / step, 255));
+    sum += histogram[i];
+  }
+  return lookup;
 }
 
 Lookups equalize_lookups(const View& picture) {
-  return each_channel(picture, [&](const Histogram& histogram) {
-    Lookup lookup = identity();
-    std::int64_t last = 0;
-    int used = 0;
-    for (const std::int64_t count : histogram) {
-      if (count == 0) continue;
-      last = count;
-      ++used;
-    }
-    const std::int64_t step = (std::int64_t{picture.width} * picture.height - last) / 255;
-    if (used <= 1 || step == 0) return lookup;
-    std::int64_t sum = step / 2;
-    for (std::size_t i = 0; i < 256; ++i) {
-      lookup[i] = static_cast<std::uint8_t>(std::min<std::int64_t>(sum / step, 255));
-      sum += histogram[i];
-    }
-    return lookup;
-  });
+  const std::array<Histogram, 3> histograms = histograms_of(picture);
+  const std::int64_t pixels = std::int64_t{picture.width} * picture.height;
+  return {equalize_lookup(histograms[0], pixels), equalize_lookup(histograms[1], pixels),
+          equalize_lookup(histograms[2], pixels)};
 }
 
 void apply_lookups(const View& picture, const Lookups& lookups, RowSink& sink) {
-  for (int y = 0; y < picture.height; ++y) {
-    const std::uint8_t* from = picture.row(y);
-    std::uint8_t* to = sink.begin(y);
-    for (int x = 0; x < picture.width; ++x, from += 4, to += 4) {
-      to[0] = lookups[0][from[0]];
-      to[1] = lookups[1][from[1]];
-      to[2] = lookups[2][from[2]];
-      to[3] = 255;
-    }
-    sink.end(y);
-  }
+  for (int y = 0; y < picture.height; ++y) sink.look_up(y, picture.row(y), picture.width, lookups);
 }
 
 void adjust_saturation(const View& picture, float factor, RowSink& sink) {

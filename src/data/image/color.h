@@ -9,9 +9,6 @@
 
 namespace lockstep::data {
 
-using Lookup = std::array<std::uint8_t, 256>;
-using Lookups = std::array<Lookup, 3>;  // of R, G and B
-
 Lookup brightness_lookup(float factor);
 Lookup invert_lookup();
 // Keeps the upper `bits` of the 8.
@@ -30,14 +27,6 @@ void adjust_hue(const View& picture, double factor, RowSink& sink);
 // factor 0: smoothed, 1: unchanged, above 1: sharper.
 void adjust_sharpness(const View& picture, float factor, RowSink& sink);
 void to_grey(const View& picture, RowSink& sink);
-
-// As in torchvision: float weights, mirrored edges, rounding to nearest even. Width and height of `kernel` are odd.
-struct GaussianKernel {
-  int width = 3;
-  int height = 3;
-  double sigma = 1.0;
-};
-void gaussian_blur(const View& picture, const GaussianKernel& kernel, RowSink& sink);
 
 enum class EdgeMode { kConstant, kEdge, kReflect, kSymmetric };
 struct PadAmounts {

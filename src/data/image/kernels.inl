@@ -24,6 +24,9 @@ typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
 typedef std::int32_t Int4 __attribute__((vector_size(16)));
 typedef std::uint8_t Byte4 __attribute__((vector_size(4)));
+typedef std::uint8_t Byte16 __attribute__((vector_size(16)));
+typedef float Float4 __attribute__((vector_size(16)));
+typedef double Double4 __attribute__((vector_size(32)));
 
 template <class T>
 inline __attribute__((always_inline)) T load(const void* from) {
@@ -98,6 +101,13 @@ inline __attribute__((always_inline)) void store_pixel(std::uint8_t* to, Int4 va
   store(to, __builtin_convertvector(value, Byte4));
 }
 #endif
+
+// To the nearest whole number, half to even, for numbers below 2^22: the sum has no bits after the point.
+template <class T>
+inline __attribute__((always_inline)) T nearest_whole(T value) {
+  constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23
+  return (value + kMagic) - kMagic;
+}
 
 // The sum of the groups of four lanes of a vector.
 inline __attribute__((always_inline)) Int4 sum_of_pixels(Ints sum) {
@@ -183,34 +193,7 @@ void to_float(const ToFloat& how, const std::uint8_t* pixels, int count, int cha
   (how.exact ? to_float_of<true> : to_float_of<false>)(how, pixels, count, channels, reversed, planes);
 }
 
-// The position after the last pixel may overflow 16.16 fixed point; nothing is read there.
-inline std::int32_t next_position(std::int32_t position, std::int32_t step) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>(position) + static_cast<std::uint32_t>(step));
-}
-
-void gather(const GatherRow& row, std::uint8_t* out) {
-  std::int32_t x = row.x;
-  std::int32_t y = row.y;
-  for (int i = 0; i < row.count; ++i, x = next_position(x, row.dx), y = next_position(y, row.dy)) {
-    const std::uint8_t* from = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
-    __builtin_memcpy(out + std::ptrdiff_t{4} * i, from, 4);
-  }
-}
-
-void gather_bilinear(const GatherRow& row, std::uint8_t* out) {
-  std::int32_t x = row.x;
-  std::int32_t y = row.y;
-  for (int i = 0; i < row.count; ++i, x = next_position(x, row.dx), y = next_position(y, row.dy)) {
-    const std::uint8_t* upper = row.pixels + (y >> 16) * row.stride + std::ptrdiff_t{4} * (x >> 16);
-    const std::uint8_t* lower = upper + row.stride;
-    const std::int32_t across = (x >> 8) & 255;
-    const std::int32_t down = (y >> 8) & 255;
-    const Int4 top = widen_pixel(upper) * (256 - across) + widen_pixel(upper + 4) * across;
-    const Int4 bottom = widen_pixel(lower) * (256 - across) + widen_pixel(lower + 4) * across;
-    const Int4 value = (top * (256 - down) + bottom * down) >> 16;  // rounded down, as in PIL
-    store_pixel(out + std::ptrdiff_t{4} * i, value);
-  }
-}
+#include "data/image/sampling.inl"  // NOLINT(misc-include-cleaner): in this namespace
 
 void blend(const std::uint8_t* first, const std::uint8_t* second, float factor, bool clip, std::int64_t bytes,
            std::uint8_t* out) {
@@ -231,9 +214,92 @@ void to_grey(const std::uint8_t* pixels, int count, std::uint8_t* out) {
   }
 }
 
+inline __attribute__((always_inline)) Floats weighted_three(const std::uint8_t* at, float side, float middle) {
+  return __builtin_convertvector(widen(at - 4), Floats) * side + __builtin_convertvector(widen(at), Floats) * middle +
+         __builtin_convertvector(widen(at + 4), Floats) * side;
+}
+
+// Weights of 5 in the middle and 1 around it, divided by 13, with sums in PIL's order.
+void smooth(const std::uint8_t* above, const std::uint8_t* row, const std::uint8_t* below, int count,
+            std::uint8_t* out) {
+  constexpr float kSide = 1.0F / 13.0F;
+  constexpr float kMiddle = 5.0F / 13.0F;
+  for (int i = 0; i < count; i += kLanes) {
+    Floats sum = Floats{} + 0.5F;
+    sum += weighted_three(below + i, kSide, kSide);
+    sum += weighted_three(row + i, kSide, kMiddle);
+    sum += weighted_three(above + i, kSide, kSide);
+    store_bytes(out + i, __builtin_convertvector(sum, Ints));
+  }
+}
+
+void weighted_sum(const float* const* rows, const float* weights, int taps, int count, float* out) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Floats sum{};
+    for (int t = 0; t < taps; ++t) sum += load<Floats>(rows[t] + i) * weights[t];
+    store(out + i, sum);
+  }
+  for (; i < count; ++i) {
+    float sum = 0.0F;
+    for (int t = 0; t < taps; ++t) sum += rows[t][i] * weights[t];
+    out[i] = sum;
+  }
+}
+
+void add_weighted(const std::uint8_t* __restrict bytes, float weight, int count, float* __restrict sums) {
+  for (int i = 0; i < count; ++i) sums[i] += weight * static_cast<float>(bytes[i]);
+}
+
+void to_bytes(const float* values, int count, bool nearest, std::uint8_t* out) {
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats value = load<Floats>(values + i);
+    store_bytes(out + i, __builtin_convertvector(nearest ? nearest_whole(value) : value, Ints));
+  }
+}
+
+void extremes(const std::uint8_t* pixels, int count, std::uint8_t low[4], std::uint8_t high[4]) {
+  constexpr int kAtOnce = 4;  // pixels
+  int i = 0;
+  if (count >= kAtOnce) {
+    Byte16 least = load<Byte16>(pixels);
+    Byte16 most = least;
+    for (i = kAtOnce; i + kAtOnce <= count; i += kAtOnce) {
+      const Byte16 value = load<Byte16>(pixels + std::ptrdiff_t{4} * i);
+      least = value < least ? value : least;
+      most = value > most ? value : most;
+    }
+    for (int lane = 0; lane < 16; ++lane) {
+      if (least[lane] < low[lane % 4]) low[lane % 4] = least[lane];
+      if (most[lane] > high[lane % 4]) high[lane % 4] = most[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    for (int c = 0; c < 4; ++c) {
+      const std::uint8_t value = pixels[std::ptrdiff_t{4} * i + c];
+      if (value < low[c]) low[c] = value;
+      if (value > high[c]) high[c] = value;
+    }
+  }
+}
+
 }  // namespace
 
-const ImageKernels LOCKSTEP_IMAGE_KERNELS = {
-    LOCKSTEP_IMAGE_KERNELS_NAME, resample_row, resample_column, to_float, gather, gather_bilinear, blend, to_grey};
+const ImageKernels LOCKSTEP_IMAGE_KERNELS = {LOCKSTEP_IMAGE_KERNELS_NAME,
+                                             resample_row,
+                                             resample_column,
+                                             to_float,
+                                             gather,
+                                             gather_bilinear,
+                                             blend,
+                                             to_grey,
+                                             project,
+                                             sample_bilinear,
+                                             sample_grid,
+                                             smooth,
+                                             weighted_sum,
+                                             add_weighted,
+                                             to_bytes,
+                                             extremes};
 
 }  // namespace lockstep::data

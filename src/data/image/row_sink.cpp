@@ -15,6 +15,17 @@ std::vector<std::uint8_t>& row_memory(ImageSize size) {
 
 }  // namespace
 
+void RowSink::look_up(int y, const std::uint8_t* pixels, int width, const Lookups& lookups) {
+  std::uint8_t* to = begin(y);
+  for (int x = 0; x < width; ++x, pixels += 4, to += 4) {
+    to[0] = lookups[0][pixels[0]];
+    to[1] = lookups[1][pixels[1]];
+    to[2] = lookups[2][pixels[2]];
+    to[3] = 255;
+  }
+  end(y);
+}
+
 ImageSink::ImageSink(Image& image, ImageSize size, Mirror mirror)
     : image_(image), mirror_(mirror), row_(row_memory(size)) {
   image.reset(size.width, size.height);
@@ -33,9 +44,40 @@ void ImageSink::end(int y) {
 FloatSink::FloatSink(float* out, ImageSize size, int channels, const ToFloat& how, Mirror mirror)
     : out_(out), size_(size), channels_(channels), how_(how), mirror_(mirror), row_(row_memory(size)) {}
 
+float* FloatSink::first_of(int y) const {
+  return out_ + std::ptrdiff_t{size_.width} * (mirror_.vertical ? size_.height - 1 - y : y);
+}
+
+void FloatSink::look_up(int y, const std::uint8_t* pixels, int width, const Lookups& lookups) {
+  if (!has_tables_) {
+    std::array<std::uint8_t, 4 * 256> entries;  // as pixels: they are converted as pixels are
+    for (std::size_t i = 0; i < 256; ++i) {
+      for (std::size_t c = 0; c < 4; ++c) entries[4 * i + c] = c < 3 ? lookups[c][i] : std::uint8_t{255};
+    }
+    float* const planes[3] = {tables_[0].data(), tables_[1].data(), tables_[2].data()};
+    image_kernels().to_float(how_, entries.data(), 256, 3, /*reversed=*/false, planes);
+    has_tables_ = true;
+  }
+  const std::ptrdiff_t plane = std::ptrdiff_t{size_.width} * size_.height;
+  float* first = first_of(y);
+  const std::ptrdiff_t step = mirror_.horizontal ? -4 : 4;
+  if (mirror_.horizontal) pixels += 4 * (std::ptrdiff_t{width} - 1);
+  if (channels_ == 1) {
+    for (int x = 0; x < width; ++x, pixels += step) first[x] = tables_[0][pixels[0]];
+    return;
+  }
+  float* second = first + plane;
+  float* third = second + plane;
+  for (int x = 0; x < width; ++x, pixels += step) {
+    first[x] = tables_[0][pixels[0]];
+    second[x] = tables_[1][pixels[1]];
+    third[x] = tables_[2][pixels[2]];
+  }
+}
+
 void FloatSink::end(int y) {
   const std::ptrdiff_t plane = std::ptrdiff_t{size_.width} * size_.height;
-  float* first = out_ + std::ptrdiff_t{size_.width} * (mirror_.vertical ? size_.height - 1 - y : y);
+  float* first = first_of(y);
   float* const planes[3] = {first, first + plane, first + 2 * plane};
   image_kernels().to_float(how_, row_.data(), size_.width, channels_, mirror_.horizontal, planes);
 }

@@ -2,6 +2,8 @@
 // mirrored.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "data/image/kernels.h"
@@ -15,12 +17,17 @@ struct Mirror {
   bool operator==(const Mirror&) const = default;
 };
 
+using Lookup = std::array<std::uint8_t, 256>;
+using Lookups = std::array<Lookup, 3>;  // of R, G and B
+
 // Each row comes once, in any order: begin(y) returns memory for its pixels (and kSlack more bytes), end(y) stores it.
 class RowSink {
  public:
   virtual ~RowSink() = default;
   virtual std::uint8_t* begin(int y) = 0;
   virtual void end(int y) = 0;
+  // Instead of both: stores a row of `width` pixels, each byte replaced by its entry. The same tables for all rows.
+  virtual void look_up(int y, const std::uint8_t* pixels, int width, const Lookups& lookups);
 };
 
 class ImageSink : public RowSink {
@@ -42,14 +49,20 @@ class FloatSink : public RowSink {
   FloatSink(float* out, ImageSize size, int channels, const ToFloat& how, Mirror mirror = {});
   std::uint8_t* begin(int y) override { return row_.data(); }
   void end(int y) override;
+  // With tables of converted numbers: no pass over bytes.
+  void look_up(int y, const std::uint8_t* pixels, int width, const Lookups& lookups) override;
 
  private:
+  float* first_of(int y) const;
+
   float* out_;
   ImageSize size_;
   int channels_;
   const ToFloat& how_;
   Mirror mirror_;
   std::vector<std::uint8_t>& row_;
+  bool has_tables_ = false;
+  std::array<std::array<float, 256>, 3> tables_;
 };
 
 class ByteSink : public RowSink {

@@ -36,14 +36,14 @@ std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
   return chosen;
 }
 
-// The picture after the transforms. Throws DataError.
+// The picture after the transforms; of several crops the first one. Throws DataError.
 Image transformed(ImageSize size, std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
   const SamplePlan& plan = transform.draw(size, key);
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<std::uint8_t> planes(shape.bytes());
   transform.apply(plan, bytes, {}, planes.data());
   Image image(shape.width, shape.height);
-  const std::size_t plane = planes.size() / static_cast<std::size_t>(shape.channels);
+  const std::size_t plane = static_cast<std::size_t>(shape.width) * static_cast<std::size_t>(shape.height);
   for (std::size_t i = 0; i < plane; ++i) {
     std::uint8_t* pixel = image.row(0) + i * Image::kBytesPerPixel;
     for (std::size_t c = 0; c < 3; ++c) pixel[c] = planes[(shape.channels == 1 ? 0 : c) * plane + i];

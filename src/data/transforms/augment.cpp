@@ -1,9 +1,11 @@
-// AutoAugment and RandAugment: their operations and strengths. The policies are the tables of the paper (Cubuk et al.,
-// 2018) in torchvision's version.
+// AutoAugment, RandAugment, TrivialAugmentWide and AugMix: their operations and strengths. The policies are the tables
+// of the paper (Cubuk et al., 2018) in torchvision's version.
 #include "data/transforms/augment.h"
 
 #include <cmath>
+#include <iterator>
 #include <numbers>
+#include <numeric>
 
 namespace lockstep::data {
 namespace augment {
@@ -78,19 +80,35 @@ bool has_sign(Op op) {
   return op >= kShearX && op <= kSharpness;
 }
 
-double magnitude_of(Op op, int level, int bins, ImageSize picture) {
+bool has_level(Op op) {
+  return has_sign(op) || op == kPosterize || op == kSolarize;
+}
+
+Strengths auto_strengths(ImageSize picture) {
+  return {0.3, 150.0 / 331.0 * picture.width, 150.0 / 331.0 * picture.height, 30.0, 0.9, 8, 4};
+}
+
+Strengths trivial_strengths() {
+  return {0.99, 32.0, 32.0, 135.0, 0.99, 8, 6};
+}
+
+Strengths mix_strengths(ImageSize picture) {
+  return {0.3, picture.width / 3.0, picture.height / 3.0, 30.0, 0.9, 4, 4};
+}
+
+double magnitude_of(Op op, int level, int bins, const Strengths& most) {
   const double part = bins > 1 ? static_cast<double>(level) / (bins - 1) : 0.0;
   switch (op) {
     case kShearX:
-    case kShearY: return static_cast<float>(0.3 * part);
-    case kTranslateX: return static_cast<float>(150.0 / 331.0 * picture.width * part);
-    case kTranslateY: return static_cast<float>(150.0 / 331.0 * picture.height * part);
-    case kRotate: return static_cast<float>(30.0 * part);
+    case kShearY: return static_cast<float>(most.shear * part);
+    case kTranslateX: return static_cast<float>(most.translate_x * part);
+    case kTranslateY: return static_cast<float>(most.translate_y * part);
+    case kRotate: return static_cast<float>(most.rotate * part);
     case kBrightness:
     case kColor:
     case kContrast:
-    case kSharpness: return static_cast<float>(0.9 * part);
-    case kPosterize: return 8.0 - std::nearbyint(4.0 * part);
+    case kSharpness: return static_cast<float>(most.factor * part);
+    case kPosterize: return most.bits - std::nearbyint(most.lost_bits * part);
     case kSolarize: return static_cast<float>(255.0 * (1.0 - part));
     default: return 0.0;
   }
@@ -129,23 +147,52 @@ void add_operation(SamplePlan& plan, const Drawn& drawn, Interpolation interpola
 void draw(const AutoAugment& options, CounterRandom& random, ImageSize picture, const Take& take) {
   constexpr int kBins = 10;
   const Policy& policy = policy_of(options.policy);
+  const Strengths most = auto_strengths(picture);
   const SubPolicy& parts = policy[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(policy.size())))];
   for (const Part& part : parts) {
     const bool wanted = random.uniform() <= part.p;
     const bool negative = random.below(2) == 0;
     if (!wanted) continue;
-    const double magnitude = magnitude_of(part.op, part.level, kBins, picture);
+    const double magnitude = magnitude_of(part.op, part.level, kBins, most);
     take({part.op, has_sign(part.op) && negative ? -magnitude : magnitude});
   }
 }
 
 void draw(const RandAugment& options, CounterRandom& random, ImageSize picture, const Take& take) {
+  const Strengths most = auto_strengths(picture);
   for (int i = 0; i < options.num_ops; ++i) {
     const auto op = static_cast<Op>(random.below(kRandAugmentOps));
-    const double magnitude = magnitude_of(op, options.magnitude, options.num_magnitude_bins, picture);
+    const double magnitude = magnitude_of(op, options.magnitude, options.num_magnitude_bins, most);
     const bool negative = has_sign(op) && random.below(2) == 1;
     take({op, negative ? -magnitude : magnitude});
   }
+}
+
+void draw(const TrivialAugmentWide& options, CounterRandom& random, ImageSize /*picture*/, const Take& take) {
+  const auto op = static_cast<Op>(random.below(kRandAugmentOps));
+  const int level = has_level(op) ? static_cast<int>(random.below(options.num_magnitude_bins)) : 0;
+  const double magnitude = magnitude_of(op, level, options.num_magnitude_bins, trivial_strengths());
+  const bool negative = has_sign(op) && random.below(2) == 1;
+  take({op, negative ? -magnitude : magnitude});
+}
+
+Drawn draw_mix_op(const AugMix& options, CounterRandom& random, ImageSize picture) {
+  const std::size_t count = options.all_ops ? kMixOps.size() : kPartOfMixOps;
+  const Op op = kMixOps[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(count)))];
+  const int level = has_level(op) ? static_cast<int>(random.below(options.severity)) : 0;
+  const double magnitude = magnitude_of(op, level, kMixBins, mix_strengths(picture));
+  const bool negative = has_sign(op) && random.below(2) == 1;
+  return {op, negative ? -magnitude : magnitude};
+}
+
+std::vector<float> dirichlet(double alpha, int count, CounterRandom& random) {
+  std::vector<double> numbers(static_cast<std::size_t>(count));
+  for (double& number : numbers) number = random.gamma(alpha);
+  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  std::vector<float> weights;
+  // Numbers for a tiny alpha may all be too small for a double.
+  for (const double number : numbers) weights.push_back(static_cast<float>(sum > 0.0 ? number / sum : 1.0 / count));
+  return weights;
 }
 
 }  // namespace augment
@@ -168,6 +215,32 @@ void draw_auto_augment(const AutoAugment& options, CounterRandom& random, Sample
 
 void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan) {
   draw_augment(options, random, plan);
+}
+
+void draw_trivial_augment(const TrivialAugmentWide& options, CounterRandom& random, SamplePlan& plan) {
+  draw_augment(options, random, plan);
+}
+
+void draw_aug_mix(const AugMix& options, CounterRandom& random, SamplePlan& plan) {
+  constexpr int kMostDepth = 3;
+  const std::vector<float> shares = augment::dirichlet(options.alpha, 2, random);
+  MixStep mix{shares[0], {}};
+  const auto before = static_cast<std::ptrdiff_t>(plan.steps.size());
+  for (const float weight : augment::dirichlet(options.alpha, options.mixture_width, random)) {
+    const int depth = options.chain_depth > 0 ? options.chain_depth : 1 + static_cast<int>(random.below(kMostDepth));
+    for (int i = 0; i < depth; ++i) {
+      augment::add_operation(plan, augment::draw_mix_op(options, random, plan.size), options.interpolation,
+                             options.fill);
+    }
+    // The operations of a chain are not steps of the sample.
+    const std::size_t begin = plan.chain_steps.size();
+    const auto first = plan.steps.begin() + before;
+    plan.chain_steps.insert(plan.chain_steps.end(), std::make_move_iterator(first),
+                            std::make_move_iterator(plan.steps.end()));
+    plan.steps.erase(first, plan.steps.end());
+    mix.chains.push_back({weight * shares[1], begin, plan.chain_steps.size()});
+  }
+  add_step(plan, std::move(mix));
 }
 
 }  // namespace lockstep::data

@@ -1,13 +1,23 @@
-// Checks a list of transforms.
+// Checks a list of transforms. Errors are DataError (kInvalidArgument); they read "transform 2 of Compose, Resize:
+// expected
+// ..., found ...".
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/data/transforms/transforms.h"
 
 namespace lockstep::data {
 
-// Throws DataError (kInvalidArgument) that names the first wrong transform and its fault.
+// Throws for the first wrong transform.
 void check_transforms(const std::vector<Transform>& transforms);
+
+// Throws for wrong parameters, whatever the place is.
+void check_parameters(const Transform& transform, const std::string& place);
+std::string_view name_of(const Transform& transform);
+[[noreturn]] void fail_transform(const std::string& place, std::string_view name, std::string_view expected,
+                                 std::string_view found);
 
 }  // namespace lockstep::data

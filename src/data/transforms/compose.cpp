@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "data/image/decoders.h"
 #include "data/transforms/check.h"
 #include "data/transforms/step.h"
@@ -13,6 +15,9 @@ struct Compose::Parts {
   std::vector<Transform> transforms;
   Precision precision = Precision::kFast;
   Finish finish;
+  // Of samples of files, and whether Normalize has a number for each of them.
+  int channels = 3;
+  bool per_channel = false;
 };
 
 namespace {
@@ -61,8 +66,13 @@ Compose::Compose(std::vector<Transform> transforms, Precision precision) {
   parts->precision = precision;
   const Normalize* normalize = nullptr;
   for (const Transform& transform : parts->transforms) {
-    if (std::holds_alternative<ToTensor>(transform)) parts->finish.to_float = true;
-    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
+    parts->finish.to_float |=
+        std::holds_alternative<ToTensor>(transform) || std::holds_alternative<ConvertImageDtype>(transform);
+    if (const auto* grey = std::get_if<Grayscale>(&transform)) parts->channels = grey->num_output_channels;
+    if (const auto* found = std::get_if<Normalize>(&transform)) {
+      normalize = found;
+      parts->per_channel |= std::max(found->mean.size(), found->std.size()) > 1;
+    }
   }
   parts->finish.how = to_float_of(normalize, precision);
   parts_ = std::move(parts);
@@ -82,29 +92,30 @@ Precision Compose::precision() const {
   return parts_->precision;
 }
 
-const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key) const {
+const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
   SamplePlan& plan = thread_state().plan;
   plan.picture = picture;
   plan.size = picture;
-  plan.channels = 3;
+  plan.channels = channels;
   plan.precision = parts_->precision;
   plan.steps.clear();
-  plan.erasures.clear();
+  plan.chain_steps.clear();
+  plan.crops.clear();
+  plan.float_steps.clear();
+  plan.floats = false;
   plan.finish = &parts_->finish;
-  std::uint16_t stream = 0;
-  for (const Transform& transform : parts_->transforms) {
-    if (std::holds_alternative<Normalize>(transform)) {
-      // Values that were erased before Normalize are normalized with the pixels.
-      for (EraseStep& step : plan.erasures) step.before_normalize = true;
-    }
-    CounterRandom random(key, stream++);
-    draw_steps(transform, random, plan);
+  draw_all(parts_->transforms, key, plan);
+  if (plan.channels != parts_->channels && parts_->per_channel) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("Compose: Normalize has a number for each of {} channels, found a sample with {}; "
+                                "give it one number, or add Grayscale{{3}}",
+                                parts_->channels, plan.channels));
   }
   return plan;
 }
 
 SampleShape Compose::shape_of(const SamplePlan& plan) {
-  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float};
+  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float, static_cast<int>(plan.crops.size())};
 }
 
 void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,

@@ -55,4 +55,19 @@ double CounterRandom::normal() {
   return radius * std::cos(2.0 * std::numbers::pi * uniform());
 }
 
+// Marsaglia and Tsang (2000), with their boost for shapes below 1.
+double CounterRandom::gamma(double shape) {
+  if (shape < 1.0) {
+    const double whole = gamma(shape + 1.0);
+    return whole * std::pow(1.0 - uniform(), 1.0 / shape);
+  }
+  const double d = shape - 1.0 / 3.0;
+  const double c = 1.0 / std::sqrt(9.0 * d);
+  for (;;) {
+    const double x = normal();
+    const double v = std::pow(1.0 + c * x, 3);
+    if (v > 0.0 && std::log(1.0 - uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
+  }
+}
+
 }  // namespace lockstep::data

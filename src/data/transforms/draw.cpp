@@ -83,6 +83,22 @@ class Drawer {
     add_step(plan_, CropStep{{left, top, crop.size.width, crop.size.height}});
   }
 
+  void operator()(const RandomResize& resize) {
+    const int size = resize.min_size + static_cast<int>(random_.below(resize.max_size - resize.min_size));
+    operator()(Resize{size, resize.interpolation});
+  }
+
+  void operator()(const ScaleJitter& jitter) {
+    const double fit = std::min(static_cast<double>(jitter.target_size.width) / plan_.size.height,
+                                static_cast<double>(jitter.target_size.height) / plan_.size.width);
+    const double factor = fit * random_.uniform(jitter.scale_range.low, jitter.scale_range.high);
+    const auto scaled = [&](int side) { return static_cast<int>(std::min(side * factor, kMostSide)); };
+    const ImageSize size{scaled(plan_.size.width), scaled(plan_.size.height)};
+    if (size != plan_.size) add_step(plan_, ResizeStep{size, filter_of(jitter.interpolation)});
+  }
+
+  void operator()(const FiveCrop& crop) { set_crops(five_crops(plan_.size, crop.size)); }
+  void operator()(const TenCrop& crop) { set_crops(ten_crops(plan_.size, crop)); }
   void operator()(const Pad& pad) { add_padding(plan_, pad.padding, pad.fill, pad.padding_mode); }
   void operator()(const RandomHorizontalFlip& flip) {
     if (random_.chance(flip.p)) add_step(plan_, MirrorStep{{.horizontal = true}});
@@ -113,6 +129,19 @@ class Drawer {
     add_step(plan_, affine(plan_.size, parameters, filter_of(transform.interpolation), transform.fill.color));
   }
 
+  void operator()(const RandomPerspective& perspective) {
+    if (!random_.chance(perspective.p)) return;
+    const Corners corners = random_corners(plan_.size, perspective.distortion_scale, random_);
+    const std::optional<Projection> matrix = projection(corners_of(plan_.size), corners);
+    if (matrix) add_step(plan_, PerspectiveStep{*matrix, filter_of(perspective.interpolation), perspective.fill.color});
+  }
+
+  void operator()(const ElasticTransform& elastic) {
+    const NoiseKey key{random_.bits(), random_.bits()};
+    add_step(plan_,
+             ElasticStep{key, elastic.alpha, elastic.sigma, filter_of(elastic.interpolation), elastic.fill.color});
+  }
+
   void operator()(const ColorJitter& jitter) {
     std::array<int, 4> order{0, 1, 2, 3};
     for (std::size_t i = 3; i > 0; --i) {
@@ -137,13 +166,40 @@ class Drawer {
   }
   void operator()(const GaussianBlur& blur) {
     const double sigma = random_.uniform(blur.sigma.low, blur.sigma.high);
-    add_step(plan_, BlurStep{{blur.kernel_size.width, blur.kernel_size.height, sigma}});
+    const GaussianKernel kernel{blur.kernel_size.width, blur.kernel_size.height, sigma};
+    if (plan_.floats) {
+      plan_.float_steps.emplace_back(FloatBlurStep{kernel});
+    } else {
+      add_step(plan_, BlurStep{kernel});
+    }
   }
+  void operator()(const RandomInvert& t) { add_with(t.p, InvertStep{}); }
+  void operator()(const RandomPosterize& t) { add_with(t.p, PosterizeStep{t.bits}); }
+  void operator()(const RandomSolarize& t) { add_with(t.p, SolarizeStep{t.threshold}); }
+  void operator()(const RandomAdjustSharpness& t) {
+    add_with(t.p, SharpnessStep{static_cast<float>(t.sharpness_factor)});
+  }
+  void operator()(const RandomAutocontrast& t) { add_with(t.p, AutoContrastStep{}); }
+  void operator()(const RandomEqualize& t) { add_with(t.p, EqualizeStep{}); }
   void operator()(const AutoAugment& augment) { draw_auto_augment(augment, random_, plan_); }
   void operator()(const RandAugment& augment) { draw_rand_augment(augment, random_, plan_); }
+  void operator()(const TrivialAugmentWide& augment) { draw_trivial_augment(augment, random_, plan_); }
+  void operator()(const AugMix& augment) { draw_aug_mix(augment, random_, plan_); }
   void operator()(const Lambda& lambda) { add_step(plan_, LambdaStep{&lambda, random_}); }
-  void operator()(const ToTensor& /*unused*/) {}
-  void operator()(const Normalize& /*unused*/) {}
+  // The conversion is the same for all samples: Compose has prepared it.
+  void operator()(const ToTensor& /*unused*/) { plan_.floats = true; }
+  void operator()(const ConvertImageDtype& /*unused*/) { plan_.floats = true; }
+  void operator()(const PILToTensor& /*unused*/) {}
+  void operator()(const Normalize& /*unused*/) {
+    // Values that were erased before it are normalized with the pixels.
+    for (FloatStep& step : plan_.float_steps) {
+      if (auto* erase = std::get_if<EraseStep>(&step)) erase->before_normalize = true;
+    }
+  }
+  // draw_all takes lists apart.
+  void operator()(const RandomApply& /*unused*/) {}
+  void operator()(const RandomChoice& /*unused*/) {}
+  void operator()(const RandomOrder& /*unused*/) {}
 
   void operator()(const RandomErasing& erasing) {
     if (!random_.chance(erasing.p)) return;
@@ -162,13 +218,22 @@ class Drawer {
       for (std::size_t c = 0; c < 3; ++c) {
         step.value[c] = static_cast<float>(erasing.value[erasing.value.size() == 1 ? 0 : c]);
       }
-      if (erasing.random) step.noise = random_;
-      plan_.erasures.push_back(step);
+      if (erasing.random) step.noise = NoiseKey{random_.bits(), random_.bits()};
+      plan_.float_steps.emplace_back(step);
       return;
     }
   }
 
  private:
+  static constexpr double kMostSide = 1e9;
+
+  void add_with(double p, Step step) {
+    if (random_.chance(p)) add_step(plan_, std::move(step));
+  }
+  void set_crops(std::vector<CropPart> crops) {
+    plan_.crops = std::move(crops);
+    plan_.size = {plan_.crops.front().box.width, plan_.crops.front().box.height};
+  }
   // nullopt: no change.
   std::optional<double> drawn(const Jitter& jitter, double center) {
     double low = jitter.low;

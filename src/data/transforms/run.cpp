@@ -3,16 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
+#include "data/transforms/elastic.h"
 #include "data/transforms/step.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 namespace {
 
-struct Scratch {
+// Two pictures by turns: a step reads one and writes the other.
+struct Turns {
   Image pictures[2];
+};
+
+struct Scratch {
+  Turns sample;
+  Turns chain;  // of a MixStep
   Image owned;  // the picture that a Lambda changes
+  Image whole;  // the picture that crops are parts of
+  std::vector<float> sums;
   std::vector<AffineStage> stages;
 };
 
@@ -28,7 +38,7 @@ Lookups three(const Lookup& lookup) {
 // Executes one step: reads `in` and writes rows to `sink`.
 class StepRunner {
  public:
-  StepRunner(const View& in, RowSink& sink) : in_(in), sink_(sink) {}
+  StepRunner(const SamplePlan& plan, const View& in, RowSink& sink) : plan_(plan), in_(in), sink_(sink) {}
 
   void operator()(const CropStep& step) { copy_rows(in_.part(step.box), sink_); }
   void operator()(const ResizeStep& step) { resample(in_, step.size, step.filter, sink_); }
@@ -36,6 +46,10 @@ class StepRunner {
   void operator()(const WarpStep& step) {
     transform_affine(in_, step.size, step.matrix, step.filter, step.fill, sink_);
   }
+  void operator()(const PerspectiveStep& step) {
+    transform_projective(in_, step.matrix, step.filter, step.fill, sink_);
+  }
+  void operator()(const ElasticStep& step) { run_elastic(step, in_, sink_); }
   void operator()(const PadStep& step) { pad(in_, step.amounts, step.fill, step.mode, sink_); }
   void operator()(const BrightnessStep& step) { apply_lookups(in_, three(brightness_lookup(step.factor)), sink_); }
   void operator()(const ContrastStep& step) { apply_lookups(in_, three(contrast_lookup(in_, step.factor)), sink_); }
@@ -64,8 +78,10 @@ class StepRunner {
     }
     copy_rows(image, sink_);
   }
+  void operator()(const MixStep& step);
 
  private:
+  const SamplePlan& plan_;
   const View& in_;
   RowSink& sink_;
 };
@@ -94,15 +110,18 @@ AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
   return matrix;
 }
 
+// Executes steps. `Last` gets the work that writes the rows of the last one, with the size and the mirrors that follow.
+template <class Last>
 class Runner {
  public:
-  Runner(const SamplePlan& plan, void* out) : plan_(plan), out_(out) {}
+  Runner(const SamplePlan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
+      : plan_(plan), steps_(steps), turns_(turns), last_(last) {}
 
-  void run(View in, std::size_t first) {
-    std::size_t at = first;
+  void run(View in) {
+    std::size_t at = 0;
     do {
       at = run_from(at, in);
-    } while (at < plan_.steps.size());
+    } while (at < steps_.size());
   }
 
  private:
@@ -112,13 +131,12 @@ class Runner {
   // result.
   std::size_t run_from(std::size_t at, View& in) {
     const std::size_t fused = fusible_until(at, in);
-    std::size_t next = std::max(fused, std::min(at + 1, plan_.steps.size()));
-    const bool only_mirrors =
-        at < plan_.steps.size() && std::holds_alternative<MirrorStep>(plan_.steps[at]) && fused == at;
+    std::size_t next = std::max(fused, std::min(at + 1, steps_.size()));
+    const bool only_mirrors = at < steps_.size() && std::holds_alternative<MirrorStep>(steps_[at]) && fused == at;
     if (only_mirrors) next = at;
     Mirror mirror;
-    for (; next < plan_.steps.size() && std::holds_alternative<MirrorStep>(plan_.steps[next]); ++next) {
-      const Mirror& more = std::get<MirrorStep>(plan_.steps[next]).mirror;
+    for (; next < steps_.size() && std::holds_alternative<MirrorStep>(steps_[next]); ++next) {
+      const Mirror& more = std::get<MirrorStep>(steps_[next]).mirror;
       mirror.horizontal ^= more.horizontal;
       mirror.vertical ^= more.vertical;
     }
@@ -126,16 +144,16 @@ class Runner {
     const auto work = [&](RowSink& sink) {
       if (fused > at) {
         run_fused(at, fused, in, sink);
-      } else if (only_mirrors || at == plan_.steps.size()) {
+      } else if (only_mirrors || at == steps_.size()) {
         copy_rows(in, sink);
       } else {
-        std::visit(StepRunner(in, sink), plan_.steps[at]);
+        std::visit(StepRunner(plan_, in, sink), steps_[at]);
       }
     };
-    if (next == plan_.steps.size()) {
-      finish(work, size, mirror);
+    if (next == steps_.size()) {
+      last_(work, size, mirror);
     } else {
-      Image& picture = scratch_of_thread().pictures[turn_];
+      Image& picture = turns_.pictures[turn_];
       turn_ = 1 - turn_;
       ImageSink sink(picture, size, mirror);
       work(sink);
@@ -144,20 +162,9 @@ class Runner {
     return next;
   }
 
-  template <class Work>
-  void finish(const Work& work, ImageSize size, Mirror mirror) {
-    if (plan_.finish->to_float) {
-      FloatSink sink(static_cast<float*>(out_), size, plan_.channels, plan_.finish->how, mirror);
-      work(sink);
-    } else {
-      ByteSink sink(static_cast<std::uint8_t*>(out_), size, plan_.channels, mirror);
-      work(sink);
-    }
-  }
-
   ImageSize size_of(std::size_t begin, std::size_t end, const View& in) const {
     ImageSize size{in.width, in.height};
-    for (std::size_t i = begin; i < end; ++i) size = size_after(plan_.steps[i], size);
+    for (std::size_t i = begin; i < end; ++i) size = size_after(steps_[i], size);
     return size;
   }
 
@@ -168,9 +175,9 @@ class Runner {
     std::size_t end = at;
     bool any_warp = false;
     Color fill{};
-    for (; end < plan_.steps.size(); ++end) {
-      if (std::holds_alternative<MirrorStep>(plan_.steps[end])) continue;
-      const auto* warp = std::get_if<WarpStep>(&plan_.steps[end]);
+    for (; end < steps_.size(); ++end) {
+      if (std::holds_alternative<MirrorStep>(steps_[end])) continue;
+      const auto* warp = std::get_if<WarpStep>(&steps_[end]);
       if (warp == nullptr || (warp->filter != Filter::kNearest && warp->filter != Filter::kBilinear)) break;
       if (any_warp && warp->fill != fill) break;
       if (std::max(warp->size.width, warp->size.height) > kMostFixed) break;
@@ -187,13 +194,13 @@ class Runner {
     Color fill{};
     ImageSize frame{in.width, in.height};
     for (std::size_t i = begin; i < end; ++i) {
-      if (const auto* warp = std::get_if<WarpStep>(&plan_.steps[i])) {
+      if (const auto* warp = std::get_if<WarpStep>(&steps_[i])) {
         stages.push_back({warp->matrix, frame});
         if (warp->filter == Filter::kBilinear) filter = Filter::kBilinear;
         fill = warp->fill;
         frame = warp->size;
       } else {
-        stages.push_back({mirror_matrix(std::get<MirrorStep>(plan_.steps[i]).mirror, frame), frame});
+        stages.push_back({mirror_matrix(std::get<MirrorStep>(steps_[i]).mirror, frame), frame});
       }
     }
     std::reverse(stages.begin(), stages.end());
@@ -201,31 +208,98 @@ class Runner {
   }
 
   const SamplePlan& plan_;
-  void* out_;
+  std::span<const Step> steps_;
+  Turns& turns_;
+  const Last& last_;
   int turn_ = 0;
 };
 
-void erase(const SamplePlan& plan, const EraseStep& step, float* out) {
-  const ToFloat& how = plan.finish->how;
-  std::optional<CounterRandom> noise = step.noise;
-  for (int c = 0; c < plan.channels; ++c) {
-    const auto channel = static_cast<std::size_t>(c);
-    for (int y = step.box.top; y < step.box.bottom(); ++y) {
-      float* row = out + (std::ptrdiff_t{c} * plan.size.height + y) * plan.size.width + step.box.left;
-      for (int x = 0; x < step.box.width; ++x) {
-        float value = noise ? static_cast<float>(noise->normal()) : step.value[channel];
-        if (step.before_normalize) value = (value - how.mean[c]) / how.deviation[c];
-        row[x] = value;
-      }
-    }
+// Adds its rows, times a weight, to sums of floats.
+class WeighingSink : public RowSink {
+ public:
+  WeighingSink(std::vector<float>& sums, ImageSize size, float weight) : sums_(sums), size_(size), weight_(weight) {
+    row_.resize(static_cast<std::size_t>(size.width) * Image::kBytesPerPixel + Image::kSlack);
+  }
+  std::uint8_t* begin(int /*y*/) override { return row_.data(); }
+  void end(int y) override {
+    const int count = size_.width * Image::kBytesPerPixel;
+    image_kernels().add_weighted(row_.data(), weight_, count, sums_.data() + std::ptrdiff_t{y} * count);
+  }
+
+ private:
+  std::vector<float>& sums_;
+  ImageSize size_;
+  float weight_;
+  std::vector<std::uint8_t> row_;
+};
+
+void StepRunner::operator()(const MixStep& step) {
+  const ImageSize size{in_.width, in_.height};
+  const int count = size.width * Image::kBytesPerPixel;
+  Scratch& scratch = scratch_of_thread();
+  std::vector<float>& sums = scratch.sums;
+  sums.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(size.height) + Image::kSlack, 0.0F);
+  {
+    WeighingSink sink(sums, size, step.weight);
+    copy_rows(in_, sink);
+  }
+  for (const MixStep::Chain& chain : step.chains) {
+    const auto weigh = [&](const auto& work, ImageSize /*size*/, Mirror /*none*/) {
+      WeighingSink sink(sums, size, chain.weight);
+      work(sink);
+    };
+    const std::span<const Step> all(plan_.chain_steps);
+    Runner(plan_, all.subspan(chain.begin, chain.end - chain.begin), scratch.chain, weigh).run(in_);
+  }
+  for (int y = 0; y < size.height; ++y) {
+    image_kernels().to_bytes(sums.data() + std::ptrdiff_t{y} * count, count, /*nearest=*/false, sink_.begin(y));
+    sink_.end(y);
+  }
+}
+
+// Writes the rows of `work` as numbers of the sample's type.
+template <class Work>
+void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
+  if (plan.finish->to_float) {
+    FloatSink sink(static_cast<float*>(out), size, plan.channels, plan.finish->how, mirror);
+    work(sink);
+  } else {
+    ByteSink sink(static_cast<std::uint8_t*>(out), size, plan.channels, mirror);
+    work(sink);
+  }
+}
+
+// Writes the crops one after another.
+void write_crops(const SamplePlan& plan, const View& picture, void* out) {
+  const std::size_t bytes = Compose::shape_of(plan).bytes() / plan.crops.size();
+  auto* place = static_cast<std::uint8_t*>(out);
+  for (const CropPart& part : plan.crops) {
+    const auto work = [&](RowSink& sink) { copy_rows(picture.part(part.box), sink); };
+    write_sample(plan, work, plan.size, part.mirror, place);
+    place += bytes;
   }
 }
 
 }  // namespace
 
 void run_plan(const SamplePlan& plan, const View& picture, bool skip_crop, void* out) {
-  Runner(plan, out).run(picture, skip_crop ? 1 : 0);
-  for (const EraseStep& step : plan.erasures) erase(plan, step, static_cast<float*>(out));
+  Scratch& scratch = scratch_of_thread();
+  const std::span<const Step> steps = std::span(plan.steps).subspan(skip_crop ? 1 : 0);
+  if (!plan.crops.empty()) {
+    View whole = picture;
+    const auto keep = [&](const auto& work, ImageSize size, Mirror mirror) {
+      ImageSink sink(scratch.whole, size, mirror);
+      work(sink);
+      whole = scratch.whole;
+    };
+    if (!steps.empty()) Runner(plan, steps, scratch.sample, keep).run(picture);
+    return write_crops(plan, whole, out);
+  }
+  const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
+    write_sample(plan, work, size, mirror, out);
+  };
+  Runner(plan, steps, scratch.sample, write).run(picture);
+  run_float_steps(plan, static_cast<float*>(out));
 }
 
 }  // namespace lockstep::data

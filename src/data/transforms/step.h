@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "data/image/affine.h"
+#include "data/image/blur.h"
 #include "data/image/color.h"
 #include "data/image/resample.h"
 #include "lockstep/data/transforms/compose.h"
 
 namespace lockstep::data {
+
+// Of noise for any number of pixels: CounterRandom repeats its numbers after 2^18.
+using NoiseKey = std::array<std::uint32_t, 2>;
 
 struct CropStep {
   Box box;
@@ -25,6 +29,18 @@ struct MirrorStep {
 struct WarpStep {
   AffineMatrix matrix;
   ImageSize size;
+  Filter filter;
+  Color fill;
+};
+struct PerspectiveStep {
+  Projection matrix;
+  Filter filter;
+  Color fill;
+};
+struct ElasticStep {
+  NoiseKey noise;
+  PerAxis alpha;
+  PerAxis sigma;
   Filter filter;
   Color fill;
 };
@@ -67,18 +83,41 @@ struct LambdaStep {
   const Lambda* lambda;  // of the Compose
   CounterRandom random;
 };
+// The weighted sum of the picture and of what chains of steps make of it. No chain changes its size.
+struct MixStep {
+  struct Chain {
+    float weight;
+    std::size_t begin, end;  // in SamplePlan::chain_steps
+  };
+  float weight;  // of the picture itself
+  std::vector<Chain> chains;
+};
 
-using Step = std::variant<CropStep, ResizeStep, MirrorStep, WarpStep, PadStep, BrightnessStep, ContrastStep,
-                          SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
-                          AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep>;
+using Step =
+    std::variant<CropStep, ResizeStep, MirrorStep, WarpStep, PerspectiveStep, ElasticStep, PadStep, BrightnessStep,
+                 ContrastStep, SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
+                 AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep, MixStep>;
+
+// A picture of FiveCrop or TenCrop.
+struct CropPart {
+  Box box;
+  Mirror mirror;
+};
 
 // Overwrites a box of the finished floats.
 struct EraseStep {
   Box box;
   std::array<float, 3> value;
-  std::optional<CounterRandom> noise;
+  std::optional<NoiseKey> noise;
   bool before_normalize;
 };
+
+// Blurs the finished floats.
+struct FloatBlurStep {
+  GaussianKernel kernel;
+};
+
+using FloatStep = std::variant<EraseStep, FloatBlurStep>;
 
 // How the last step converts pixels: the same for all samples of a Compose.
 struct Finish {
@@ -89,15 +128,23 @@ struct Finish {
 class SamplePlan {
  public:
   ImageSize picture;  // size of the input
-  ImageSize size;     // size after the steps so far
+  ImageSize size;     // size after the steps so far, and after crops that of each crop
   int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
   Precision precision = Precision::kFast;
   std::vector<Step> steps;
-  std::vector<EraseStep> erasures;
+  std::vector<Step> chain_steps;       // of the MixSteps
+  std::vector<CropPart> crops;         // after the steps; empty: the whole picture
+  std::vector<FloatStep> float_steps;  // after the conversion to float
+  bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
   const Finish* finish = nullptr;
 };
 
-// Draws the parameters of `transform`, appends its steps and updates the size.
+// Draws the parameters of all transforms, and appends their steps. Each transform has numbers of its own: the stream is
+// its place in the list, where those of lists within the list count too.
+void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, SamplePlan& plan);
+// How many streams a transform takes: 1, and those of its list.
+std::int64_t streams_of(const Transform& transform);
+// Draws the parameters of a transform that is not a list, appends its steps and updates the size.
 void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan);
 
 // The steps for given parameters of torchvision's functions; for draw_steps and the parity tests.
@@ -113,12 +160,26 @@ struct AffineParameters {
 };
 WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter filter, Color fill);
 ImageSize resized_size(ImageSize picture, const Resize& resize);
+// The corners of a picture: upper left, upper right, lower right, lower left.
+using Corners = std::array<Point, 4>;
+Corners corners_of(ImageSize picture);
+Corners random_corners(ImageSize picture, double distortion_scale, CounterRandom& random);
+// Maps `to` back to `from`. nullopt: no projection does, because several corners are on one line.
+std::optional<Projection> projection(const Corners& from, const Corners& to);
+// Throws DataError when the picture is too small.
+std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size);
+std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options);
 void draw_auto_augment(const AutoAugment& options, CounterRandom& random, SamplePlan& plan);
 void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan);
+void draw_trivial_augment(const TrivialAugmentWide& options, CounterRandom& random, SamplePlan& plan);
+void draw_aug_mix(const AugMix& options, CounterRandom& random, SamplePlan& plan);
 void add_step(SamplePlan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);
+
+// Executes the float steps on the finished sample.
+void run_float_steps(const SamplePlan& plan, float* out);
 
 // Executes the plan on decoded pixels. With `skip_crop`, `picture` is already the part that the first step, a crop,
 // wants.

@@ -32,6 +32,12 @@ inline int largest_difference(const std::vector<std::uint8_t>& ours, const std::
   return largest;
 }
 
+inline double mean_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < ours.size(); ++i) sum += std::abs(ours[i] - theirs[i]);
+  return sum / static_cast<double>(ours.size());
+}
+
 // An exact plan without Compose, so that a test gives the parameters instead of drawing them.
 class StepsAlone {
  public:
@@ -47,14 +53,18 @@ class StepsAlone {
 
   data::SamplePlan& plan() { return plan_; }
 
-  // Height x width x channels bytes.
+  // Height x width x channels bytes; crops below one another.
   std::vector<std::uint8_t> pixels() const {
-    std::vector<std::uint8_t> planes(data::Compose::shape_of(plan_).bytes());
+    const data::SampleShape shape = data::Compose::shape_of(plan_);
+    std::vector<std::uint8_t> planes(shape.bytes());
     data::run_plan(plan_, picture_, /*skip_crop=*/false, planes.data());
-    const auto channels = static_cast<std::size_t>(plan_.channels);
-    const std::size_t plane = planes.size() / channels;
+    const auto channels = static_cast<std::size_t>(shape.channels);
+    const std::size_t plane = static_cast<std::size_t>(shape.width) * static_cast<std::size_t>(shape.height);
     std::vector<std::uint8_t> bytes(planes.size());
-    for (std::size_t i = 0; i < planes.size(); ++i) bytes[i % plane * channels + i / plane] = planes[i];
+    for (std::size_t i = 0; i < planes.size(); ++i) {
+      const std::size_t crop = i / (plane * channels);
+      bytes[crop * plane * channels + i % plane * channels + i / plane % channels] = planes[i];
+    }
     return bytes;
   }
 

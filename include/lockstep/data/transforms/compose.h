@@ -28,16 +28,18 @@ enum class Precision {
   kExact,
 };
 
-// A sample in memory: for each channel a plane of height x width numbers, without gaps.
+// A sample in memory: for each channel a plane of height x width numbers, without gaps. After FiveCrop and TenCrop, 5
+// or 10 pictures one after another.
 struct SampleShape {
   int channels = 3;
   int height = 0;
   int width = 0;
   bool is_float = true;  // else uint8
+  int crops = 0;         // of FiveCrop or TenCrop; 0: one picture, without a dimension for crops
   bool operator==(const SampleShape&) const = default;
   std::size_t bytes() const {
-    return static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * static_cast<std::size_t>(width) *
-           (is_float ? sizeof(float) : 1);
+    return static_cast<std::size_t>(crops > 0 ? crops : 1) * static_cast<std::size_t>(channels) *
+           static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * (is_float ? sizeof(float) : 1);
   }
 };
 
@@ -60,8 +62,8 @@ class Compose {
 
   // Draws the parameters for a picture of this size (positive sides). Throws DataError (kInvalidArgument) when the
   // transforms cannot take it: RandomCrop of a picture that is too small, a picture that grows beyond 2^28 pixels. The
-  // plan is valid until the thread's next draw().
-  const SamplePlan& draw(ImageSize picture, const SampleKey& key) const;
+  // plan is valid until the thread's next draw(). `channels` 1: R, G and B are equal, and the sample gets one channel.
+  const SamplePlan& draw(ImageSize picture, const SampleKey& key, int channels = 3) const;
   static SampleShape shape_of(const SamplePlan& plan);
 
   // Executes the plan. `out` has room for shape_of(plan), and all of it is written. Throws DataError: from encoded

@@ -35,6 +35,8 @@ class CounterRandom {
   bool chance(double p) { return uniform() < p; }
   // From the standard normal distribution.
   double normal();
+  // From the gamma distribution with this shape (positive) and scale 1.
+  double gamma(double shape);
 
  private:
   SampleKey key_;

@@ -1,5 +1,5 @@
-// The transforms of torchvision.transforms (v1) that are listed in `Transform` below, and Lambda: the same names,
-// parameters, defaults and distributions, on 8-bit pictures. The drawn numbers are not torchvision's.
+// The transforms of torchvision.transforms (v1, and some of v2) that are listed in `Transform` below, and Lambda: the
+// same names, parameters, defaults and distributions, on 8-bit pictures. The drawn numbers are not torchvision's.
 //
 //   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
 //                  ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
@@ -8,8 +8,6 @@
 // docs/data.md says how close the pixels are to torchvision's.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <variant>
@@ -17,45 +15,9 @@
 
 #include "lockstep/data/image/image.h"
 #include "lockstep/data/transforms/counter_random.h"
+#include "lockstep/data/transforms/parameters.h"
 
 namespace lockstep::data {
-
-enum class Interpolation { kNearest, kBilinear, kBicubic, kBox, kHamming, kLanczos };
-
-// The colour of pixels outside of the picture: a grey level, or R, G, B.
-struct Fill {
-  std::array<std::uint8_t, 3> color{0, 0, 0};
-  Fill() = default;
-  Fill(std::uint8_t grey) : color{grey, grey, grey} {}  // NOLINT(google-explicit-constructor)
-  Fill(std::uint8_t r, std::uint8_t g, std::uint8_t b) : color{r, g, b} {}
-  bool operator==(const Fill&) const = default;
-};
-
-// {224}: a square; {height, width} otherwise.
-struct OutputSize {
-  int height;
-  int width;
-  OutputSize(int side) : height(side), width(side) {}  // NOLINT(google-explicit-constructor)
-  OutputSize(int h, int w) : height(h), width(w) {}
-};
-
-// {45}: from -45 to 45; {low, high} otherwise. Degrees, counter-clockwise.
-struct AngleRange {
-  double low;
-  double high;
-  AngleRange(double most) : low(-most), high(most) {}  // NOLINT(google-explicit-constructor)
-  AngleRange(double from, double to) : low(from), high(to) {}
-};
-
-struct Interval01 {
-  double low;
-  double high;
-};
-
-struct Point {
-  double x;
-  double y;
-};
 
 // --- Sizes
 
@@ -80,25 +42,41 @@ struct RandomResizedCrop {
   Interpolation interpolation = Interpolation::kBilinear;
 };
 
-enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
-
-// {4}: on all sides; {x, y}: left and right, top and bottom; {left, top, right, bottom}. Negative numbers crop.
-struct Padding {
-  int left;
-  int top;
-  int right;
-  int bottom;
-  Padding(int all) : left(all), top(all), right(all), bottom(all) {}  // NOLINT(google-explicit-constructor)
-  Padding(int x, int y) : left(x), top(y), right(x), bottom(y) {}
-  Padding(int l, int t, int r, int b) : left(l), top(t), right(r), bottom(b) {}
-};
-
 struct RandomCrop {
   OutputSize size;
   std::optional<Padding> padding = {};
   bool pad_if_needed = false;
   Fill fill = {};
   PaddingMode padding_mode = PaddingMode::kConstant;
+};
+
+// Resizes so that the shorter side has a random length from `min_size` to `max_size - 1`.
+struct RandomResize {
+  int min_size;
+  int max_size;
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
+// Resizes by a random factor of `scale_range`, times the factor with which the picture just fits into `target_size`.
+// The proportion stays. As in torchvision, the first number of `target_size` limits the width and the second one the
+// height.
+struct ScaleJitter {
+  OutputSize target_size;
+  Interval01 scale_range = {0.1, 2.0};
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
+// The four corners and the middle: upper left, upper right, lower left, lower right, middle. The sample gets a
+// dimension in front, [5, channels, height, width]. Only ToTensor, ConvertImageDtype, PILToTensor and Normalize may
+// follow. A picture that is smaller than `size` is an error.
+struct FiveCrop {
+  OutputSize size;
+};
+
+// The same, and then those of the mirrored picture: [10, channels, height, width].
+struct TenCrop {
+  OutputSize size;
+  bool vertical_flip = false;  // mirrors up and down instead of left and right
 };
 
 struct Pad {
@@ -137,17 +115,24 @@ struct RandomAffine {
   std::optional<Point> center = {};
 };
 
-// --- Colours
-
-// {0.4}: a factor from 0.6 to 1.4 (for hue, -0.4 to 0.4); {low, high} otherwise.
-struct Jitter {
-  std::optional<double> amount = 0.0;
-  double low = 0.0;
-  double high = 0.0;
-  Jitter() = default;
-  Jitter(double most) : amount(most) {}  // NOLINT(google-explicit-constructor)
-  Jitter(double from, double to) : amount(std::nullopt), low(from), high(to) {}
+// Moves each corner inwards by a random part of up to `distortion_scale` of half the width and half the height.
+// Pictures of one row or column stay as they are.
+struct RandomPerspective {
+  double distortion_scale = 0.5;  // 0 to 1
+  double p = 0.5;
+  Interpolation interpolation = Interpolation::kBilinear;
+  Fill fill = {};
 };
+
+// Moves each pixel by a random amount: noise between -1 and 1, smoothed with `sigma` pixels, times `alpha / 2` pixels.
+struct ElasticTransform {
+  PerAxis alpha = 50.0;
+  PerAxis sigma = 5.0;                                     // both positive, or both 0: no smoothing
+  Interpolation interpolation = Interpolation::kBilinear;  // or kNearest
+  Fill fill = {};
+};
+
+// --- Colours
 
 // Changes brightness, contrast, saturation and hue in random order.
 struct ColorJitter {
@@ -170,6 +155,38 @@ struct GaussianBlur {
   Interval01 sigma = {0.1, 2.0};
 };
 
+struct RandomInvert {
+  double p = 0.5;
+};
+
+// Keeps the upper `bits` of each value, 0 to 8.
+struct RandomPosterize {
+  int bits;
+  double p = 0.5;
+};
+
+// Inverts values from `threshold` on.
+struct RandomSolarize {
+  double threshold;
+  double p = 0.5;
+};
+
+// 0: smoothed, 1: unchanged, above 1: sharper.
+struct RandomAdjustSharpness {
+  double sharpness_factor;
+  double p = 0.5;
+};
+
+// Stretches the values of each channel to 0..255.
+struct RandomAutocontrast {
+  double p = 0.5;
+};
+
+// Makes all values of each channel equally frequent.
+struct RandomEqualize {
+  double p = 0.5;
+};
+
 enum class AutoAugmentPolicy { kImageNet, kCifar10, kSvhn };
 
 struct AutoAugment {
@@ -186,6 +203,24 @@ struct RandAugment {
   Fill fill = {};
 };
 
+// One operation of RandAugment, with a wider range of strengths; the strength is random.
+struct TrivialAugmentWide {
+  int num_magnitude_bins = 31;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
+// Mixes the picture with several augmented versions of it. Each version went through a chain of operations.
+struct AugMix {
+  int severity = 3;       // of the operations, 1 to 10
+  int mixture_width = 3;  // the number of chains
+  int chain_depth = -1;   // operations of a chain; 0 and below: 1 to 3, at random
+  double alpha = 1.0;     // of the Dirichlet distributions of the weights
+  bool all_ops = true;    // also brightness, color, contrast and sharpness
+  Interpolation interpolation = Interpolation::kBilinear;
+  Fill fill = {};
+};
+
 // Your own function: it may change the pixels, but not the size. Several threads call it at once. Grey pictures have
 // the same value in R, G and B; after Grayscale{1} the sample takes R.
 struct Lambda {
@@ -196,6 +231,12 @@ struct Lambda {
 
 // Converts to float [channels, height, width] from 0 to 1. Without it samples are uint8.
 struct ToTensor {};
+
+// The same: convert_image_dtype to float.
+struct ConvertImageDtype {};
+
+// Nothing: samples are uint8 tensors anyway, unless ToTensor or ConvertImageDtype follows.
+struct PILToTensor {};
 
 // (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel.
 struct Normalize {
@@ -212,9 +253,40 @@ struct RandomErasing {
   bool random = false;  // torchvision's value="random": normally distributed
 };
 
-using Transform =
-    std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, Pad, RandomHorizontalFlip, RandomVerticalFlip,
-                 RandomRotation, RandomAffine, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, AutoAugment,
-                 RandAugment, Lambda, ToTensor, Normalize, RandomErasing>;
+// --- Lists: their transforms may be lists too. They hold neither FiveCrop, TenCrop, ToTensor, ConvertImageDtype,
+// PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
+
+struct Transform;
+
+// All of them with probability p, otherwise none.
+struct RandomApply {
+  std::vector<Transform> transforms;
+  double p = 0.5;
+};
+
+// One of them.
+struct RandomChoice {
+  std::vector<Transform> transforms;
+  std::vector<double> p = {};  // their weights; empty: equal ones. They need not add up to 1
+};
+
+// All of them, in random order.
+struct RandomOrder {
+  std::vector<Transform> transforms;
+};
+
+// Any of the above. A struct, not an alias: lists of transforms are transforms.
+struct Transform
+    : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, RandomResize, ScaleJitter, FiveCrop, TenCrop, Pad,
+                   RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine, RandomPerspective,
+                   ElasticTransform, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, RandomInvert,
+                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize,
+                   AutoAugment, RandAugment, TrivialAugmentWide, AugMix, Lambda, ToTensor, ConvertImageDtype,
+                   PILToTensor, Normalize, RandomErasing, RandomApply, RandomChoice, RandomOrder> {
+  using variant::variant;
+};
+
+// The transforms of a list, or nullptr for other transforms.
+const std::vector<Transform>* listed_transforms(const Transform& transform);
 
 }  // namespace lockstep::data
