@@ -137,7 +137,9 @@ TEST(LoaderShares, AMappedDatasetGivesEachSampleOnceOverWorkersAndRanks) {
       options.exact = !test.drop_last;
       DataLoaderOf loader(Numbers(test.size), options);
       const Batches mine = one_epoch(loader);
-      if (test.drop_last && rank > 0) EXPECT_EQ(mine.size(), batches) << name_of(test);
+      if (test.drop_last && rank > 0) {
+        EXPECT_EQ(mine.size(), batches) << name_of(test);
+      }
       batches = mine.size();
       seen.merge(flat(mine));
     }
@@ -192,7 +194,9 @@ TEST(LoaderShares, ALoopOverAnIterableMayBeLeftAndTheLoaderDestroyed) {
     for (int epoch = 0; epoch < 10; ++epoch) {
       int batches = 0;
       for (const torch::Tensor& batch : loader) {
-        if (batches == 0) EXPECT_EQ(batch[0].item<std::int64_t>(), 0);
+        if (batches == 0) {
+          EXPECT_EQ(batch[0].item<std::int64_t>(), 0);
+        }
         if (++batches > epoch) break;
       }
       EXPECT_EQ(loader.epoch(), epoch);
@@ -299,7 +303,9 @@ TEST(LoaderShares, RanksTakeTheBatchesOfABatchSamplerInTurns) {
                                         .world_size = 2});
       const Batches first = one_epoch(loader);
       EXPECT_EQ(static_cast<std::int64_t>(first.size()), loader.size());
-      if (rank == 0) EXPECT_EQ(one_epoch(loader)[0], (Values{4, 5, 6, 7, 8}));
+      if (rank == 0) {
+        EXPECT_EQ(one_epoch(loader)[0], (Values{4, 5, 6, 7, 8}));
+      }
       return first;
     };
     EXPECT_EQ(batches(0, true, false), (Batches{{0}, {2, 3, 4}, {4, 5, 6, 7, 8}}));

@@ -223,7 +223,7 @@ TEST(DecodeImage, GiantFilesAreRefusedBeforeMemoryIsTaken) {
   const Bytes jpeg = test::encode_jpeg(test::make_picture(8, 8));
   constexpr std::uint64_t kTerabyte = std::uint64_t{1} << 40;
   const std::pair<std::string, std::string> cases[] = {
-      {"", "expected a JPEG, PNG, BMP, WebP or PPM picture, found 1099511627776 bytes that begin with 00 00"},
+      {"", "expected a JPEG, PNG, BMP, WebP, PPM or TIFF picture, found 1099511627776 bytes that begin with 00 00"},
       {std::string(jpeg.begin(), jpeg.end()),
        "expected a picture file of at most 1073741824 bytes, found 1099511627776"}};
   for (const auto& [begin, reason] : cases) {
