@@ -3,6 +3,10 @@
 // Workers claim batches in order, one at a time; finished batches wait until the consumer takes them. To bound the
 // memory, at most (active workers) * `prefetch` batches are claimed and not yet taken. A new epoch drops the batches of
 // the old one: `generation_` counts epochs, and a batch from an older one is thrown away.
+//
+// Of an iterable dataset each worker has a stream of its own, and makes the batches of that one alone, at most
+// `prefetch` ahead. The consumer takes them from the streams in turns. A stream ends with an empty MadeBatch, and is
+// then left out.
 #pragma once
 
 #include <chrono>
@@ -12,74 +16,104 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "device_copy.h"
+#include "epoch_plan.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/data/data_loader.h"
+#include "worker_state.h"
 
 namespace lockstep::data {
 
-// The batches of one loop.
-struct EpochPlan {
-  std::int64_t epoch = 0;
-  std::int64_t batches = 0;
-  std::vector<std::int64_t> indices = {};  // of this rank's samples, in order
-  std::vector<std::int64_t> keys = {};     // the random key of each index; empty: the indices
-};
-
+// Without batch and error: a stream has ended, or all of them.
 struct MadeBatch {
   std::int64_t number = 0;
   CopiedBatch copied = {};
   std::exception_ptr error = nullptr;
   std::chrono::nanoseconds make_time{};
+
+  bool is_end() const { return copied.batch == nullptr && error == nullptr; }
+};
+
+struct WorkerOptions {
+  int threads = 1;  // at the beginning; set_active may add more
+  int most_threads = 1;
+  int prefetch = 2;
+  Delivery delivery = Delivery::kOrdered;
+  std::uint64_t seed = 0;
+  std::function<void(int)> init = {};
+  std::chrono::milliseconds timeout{0};  // of next(); 0: none
 };
 
 class BatchWorkers {
  public:
-  // Makes a batch of the plan; several workers call it at once.
+  // Makes a batch of the plan; several workers call it at once, but with batches of one stream only one. A CopiedBatch
+  // without batch: the stream has ended.
   using MakeBatch = std::function<CopiedBatch(const EpochPlan& plan, std::int64_t batch)>;
 
-  // Starts `threads` workers; set_active may add more. Throws DataError (kUnavailable) when the system refuses one.
-  BatchWorkers(int threads, int prefetch, Delivery delivery, MakeBatch make);
+  // Throws DataError (kUnavailable) when the system refuses a thread.
+  BatchWorkers(WorkerOptions options, MakeBatch make);
   // Joins the workers: each ends after its present batch.
   ~BatchWorkers();
   BatchWorkers(const BatchWorkers&) = delete;
   BatchWorkers& operator=(const BatchWorkers&) = delete;
 
-  // Begins an epoch and drops the rest of the last one.
+  // Begins an epoch and drops the rest of the last one. A plan with streams has one for each thread.
   void start(std::shared_ptr<const EpochPlan> plan) LOCKSTEP_EXCLUDES(mutex_);
-  // Blocks for the next batch of the epoch (kOrdered) or the first that is ready. Call it at most plan->batches times.
+  // Blocks for the next batch of the epoch (kOrdered) or the first that is ready. Call it at most plan->batches times;
+  // with streams it returns the end once all have ended. Throws DataError (kTimeout); it may then be called again.
   MadeBatch next() LOCKSTEP_EXCLUDES(mutex_);
   // Sets how many workers make batches; the others sleep. Returns how many do: fewer if the system refuses threads.
   // Call it in the consumer's thread.
   int set_active(int threads) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Made = std::map<std::int64_t, MadeBatch>;  // by number
+
   struct Claim {
     std::int64_t generation;
     std::int64_t batch;
     std::shared_ptr<const EpochPlan> plan;
   };
+  // What a worker is doing.
+  struct Making {
+    std::optional<Claim> claim;
+    Clock::time_point since;
+  };
+  struct Stream {
+    std::int64_t claimed = 0;
+    std::int64_t taken = 0;
+    bool ended = false;    // its worker knows
+    bool skipped = false;  // the consumer knows
+  };
 
-  Status add_thread();
+  Status add_thread() LOCKSTEP_EXCLUDES(mutex_);
   void stop() LOCKSTEP_EXCLUDES(mutex_);
-  void work(int worker) LOCKSTEP_EXCLUDES(mutex_);
+  void work(int worker, WorkerState& state) LOCKSTEP_EXCLUDES(mutex_);
+  std::exception_ptr initialize(int worker) const;
   std::optional<Claim> claim(int worker) LOCKSTEP_EXCLUDES(mutex_);
-  void deliver(const Claim& claim, MadeBatch made) LOCKSTEP_EXCLUDES(mutex_);
+  void deliver(int worker, const Claim& claim, MadeBatch made) LOCKSTEP_EXCLUDES(mutex_);
   MadeBatch make(const Claim& claim) const;
-  bool may_claim() const LOCKSTEP_REQUIRES(mutex_);
-  std::map<std::int64_t, MadeBatch>::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
+  bool may_claim(int worker) const LOCKSTEP_REQUIRES(mutex_);
+  std::int64_t claim_number(int worker) LOCKSTEP_REQUIRES(mutex_);
+  Made::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
+  MadeBatch take(Made::iterator found) LOCKSTEP_REQUIRES(mutex_);
+  bool all_ended() const LOCKSTEP_REQUIRES(mutex_);
+  std::int64_t wanted() const LOCKSTEP_REQUIRES(mutex_);
+  void next_turn() LOCKSTEP_REQUIRES(mutex_);
+  std::string describe_wait() const LOCKSTEP_REQUIRES(mutex_);
 
   // Throws in a fork, which has no workers.
   void check_process() const;
 
   const Origin origin_;
-  const int prefetch_;
-  const Delivery delivery_;
+  const WorkerOptions options_;
   const MakeBatch make_;
 
   Mutex mutex_;
@@ -87,13 +121,17 @@ class BatchWorkers {
   CondVar wake_up_;      // for sleeping workers: more are needed, or all must stop
   CondVar batch_there_;  // a batch is finished
   std::shared_ptr<const EpochPlan> plan_ LOCKSTEP_GUARDED_BY(mutex_);  // null before the first epoch
-  std::map<std::int64_t, MadeBatch> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  Made made_ LOCKSTEP_GUARDED_BY(mutex_);
   std::int64_t generation_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::int64_t claimed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::int64_t taken_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::vector<Stream> streams_ LOCKSTEP_GUARDED_BY(mutex_);  // of the plan
+  std::size_t turn_ LOCKSTEP_GUARDED_BY(mutex_) = 0;         // the stream that the consumer takes from next
+  std::vector<Making> making_ LOCKSTEP_GUARDED_BY(mutex_);   // of each thread
   int active_ LOCKSTEP_GUARDED_BY(mutex_);
   bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::vector<std::jthread> threads_;  // only the consumer's thread changes it
+  std::vector<std::unique_ptr<WorkerState>> states_;  // of each thread; only the consumer's thread changes it
+  std::vector<std::jthread> threads_;                 // only the consumer's thread changes it
 };
 
 }  // namespace lockstep::data

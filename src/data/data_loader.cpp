@@ -2,60 +2,23 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "batch_pool.h"
 #include "batch_workers.h"
 #include "exception_text.h"
-#include "launch/cores.h"
+#include "loader_settings.h"
 #include "lockstep/data/errors.h"
-#include "machine_share.h"
 #include "worker_tuner.h"
 
 namespace lockstep::data {
+
+template class DataLoaderOf<Example>;
+
 namespace {
-
-std::int64_t batches_of(std::int64_t samples, const DataLoaderOptions& options) {
-  return options.drop_last ? samples / options.batch_size : (samples + options.batch_size - 1) / options.batch_size;
-}
-
-void check(const Dataset* dataset, const DataLoaderOptions& options) {
-  const auto require = [](bool right, const std::string& message) {
-    if (!right) throw DataError(ErrorCode::kInvalidArgument, message);
-  };
-  require(dataset != nullptr, "the loader needs a dataset, got null");
-  require(options.batch_size >= 1, fmt::format("batch_size must be at least 1, got {}", options.batch_size));
-  require(options.machine_batch_size >= 0 && options.machine_workers >= 0,
-          fmt::format("machine_batch_size and machine_workers must be >= 0, got {} and {}", options.machine_batch_size,
-                      options.machine_workers));
-  require(options.machine_batch_size == 0 || options.batch_size == 1,
-          fmt::format("set batch_size (of a rank) or machine_batch_size, not both, got {} and {}", options.batch_size,
-                      options.machine_batch_size));
-  require(options.machine_workers == 0 || options.num_workers == 0,
-          fmt::format("set num_workers (of a rank) or machine_workers, not both, got {} and {}", options.num_workers,
-                      options.machine_workers));
-  require(options.num_workers >= kAutoWorkers && options.prefetch >= 1,
-          fmt::format("num_workers must be >= 0 or kAutoWorkers, and prefetch >= 1, got {} and {}", options.num_workers,
-                      options.prefetch));
-  require(!options.shuffle || !options.sampler, "the sampler decides the order: give a sampler or shuffle, not both");
-  require((options.rank < 0) == (options.world_size < 0),
-          fmt::format("set both rank and world_size or neither, got {} and {}", options.rank, options.world_size));
-}
-
-Example collate_samples(const Dataset& dataset, std::span<const std::int64_t> indices, const SampleContext& context,
-                        const DataLoaderOptions& options) {
-  const auto only_one = [](const torch::Tensor& batch) { return batch.defined() ? batch[0] : batch; };
-  std::vector<Example> examples;
-  examples.reserve(indices.size());
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    const Example sample = dataset.get_batch(indices.subspan(i, 1), context.only(i));
-    examples.emplace_back(only_one(sample.data), only_one(sample.target));
-  }
-  return options.collate(std::move(examples));
-}
 
 torch::Tensor pinned(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
@@ -72,55 +35,11 @@ std::chrono::nanoseconds processor_time() {
 
 }  // namespace
 
-// The options as they apply to this process.
-struct DataLoader::Settings {
-  Settings(const Dataset* dataset, DataLoaderOptions given) : options(std::move(given)) {
-    check(dataset, options);
-    const bool told = options.rank >= 0;
-    const Share share = told ? Share{options.rank, options.world_size} : share_in_group(options.group);
-    if (options.group != nullptr && options.machine_batch_size != 0) {
-      throw DataError(ErrorCode::kInvalidArgument,
-                      "machine_batch_size is split over all processes of a machine: with a group set batch_size");
-    }
-    if (told && (options.machine_batch_size != 0 || options.machine_workers != 0)) {
-      throw DataError(
-          ErrorCode::kInvalidArgument,
-          "machine_batch_size and machine_workers follow the process group or the launcher's variables: leave "
-          "rank and world_size out, or set batch_size and num_workers of this rank");
-    }
-    // Without a rank the sampler finds the same share itself, and notices when it is no longer right.
-    DistributedSamplerOptions sampling{.num_replicas = options.world_size,
-                                       .rank = options.rank,
-                                       .shuffle = options.shuffle,
-                                       .seed = options.seed,
-                                       .drop_last = options.drop_last,
-                                       .exact = options.exact,
-                                       .order = options.sampler,
-                                       .group = std::exchange(options.group, nullptr)};
-    if (options.machine_batch_size != 0) {
-      std::vector<std::int64_t> batches = batches_of_ranks(share, options.machine_batch_size);
-      options.batch_size = batches[static_cast<std::size_t>(share.rank)];
-      if (options.machine_batch_size % share.local_world_size != 0) sampling.batch_sizes = std::move(batches);
-    }
-    sampler = std::make_unique<DistributedSampler>(dataset->size(), std::move(sampling));
-    if (options.machine_workers != 0) options.num_workers = workers_of_process(share, options.machine_workers);
-    const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-    const auto allowed = static_cast<int>(launch::allowed_cores().size());
-    cores = cores_of_process(share, allowed == 0 ? online : allowed, online);
-    options.device = usable_device(options.device.value_or(torch::kCPU));
-    options.pin_memory = (options.pin_memory || !options.device->is_cpu()) && has_page_locked_memory();
-  }
+DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, DataLoaderOptions options)
+    : DataLoaderBase(source, Settings(*source, std::move(options))) {}
 
-  DataLoaderOptions options;
-  std::unique_ptr<DistributedSampler> sampler;
-  int cores = 1;
-};
-
-DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
-    : DataLoader(dataset, Settings(dataset.get(), std::move(options))) {}
-
-DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings)
-    : dataset_(std::move(dataset)), options_(std::move(settings.options)), sampler_(std::move(*settings.sampler)) {
+DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings)
+    : source_(std::move(source)), options_(std::move(settings.options)), sampler_(std::move(*settings.sampler)) {
   if (options_.num_workers == kAutoWorkers) tuner_ = std::make_unique<WorkerTuner>(settings.cores);
   const int most = tuner_ ? tuner_->most() : options_.num_workers;
   // One for each batch that waits or is being made, and for two batches of the consumer.
@@ -129,17 +48,81 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings
   pool_ = BatchPool::make(options_.pin_memory ? HostMemory::kPinned : HostMemory::kPageable, 2 * blocks);
   if (most == 0) return;
   workers_.reset(
-      new BatchWorkers(tuner_ ? tuner_->workers() : most, options_.prefetch, options_.delivery,
+      new BatchWorkers({.threads = tuner_ ? tuner_->workers() : most,
+                        .most_threads = most,
+                        .prefetch = options_.prefetch,
+                        .delivery = options_.delivery,
+                        .seed = options_.seed,
+                        .init = options_.worker_init,
+                        .timeout = options_.timeout},
                        [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); }));
 }
 
-DataLoader::~DataLoader() = default;
+DataLoaderBase::~DataLoaderBase() = default;
 
-int DataLoader::workers() const {
+int DataLoaderBase::workers() const {
   return tuner_ ? tuner_->workers() : options_.num_workers;
 }
 
-DataLoader::Iterator DataLoader::begin() {
+std::int64_t DataLoaderBase::batches_of(std::int64_t samples) const {
+  const std::int64_t size = options_.batch_size;  // with a batch sampler 1: its samples are batches
+  return options_.drop_last ? samples / size : (samples + size - 1) / size;
+}
+
+EpochPlan DataLoaderBase::plan_epoch() const {
+  EpochPlan plan{.epoch = sampler_.epoch(),
+                 .batches = batches_of(sampler_.remaining()),
+                 .batch_size = options_.batch_size,
+                 .dataset_size = source_->size().value_or(0),
+                 .indices = sampler_.indices()};
+  if (is_iterable()) {
+    open_streams(plan);
+  } else if (options_.batch_sampler) {
+    plan_batches(plan);
+  } else {
+    plan.keys = sampler_.keys();
+  }
+  return plan;
+}
+
+void DataLoaderBase::open_streams(EpochPlan& plan) const {
+  plan.batches = EpochPlan::kUnknown;
+  const int streams = std::max(1, options_.num_workers);
+  for (int worker = 0; worker < streams; ++worker) {
+    const StreamShare share{.rank = sampler_.rank(),
+                            .world_size = sampler_.num_replicas(),
+                            .worker = worker,
+                            .num_workers = streams,
+                            .seed = options_.seed,
+                            .epoch = plan.epoch};
+    plan.streams.push_back(source_->open(share, options_.batch_size, options_.drop_last));
+  }
+}
+
+// Replaces the numbers of this rank's batches by their samples.
+void DataLoaderBase::plan_batches(EpochPlan& plan) const {
+  const auto batches = checked_batches(*options_.batch_sampler, options_.seed, plan.epoch);
+  // The key of a sample that the epoch has several times differs each time.
+  std::vector<std::int64_t> next_key(static_cast<std::size_t>(plan.dataset_size));
+  std::iota(next_key.begin(), next_key.end(), 0);
+  std::vector<std::vector<std::int64_t>> keys;
+  for (const std::vector<std::int64_t>& batch : batches) {
+    std::vector<std::int64_t>& mine = keys.emplace_back();
+    for (const std::int64_t index : batch) {
+      std::int64_t& key = next_key[static_cast<std::size_t>(index)];
+      mine.push_back(key);
+      key += plan.dataset_size;
+    }
+  }
+  for (const std::int64_t number : std::exchange(plan.indices, {})) {
+    const auto batch = static_cast<std::size_t>(number);
+    plan.indices.insert(plan.indices.end(), batches[batch].begin(), batches[batch].end());
+    plan.keys.insert(plan.keys.end(), keys[batch].begin(), keys[batch].end());
+    plan.ends.push_back(plan.indices.size());
+  }
+}
+
+void DataLoaderBase::begin_epoch() {
   if (started_) sampler_.set_epoch(sampler_.epoch() + 1);
   started_ = true;
   taken_ = 0;
@@ -147,30 +130,26 @@ DataLoader::Iterator DataLoader::begin() {
   ahead_.clear();
   failed_.reset();
   returned_.reset();
-  plan_ = std::make_shared<const EpochPlan>(EpochPlan{.epoch = sampler_.epoch(),
-                                                      .batches = batches_of(sampler_.remaining(), options_),
-                                                      .indices = sampler_.indices(),
-                                                      .keys = sampler_.keys()});
+  plan_ = std::make_shared<const EpochPlan>(plan_epoch());
   if (workers_) workers_->start(plan_);
-  return Iterator(*this);
 }
 
-bool DataLoader::next(Example& batch) {
+std::unique_ptr<AnyBatch> DataLoaderBase::next_batch() {
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
-  if (taken_ == plan_->batches) return false;
-  batch = {};  // its memory may be reused for the next batch
+  if (taken_ == plan_->batches) return nullptr;
   MadeBatch made = next_made();
+  if (made.is_end()) return nullptr;
   ++taken_;
   if (made.error) {
     failed_ = made.number;
     std::rethrow_exception(made.error);
   }
-  batch = finish_copy(std::move(made.copied));
+  std::unique_ptr<AnyBatch> batch = finish_copy(std::move(made.copied));
   pass(made.number);
-  return true;
+  return batch;
 }
 
-MadeBatch DataLoader::next_made() {
+MadeBatch DataLoaderBase::next_made() {
   if (tuner_) return next_tuned();
   if (workers_) return workers_->next();
   MadeBatch made{.number = taken_};
@@ -182,7 +161,7 @@ MadeBatch DataLoader::next_made() {
   return made;
 }
 
-MadeBatch DataLoader::next_tuned() {
+MadeBatch DataLoaderBase::next_tuned() {
   const Clock::time_point asked = Clock::now();
   MadeBatch made = workers_->next();
   const Clock::time_point now = Clock::now();
@@ -202,7 +181,8 @@ MadeBatch DataLoader::next_tuned() {
 }
 
 // The cursor moves over batches without a gap: with kFirstCome, later ones wait in `ahead_`.
-void DataLoader::pass(std::int64_t batch) {
+void DataLoaderBase::pass(std::int64_t batch) {
+  if (is_iterable()) return;
   ahead_.insert(batch);
   while (!ahead_.empty() && *ahead_.begin() == passed_) {
     sampler_.advance(std::min(options_.batch_size, sampler_.remaining()));
@@ -211,40 +191,51 @@ void DataLoader::pass(std::int64_t batch) {
   }
 }
 
-CopiedBatch DataLoader::make_batch(const EpochPlan& plan, std::int64_t number) const {
+CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t number) const {
   const torch::NoGradGuard no_grad;
-  const auto size = static_cast<std::size_t>(options_.batch_size);
-  const std::size_t first = static_cast<std::size_t>(number) * size;
-  const std::size_t count = std::min(size, plan.indices.size() - first);
-  const auto indices = std::span(plan.indices).subspan(first, count);
-  const SampleContext context{.seed = options_.seed,
-                              .epoch = plan.epoch,
-                              .keys = plan.keys.empty() ? indices : std::span(plan.keys).subspan(first, count),
-                              .memory = pool_.get()};
+  SampleContext context{.seed = options_.seed, .epoch = plan.epoch, .memory = pool_.get()};
+  std::span<const std::int64_t> indices;
+  if (plan.streams.empty()) {
+    indices = plan.indices_of(number);
+    context.keys = plan.keys_of(number);
+  }
   try {
-    Example batch = options_.collate ? collate_samples(*dataset_, indices, context, options_)
-                                     : dataset_->get_batch(indices, context);
-    if (options_.pin_memory) batch = {pinned(batch.data), pinned(batch.target)};
+    std::unique_ptr<AnyBatch> batch =
+        plan.streams.empty() ? source_->make(indices, context)
+                             : plan.streams[static_cast<std::size_t>(number) % plan.streams.size()]->next(context);
+    if (batch == nullptr) return {};
+    if (options_.pin_memory) batch->visit([](torch::Tensor& tensor) { tensor = pinned(tensor); });
     return start_copy(std::move(batch), *options_.device);
   } catch (const DataError&) {
     throw;
   } catch (...) {
-    std::throw_with_nested(
-        DataError(ErrorCode::kCorrupt, fmt::format("a batch of {} samples, the first of them {}: {}", indices.size(),
-                                                   indices.front(), current_exception_text())));
+    const std::string which =
+        plan.streams.empty()
+            ? fmt::format("a batch of {} samples, the first of them {}", indices.size(), indices.front())
+            : fmt::format("a batch of worker {}", static_cast<std::size_t>(number) % plan.streams.size());
+    std::throw_with_nested(DataError(ErrorCode::kCorrupt, which + ": " + current_exception_text()));
   }
 }
 
-std::int64_t DataLoader::size() const {
-  return batches_of(sampler_.samples_per_epoch(), options_);
+void DataLoaderBase::require_cursor() const {
+  if (!is_iterable()) return;
+  throw DataError(ErrorCode::kUnsupported,
+                  "the loader of an iterable dataset knows neither how many batches there are nor where in them it is: "
+                  "count batches in the program, and save the position in the dataset");
 }
 
-void DataLoader::set_epoch(std::int64_t epoch) {
+std::int64_t DataLoaderBase::size() const {
+  require_cursor();
+  return batches_of(sampler_.samples_per_epoch());
+}
+
+void DataLoaderBase::set_epoch(std::int64_t epoch) {
   if (started_ || epoch != sampler_.epoch()) sampler_.set_epoch(epoch);
   started_ = false;
 }
 
-SamplerState DataLoader::state() const {
+SamplerState DataLoaderBase::state() const {
+  require_cursor();
   SamplerState state = sampler_.state();
   if (started_ && taken_ == plan_->batches && !failed_) {
     ++state.epoch;
@@ -253,7 +244,8 @@ SamplerState DataLoader::state() const {
   return state;
 }
 
-void DataLoader::load_state(const SamplerState& state) {
+void DataLoaderBase::load_state(const SamplerState& state) {
+  require_cursor();
   sampler_.load_state(state);
   started_ = false;
 }

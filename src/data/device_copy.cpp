@@ -8,13 +8,6 @@
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
-namespace {
-
-torch::Tensor copy(const torch::Tensor& tensor, torch::Device device) {
-  return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
-}
-
-}  // namespace
 
 torch::Device usable_device(torch::Device device) {
   if (device.is_cpu()) return device;
@@ -35,26 +28,31 @@ bool has_page_locked_memory() {
   return at::isPrivateUse1HooksRegistered() && at::detail::getPrivateUse1Hooks().isAvailable();
 }
 
-CopiedBatch start_copy(Example batch, torch::Device device) {
-  if (device.is_cpu()) return {std::move(batch), std::nullopt};
+CopiedBatch start_copy(std::unique_ptr<AnyBatch> batch, torch::Device device) {
+  if (device.is_cpu()) return {std::move(batch)};
   const c10::impl::VirtualGuardImpl backend(device.type());
   const c10::Stream stream = backend.getStreamFromGlobalPool(device);
   const c10::StreamGuard guard(stream);
-  CopiedBatch copied{{copy(batch.data, device), copy(batch.target, device)}, c10::Event(device.type())};
+  batch->visit([&](torch::Tensor& tensor) {
+    if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
+  });
+  CopiedBatch copied{std::move(batch), c10::Event(device.type())};
   copied.done->record(stream);
   return copied;
 }
 
-Example finish_copy(CopiedBatch copied) {
+std::unique_ptr<AnyBatch> finish_copy(CopiedBatch copied) {
   if (!copied.done) return std::move(copied.batch);
-  const torch::Tensor& any = copied.batch.data.defined() ? copied.batch.data : copied.batch.target;
-  if (!any.defined()) return std::move(copied.batch);
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(any.device().type()).getStream(any.device());
+  std::vector<torch::Tensor> tensors;
+  copied.batch->visit([&](torch::Tensor& tensor) {
+    if (tensor.defined()) tensors.push_back(tensor);
+  });
+  if (tensors.empty()) return std::move(copied.batch);
+  const torch::Device device = tensors[0].device();
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   copied.done->block(stream);
   // The memory belongs to the copying stream: its allocator must know that this stream uses it too.
-  for (const torch::Tensor& tensor : {copied.batch.data, copied.batch.target}) {
-    if (tensor.defined()) tensor.record_stream(stream);
-  }
+  for (const torch::Tensor& tensor : tensors) tensor.record_stream(stream);
   return std::move(copied.batch);
 }
 

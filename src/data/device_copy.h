@@ -4,9 +4,10 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <memory>
 #include <optional>
 
-#include "lockstep/data/dataset.h"
+#include "lockstep/data/batch_source.h"
 
 namespace lockstep::data {
 
@@ -19,15 +20,15 @@ bool has_page_locked_memory();
 
 // A batch that is being copied. The thread that starts the copy gives it to the thread that uses the batch.
 struct CopiedBatch {
-  Example batch;
-  std::optional<c10::Event> done;
+  std::unique_ptr<AnyBatch> batch;
+  std::optional<c10::Event> done = std::nullopt;
 };
 
 // Starts the copy. Returns at once if the batch is in page-locked memory, otherwise when it is copied. For the CPU it
 // returns the batch itself. Any thread.
-CopiedBatch start_copy(Example batch, torch::Device device);
+CopiedBatch start_copy(std::unique_ptr<AnyBatch> batch, torch::Device device);
 
 // Returns the batch for work that the calling thread enqueues from now on; does not block.
-Example finish_copy(CopiedBatch copied);
+std::unique_ptr<AnyBatch> finish_copy(CopiedBatch copied);
 
 }  // namespace lockstep::data

@@ -99,8 +99,10 @@ void DistributedSampler::take_share() {
     options_.group.reset();
     source = std::move(share.source);
   }
-  const std::string line = fmt::format("a sampler or loader of {} samples takes the share of rank {} of {}: {}",
-                                       dataset_size_, options_.rank, options_.num_replicas, source);
+  // An iterable dataset has no number of samples.
+  const std::string samples = dataset_size_ == 0 ? "" : fmt::format(" of {} samples", dataset_size_);
+  const std::string line = fmt::format("a sampler or loader{} takes the share of rank {} of {}: {}", samples,
+                                       options_.rank, options_.num_replicas, source);
   // One line when all is well. Ranks that wrongly take the same share are all rank 0 of it.
   options_.rank == 0 ? log::info(line) : log::debug(line);
 }

@@ -131,6 +131,7 @@ Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sam
     if (index < 0 || index >= size()) {
       throw SampleError(index, fmt::format("there are {} samples, 0 to {}", size(), size() - 1));
     }
+    note_sample(context.key(position, index));
     try {
       add_or_replace(index, context.key(position, index), context, batch);
     } catch (const SampleError&) {

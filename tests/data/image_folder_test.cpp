@@ -9,6 +9,7 @@
 #include <set>
 
 #include "data/image/picture_files.h"
+#include "lockstep/data/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/mix.h"
@@ -72,6 +73,85 @@ TEST(ImageFolder, AnyNumberOfWorkersAndRanksSeesTheSamePixels) {
   std::sort(shared.begin(), shared.end());
   std::sort(alone.begin(), alone.end());
   EXPECT_EQ(shared, alone);
+}
+
+TEST(ImageFolder, TakesALoaderAndTargetsOfItsOwn) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"a/1.raw", "a/2.raw", "b/3.raw"}) folder.write(name, "x");
+  folder.write("b/4.jpg", jpeg(4));
+  ImageFolderOptions options{.index = {.extensions = {".raw"}},
+                             .loader =
+                                 [](const std::string& path) {
+                                   if (path.ends_with("2.raw")) throw DataError(ErrorCode::kCorrupt, "no pixels in it");
+                                   return test::make_picture(6, 4, 7);
+                                 },
+                             .target_transform = [](std::int64_t label) { return 10 - label; }};
+  const ImageFolder raw(folder.path(), Compose({}), options);
+  ASSERT_EQ(raw.size(), 3);
+  const Example sample = raw.get(2);
+  EXPECT_EQ(sample.target.item<std::int64_t>(), 9);
+  const torch::Tensor rows = sample.data.permute({1, 2, 0}).contiguous();
+  const std::vector<std::uint8_t> expected = packed_bytes(test::make_picture(6, 4, 7));
+  EXPECT_EQ(std::vector<std::uint8_t>(rows.const_data_ptr<std::uint8_t>(), rows.const_data_ptr<std::uint8_t>() + 72),
+            expected);
+  try {
+    raw.get(1);
+    FAIL();
+  } catch (const SampleError& error) {
+    EXPECT_NE(std::string(error.what()).find("a/2.raw: no pixels in it"), std::string::npos) << error.what();
+  }
+  options.image.on_corrupt = OnCorrupt::kReplace;
+  EXPECT_EQ(ImageFolder(folder.path(), Compose({}), options).get(1).target.item<std::int64_t>(), 9);
+}
+
+// A record: a label (two for CIFAR-100), then the red, green and blue plane.
+std::string cifar_records(int label_bytes, std::initializer_list<int> labels) {
+  std::string bytes;
+  for (const int label : labels) {
+    for (int i = 0; i < label_bytes; ++i) bytes.push_back(static_cast<char>(i == 0 && label_bytes == 2 ? 1 : label));
+    for (int i = 0; i < 3072; ++i) bytes.push_back(static_cast<char>(label + i / 1024 * 50 + i % 7));
+  }
+  return bytes;
+}
+
+TEST(Cifar, ReadsTheBinaryFiles) {
+  const test::ScratchFolder folder;
+  for (int i = 1; i <= 5; ++i) {
+    folder.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin", cifar_records(1, {i, 9 - i}));
+  }
+  folder.write("cifar-10-batches-bin/batches.meta.txt", "airplane\nautomobile\n\n");
+  const Cifar10 train(folder.path(), /*train=*/true, Compose({}));
+  EXPECT_EQ(train.size(), 10);
+  EXPECT_EQ(train.labels(), (std::vector<std::int64_t>{1, 8, 2, 7, 3, 6, 4, 5, 5, 4}));
+  EXPECT_EQ(train.classes(), (std::vector<std::string>{"airplane", "automobile"}));
+  const Example sample = train.get(3);
+  EXPECT_EQ(sample.target.item<std::int64_t>(), 7);
+  const torch::Tensor expected =
+      7 + torch::arange(3).reshape({3, 1}) * 50 + torch::arange(3 * 1024).reshape({3, 1024}) % 7;
+  EXPECT_TRUE(torch::equal(sample.data.reshape({3, 1024}), expected.to(torch::kByte)));
+  folder.write("train.bin", cifar_records(2, {42, 99}));
+  EXPECT_EQ(Cifar100(folder.path()).labels(), (std::vector<std::int64_t>{42, 99}));
+  EXPECT_EQ(Cifar100(folder.path(), true, Compose({ToTensor{}}), CifarLabels::kCoarse).labels(),
+            (std::vector<std::int64_t>{1, 1}));
+}
+
+TEST(Cifar, ErrorsSayWhatIsWrong) {
+  const test::ScratchFolder folder;
+  const auto message = [&] {
+    try {
+      const Cifar10 test(folder.path(), /*train=*/false);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  folder.write("cifar-10-batches-py/test_batch", "x");
+  EXPECT_NE(message().find("found cifar-10-batches-py with Python's files"), std::string::npos) << message();
+  folder.write("test_batch.bin", cifar_records(1, {3, 4}).substr(0, 4000));
+  EXPECT_NE(message().find("picture 1 at byte 3073: expected 3073 bytes, found 927"), std::string::npos) << message();
+  folder.write("test_batch.bin", cifar_records(1, {3, 10}));
+  EXPECT_NE(message().find("label of picture 1 at byte 3073: expected 0 to 9, found 10"), std::string::npos)
+      << message();
 }
 
 TEST(ImageFolder, WithoutToTensorSamplesAreBytes) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/data/errors.h"
+#include "lockstep/data/tensor_dataset.h"
 #include "support/test_device.h"
 
 namespace lockstep::data {
@@ -89,6 +90,19 @@ TEST_P(DeviceDataLoader, CollatedBatchesArePinnedFirst) {
   EXPECT_EQ(sum, 28);
   EXPECT_EQ(test::traffic(3).from_host, (Copies{2, 128}));
   EXPECT_EQ(test::traffic(3).enqueued, (Copies{2, 128}));
+}
+
+TEST_P(DeviceDataLoader, CopiesTheTensorsOfAnySample) {
+  const TensorMapDataset maps({{"x", torch::arange(6)}, {"y", torch::ones({6, 2})}});
+  DataLoaderOf loader(
+      maps, {.batch_size = 3, .num_workers = GetParam(), .device = test_device(1), .rank = 0, .world_size = 1});
+  std::int64_t next = 0;
+  for (TensorMap& batch : loader) {
+    EXPECT_EQ(batch["y"].device(), test_device(1));
+    EXPECT_TRUE(torch::equal(batch["x"].cpu(), torch::arange(next, next + 3)));
+    next += 3;
+  }
+  EXPECT_EQ(test::traffic(1).from_host, (Copies{4, 6 * (8 + 8)}));
 }
 
 TEST_P(DeviceDataLoader, TakesTheCurrentDeviceOfItsMaker) {

@@ -1,14 +1,20 @@
 // Code of docs/data.md and of the headers of data, as it stands there.
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "lockstep/data/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/data_partitioner.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/mix.h"
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/packed_images.h"
+#include "lockstep/data/tensor_dataset.h"
+#include "lockstep/data/torch_dataset.h"
 #include "lockstep/data/transform_tensor.h"
 #include "lockstep/data/views.h"
 
@@ -44,6 +50,84 @@ namespace {
   DataPartitioner partitioner(dataset.size(), std::vector<double>(world_size, 1.0 / world_size));
   std::span<const std::int64_t> mine = partitioner.use(rank);
   (void)mine;
+}
+
+struct Sentence {
+  torch::Tensor tokens;
+  torch::Tensor label;
+};
+auto fields(Sentence& sentence) {
+  return std::tie(sentence.tokens, sentence.label);
+}
+
+class Sentences : public DatasetOf<Sentence> {
+ public:
+  explicit Sentences(std::string folder);
+  std::int64_t size() const override;
+  Sentence get(std::int64_t index) const override;
+};
+
+void train_on(const std::string& folder) {
+  DataLoaderOf loader(Sentences(folder), {.batch_size = 64, .shuffle = true});
+  for (Sentence& batch : loader) {
+    (void)batch;
+  }
+}
+
+// Declared above for the reader, who has such a class.
+Sentences::Sentences(std::string folder) {
+  (void)folder;
+}
+std::int64_t Sentences::size() const {
+  return 0;
+}
+Sentence Sentences::get(std::int64_t index) const {
+  return {torch::tensor(index), torch::tensor(index)};
+}
+
+[[maybe_unused]] void data_loader_of_header() {
+  train_on("corpus");
+  DataLoaderOf loader(Sentences("corpus"), {.batch_size = 64, .shuffle = true});
+  for (Sentence& batch : loader) {
+    (void)batch;
+  }
+}
+
+[[maybe_unused]] void any_sample(const std::shared_ptr<const Dataset>& dataset, const torch::Tensor& inputs,
+                                 const torch::Tensor& labels, const torch::Tensor& tokens,
+                                 void (*use)(torch::Tensor, torch::Tensor)) {
+  auto parts = random_split(dataset, {0.9, 0.1}, /*seed=*/42);
+  DataLoader train(parts[0], {.batch_size = 64, .shuffle = true});
+  DataLoader rows(TensorDataset(inputs, labels), {.batch_size = 64});
+  DataLoaderOf named(TensorMapDataset({{"tokens", tokens}, {"label", labels}}), {.batch_size = 64});
+  for (TensorMap& batch : named) use(batch["tokens"], batch["label"]);
+  DataLoader mnist(from_torch(torch::data::datasets::MNIST("mnist")), {.batch_size = 64});
+}
+
+class Lines : public lockstep::data::IterableDatasetOf<std::string> {
+ public:
+  lockstep::data::SampleStream<std::string> iterate(const lockstep::data::StreamShare& share) const override {
+    auto file = std::make_shared<std::ifstream>("corpus.txt");
+    const auto next = [file]() -> std::optional<std::string> {
+      std::string line;
+      return std::getline(*file, line) ? std::optional(line) : std::nullopt;
+    };
+    return lockstep::data::take_turns<std::string>(next, share);
+  }
+};
+
+[[maybe_unused]] void tensor_dataset_header(const torch::Tensor& inputs, const torch::Tensor& labels,
+                                            const torch::Tensor& tokens) {
+  TensorDataset train(inputs, labels);
+  TensorMapDataset corpus({{"tokens", tokens}, {"label", labels}});
+}
+
+[[maybe_unused]] void torch_dataset_header() {
+  DataLoader loader(from_torch(torch::data::datasets::MNIST("mnist")), {.batch_size = 64, .shuffle = true});
+}
+
+[[maybe_unused]] void cifar_header() {
+  Cifar10 train("data", /*train=*/true, Compose({RandomCrop{32, 4}, RandomHorizontalFlip{}, ToTensor{}}));
 }
 
 class Squares : public lockstep::data::Dataset {

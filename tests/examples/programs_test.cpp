@@ -116,6 +116,15 @@ TEST(TrainingExamplesMulti, SynchronisedBatchNorm) {
             (Lines{"Rank 0 has the running means of all ranks", "Rank 1 has the running means of all ranks"}));
 }
 
+// The ranks have different numbers of batches.
+TEST(TrainingExamplesMulti, AnySampleOfAnIterable) {
+  for (const char* workers : {"0", "1"}) {
+    EXPECT_EQ(run_example("any_sample_train", 3, {workers}),
+              (Lines{"Rank 0 has read 165 sentences", "Rank 0: all have read 385 sentences",
+                     "Rank 1 has read 95 sentences", "Rank 2 has read 125 sentences"}));
+  }
+}
+
 TEST(TrainingExamplesMulti, ShardedOptimizer) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("sharded_optimizer_train", 2, {folder.path("optimizer.pt")}),

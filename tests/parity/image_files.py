@@ -169,6 +169,39 @@ write("odd.ppm", b"P6\n%d %d\n100\n" % photo.size + np.minimum(levels, 120).toby
 write("wide.ppm", b"P6\n%d %d\n40000\n" % photo.size + (levels.astype(">u2") * 150).tobytes())
 write("odd.pgm", b"P5\n%d %d\n1000\n" % grey.size + np.asarray(grey).astype(">u2").tobytes())
 
+save("rgb.tif", photo)
+for name in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
+    save(f"rgb_{name}.tiff", photo, compression=name)
+    save(f"grey_{name}.tiff", grey, compression=name)
+save("grey.tif", grey)
+save("bits1.tif", photo.convert("1"))
+save("fax.tif", photo.convert("1"), compression="group4")
+save("palette.tif", palette)
+save("rgba.tif", rgba)
+save("grey_alpha.tif", rgba.convert("LA"))
+save("cmyk.tif", photo.convert("CMYK"), compression="tiff_lzw")
+save("grey16.tif", Image.fromarray(np.asarray(grey).astype(np.uint16) * 3))
+save("int32.tif", Image.fromarray(np.asarray(grey).astype(np.int32) * 3 - 100))
+save("float.tif", Image.fromarray(np.asarray(grey).astype(np.float32) * 1.7 - 50))
+for orientation in range(1, 9):
+    save(f"turned{orientation}.tif", photo, tiffinfo={274: orientation})
+for order in "<>":
+    end = f"{'le' if order == '<' else 'be'}.tif"
+    for tile in (None, 32):
+        for separate in (False, True):
+            name = f"{'tiles' if tile else 'strips'}{int(separate)}{end}"
+            write(f"rgb_{name}", writers.tiff(levels, 2, 8, order, tile=tile, separate=separate))
+            if not separate:  # which PIL reads as 8 bits
+                write(f"rgb16_{name}", writers.tiff(levels.astype(np.uint16) * 200, 2, 16, order, tile=tile))
+    for depth in (1, 2, 4, 8):
+        few = (luma >> (8 - depth))[..., None]
+        write(f"white{depth}{end}", writers.tiff(few, 0, depth, order))
+        write(f"black{depth}{end}", writers.tiff(few, 1, depth, order))
+        if depth > 1:
+            write(f"colors{depth}{end}", writers.tiff(few, 3, depth, order, palette=colors[: 1 << depth]))
+    write(f"multiplied{end}", writers.tiff(np.asarray(rgba), 2, 8, order, extra=1))
+    write(f"ignored{end}", writers.tiff(np.asarray(rgba), 2, 8, order, extra=0))
+
 (folder / "files.json").write_text(json.dumps(files))
 
 plain = jpeg(photo, quality=90)

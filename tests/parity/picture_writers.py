@@ -1,4 +1,4 @@
-"""Writes picture files that PIL reads but does not write: PNG and BMP of any depth, JPEG with other markers."""
+"""Writes picture files that PIL reads but does not write: PNG, BMP and TIFF of any depth, JPEG with other markers."""
 import struct
 import zlib
 
@@ -102,3 +102,53 @@ def jpeg_with_sampling(content, sampling):
     segments, rest = jpeg_segments(content)
     changed = [s[:11] + bytes([sampling]) + s[12:] if s[1] in (0xC0, 0xC2) else s for s in segments]
     return content[:2] + b"".join(changed) + rest
+
+
+def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, extra=None):
+    """Uncompressed: `values` is height x width x samples; `colors` is the photometric interpretation; order < or >."""
+    height, width, samples = values.shape
+    dtype = order + "u2" if bits == 16 else "u1"
+
+    def stored(part):
+        if bits < 8:
+            return packed(part, bits).tobytes()
+        return np.ascontiguousarray(part).astype(dtype).tobytes()
+
+    planes = [values[..., i : i + 1] for i in range(samples)] if separate else [values]
+    pieces = []
+    for plane in planes:
+        if tile is None:
+            pieces += [stored(plane[y : y + 20]) for y in range(0, height, 20)]
+            continue
+        for y in range(0, height, tile):
+            for x in range(0, width, tile):
+                piece = np.zeros((tile, tile, plane.shape[2]), values.dtype)
+                part = plane[y : y + tile, x : x + tile]
+                piece[: part.shape[0], : part.shape[1]] = part
+                pieces.append(stored(piece))
+    content = bytearray(struct.pack(order + "2sHI", b"II" if order == "<" else b"MM", 42, 0))
+    places = []
+    for piece in pieces:
+        places.append(len(content))
+        content += piece + b"\0" * (len(piece) % 2)
+    tags = {256: (4, [width]), 257: (4, [height]), 258: (3, [bits] * samples), 259: (3, [1]), 262: (3, [colors])}
+    tags |= {277: (3, [samples]), 284: (3, [2 if separate else 1])}
+    lengths = [len(piece) for piece in pieces]
+    if tile is None:
+        tags |= {273: (4, places), 278: (4, [20]), 279: (4, lengths)}
+    else:
+        tags |= {322: (4, [tile]), 323: (4, [tile]), 324: (4, places), 325: (4, lengths)}
+    if palette is not None:
+        tags[320] = (3, [int(color) * 257 for color in np.asarray(palette).T.ravel()])
+    if extra is not None:
+        tags[338] = (3, [extra])
+    directory = struct.pack(order + "H", len(tags))
+    for tag, (kind, numbers) in sorted(tags.items()):
+        packed_numbers = struct.pack(f"{order}{len(numbers)}{'H' if kind == 3 else 'I'}", *numbers)
+        if len(packed_numbers) > 4:
+            at = len(content)
+            content += packed_numbers
+            packed_numbers = struct.pack(order + "I", at)
+        directory += struct.pack(order + "HHI", tag, kind, len(numbers)) + packed_numbers.ljust(4, b"\0")
+    struct.pack_into(order + "I", content, 4, len(content))
+    return bytes(content) + directory + struct.pack(order + "I", 0)

@@ -3,6 +3,8 @@
 #include <sstream>
 
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/tensor_dataset.h"
+#include "lockstep/data/views.h"
 #include "parity/python.h"
 
 namespace lockstep::data {
@@ -54,6 +56,31 @@ TEST(WeightedSamplerParity, GivesPyTorchsIndices) {
     ++compared;
   }
   EXPECT_EQ(compared, 3 * 2 * 3);
+}
+
+TEST(RandomSplitParity, GivesPyTorchsIndices) {
+  std::istringstream lines(test::run_python("random_split.py"));
+  std::string line;
+  int compared = 0;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::int64_t size = 0;
+    std::uint64_t seed = 0;
+    std::size_t count = 0;
+    fields >> size >> seed >> count;
+    std::vector<double> lengths(count);
+    for (double& length : lengths) fields >> length;
+    const TensorDataset rows(torch::arange(size), torch::arange(size));
+    std::vector<std::int64_t> indices;
+    for (const Subset& part : random_split(rows, lengths, seed)) {
+      indices.push_back(part.size());
+      indices.insert(indices.end(), part.indices().begin(), part.indices().end());
+    }
+    ASSERT_TRUE(fields) << line;
+    ASSERT_EQ(indices, (std::vector<std::int64_t>{std::istream_iterator<std::int64_t>(fields), {}})) << line;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 6 * 3);
 }
 
 }  // namespace

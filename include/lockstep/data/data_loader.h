@@ -6,11 +6,18 @@
 //   }
 //
 // The batches are the same, in the same order (with kOrdered), for any number of workers, if the dataset draws the
-// randomness of a sample from the seed, the epoch and the sample's index, which it is given. A loop may be left at any
-// moment; the next one starts the next epoch. Use a loader from one thread, one loop at a time.
+// randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable dataset is
+// split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next one starts the next epoch.
+// Use a loader from one thread, one loop at a time.
+//
+// DataLoader is for samples {data, target}. DataLoaderOf is for samples of any type, and finds the type by itself:
+//
+//   DataLoaderOf loader(Sentences("corpus"), {.batch_size = 64, .shuffle = true});
+//   for (Sentence& batch : loader) { ... }
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -21,8 +28,10 @@
 #include <vector>
 
 #include "lockstep/base/fork.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/iterable_dataset.h"
 #include "lockstep/data/samplers.h"
 #include "lockstep/data/share.h"
 
@@ -36,7 +45,9 @@ enum class Delivery {
   kFirstCome,  // the first batch that is ready: a slow batch delays no other, but the order differs from run to run
 };
 
-struct DataLoaderOptions {
+// S: a sample, B: a batch.
+template <typename S, typename B = BatchOf<S>>
+struct DataLoaderOptionsOf {
   // Samples in a batch of each rank (as in PyTorch): the global batch is world_size times as large.
   std::int64_t batch_size = 1;
   // When not 0: samples in a batch of each machine, instead of batch_size. The machine's processes share them; if they
@@ -50,17 +61,23 @@ struct DataLoaderOptions {
   std::uint64_t seed = 0;
   // Another order (samplers.h): weighted, stratified, by length, your own. Excludes shuffle.
   std::shared_ptr<const Sampler> sampler = {};
+  // Whole batches (samplers.h), of sizes that may differ. The ranks take them in turns: rank r of W gets batches r,
+  // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact are about batches then, not samples.
+  std::shared_ptr<const BatchSampler> batch_sampler = {};
 
   // When the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all
   // ranks have the same number, and the last batch is smaller. drop_last leaves out the rest and the smaller batch.
   // exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by one.
+  // An iterable dataset knows nothing of the other ranks: drop_last leaves out the smaller last batch of each worker,
+  // and exact is an error.
   bool drop_last = false;
   bool exact = false;
 
   // Threads that make batches. 0: the consumer makes each batch when it asks for it. That is best for data in memory,
   // such as Mnist, whose batches take less time than handing them over, and when training uses all cores. Use workers
   // when samples are decoded or read from disk. kAutoWorkers: starts with one, adds one while the consumer waits and a
-  // core is free, and removes one when fewer are enough; at most one for each core of this process.
+  // core is free, and removes one when fewer are enough; at most one for each core of this process. Not for iterable
+  // datasets.
   int num_workers = 0;
   // When not 0: threads on each machine, instead of num_workers. The machine's processes share them; each has at least
   // one.
@@ -69,6 +86,13 @@ struct DataLoaderOptions {
   // batches.
   int prefetch = 2;
   Delivery delivery = Delivery::kOrdered;
+  // Called once in each worker's thread, before its first batch, with the number of the worker. What it throws is the
+  // error of each batch of this worker. Not called without workers.
+  std::function<void(int worker)> worker_init = {};
+  // When not 0: how long the loop waits for one batch before that is an error (kTimeout), which names the worker and
+  // the sample. The worker is not stopped: the loop can go on waiting, and the loader's destructor waits for that
+  // sample. Needs workers.
+  std::chrono::milliseconds timeout{0};
 
   // Puts batches into page-locked memory: copies from it to a GPU are faster and may be asynchronous. Without a GPU (or
   // another device that LibTorch has such memory for) it has no effect.
@@ -87,9 +111,11 @@ struct DataLoaderOptions {
   std::int64_t rank = -1;
   std::int64_t world_size = -1;
 
-  // Makes a batch from its samples; several workers call it at once. Empty: the dataset's get_batch.
-  std::function<Example(std::vector<Example>)> collate = {};
+  // Makes a batch from its samples; several workers call it at once. Empty: the dataset's get_batch, or collate() of
+  // the samples of an iterable dataset.
+  CollateFunction<S, B> collate = {};
 };
+using DataLoaderOptions = DataLoaderOptionsOf<Example>;
 
 class BatchPool;
 class BatchWorkers;
@@ -98,32 +124,16 @@ struct CopiedBatch;
 struct EpochPlan;
 struct MadeBatch;
 
-class DataLoader {
+// A loader without the type of its batches.
+class DataLoaderBase {
  public:
-  class Iterator;
-
-  // Owns or shares the dataset, and starts the workers. Throws DataError: kInvalidArgument; kUnavailable when the
-  // system refuses a thread or the device does not exist.
-  explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
-  template <std::derived_from<Dataset> D>
-  explicit DataLoader(D dataset, DataLoaderOptions options = {})
-      : DataLoader(std::make_shared<const D>(std::move(dataset)), std::move(options)) {}
   // Joins the workers: waits for the batches that they are making.
-  ~DataLoader();
-  DataLoader(const DataLoader&) = delete;
-  DataLoader& operator=(const DataLoader&) = delete;
+  virtual ~DataLoaderBase();
+  DataLoaderBase(const DataLoaderBase&) = delete;
+  DataLoaderBase& operator=(const DataLoaderBase&) = delete;
 
-  // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch. It
-  // throws DataError when the process group is not the one for which the loader was made (DistributedSampler::indices).
-  // Incrementing the iterator blocks until the next batch is ready, and throws when that batch could not be made:
-  // SampleError with the sample's index for an error of the dataset, otherwise DataError. Other exceptions are nested
-  // in these. The loop can go on with the next batch.
-  Iterator begin();
-  std::default_sentinel_t end() const { return {}; }
-
-  // Batches of this rank in a whole epoch.
+  // Batches of this rank in a whole epoch. Throws DataError (kUnsupported) for an iterable dataset.
   std::int64_t size() const;
-  const Dataset& dataset() const { return *dataset_; }
 
   // Sets the epoch of the next begin(), for programs that count epochs themselves. A cursor from load_state stays if it
   // is in the same epoch.
@@ -134,31 +144,43 @@ class DataLoader {
   // The cursor after all batches that the consumer has got, including the one of the present loop body. After the last
   // batch it is the start of the next epoch. It may be loaded with any number of workers and ranks. With kFirstCome it
   // is before the first batch that was not delivered: resuming there loses no sample, but repeats the batches that came
-  // earlier than their turn, and the ranks' cursors may differ. Only kOrdered is exact.
+  // earlier than their turn, and the ranks' cursors may differ. Only kOrdered is exact. With a batch_sampler it counts
+  // batches. Throws DataError (kUnsupported) for an iterable dataset.
   SamplerState state() const;
   // The next begin() continues at this cursor. See DistributedSampler::load_state.
   void load_state(const SamplerState& state);
 
   // Threads that make batches at present; kAutoWorkers changes it.
   int workers() const;
-  // Samples in a batch of this rank.
+  // Samples in a batch of this rank; 1 with a batch_sampler.
   std::int64_t batch_size() const { return options_.batch_size; }
+
+ protected:
+  DataLoaderBase(std::shared_ptr<const BatchSource> source, DataLoaderOptions options);
+  void begin_epoch();
+  // Null at the end of the epoch.
+  std::unique_ptr<AnyBatch> next_batch();
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Settings;
 
-  DataLoader(std::shared_ptr<const Dataset> dataset, Settings settings);
-  bool next(Example& batch);
+  DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings);
+  bool is_iterable() const { return !source_->size().has_value(); }
+  void require_cursor() const;
+  EpochPlan plan_epoch() const;
+  void plan_batches(EpochPlan& plan) const;
+  void open_streams(EpochPlan& plan) const;
+  std::int64_t batches_of(std::int64_t samples) const;
   MadeBatch next_made();
   MadeBatch next_tuned();
   void pass(std::int64_t batch);
   CopiedBatch make_batch(const EpochPlan& plan, std::int64_t number) const;
 
-  std::shared_ptr<const Dataset> dataset_;
-  DataLoaderOptions options_;
+  std::shared_ptr<const BatchSource> source_;
+  DataLoaderOptions options_;  // without collate, which the source has
   std::shared_ptr<BatchPool> pool_;
-  DistributedSampler sampler_;
+  DistributedSampler sampler_;                 // over samples; with a batch_sampler over batches
   bool started_ = false;                       // a loop over the sampler's epoch has begun
   std::shared_ptr<const EpochPlan> plan_;      // of the present loop
   std::int64_t taken_ = 0;                     // batches that the consumer has got
@@ -172,23 +194,96 @@ class DataLoader {
       workers_;  // null without workers; last, so that threads end before the members that they use
 };
 
-// An input iterator for range-for. The consumer may change the batch that it refers to, or move from it.
-class DataLoader::Iterator {
- public:
-  explicit Iterator(DataLoader& loader) : loader_(&loader) { ++*this; }
+// All options but collate, for DataLoaderBase.
+template <typename S, typename B>
+DataLoaderOptions without_collate(const DataLoaderOptionsOf<S, B>& options) {
+  const auto& [batch_size, machine_batch_size, shuffle, seed, sampler, batch_sampler, drop_last, exact, num_workers,
+               machine_workers, prefetch, delivery, worker_init, timeout, pin_memory, device, group, rank, world_size,
+               collate] = options;
+  return {batch_size,  machine_batch_size,
+          shuffle,     seed,
+          sampler,     batch_sampler,
+          drop_last,   exact,
+          num_workers, machine_workers,
+          prefetch,    delivery,
+          worker_init, timeout,
+          pin_memory,  device,
+          group,       rank,
+          world_size,  {}};
+}
 
-  Example& operator*() { return batch_; }
-  Example* operator->() { return &batch_; }
-  Iterator& operator++() {
-    more_ = loader_->next(batch_);
-    return *this;
+// S: a sample, B: a batch.
+template <typename S, typename B = BatchOf<S>>
+class DataLoaderOf : public DataLoaderBase {
+ public:
+  class Iterator;
+  using Options = DataLoaderOptionsOf<S, B>;
+
+  // `dataset`: a DatasetOf<S>, an IterableDatasetOf<S>, or a shared_ptr to one. Owns or shares it, and starts the
+  // workers. Throws DataError: kInvalidArgument; kUnavailable when the system refuses a thread or the device does not
+  // exist.
+  template <typename D>
+  requires std::same_as<SampleOf<D>, S>
+  explicit DataLoaderOf(D dataset, Options options = {})
+      : DataLoaderOf(shared_dataset(std::move(dataset)), options, 0) {}
+
+  // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch. It
+  // throws DataError when the process group is not the one for which the loader was made (DistributedSampler::indices).
+  // Incrementing the iterator blocks until the next batch is ready, and throws when that batch could not be made:
+  // SampleError with the sample's index for an error of the dataset, otherwise DataError. Other exceptions are nested
+  // in these. The loop can go on with the next batch.
+  Iterator begin() {
+    begin_epoch();
+    return Iterator(*this);
   }
-  bool operator==(std::default_sentinel_t) const { return !more_; }
+  std::default_sentinel_t end() const { return {}; }
+
+  // Not of an iterable dataset, or one whose batches have another type than the loader's.
+  const DatasetOf<S, B>& dataset() const {
+    if (!dataset_) throw_wrong_source();
+    return *dataset_;
+  }
 
  private:
-  DataLoader* loader_;
-  Example batch_;
+  template <typename D>
+  DataLoaderOf(std::shared_ptr<D> dataset, const Options& options, int /*shared*/)
+      : DataLoaderBase(make_source<S, B>(dataset, options.collate), without_collate(options)) {
+    if constexpr (std::is_convertible_v<std::shared_ptr<D>, std::shared_ptr<const DatasetOf<S, B>>>) {
+      dataset_ = std::move(dataset);
+    }
+  }
+
+  std::shared_ptr<const DatasetOf<S, B>> dataset_;
+};
+using DataLoader = DataLoaderOf<Example>;
+
+template <typename D>
+DataLoaderOf(D) -> DataLoaderOf<SampleOf<D>, BatchTypeOf<D>>;
+template <typename D>
+DataLoaderOf(D, DataLoaderOptionsOf<SampleOf<D>, BatchTypeOf<D>>) -> DataLoaderOf<SampleOf<D>, BatchTypeOf<D>>;
+
+// An input iterator for range-for. The consumer may change the batch that it refers to, or move from it.
+template <typename S, typename B>
+class DataLoaderOf<S, B>::Iterator {
+ public:
+  explicit Iterator(DataLoaderOf& loader) : loader_(&loader) { ++*this; }
+
+  B& operator*() { return static_cast<BatchHolder<B>&>(*batch_).batch(); }
+  B* operator->() { return &**this; }
+  Iterator& operator++() {
+    batch_.reset();  // its memory may be used again for the next batch
+    batch_ = loader_->next_batch();
+    more_ = batch_ != nullptr;
+    return *this;
+  }
+  bool operator==(std::default_sentinel_t /*end*/) const { return !more_; }
+
+ private:
+  DataLoaderOf* loader_;
+  std::unique_ptr<AnyBatch> batch_;
   bool more_ = false;
 };
+
+extern template class DataLoaderOf<Example>;
 
 }  // namespace lockstep::data

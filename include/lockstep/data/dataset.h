@@ -7,67 +7,116 @@
 //       return {torch::tensor(double(index)), torch::tensor(double(index * index))};
 //     }
 //   };
+//
+// Samples of another type than {data, target}: DatasetOf<Sample>, with any type that collate.h makes batches of.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <concepts>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
+
+#include "lockstep/data/collate.h"
+#include "lockstep/data/sample_context.h"
+#include "lockstep/data/worker_info.h"
 
 namespace lockstep::data {
 
-// `data` and `target` of one sample, or of a batch of them.
-using Example = torch::data::Example<>;
+// Throws the exception that is being handled again: a SampleError as it is, others nested in a SampleError with
+// `index`.
+[[noreturn]] void throw_sample_error(std::int64_t index);
+// For a dataset whose batches are not those of collate(), and which does not override get_batch.
+[[noreturn]] void throw_no_get_batch();
 
-// Allocates batches. The loader's implementation reuses the memory of earlier batches.
-class BatchMemory {
+// S: a sample. B: a batch, by default what collate() makes.
+template <typename S, typename B = BatchOf<S>>
+class DatasetOf {
  public:
-  virtual ~BatchMemory() = default;
-  // An uninitialized contiguous CPU tensor, page-locked if the loader was made with pin_memory. Thread-safe.
-  virtual torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
-};
+  using SampleType = S;
+  using BatchType = B;
 
-// Everything that the randomness of a sample may depend on. A sample then is the same for any number of workers and
-// ranks and any batch size. By default: epoch 0 of seed 0.
-struct SampleContext {
-  std::uint64_t seed = 0;
-  std::int64_t epoch = 0;
-  // The random key of each sample of the call. Empty: its index. Views set the keys, so that a sample's key is its
-  // index in the dataset that the loader has. The loader sets them when an epoch has a sample several times, so that
-  // its randomness differs each time.
-  std::span<const std::int64_t> keys = {};
-  // Null: LibTorch's allocator.
-  BatchMemory* memory = nullptr;
-
-  // The key of the sample at `position` of the call, whose index is `index`.
-  std::int64_t key(std::size_t position, std::int64_t index) const { return keys.empty() ? index : keys[position]; }
-  // The context for a call with only that sample.
-  SampleContext only(std::size_t position) const {
-    return {seed, epoch, keys.empty() ? keys : keys.subspan(position, 1), memory};
-  }
-  // Uninitialized memory for a whole batch, for get_batch to write and return.
-  torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
-    return memory != nullptr ? memory->empty(sizes, dtype) : torch::empty(sizes, dtype);
-  }
-};
-
-class Dataset {
- public:
-  virtual ~Dataset() = default;
+  virtual ~DatasetOf() = default;
 
   virtual std::int64_t size() const = 0;
 
   // Sample `index` of 0..size()-1. Several threads call it at once when the loader has workers. Reports errors by
   // exceptions, with the path if there is one; DataLoader adds the sample's index. Gradients are off. Do not draw from
   // LibTorch's global generator: its numbers would depend on the number of workers. Datasets with random samples
-  // override get_batch and draw from its context, or leave the randomness to map_dataset (views.h).
-  virtual Example get(std::int64_t index) const = 0;
+  // override sample() or get_batch() and draw from the context, or leave the randomness to map_dataset (views.h).
+  virtual S get(std::int64_t index) const = 0;
 
-  // The batch of one or more samples. By default get() of each and stack(). Override it to make batches faster than one
-  // by one, in tensors from context.empty(), or to make random samples. Throws SampleError when get() throws.
-  virtual Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
+  // Sample `index` of one pass: override it for random samples. The context is for this sample only; draw from its
+  // seed, its epoch and its key(0, index). By default get(index).
+  virtual S sample(std::int64_t index, const SampleContext& /*context*/) const { return get(index); }
+
+  // The batch of one or more samples. By default sample() of each and collate(). Override it to make batches faster
+  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made.
+  virtual B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
 };
+
+using Dataset = DatasetOf<Example>;
+
+// One sample, as get_batch would make it. Throws SampleError.
+template <typename S, typename B>
+S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleContext& context) {
+  note_sample(context.key(0, index));
+  try {
+    return dataset.sample(index, context);
+  } catch (...) {
+    throw_sample_error(index);
+  }
+}
+
+template <typename S, typename B>
+B DatasetOf<S, B>::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  if constexpr (std::is_same_v<B, BatchOf<S>>) {
+    std::vector<S> samples;
+    samples.reserve(indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      samples.push_back(make_sample(*this, indices[i], context.only(i)));
+    }
+    return collate(std::move(samples), context);
+  } else {
+    throw_no_get_batch();
+  }
+}
+
+extern template class DatasetOf<Example>;
+
+// The only sample of a batch of one.
+Example only_sample(const Example& batch);
+
+// One sample of any dataset. Those of {data, target} may override get_batch alone, so it is asked for a batch of one.
+template <typename S, typename B>
+S one_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleContext& context) {
+  if constexpr (std::is_same_v<S, Example> && std::is_same_v<B, Example>) {
+    return only_sample(dataset.get_batch(std::span<const std::int64_t>(&index, 1), context));
+  } else {
+    return make_sample(dataset, index, context);
+  }
+}
+
+// A dataset's class, from the class itself or from a shared_ptr to it.
+template <typename D>
+struct DatasetClass {
+  using Type = D;
+};
+template <typename D>
+struct DatasetClass<std::shared_ptr<D>> {
+  using Type = std::remove_const_t<D>;
+};
+template <typename D>
+using SampleOf = typename DatasetClass<D>::Type::SampleType;
+template <typename D>
+using BatchTypeOf = typename DatasetClass<D>::Type::BatchType;
+
+// D is a dataset with indices, or a shared_ptr to one.
+template <typename D>
+concept AnyDataset = std::derived_from<typename DatasetClass<D>::Type, DatasetOf<SampleOf<D>, BatchTypeOf<D>>>;
 
 // Stacks n examples of equal shapes to [n, ...], in memory from `context`. Throws DataError (kMismatch) that names the
 // first position that differs.

@@ -79,6 +79,9 @@ class DistributedSampler {
   // For orders that repeat samples: the random key for each of indices(). It differs each time that the epoch has the
   // same sample. Empty for other orders: the index is enough. O(size).
   std::vector<std::int64_t> keys() const;
+  // The share that this sampler takes.
+  std::int64_t rank() const { return options_.rank; }
+  std::int64_t num_replicas() const { return options_.num_replicas; }
   // The length of indices(), in O(1).
   std::int64_t remaining() const;
   // Samples of this rank in a whole epoch.

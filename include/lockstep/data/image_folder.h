@@ -1,17 +1,20 @@
 // A folder with a subfolder of pictures for each class, like torchvision's ImageFolder: the same classes, indices and
-// order of samples. TIFF files are not supported.
+// order of samples.
 //
 //   ImageFolder train("imagenet/train", Compose({RandomResizedCrop{224}, RandomHorizontalFlip{}, ToTensor{}}));
 //   DataLoader loader(std::move(train), {.batch_size = 64, .shuffle = true, .num_workers = 4});
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/data/image/folder_index.h"
+#include "lockstep/data/image/image.h"
 #include "lockstep/data/image_dataset.h"
 
 namespace lockstep::data {
@@ -19,6 +22,11 @@ namespace lockstep::data {
 struct ImageFolderOptions {
   ImageOptions image = {};
   FolderIndexOptions index = {};
+  // Reads one sample instead of the decoder, such as a format of your own; several threads call it at once. A DataError
+  // that it throws is treated as a corrupt file (ImageOptions::on_corrupt), other exceptions are errors of the sample.
+  std::function<Image(const std::string& path)> loader = {};
+  // Makes the target of a sample from its class. classes() and class_to_idx() stay those of the folder.
+  std::function<std::int64_t(std::int64_t label)> target_transform = {};
 };
 
 class ImageFolder : public ImageDataset {
@@ -40,7 +48,11 @@ class ImageFolder : public ImageDataset {
   std::string name(std::int64_t index) const override;
 
  private:
+  Status load(const std::string& path, std::vector<std::uint8_t>& scratch) const;
+
   std::shared_ptr<const FolderIndex> index_;
+  std::function<Image(const std::string&)> loader_;
+  std::function<std::int64_t(std::int64_t)> target_transform_;
 };
 
 }  // namespace lockstep::data

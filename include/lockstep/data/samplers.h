@@ -34,6 +34,23 @@ class Sampler {
   virtual bool repeats() const { return false; }
 };
 
+// The batches of an epoch, for batches that belong together: of equal sizes in all pictures, or of at most so many
+// tokens. As torch.utils.data's batch_sampler. The ranks of a loader take them in turns.
+class BatchSampler {
+ public:
+  virtual ~BatchSampler() = default;
+
+  // The number of samples of its dataset.
+  virtual std::int64_t dataset_size() const = 0;
+  // Batches in an epoch, of all ranks together: the same in each epoch.
+  virtual std::int64_t size() const = 0;
+  // The dataset indices of each of the size() batches, at least one each. They must depend on seed and epoch only,
+  // because every rank computes them.
+  virtual std::vector<std::vector<std::int64_t>> batches(std::uint64_t seed, std::int64_t epoch) const = 0;
+  // As that of a Sampler.
+  virtual std::uint64_t fingerprint() const = 0;
+};
+
 enum class Replacement { kWith, kWithout };
 
 // Draws samples in proportion to their weights: the sequence of torch.utils.data.WeightedRandomSampler with a generator

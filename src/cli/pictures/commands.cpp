@@ -44,7 +44,6 @@ constexpr std::string_view word_for(data::FindingKind kind) {
     case data::FindingKind::kCorrupt: return "corrupt";
     case data::FindingKind::kTiny: return "tiny";
     case data::FindingKind::kDuplicate: return "duplicate";
-    case data::FindingKind::kUnsupported: return "unsupported";
   }
   return "";
 }
@@ -153,13 +152,13 @@ int run_check(const CheckArguments& arguments) {
   const Result<data::FolderReport> report =
       data::check_folder(arguments.path, {.least_side = arguments.least_side, .threads = arguments.threads});
   if (!report.ok()) return fail(report.status());
-  std::array<std::int64_t, 4> counts{};
+  std::array<std::int64_t, 3> counts{};
   for (const data::Finding& finding : report.value().findings) {
     ++counts[static_cast<std::size_t>(finding.kind)];
     print_line(stdout, "{}: {}: {}", word_for(finding.kind), finding.path, finding.detail);
   }
-  print_line(stdout, "{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate, {} unsupported",
-             report.value().pictures, report.value().classes, counts[0], counts[1], counts[2], counts[3]);
+  print_line(stdout, "{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate", report.value().pictures,
+             report.value().classes, counts[0], counts[1], counts[2]);
   return report.value().findings.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -19,7 +19,7 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view text, std
   return bytes.size() >= at + text.size() && std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
 }
 
-constexpr std::string_view kExpected = "a JPEG, PNG, BMP, WebP or PPM picture";
+constexpr std::string_view kExpected = "a JPEG, PNG, BMP, WebP, PPM or TIFF picture";
 
 // Other formats that picture folders may have: an error with their name says more than one with eight bytes.
 struct OtherFormat {
@@ -27,8 +27,7 @@ struct OtherFormat {
   std::string_view text;
   std::string_view name;
 };
-constexpr OtherFormat kOtherFormats[] = {
-    {0, {"II*\0", 4}, "TIFF"}, {0, {"MM\0*", 4}, "TIFF"}, {0, "GIF8", "GIF"}, {4, "ftyp", "HEIC or AVIF"}};
+constexpr OtherFormat kOtherFormats[] = {{0, "GIF8", "GIF"}, {4, "ftyp", "HEIC or AVIF"}};
 
 Status empty_file() {
   return {ErrorCode::kCorrupt, fmt::format("the file is empty; expected {}", kExpected)};
@@ -55,6 +54,7 @@ Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_
     case ImageFormat::kBmp: return bmp_size(bytes);
     case ImageFormat::kWebp: return webp_size(bytes);
     case ImageFormat::kPpm: return netpbm_size(bytes);
+    case ImageFormat::kTiff: return tiff_size(bytes);
   }
   return unknown_format(bytes, bytes.size());
 }
@@ -81,6 +81,7 @@ std::string_view to_string(ImageFormat format) {
     case ImageFormat::kBmp: return "BMP";
     case ImageFormat::kWebp: return "WebP";
     case ImageFormat::kPpm: return "PPM";
+    case ImageFormat::kTiff: return "TIFF";
   }
   return "?";
 }
@@ -91,6 +92,11 @@ std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes) {
   if (starts_with(bytes, "BM")) return ImageFormat::kBmp;
   const bool netpbm = bytes.size() >= 3 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6';
   if (netpbm && (bytes[2] == ' ' || (bytes[2] >= '\t' && bytes[2] <= '\r'))) return ImageFormat::kPpm;
+  // The second pair is BigTIFF.
+  using namespace std::string_view_literals;
+  for (const std::string_view tiff : {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}) {
+    if (starts_with(bytes, tiff)) return ImageFormat::kTiff;
+  }
   if (starts_with(bytes, "RIFF") && starts_with(bytes, "WEBP", 8)) return ImageFormat::kWebp;
   return std::nullopt;
 }
@@ -119,6 +125,7 @@ Status decode_whole(ImageFormat format, std::span<const std::uint8_t> bytes, con
     case ImageFormat::kBmp: return decode_bmp(bytes, options, image);
     case ImageFormat::kWebp: return decode_webp(bytes, options, image);
     case ImageFormat::kPpm: return decode_netpbm(bytes, options, image);
+    case ImageFormat::kTiff: return decode_tiff(bytes, options, image);
     case ImageFormat::kJpeg: break;  // decode_jpeg decodes regions
   }
   return {ErrorCode::kInternal, "no decoder"};

@@ -45,12 +45,14 @@ Status decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& opti
 Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 Status decode_webp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
+Status decode_tiff(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
 
 Result<ImageSize> jpeg_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> png_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> webp_size(std::span<const std::uint8_t> bytes);
 Result<ImageSize> netpbm_size(std::span<const std::uint8_t> bytes);
+Result<ImageSize> tiff_size(std::span<const std::uint8_t> bytes);
 
 // Checks that a picture may be decoded: positive sides, and no more pixels than allowed.
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string_view>
 
@@ -18,11 +17,18 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::array<std::string_view, 7> kExtensions{".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm"};
-constexpr std::array<std::string_view, 2> kUnsupportedExtensions{".tif", ".tiff"};
+// torchvision's.
+const std::vector<std::string>& picture_extensions() {
+  static const std::vector<std::string> extensions{".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
+                                                   ".pgm", ".tif",  ".tiff", ".webp"};
+  return extensions;
+}
 
-template <std::size_t N>
-bool ends_with_any(std::string_view name, const std::array<std::string_view, N>& endings) {
+const std::vector<std::string>& extensions_of(const FolderIndexOptions& options) {
+  return options.extensions.empty() ? picture_extensions() : options.extensions;
+}
+
+bool ends_with_any(std::string_view name, const std::vector<std::string>& endings) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) {
     if (name.size() < ending.size()) return false;
@@ -89,7 +95,7 @@ class ClassSearch {
   };
   using Identity = std::pair<dev_t, ino_t>;
 
-  explicit ClassSearch(Identity root) : above_{root} {}
+  ClassSearch(Identity root, const FolderIndexOptions& options) : options_(options), above_{root} {}
 
   Status search(const std::string& path) {
     Result<Listing> listing = list(path);
@@ -102,10 +108,7 @@ class ClassSearch {
       return {};  // a link to a folder that contains it
     Folder found{path, {}};
     for (std::string& name : listing->files) {
-      if (ends_with_any(name, kExtensions))
-        found.pictures.push_back(std::move(name));
-      else if (ends_with_any(name, kUnsupportedExtensions))
-        unsupported_.push_back(path + "/" + name);
+      if (is_sample(path, name)) found.pictures.push_back(std::move(name));
     }
     std::sort(found.pictures.begin(), found.pictures.end());
     if (!found.pictures.empty()) folders_.push_back(std::move(found));
@@ -120,11 +123,15 @@ class ClassSearch {
     std::sort(folders_.begin(), folders_.end(), [](const Folder& a, const Folder& b) { return a.path < b.path; });
     return std::move(folders_);
   }
-  const std::vector<std::string>& unsupported() const { return unsupported_; }
 
  private:
+  bool is_sample(const std::string& folder, const std::string& name) const {
+    if (options_.is_valid_file) return options_.is_valid_file(folder + "/" + name);
+    return ends_with_any(name, extensions_of(options_));
+  }
+
+  const FolderIndexOptions& options_;
   std::vector<Folder> folders_;
-  std::vector<std::string> unsupported_;
   std::vector<Identity> above_;  // the folders that contain the present one
 };
 
@@ -136,22 +143,19 @@ std::string shortened(const std::vector<std::string>& names) {
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
+std::string expected_files(const FolderIndexOptions& options) {
+  if (options.is_valid_file) return "that is_valid_file accepts";
+  return fmt::format("that end in {}", fmt::join(extensions_of(options), ", "));
+}
+
 Status check_folders(const FolderIndex& index, const std::vector<std::string>& empty, const std::string& root,
                      const FolderIndexOptions& options) {
-  if (!index.left_out.empty() && !options.ignore_unsupported) {
-    return {
-        ErrorCode::kUnsupported,
-        fmt::format("{}: expected JPEG, PNG, BMP, WebP or PPM pictures, found {} TIFF files: {}. Convert them, or set "
-                    "ignore_unsupported to leave them out",
-                    printable(root), index.left_out.size(), shortened(index.left_out))};
-  }
   if (!empty.empty() && !options.allow_empty) {
     return {
         ErrorCode::kNotFound,
         fmt::format(
-            "{}: no picture in {} of {} class folders: {}. Expected files that end in {}; remove these folders or set "
-            "allow_empty",
-            printable(root), empty.size(), index.classes.size(), shortened(empty), fmt::join(kExtensions, ", "))};
+            "{}: no picture in {} of {} class folders: {}. Expected files {}; remove these folders or set allow_empty",
+            printable(root), empty.size(), index.classes.size(), shortened(empty), expected_files(options))};
   }
   return {};
 }
@@ -159,6 +163,9 @@ Status check_folders(const FolderIndex& index, const std::vector<std::string>& e
 }  // namespace
 
 Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, const FolderIndexOptions& options) {
+  if (options.is_valid_file && !options.extensions.empty()) {
+    return Status(ErrorCode::kInvalidArgument, "extensions and is_valid_file exclude each other: give one of them");
+  }
   std::string root = root_path.native();
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   Result<Listing> top = list(root);
@@ -175,7 +182,7 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
   for (std::size_t label = 0; label < index.classes.size(); ++label) {
     const std::string& name = index.classes[label];
     index.class_to_idx[name] = static_cast<std::int64_t>(label);
-    ClassSearch search(top->identity);
+    ClassSearch search(top->identity, options);
     LOCKSTEP_RETURN_IF_ERROR(search.search(root + "/" + name));
     const std::size_t before = index.samples.size();
     for (const ClassSearch::Folder& folder : search.take_folders()) {
@@ -184,7 +191,6 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
       }
     }
     if (index.samples.size() == before) empty.push_back(name);
-    index.left_out.insert(index.left_out.end(), search.unsupported().begin(), search.unsupported().end());
   }
   LOCKSTEP_RETURN_IF_ERROR(check_folders(index, empty, root, options));
   return index;

@@ -59,8 +59,7 @@ bool same_content(const std::string& a, const std::string& b) {
 }  // namespace
 
 Result<FolderReport> check_folder(const std::filesystem::path& folder, const CheckOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const FolderIndex index,
-                            index_image_folder(folder, {.allow_empty = true, .ignore_unsupported = true}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const FolderIndex index, index_image_folder(folder, {.allow_empty = true}));
   std::vector<Look> looks(index.samples.size());
   in_parallel(0, static_cast<std::int64_t>(looks.size()), thread_count(options.threads), [&](std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
@@ -81,9 +80,6 @@ Result<FolderReport> check_folder(const std::filesystem::path& folder, const Che
     report.findings.push_back(
         {FindingKind::kDuplicate, path,
          fmt::format("the same as {}{}", printable(first.path), other_class ? ", of another class" : "")});
-  }
-  for (const std::string& path : index.left_out) {
-    report.findings.push_back({FindingKind::kUnsupported, path, "TIFF is not read here: convert it to PNG"});
   }
   return report;
 }

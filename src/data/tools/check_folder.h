@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-enum class FindingKind { kCorrupt, kTiny, kDuplicate, kUnsupported };
+enum class FindingKind { kCorrupt, kTiny, kDuplicate };
 
 struct Finding {
   FindingKind kind = FindingKind::kCorrupt;
@@ -21,7 +21,7 @@ struct Finding {
 struct FolderReport {
   std::int64_t pictures = 0;
   std::int64_t classes = 0;
-  std::vector<Finding> findings;  // in the order of the index; then TIFF files, which no dataset here reads
+  std::vector<Finding> findings;  // in the order of the index
 };
 
 struct CheckOptions {

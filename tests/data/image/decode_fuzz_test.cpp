@@ -63,6 +63,10 @@ TEST(DecodeFuzz, Bmp) {
   fuzz(test::encode_bmp(test::make_picture(57, 43)), 5);
 }
 
+TEST(DecodeFuzz, Tiff) {
+  fuzz(test::encode_tiff(test::make_picture(57, 43)), 6);
+}
+
 TEST(DecodeFuzz, Ppm) {
   for (const char* header :
        {"P6\n19 11\n255\n", "P5 38 11 999\n", "P4\n91\n55\n", "P3 # text\n9 7\n99\n", "P1\n25\n20\n"}) {

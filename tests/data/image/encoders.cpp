@@ -145,4 +145,38 @@ std::vector<std::uint8_t> encode_bmp(const Image& image) {
   return bytes;
 }
 
+std::vector<std::uint8_t> encode_tiff(const Image& image) {
+  std::vector<std::uint8_t> bytes{'I', 'I', 42, 0};
+  const auto number = [&](std::uint32_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes.push_back(static_cast<std::uint8_t>(value >> (8 * i)));
+  };
+  const auto entry = [&](std::uint32_t tag, std::uint32_t type, std::uint32_t count, std::uint32_t value) {
+    number(tag, 2);
+    number(type, 2);
+    number(count, 4);
+    number(value, 4);
+  };
+  constexpr std::uint32_t kShort = 3;
+  constexpr std::uint32_t kLong = 4;
+  constexpr std::uint32_t kBitsAt = 8 + 2 + 9 * 12 + 4;  // after the directory
+  const auto width = static_cast<std::uint32_t>(image.width());
+  const auto height = static_cast<std::uint32_t>(image.height());
+  number(8, 4);
+  number(9, 2);
+  entry(256, kLong, 1, width);
+  entry(257, kLong, 1, height);
+  entry(258, kShort, 3, kBitsAt);
+  entry(259, kShort, 1, 1);
+  entry(262, kShort, 1, 2);
+  entry(273, kLong, 1, kBitsAt + 6);
+  entry(277, kShort, 1, 3);
+  entry(278, kLong, 1, height);
+  entry(279, kLong, 1, width * height * 3);
+  number(0, 4);
+  for (int i = 0; i < 3; ++i) number(8, 2);
+  const std::vector<std::uint8_t> pixels = data::packed_bytes(image);
+  bytes.insert(bytes.end(), pixels.begin(), pixels.end());
+  return bytes;
+}
+
 }  // namespace lockstep::test

@@ -33,5 +33,7 @@ struct PngOptions {
 std::vector<std::uint8_t> encode_png(const Image& image, const PngOptions& options = {});
 std::vector<std::uint8_t> encode_webp(const Image& image);
 std::vector<std::uint8_t> encode_bmp(const Image& image);
+// Uncompressed RGB in one strip, which comes last.
+std::vector<std::uint8_t> encode_tiff(const Image& image);
 
 }  // namespace lockstep::test

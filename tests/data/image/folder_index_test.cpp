@@ -79,9 +79,23 @@ TEST(FolderIndex, ErrorsSayWhatIsMissing) {
   fs::create_directory(folder.path() / "data" / "hollow");
   EXPECT_NE(status().message().find("hollow"), std::string::npos);
   EXPECT_TRUE(status({.allow_empty = true}).ok());
-  folder.write("data/hollow/1.tiff", "x");
-  EXPECT_EQ(status({.allow_empty = true}).code(), ErrorCode::kUnsupported);
-  EXPECT_TRUE(status({.allow_empty = true, .ignore_unsupported = true}).ok());
+  EXPECT_NE(status({.extensions = {".dcm"}}).message().find("files that end in .dcm"), std::string::npos);
+  EXPECT_NE(status({.is_valid_file = [](const std::string&) { return false; }}).message().find("is_valid_file"),
+            std::string::npos);
+  const FolderIndexOptions both{.extensions = {".x"}, .is_valid_file = [](const std::string&) { return true; }};
+  EXPECT_EQ(status(both).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(FolderIndex, OptionsSayWhichFilesAreSamples) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"a/1.tif", "a/2.TIFF", "a/3.dcm", "a/sub/4.DCM", "a/5"}) folder.write(name, "x");
+  const auto names = [&](const FolderIndexOptions& options) {
+    return relative(index_image_folder(folder.path(), options).value(), folder.path());
+  };
+  EXPECT_EQ(names({}), (std::vector<std::string>{"0 a/1.tif", "0 a/2.TIFF"}));
+  EXPECT_EQ(names({.extensions = {".dcm"}}), (std::vector<std::string>{"0 a/3.dcm", "0 a/sub/4.DCM"}));
+  const auto no_ending = [](const std::string& path) { return fs::path(path).extension().empty(); };
+  EXPECT_EQ(names({.is_valid_file = no_ending}), (std::vector<std::string>{"0 a/5"}));
 }
 
 }  // namespace

@@ -49,17 +49,16 @@ TEST(CheckFolder, NamesWhatIsNoFileOrFarTooLarge) {
           {scratch.path("cat/pipe.jpg"), "expected a regular file, found a FIFO"}}));
 }
 
-TEST(CheckFolder, ListsTiffFilesInsteadOfStopping) {
+TEST(CheckFolder, DecodesTiffFilesToo) {
   const test::ScratchFolder scratch;
-  scratch.write("cat/1.png", test::text(test::encode_png(test::make_picture(40, 40))));
-  scratch.write("cat/scan.TIFF", "II*");
+  scratch.write("cat/scan.TIFF", test::text(test::encode_tiff(test::make_picture(40, 40))));
   scratch.write("dog/scan.tif", "II*");
   const Result<FolderReport> report = check_folder(scratch.path());
   ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_EQ(report.value().pictures, 1);
-  ASSERT_EQ(report.value().findings.size(), 2U);
-  for (const Finding& finding : report.value().findings) EXPECT_EQ(finding.kind, FindingKind::kUnsupported);
-  EXPECT_EQ(report.value().findings[1].path, scratch.path("dog/scan.tif"));
+  EXPECT_EQ(report.value().pictures, 2);
+  ASSERT_EQ(report.value().findings.size(), 1U);
+  EXPECT_EQ(report.value().findings[0].kind, FindingKind::kCorrupt);
+  EXPECT_EQ(report.value().findings[0].path, scratch.path("dog/scan.tif"));
 }
 
 }  // namespace

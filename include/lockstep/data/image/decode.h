@@ -1,6 +1,7 @@
-// Decodes JPEG, PNG, BMP, WebP and PPM (with PGM and PBM) to the same pixels as PIL's Image.open(path).convert("RGB"):
-// greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, and of an animation the first frame
-// is taken. The format follows from the content of a file, not from its name.
+// Decodes JPEG, PNG, BMP, WebP, PPM (with PGM and PBM) and TIFF to the same pixels as PIL's
+// Image.open(path).convert("RGB"): greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, and
+// of an animation the first frame is taken, of a TIFF file the first page. The format follows from the content of a
+// file, not from its name.
 //
 // Torch-free. Errors are values that name the byte or the file. Several threads may call all functions at once; they
 // block for the file and the decoding.
@@ -18,7 +19,7 @@
 
 namespace lockstep::data {
 
-enum class ImageFormat { kJpeg, kPng, kBmp, kWebp, kPpm };
+enum class ImageFormat { kJpeg, kPng, kBmp, kWebp, kPpm, kTiff };
 std::string_view to_string(ImageFormat format);
 
 // The format, from the first bytes. nullopt: none of these.
@@ -30,6 +31,7 @@ struct DecodeOptions {
   std::int64_t max_pixels = 178'956'970;
 
   // Turns the picture as the camera's EXIF tag says (JPEG). Off by default: PIL and torchvision ignore the tag too.
+  // TIFF files are always turned as their own tag says, as in PIL.
   bool apply_orientation = false;
 
   // Refuses JPEG files whose compressed data is damaged but can still be decoded; PIL accepts them silently. Files that

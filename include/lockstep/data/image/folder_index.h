@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,25 +19,26 @@ struct FolderIndex {
   };
   std::vector<std::string> classes;  // sorted by bytes; the label of a class is its index here
   std::map<std::string, std::int64_t> class_to_idx;
-  std::vector<Sample> samples;        // sorted by class, then folder, then name: torchvision's order
-  std::vector<std::string> left_out;  // paths of TIFF files, with ignore_unsupported
+  std::vector<Sample> samples;  // sorted by class, then folder, then name: torchvision's order
 };
 
 struct FolderIndexOptions {
   // Classes without pictures are an error unless allowed.
   bool allow_empty = false;
-  // torchvision takes .tif and .tiff too, which cannot be decoded here. False: they are an error that names them. True:
-  // they are left out.
-  bool ignore_unsupported = false;
+  // The endings of the names of samples, with the dot, in lower case. Empty: those of pictures.
+  std::vector<std::string> extensions = {};
+  // Decides for each path whether it is a sample, whatever its ending. Excludes extensions. Its exceptions pass
+  // through.
+  std::function<bool(const std::string& path)> is_valid_file = {};
 };
 
-// Finds files whose names end in .jpg, .jpeg, .png, .bmp, .webp, .ppm or .pgm, in upper or lower case, and ignores
-// others. It also searches the subfolders of classes, and follows links, except to a folder that contains them. It
-// opens no file: as in torchvision, broken links, FIFOs and devices with such a name are samples too, and loading them
-// is an error. Folders that are removed meanwhile are left out.
+// Finds files whose names end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or .webp, in upper or lower case (or
+// those that the options name), and ignores others. It also searches the subfolders of classes, and follows links,
+// except to a folder that contains them. It opens no file: as in torchvision, broken links, FIFOs and devices with such
+// a name are samples too, and loading them is an error. Folders that are removed meanwhile are left out.
 //
-// Errors: kNotFound (no such folder, no class folder, a class without pictures), kUnsupported (TIFF files),
-// kPermission, kIo. Blocks.
+// Errors: kNotFound (no such folder, no class folder, a class without pictures), kInvalidArgument, kPermission, kIo.
+// Blocks.
 Result<FolderIndex> index_image_folder(const std::filesystem::path& root, const FolderIndexOptions& options = {});
 
 }  // namespace lockstep::data

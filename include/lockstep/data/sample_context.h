@@ -1,0 +1,43 @@
+// What a dataset may use to make a sample or a batch: the keys of its randomness, and memory for whole batches.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <span>
+
+namespace lockstep::data {
+
+// Allocates batches. The loader's implementation reuses the memory of earlier batches.
+class BatchMemory {
+ public:
+  virtual ~BatchMemory() = default;
+  // An uninitialized contiguous CPU tensor, page-locked if the loader was made with pin_memory. Thread-safe.
+  virtual torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
+};
+
+// Everything that the randomness of a sample may depend on. A sample then is the same for any number of workers and
+// ranks and any batch size. By default: epoch 0 of seed 0.
+struct SampleContext {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  // The random key of each sample of the call. Empty: its index. Views set the keys, so that a sample's key is its
+  // index in the dataset that the loader has. The loader sets them when an epoch has a sample several times, so that
+  // its randomness differs each time.
+  std::span<const std::int64_t> keys = {};
+  // Null: LibTorch's allocator.
+  BatchMemory* memory = nullptr;
+
+  // The key of the sample at `position` of the call, whose index is `index`.
+  std::int64_t key(std::size_t position, std::int64_t index) const { return keys.empty() ? index : keys[position]; }
+  // The context for a call with only that sample.
+  SampleContext only(std::size_t position) const {
+    return {seed, epoch, keys.empty() ? keys : keys.subspan(position, 1), memory};
+  }
+  // Uninitialized memory for a whole batch, for get_batch to write and return.
+  torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
+    return memory != nullptr ? memory->empty(sizes, dtype) : torch::empty(sizes, dtype);
+  }
+};
+
+}  // namespace lockstep::data

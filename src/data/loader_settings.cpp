@@ -1,0 +1,146 @@
+#include "loader_settings.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "device_copy.h"
+#include "launch/cores.h"
+#include "lockstep/data/errors.h"
+#include "machine_share.h"
+
+namespace lockstep::data {
+namespace {
+
+void require(bool right, const std::string& message) {
+  if (!right) throw DataError(ErrorCode::kInvalidArgument, message);
+}
+
+void check_sizes(const DataLoaderOptions& options) {
+  require(options.batch_size >= 1, fmt::format("batch_size must be at least 1, got {}", options.batch_size));
+  require(options.machine_batch_size >= 0 && options.machine_workers >= 0,
+          fmt::format("machine_batch_size and machine_workers must be >= 0, got {} and {}", options.machine_batch_size,
+                      options.machine_workers));
+  require(options.machine_batch_size == 0 || options.batch_size == 1,
+          fmt::format("set batch_size (of a rank) or machine_batch_size, not both, got {} and {}", options.batch_size,
+                      options.machine_batch_size));
+  require(options.machine_workers == 0 || options.num_workers == 0,
+          fmt::format("set num_workers (of a rank) or machine_workers, not both, got {} and {}", options.num_workers,
+                      options.machine_workers));
+  require(options.num_workers >= kAutoWorkers && options.prefetch >= 1,
+          fmt::format("num_workers must be >= 0 or kAutoWorkers, and prefetch >= 1, got {} and {}", options.num_workers,
+                      options.prefetch));
+  require(options.timeout.count() >= 0, fmt::format("timeout must be >= 0, got {} ms", options.timeout.count()));
+  require(options.timeout.count() == 0 || options.num_workers != 0 || options.machine_workers != 0,
+          "a timeout needs workers: without them the consumer makes the batches itself");
+}
+
+void check_order(const DataLoaderOptions& options) {
+  require(!options.shuffle || !options.sampler, "the sampler decides the order: give a sampler or shuffle, not both");
+  require((options.rank < 0) == (options.world_size < 0),
+          fmt::format("set both rank and world_size or neither, got {} and {}", options.rank, options.world_size));
+  if (!options.batch_sampler) return;
+  require(options.batch_size == 1 && options.machine_batch_size == 0 && !options.shuffle && !options.sampler,
+          "batch_sampler decides the batches: it excludes batch_size, machine_batch_size, shuffle and sampler");
+}
+
+void check_source(const BatchSource& source, const DataLoaderOptions& options) {
+  if (!source.size()) {
+    require(!options.shuffle && !options.sampler && !options.batch_sampler && !options.exact,
+            "an iterable dataset has an order of its own: shuffle, sampler, batch_sampler and exact are for datasets "
+            "with a size");
+    require(options.num_workers != kAutoWorkers,
+            "an iterable dataset is split over its workers, so their number cannot change: set num_workers");
+    require(
+        options.machine_workers == 0,
+        "an iterable dataset is split over the workers of all ranks, of which each rank needs as many: set num_workers "
+        "instead of machine_workers");
+  } else if (options.batch_sampler) {
+    require(options.batch_sampler->dataset_size() == *source.size(),
+            fmt::format("the batch_sampler was made for {} samples, but the dataset has {}",
+                        options.batch_sampler->dataset_size(), *source.size()));
+  }
+  const bool moves = options.pin_memory || !options.device.value_or(torch::kCPU).is_cpu();
+  require(source.holds_tensors() || !moves,
+          "device and pin_memory need tensors, and the loader finds none in batches of this type: list those of a "
+          "struct with fields() (collate.h)");
+}
+
+// The numbers of the batches, in order.
+class BatchOrder : public Sampler {
+ public:
+  explicit BatchOrder(std::shared_ptr<const BatchSampler> sampler) : sampler_(std::move(sampler)) {}
+  std::int64_t dataset_size() const override { return sampler_->size(); }
+  torch::Tensor sequence(std::uint64_t /*seed*/, std::int64_t /*epoch*/) const override {
+    return torch::arange(sampler_->size(), torch::kLong);
+  }
+  std::uint64_t fingerprint() const override { return sampler_->fingerprint(); }
+
+ private:
+  std::shared_ptr<const BatchSampler> sampler_;
+};
+
+}  // namespace
+
+DataLoaderBase::Settings::Settings(const BatchSource& source, DataLoaderOptions given) : options(std::move(given)) {
+  check_sizes(options);
+  check_order(options);
+  check_source(source, options);
+  const bool told = options.rank >= 0;
+  const Share share = told ? Share{options.rank, options.world_size} : share_in_group(options.group);
+  // Without a rank the sampler finds the same share itself, and notices when it is no longer right.
+  DistributedSamplerOptions sampling{.num_replicas = options.world_size,
+                                     .rank = options.rank,
+                                     .shuffle = options.shuffle,
+                                     .seed = options.seed,
+                                     .drop_last = options.drop_last,
+                                     .exact = options.exact,
+                                     .order = options.sampler,
+                                     .group = options.group};
+  take_machine_shares(share, sampling);
+  options.group.reset();
+  std::int64_t size = source.size().value_or(0);
+  if (options.batch_sampler) {
+    size = options.batch_sampler->size();
+    sampling.order = std::make_shared<const BatchOrder>(options.batch_sampler);
+  }
+  sampler = std::make_unique<DistributedSampler>(size, std::move(sampling));
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const auto allowed = static_cast<int>(launch::allowed_cores().size());
+  cores = cores_of_process(share, allowed == 0 ? online : allowed, online);
+  options.device = usable_device(options.device.value_or(torch::kCPU));
+  options.pin_memory = (options.pin_memory || !options.device->is_cpu()) && has_page_locked_memory();
+}
+
+void DataLoaderBase::Settings::take_machine_shares(const Share& share, DistributedSamplerOptions& sampling) {
+  require(options.group == nullptr || options.machine_batch_size == 0,
+          "machine_batch_size is split over all processes of a machine: with a group set batch_size");
+  require(options.rank < 0 || (options.machine_batch_size == 0 && options.machine_workers == 0),
+          "machine_batch_size and machine_workers follow the process group or the launcher's variables: leave "
+          "rank and world_size out, or set batch_size and num_workers of this rank");
+  if (options.machine_batch_size != 0) {
+    std::vector<std::int64_t> batches = batches_of_ranks(share, options.machine_batch_size);
+    options.batch_size = batches[static_cast<std::size_t>(share.rank)];
+    if (options.machine_batch_size % share.local_world_size != 0) sampling.batch_sizes = std::move(batches);
+  }
+  if (options.machine_workers != 0) options.num_workers = workers_of_process(share, options.machine_workers);
+}
+
+std::vector<std::vector<std::int64_t>> checked_batches(const BatchSampler& sampler, std::uint64_t seed,
+                                                       std::int64_t epoch) {
+  std::vector<std::vector<std::int64_t>> batches = sampler.batches(seed, epoch);
+  require(
+      static_cast<std::int64_t>(batches.size()) == sampler.size(),
+      fmt::format("the batch_sampler must give {} batches in each epoch, as its size() says; in epoch {} it gave {}",
+                  sampler.size(), epoch, batches.size()));
+  for (std::size_t batch = 0; batch < batches.size(); ++batch) {
+    require(!batches[batch].empty(), fmt::format("batch {} of the batch_sampler is empty", batch));
+    for (const std::int64_t index : batches[batch]) {
+      require(index >= 0 && index < sampler.dataset_size(),
+              fmt::format("batch {} of the batch_sampler: expected indices from 0 to {}, found {}", batch,
+                          sampler.dataset_size() - 1, index));
+    }
+  }
+  return batches;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,86 @@
+#include "lockstep/data/tensor_dataset.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+void require_rows(const torch::Tensor& tensor, const std::string& name, std::int64_t rows) {
+  const auto fail = [&](const std::string& found) {
+    throw DataError(ErrorCode::kInvalidArgument, fmt::format("{}: {}", name, found));
+  };
+  if (!tensor.defined()) fail("expected a tensor, found an undefined one");
+  if (tensor.dim() == 0) fail("expected one row for each sample, found a tensor without dimensions");
+  if (tensor.size(0) != rows)
+    fail(fmt::format("expected {} samples as in the first tensor, found {}", rows, tensor.size(0)));
+}
+
+std::int64_t rows_of(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 0;
+}
+
+void require_indices(std::span<const std::int64_t> indices, std::int64_t size) {
+  for (const std::int64_t index : indices) {
+    if (index >= 0 && index < size) continue;
+    throw SampleError(index, fmt::format("there are {} samples, 0 to {}", size, size - 1));
+  }
+}
+
+// The rows at `indices`, an int64 tensor, in memory from the context.
+torch::Tensor rows(const torch::Tensor& from, const torch::Tensor& indices, const SampleContext& context) {
+  const bool plain = from.is_cpu() && from.layout() == torch::kStrided;
+  if (context.memory == nullptr || !plain) return torch::index_select(from, 0, indices.to(from.device()));
+  std::vector<std::int64_t> sizes = from.sizes().vec();
+  sizes[0] = indices.numel();
+  torch::Tensor out = context.empty(sizes, from.scalar_type());
+  return torch::index_select_out(out, from, 0, indices);
+}
+
+torch::Tensor tensor_of(std::span<const std::int64_t> indices) {
+  return torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), torch::kLong);
+}
+
+}  // namespace
+
+TensorDataset::TensorDataset(torch::Tensor data, torch::Tensor target)
+    : data_(std::move(data)), target_(std::move(target)) {
+  require_rows(data_, "data", rows_of(data_));
+  require_rows(target_, "target", data_.size(0));
+}
+
+Example TensorDataset::get(std::int64_t index) const {
+  require_indices({&index, 1}, size());
+  return {data_[index], target_[index]};
+}
+
+Example TensorDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  require_indices(indices, size());
+  const torch::Tensor numbers = tensor_of(indices);
+  return {rows(data_, numbers, context), rows(target_, numbers, context)};
+}
+
+TensorMapDataset::TensorMapDataset(TensorMap tensors) : tensors_(std::move(tensors)) {
+  if (tensors_.empty()) throw DataError(ErrorCode::kInvalidArgument, "expected at least one tensor, found none");
+  for (const auto& [name, tensor] : tensors_) {
+    require_rows(tensor, fmt::format("[\"{}\"]", name), rows_of(tensors_.begin()->second));
+  }
+}
+
+TensorMap TensorMapDataset::get(std::int64_t index) const {
+  require_indices({&index, 1}, size());
+  TensorMap sample;
+  for (const auto& [name, tensor] : tensors_) sample.emplace(name, tensor[index]);
+  return sample;
+}
+
+TensorMap TensorMapDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  require_indices(indices, size());
+  const torch::Tensor numbers = tensor_of(indices);
+  TensorMap batch;
+  for (const auto& [name, tensor] : tensors_) batch.emplace(name, rows(tensor, numbers, context));
+  return batch;
+}
+
+}  // namespace lockstep::data
