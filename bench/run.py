@@ -34,6 +34,7 @@ BENCHES = [
     "memory",
     "launch",
     "loader",
+    "checkpoint",
 ]
 
 
