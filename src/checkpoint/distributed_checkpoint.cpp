@@ -105,7 +105,7 @@ class FolderReader {
     }
     if (held < bytes) corrupt(fmt::format("its chunks have {} of {} bytes", held, bytes));
     // Nothing was allocated before, because only now it is known that the files hold as much.
-    if (chunks.size() == 1 && chunks[0].sizes == sizes) return chunk_tensor(chunks[0], dtype);
+    if (chunks.size() == 1 && chunks[0].sizes == sizes) return chunk_tensor(chunks[0], dtype).contiguous();
     return assembled(chunks, sizes, dtype);
   }
 

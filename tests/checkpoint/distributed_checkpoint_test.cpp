@@ -281,7 +281,7 @@ TEST_F(DistributedCheckpoints, AreReadOrRefusedWhateverTheirBytes) {
   std::mt19937 random(3);
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
   const std::vector<std::string> words{"(", ")", "t", "R", "b", "u", "N", "K\x7f", "\x85", "\x81", "]", "}", "h\x01"};
-  for (int i = 0; i < test::repetitions(3000); ++i) {
+  for (int i = 0; i < test::repetitions(1500); ++i) {
     write(good);
     const bool of_metadata = i % 4 != 0;
     std::string bytes = of_metadata ? metadata : good.files.at("__1_0.distcp");

@@ -34,6 +34,8 @@ constexpr std::array kRecords = {
     PickleName{kOlderModule, "MEM_FORMAT_ENCODING", kRecord, ""},
     PickleName{"torch.distributed.checkpoint.filesystem", "_StorageInfo", kRecord, ""},
     PickleName{"torch.serialization", "_get_layout", kRecord, ""},
+    // How Python names a member of an enum, _MEM_FORMAT_ENCODING. Nothing is called, here either.
+    PickleName{"builtins", "getattr", kRecord, ""},
     // Where the checkpoint was saved. The path is not used.
     PickleName{"pathlib", "PosixPath", kRecord, ""},
     PickleName{"pathlib", "WindowsPath", kRecord, ""},
