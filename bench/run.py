@@ -35,6 +35,7 @@ BENCHES = [
     "launch",
     "loader",
     "transforms",
+    "checkpoint",
 ]
 
 

@@ -4,8 +4,8 @@
 A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
 include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
 and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
-Examples include public headers only. The programs in src/cli see the layers that src/cli/CMakeLists.txt links. Prints
-each forbidden include with its file and line; exits with 1 if any.
+Examples include public headers only. The programs in src/cli, and those in folders of it that have a CMakeLists.txt, see
+the layers that this file links. Prints each forbidden include with its file and line; exits with 1 if any.
 
 usage: check_layers.py [ROOT]
 """
@@ -73,9 +73,9 @@ class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
         self.layers = declared_layers((self.root / "src/CMakeLists.txt").read_text())
-        programs = self.root / "src/cli/CMakeLists.txt"
-        if programs.is_file():
-            self.layers["programs in cli"] = program_layer("cli", programs.read_text())
+        for programs in sorted((self.root / "src/cli").rglob("CMakeLists.txt")):
+            layer = program_layer(programs.parent.relative_to(self.root / "src").as_posix(), programs.read_text())
+            self.layers[layer.name] = layer
         self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
 
     def owner(self, path):

@@ -8,6 +8,7 @@
 #include "number_text.h"
 #include "optimizer_state.h"
 #include "scheduler_state.h"
+#include "value_text.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -46,12 +47,20 @@ void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& sch
   in_context(origin_, [&] { checkpoint::restore_scheduler(file_, scheduler); });
 }
 
-void Checkpoint::add_generators(std::span<const at::Tensor> states) {
-  checkpoint::add_generators(file_, states);
+void Checkpoint::add_scheduler_state(const std::type_info& type, const c10::IValue& state) {
+  checkpoint::add_scheduler(file_, type, state);
 }
 
-void Checkpoint::restore_generator() const {
-  in_context(origin_, [&] { checkpoint::restore_generator(file_); });
+c10::IValue Checkpoint::scheduler_state(const std::type_info& type) const {
+  return in_context(origin_, [&] { return checkpoint::scheduler_state(file_, type); });
+}
+
+void Checkpoint::add_generators(std::span<const at::Tensor> states, torch::DeviceType type) {
+  checkpoint::add_generators(file_, states, type);
+}
+
+void Checkpoint::restore_generator(torch::Device device) const {
+  in_context(origin_, [&] { checkpoint::restore_generator(file_, device); });
 }
 
 void Checkpoint::set(std::string_view name, std::int64_t value) {
@@ -86,6 +95,15 @@ double Checkpoint::get_double(std::string_view name) const {
   if (const auto value = number_from_text<double>(text)) return *value;
   throw CheckpointError(ErrorCode::kCorrupt,
                         fmt::format("{}: value \"{}\" is no number: {:.100}", origin_, name, text));
+}
+
+void Checkpoint::set_value(std::string_view name, const c10::IValue& value) {
+  const std::string text = in_context(fmt::format("value \"{}\"", name), [&] { return text_of_value(value); });
+  set(name, std::string_view(text));
+}
+
+c10::IValue Checkpoint::get_value(std::string_view name) const {
+  return in_context(fmt::format("{}: value \"{}\"", origin_, name), [&] { return value_of_text(get_text(name)); });
 }
 
 std::int64_t Checkpoint::step() const {

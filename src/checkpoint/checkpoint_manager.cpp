@@ -8,13 +8,17 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <set>
 #include <system_error>
 
 #include "base/thread.h"
+#include "error_context.h"
+#include "file_kind.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
 #include "number_text.h"
+#include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -24,12 +28,26 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".ckpt";
 
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
-  const auto step = number_from_text<std::int64_t>(name);
-  return step && *step >= 0 ? step : std::nullopt;
+// A copy of `tensor`, in the memory of `old` if it fits.
+torch::Tensor copied_to(const torch::Tensor& old, const torch::Tensor& tensor) {
+  if (!why_not_saved(tensor).empty() || !why_not_overwritten(old).empty() || old.sizes() != tensor.sizes() ||
+      old.dtype() != tensor.dtype() || old.device() != tensor.device()) {
+    return tensor.clone();
+  }
+  const torch::NoGradGuard no_grad;
+  old.copy_(tensor);
+  return old;
+}
+
+// The steps that every rank has, ascending.
+std::vector<std::int64_t> in_all(const std::vector<std::vector<std::int64_t>>& ranks) {
+  std::vector<std::int64_t> common = ranks.front();
+  for (const std::vector<std::int64_t>& steps : ranks) {
+    std::erase_if(common,
+                  [&](std::int64_t step) { return std::find(steps.begin(), steps.end(), step) == steps.end(); });
+  }
+  std::sort(common.begin(), common.end());
+  return common;
 }
 
 CheckpointError unreadable(const fs::path& path, const std::string& why) {
@@ -37,6 +55,14 @@ CheckpointError unreadable(const fs::path& path, const std::string& why) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  const auto step = number_from_text<std::int64_t>(name);
+  return step && *step >= 0 ? step : std::nullopt;
+}
 
 CheckpointManager::CheckpointManager(fs::path folder, CheckpointManagerOptions options)
     : folder_(std::move(folder)), options_(options) {
@@ -67,7 +93,7 @@ CheckpointManager::~CheckpointManager() {
 void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
   if (step < 0) throw CheckpointError(ErrorCode::kInvalidArgument, fmt::format("step must be >= 0, got {}", step));
   wait();
-  Checkpoint state = options_.asynchronous ? checkpoint.clone() : checkpoint;
+  Checkpoint state = options_.asynchronous ? copy_of(checkpoint) : checkpoint;
   state.file_.metadata["step"] = text_of(step);
   state.file_.metadata.erase("metric");
   if (metric) state.file_.metadata["metric"] = text_of(*metric);
@@ -81,6 +107,21 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
                           fmt::format("checkpoint of step {} is not saved: {}", step, thread.status().message()));
   }
   saving_ = {new Saving{{}, std::move(result), std::move(thread).value()}, LeakInForks()};
+}
+
+// No save is in progress: the memory of the last one's copy is free.
+Checkpoint CheckpointManager::copy_of(const Checkpoint& checkpoint) {
+  Checkpoint copy = checkpoint;
+  std::map<std::string, torch::Tensor> kept;
+  for (auto& entry : copy.file_.tensors) {
+    const auto before = copies_.find(entry.first);
+    entry.second = in_context(fmt::format("{}: tensor \"{}\"", checkpoint.origin_, entry.first), [&] {
+      return before == copies_.end() ? entry.second.clone() : copied_to(before->second, entry.second);
+    });
+    kept.insert(entry);
+  }
+  copies_ = std::move(kept);
+  return copy;
 }
 
 void CheckpointManager::wait() {
@@ -100,7 +141,8 @@ void CheckpointManager::remove_abandoned() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
     const fs::path& path = entry.path();
-    if (path.extension() == AtomicFile::kTemporarySuffix && step_of(path.stem().native())) fs::remove(path, ignored);
+    if (path.extension() == AtomicFile::kTemporarySuffix && step_of_checkpoint(path.stem().native()))
+      fs::remove(path, ignored);
   }
 }
 
@@ -155,6 +197,37 @@ std::optional<Checkpoint> CheckpointManager::load_latest() {
   return load_first_good(candidates);
 }
 
+std::optional<Checkpoint> CheckpointManager::load_latest(const Gather& gather) {
+  std::exception_ptr failed;
+  std::vector<std::int64_t> mine;
+  try {
+    wait();
+    mine = steps();
+  } catch (...) {  // the others wait in gather()
+    failed = std::current_exception();
+  }
+  const std::vector<std::vector<std::int64_t>> all = gather(mine);
+  if (failed) std::rethrow_exception(failed);
+  if (std::all_of(all.begin(), all.end(), [](const auto& steps) { return steps.empty(); })) return std::nullopt;
+  std::vector<std::int64_t> common = in_all(all);
+  for (; !common.empty(); common.pop_back()) {
+    std::optional<Checkpoint> found;
+    try {
+      found = load(common.back());
+    } catch (const std::exception& error) {
+      log::warning(fmt::format("skipping a checkpoint that cannot be used: {}", error.what()));
+    }
+    const auto good = gather(found ? std::vector{common.back()} : std::vector<std::int64_t>());
+    if (std::none_of(good.begin(), good.end(), [](const auto& steps) { return steps.empty(); })) return found;
+  }
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    texts.push_back(fmt::format("rank {} sees steps [{}]", rank, fmt::join(all[rank], ", ")));
+  }
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("no checkpoint in {} that every rank can read: {}",
+                                                         folder_.native(), fmt::join(texts, ", ")));
+}
+
 std::optional<Checkpoint> CheckpointManager::load_best() {
   wait();
   return load_first_good(steps_by_metric());
@@ -194,7 +267,7 @@ std::vector<std::int64_t> CheckpointManager::steps() const {
   std::vector<std::int64_t> result;
   std::error_code error;
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
-    const auto step = step_of(entry->path().filename().native());
+    const auto step = step_of_checkpoint(entry->path().filename().native());
     if (step && path_of(*step) == entry->path()) result.push_back(*step);
   }
   if (error) {

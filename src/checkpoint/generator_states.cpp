@@ -1,6 +1,7 @@
 #include "generator_states.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <c10/core/DeviceType.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +16,19 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr const char* kGenerator = "generator.cpu";
+// "generator.cpu", "generator.cuda"
+std::string name_for(torch::DeviceType type) {
+  return "generator." + c10::DeviceTypeName(type, /*lower_case=*/true);
+}
+
+at::Generator generator_of(torch::Device device) {
+  try {
+    return at::globalContext().defaultGenerator(device);
+  } catch (const c10::Error& error) {
+    throw CheckpointError(ErrorCode::kUnsupported, fmt::format("device {} has no random generator here: {}",
+                                                               device.str(), error.what_without_backtrace()));
+  }
+}
 
 // This process among the ranks of its job.
 launch::World find_world() {
@@ -26,9 +39,9 @@ launch::World find_world() {
                         fmt::format("cannot tell whose random generator to restore: {}", world.status().message()));
 }
 
-bool is_state(const at::Tensor& tensor) {
+bool is_state(const at::Tensor& tensor, std::int64_t bytes) {
   return tensor.defined() && tensor.scalar_type() == at::kByte && tensor.dim() == 1 && tensor.is_cpu() &&
-         tensor.numel() == generator_state().numel();
+         tensor.numel() == bytes;
 }
 
 // A seed for a rank that the checkpoint does not have: FNV-1a over the first state and the rank, then the last step of
@@ -69,42 +82,47 @@ void report_other_ranks(const launch::World& world, std::int64_t saved) {
 
 }  // namespace
 
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+at::Tensor generator_state(torch::Device device) {
+  at::Generator generator = generator_of(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }
 
-void add_generators(TensorFile& file, std::span<const at::Tensor> states) {
+void add_generators(TensorFile& file, std::span<const at::Tensor> states, torch::DeviceType type) {
   if (states.empty()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "add_generators: no states were given. gather_object(generator_state(), dst), which every "
                           "rank calls, returns them on rank dst alone: the one that saves");
   }
+  // The process that saves need not have such a device: then all must be like the first.
+  const bool on_cpu = type == torch::kCPU;
+  const std::int64_t bytes = on_cpu ? generator_state().numel() : states[0].defined() ? states[0].numel() : 0;
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
-    if (is_state(states[rank])) continue;
+    if (is_state(states[rank], bytes)) continue;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         fmt::format("add_generators: the tensor of rank {} is no generator state; generator_state() makes them", rank));
   }
-  file.tensors[kGenerator] = at::stack(at::TensorList(states.data(), states.size()));
+  file.tensors[name_for(type)] = at::stack(at::TensorList(states.data(), states.size()));
 }
 
-void restore_generator(const TensorFile& file) {
-  const auto found = file.tensors.find(kGenerator);
+void restore_generator(const TensorFile& file, torch::Device device) {
+  const auto found = file.tensors.find(name_for(device.type()));
   if (found == file.tensors.end()) {
-    throw CheckpointError(ErrorCode::kNotFound, "it holds no state of the random generator");
+    throw CheckpointError(ErrorCode::kNotFound, device.is_cpu()
+                                                    ? "it holds no state of the random generator"
+                                                    : fmt::format("it holds no {}", name_for(device.type())));
   }
   const at::Tensor& states = found->second;
-  if (states.dim() != 2 || states.size(0) == 0 || !is_state(states[0])) {
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        fmt::format("its states of the random generator are not valid: expected bytes [ranks, {}], "
-                    "found {} [{}]",
-                    generator_state().numel(), c10::toString(states.scalar_type()), fmt::join(states.sizes(), ", ")));
+  const std::int64_t bytes = generator_state(device).numel();
+  if (states.dim() != 2 || states.size(0) == 0 || !is_state(states[0], bytes)) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          fmt::format("its states of the random generator are not valid: expected bytes [ranks, {}], "
+                                      "found {} [{}]",
+                                      bytes, c10::toString(states.scalar_type()), fmt::join(states.sizes(), ", ")));
   }
   const launch::World world = find_world();
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Generator generator = generator_of(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   if (world.rank < states.size(0)) {
     set_state(generator, states[world.rank].clone());

@@ -7,7 +7,7 @@
 
 namespace lockstep::checkpoint {
 
-void add_generators(TensorFile& file, std::span<const at::Tensor> states);
-void restore_generator(const TensorFile& file);
+void add_generators(TensorFile& file, std::span<const at::Tensor> states, torch::DeviceType type);
+void restore_generator(const TensorFile& file, torch::Device device);
 
 }  // namespace lockstep::checkpoint

@@ -1,7 +1,9 @@
-// Python's optimizer.state_dict() in terms of optimizer_state.h, which has all rules about options and state.
+#include "optimizer_dict.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -10,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "number_text.h"
@@ -44,13 +47,32 @@ const PythonKind& python_kind(std::string_view name) {
   for (const PythonKind& kind : kKinds) {
     if (kind.name == name) return kind;
   }
-  throw CheckpointError(ErrorCode::kInternal, fmt::format("no Python optimizer {}", name));
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        fmt::format("its optimizer is of the unknown kind {:.40}", printable(name)));
 }
 
 std::string kind_of(const optim::Optimizer& optimizer) {
   std::string name;
   with_kind(optimizer, [&](const auto& kind) { name = kind.name; });
   return name;
+}
+
+// Parameters of each group, from "3,2".
+std::vector<std::int64_t> counts_in(const std::string& text) {
+  constexpr std::int64_t kMostParameters = 1 << 24;
+  std::vector<std::int64_t> counts;
+  std::int64_t all = 0;
+  for (std::size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const auto count = number_from_text<std::int64_t>(std::string_view(text).substr(begin, end - begin));
+    if (!count || *count < 0 || *count > kMostParameters - all) {
+      throw CheckpointError(ErrorCode::kCorrupt, fmt::format("its optimizer has \"{:.40}\" parameters", text));
+    }
+    counts.push_back(*count);
+    all += *count;
+    begin = end + 1;
+  }
+  return counts;
 }
 
 bool is_flag(std::string_view option) {
@@ -66,7 +88,8 @@ void with_prefix(const Map& map, const std::string& prefix, Each each) {
 }
 
 double number(const std::string& text) {
-  return number_from_text<double>(text).value();
+  if (const auto value = number_from_text<double>(text)) return *value;
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a number in its optimizer, found {:.40}", text));
 }
 
 Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kind) {
@@ -164,20 +187,38 @@ void require_kind(const Dict& group, const PythonKind& kind, std::size_t index) 
   }
 }
 
-// Reads the options; returns Python's numbers of the parameters.
-std::vector<std::int64_t> read_group(TensorFile& file, const Dict& group, std::size_t index) {
+// The key of a parameter as text. Python numbers parameters; torch.distributed.checkpoint.state_dict names them.
+std::string param_key(const c10::IValue& key) {
+  if (key.isInt()) return text_of(key.toInt());
+  return key.isString() ? key.toStringRef() : "";
+}
+
+// Reads the options; returns the keys of the parameters.
+std::vector<std::string> read_group(TensorFile& file, const Dict& group, std::size_t index) {
   const std::string prefix = fmt::format("optimizer.group.{}.", index);
   for (const auto& entry : group) {
     if (entry.key().isString()) read_option(file, prefix, entry.key().toStringRef(), entry.value());
   }
   const auto params = find(group, "params");
   if (!params || !params->isList()) throw mismatch(fmt::format("group {} has no list \"params\"", index));
-  std::vector<std::int64_t> numbers;
-  for (const c10::IValue& number : params->toListRef()) {
-    if (!number.isInt()) throw mismatch(fmt::format("group {} has a parameter that is no number", index));
-    numbers.push_back(number.toInt());
+  std::vector<std::string> keys;
+  for (const c10::IValue& key : params->toListRef()) {
+    keys.push_back(param_key(key));
+    if (keys.back().empty()) throw mismatch(fmt::format("group {} has a parameter without number or name", index));
   }
-  return numbers;
+  return keys;
+}
+
+// The kind that has these options.
+std::string_view kind_with(const Dict& group) {
+  for (const std::string_view kind : {"SGD", "RMSprop", "Adagrad"}) {
+    if (find(group, python_kind(kind).option)) return kind;
+  }
+  const auto decoupled = find(group, "decoupled_weight_decay");
+  if (decoupled && decoupled->isBool()) return decoupled->toBool() ? "AdamW" : "Adam";
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "its options do not tell which optimizer it is: expected SGD, RMSprop, Adagrad, or Adam or "
+                        "AdamW of PyTorch 2.7 or newer");
 }
 
 std::string step_text(const c10::IValue& value, const std::string& prefix) {
@@ -204,17 +245,18 @@ void read_param(TensorFile& file, const Dict& state, std::size_t param) {
 
 }  // namespace
 
-c10::IValue state_dict(const torch::optim::Optimizer& optimizer) {
-  TensorFile file;
-  add_optimizer(file, optimizer);
-  const PythonKind& kind = python_kind(file.metadata.at("optimizer.type"));
+c10::IValue python_optimizer(const TensorFile& file) {
+  const auto type = file.metadata.find("optimizer.type");
+  const auto parameters = file.metadata.find("optimizer.parameters");
+  if (type == file.metadata.end() || parameters == file.metadata.end()) throw mismatch("it holds no optimizer");
+  const PythonKind& kind = python_kind(type->second);
   List groups(c10::AnyType::get());
   Dict states = make_dict();
   std::int64_t param = 0;
-  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    Dict options = group_dict(file, group, kind);
+  for (const std::int64_t count : counts_in(parameters->second)) {
+    Dict options = group_dict(file, groups.size(), kind);
     List params(c10::AnyType::get());
-    for (std::size_t i = 0; i < optimizer.param_groups()[group].params().size(); ++i, ++param) {
+    for (std::int64_t i = 0; i < count; ++i, ++param) {
       params.push_back(param);
       const Dict state = param_dict(file, static_cast<std::size_t>(param));
       if (!state.empty()) states.insert(param, state);
@@ -228,35 +270,45 @@ c10::IValue state_dict(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
-void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state) {
-  const PythonKind& kind = python_kind(kind_of(optimizer));
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind) {
   const Dict all = dict_at(state, "the optimizer's state");
   const auto states = find(all, "state");
   const auto groups = find(all, "param_groups");
   if (!states || !groups || !groups->isList()) {
     throw mismatch("it is no optimizer's state: \"state\" or \"param_groups\" is missing");
   }
-  TensorFile file;
-  std::map<std::int64_t, std::size_t> index_of;
+  std::map<std::string, std::size_t> index_of;
   std::vector<std::size_t> counts;
   for (const c10::IValue& value : groups->toListRef()) {
     const Dict group = dict_at(value, fmt::format("group {}", counts.size()));
-    require_kind(group, kind, counts.size());
-    const std::vector<std::int64_t> numbers = read_group(file, group, counts.size());
-    for (const std::int64_t number : numbers) {
-      if (!index_of.emplace(number, index_of.size()).second) {
-        throw mismatch(fmt::format("parameter {} is in two places of its groups", number));
+    if (kind.empty()) kind = kind_with(group);
+    require_kind(group, python_kind(kind), counts.size());
+    const std::vector<std::string> keys = read_group(file, group, counts.size());
+    for (const std::string& key : keys) {
+      if (!index_of.emplace(key, index_of.size()).second) {
+        throw mismatch(fmt::format("parameter {} is in two places of its groups", printable(key)));
       }
     }
-    counts.push_back(numbers.size());
+    counts.push_back(keys.size());
   }
-  file.metadata["optimizer.type"] = kind.name;
+  file.metadata["optimizer.type"] = kind;
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
   for (const auto& entry : dict_at(*states, "\"state\"")) {
-    const auto found = entry.key().isInt() ? index_of.find(entry.key().toInt()) : index_of.end();
+    const auto found = index_of.find(param_key(entry.key()));
     if (found == index_of.end()) throw mismatch("its state is of a parameter that is in no group");
     read_param(file, dict_at(entry.value(), "the state of a parameter"), found->second);
   }
+}
+
+c10::IValue state_dict(const torch::optim::Optimizer& optimizer) {
+  TensorFile file;
+  add_optimizer(file, optimizer);
+  return python_optimizer(file);
+}
+
+void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state) {
+  TensorFile file;
+  add_python_optimizer(file, state, kind_of(optimizer));
   restore_optimizer(file, optimizer);
 }
 

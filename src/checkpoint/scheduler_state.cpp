@@ -5,10 +5,14 @@
 
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <typeinfo>
+#include <utility>
 
-#include "lockstep/checkpoint/errors.h"
+#include "error_context.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "number_text.h"
+#include "value_text.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -16,13 +20,19 @@ namespace {
 using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-constexpr const char* kType = "scheduler.type";
+using StepLR = torch::optim::StepLR;
+using Dict = c10::impl::GenericDict;
 
+constexpr const char* kType = "scheduler.type";
+constexpr const char* kState = "scheduler.state";
+
+// Protected members: a derived class may name them.
 struct Steps : LRScheduler {
-  static constexpr unsigned LRScheduler::*kMember = &Steps::step_count_;  // protected: a derived class may name it
+  static constexpr unsigned LRScheduler::*kMember = &Steps::step_count_;
+  static constexpr auto kRates = &Steps::get_current_lrs;
 };
 
-// The state of LibTorch's plateau scheduler is private, and LibTorch cannot save it. The compiler does not check access
+// The state of LibTorch's schedulers is private, and LibTorch cannot save it. The compiler does not check access
 // in the arguments of an explicit instantiation: the instantiations below name the members, and a friend function
 // returns them.
 template <typename Field, typename Field::Member member>
@@ -45,6 +55,16 @@ struct Epoch {
   using Member = int Plateau::*;
   friend Member reveal(Epoch);
 };
+struct StepSize {
+  using Member = const unsigned StepLR::*;
+  friend Member reveal(StepSize);
+};
+struct Gamma {
+  using Member = const double StepLR::*;
+  friend Member reveal(Gamma);
+};
+template struct Reveal<StepSize, &StepLR::step_size_>;
+template struct Reveal<Gamma, &StepLR::gamma_>;
 template struct Reveal<Best, &Plateau::best>;
 template struct Reveal<BadEpochs, &Plateau::num_bad_epochs>;
 template struct Reveal<Cooldown, &Plateau::cooldown_counter>;
@@ -85,7 +105,47 @@ T number(const TensorFile& file, const std::string& name) {
                                                          found == file.metadata.end() ? "nothing" : found->second));
 }
 
+// An entry of Python's scheduler.state_dict(): a number, or a tensor of one, as a metric may be.
+double real_number(const c10::IValue& state, const char* key) {
+  if (!state.isGenericDict() || !state.toGenericDict().contains(key)) {
+    throw CheckpointError(ErrorCode::kMismatch, fmt::format("it is no scheduler's state: \"{}\" is missing", key));
+  }
+  const c10::IValue value = state.toGenericDict().at(key);
+  if (value.isInt()) return static_cast<double>(value.toInt());
+  if (value.isDouble()) return value.toDouble();
+  if (value.isTensor() && value.toTensor().numel() == 1) return value.toTensor().item<double>();
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("\"{}\" of its scheduler is no number", key));
+}
+
+std::int64_t whole_number(const c10::IValue& state, const char* key, int least) {
+  const double value = real_number(state, key);
+  constexpr double kMost = std::numeric_limits<int>::max() - 1;
+  if (value >= least && value <= kMost && value == std::floor(value)) return static_cast<std::int64_t>(value);
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("\"{}\" of its scheduler is {}", key, value));
+}
+
+void require_same(const c10::IValue& state, const char* key, double now) {
+  const double saved = real_number(state, key);
+  if (saved == now) return;
+  throw CheckpointError(ErrorCode::kMismatch,
+                        fmt::format("its scheduler has {} {}, the program's {}: make the same scheduler before loading",
+                                    key, saved, now));
+}
+
 }  // namespace
+
+void add_scheduler(TensorFile& file, const std::type_info& type, const c10::IValue& state) {
+  const std::string text = in_context("the scheduler's state", [&] { return text_of_value(state); });
+  file.metadata[kType] = c10::demangle(type.name());
+  file.metadata[kState] = text;
+}
+
+c10::IValue scheduler_state(const TensorFile& file, const std::type_info& type) {
+  require_type(file, c10::demangle(type.name()));
+  const auto state = file.metadata.find(kState);
+  if (state == file.metadata.end()) throw CheckpointError(ErrorCode::kCorrupt, "it lacks scheduler.state");
+  return in_context(kState, [&] { return value_of_text(state->second); });
+}
 
 void add_scheduler(TensorFile& file, const LRScheduler& scheduler) {
   file.metadata[kType] = type_of(scheduler);
@@ -115,6 +175,56 @@ void restore_scheduler(const TensorFile& file, Plateau& scheduler) {
   scheduler.*reveal(BadEpochs()) = bad_epochs;
   scheduler.*reveal(Cooldown()) = cooldown;
   scheduler.*reveal(Epoch()) = epoch;
+}
+
+// --- Python's state_dict()
+
+c10::IValue state_dict(const LRScheduler& scheduler) {
+  Dict state(c10::AnyType::get(), c10::AnyType::get());
+  if (const auto* step = dynamic_cast<const StepLR*>(&scheduler)) {
+    state.insert("step_size", static_cast<std::int64_t>(step->*reveal(StepSize())));
+    state.insert("gamma", step->*reveal(Gamma()));
+  }
+  // Python makes a step in the constructor, LibTorch does not: its next step is that of epoch step_count_.
+  const std::int64_t steps = scheduler.*Steps::kMember;
+  state.insert("last_epoch", steps - 1);
+  state.insert("_step_count", steps);
+  c10::impl::GenericList rates(c10::AnyType::get());
+  for (const double rate : (scheduler.*Steps::kRates)()) rates.push_back(rate);
+  state.insert("_last_lr", rates);
+  return state;
+}
+
+void load_state_dict(LRScheduler& scheduler, const c10::IValue& state) {
+  if (const auto* step = dynamic_cast<const StepLR*>(&scheduler)) {
+    require_same(state, "step_size", step->*reveal(StepSize()));
+    require_same(state, "gamma", step->*reveal(Gamma()));
+  }
+  const std::int64_t epoch = whole_number(state, "last_epoch", -1);
+  scheduler.*Steps::kMember = static_cast<unsigned>(epoch + 1);
+}
+
+c10::IValue state_dict(const Plateau& scheduler) {
+  constexpr float kNone = std::numeric_limits<float>::max();  // LibTorch's best metric before the first
+  const float best = scheduler.*reveal(Best());
+  Dict state(c10::AnyType::get(), c10::AnyType::get());
+  state.insert("best", std::abs(best) == kNone ? std::copysign(HUGE_VAL, best) : double{best});
+  state.insert("num_bad_epochs", std::int64_t{scheduler.*reveal(BadEpochs())});
+  state.insert("cooldown_counter", std::int64_t{scheduler.*reveal(Cooldown())});
+  state.insert("last_epoch", std::int64_t{scheduler.*reveal(Epoch())});
+  return state;
+}
+
+void load_state_dict(Plateau& scheduler, const c10::IValue& state) {
+  const double best = real_number(state, "best");
+  if (!fits<float>(best)) throw CheckpointError(ErrorCode::kCorrupt, fmt::format("the best metric is {}", best));
+  const std::int64_t bad_epochs = whole_number(state, "num_bad_epochs", 0);
+  const std::int64_t cooldown = whole_number(state, "cooldown_counter", 0);
+  const std::int64_t epoch = whole_number(state, "last_epoch", 0);
+  scheduler.*reveal(Best()) = static_cast<float>(best);
+  scheduler.*reveal(BadEpochs()) = static_cast<int>(bad_epochs);
+  scheduler.*reveal(Cooldown()) = static_cast<int>(cooldown);
+  scheduler.*reveal(Epoch()) = static_cast<int>(epoch);
 }
 
 }  // namespace lockstep::checkpoint

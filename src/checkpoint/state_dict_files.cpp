@@ -2,29 +2,23 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
 #include "error_context.h"
+#include "file_kind.h"
+#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "mapped_tensor_file.h"
 #include "python/file_bytes.h"
 
 namespace lockstep::checkpoint {
 namespace {
-
-// A safetensors file begins with the length of its header, which is far below what these bytes would mean.
-bool is_torch_file(const std::filesystem::path& path) {
-  const FileBytes file(path);
-  std::array<char, 9> head{};
-  if (file.size() < head.size()) return false;
-  file.read(0, head.data(), head.size());
-  const bool safetensors = head[8] == '{' && head[7] == 0;
-  return !safetensors && ((head[0] == 'P' && head[1] == 'K') || head[0] == '\x80');
-}
 
 std::string keys_of(const c10::impl::GenericDict& dict) {
   constexpr std::size_t kShown = 20;
@@ -34,6 +28,22 @@ std::string keys_of(const c10::impl::GenericDict& dict) {
     keys.push_back(entry.key().isString() ? printable(entry.key().toStringRef().substr(0, 80)) : "a number");
   }
   return fmt::format("{}", fmt::join(keys, ", "));
+}
+
+}  // namespace
+
+// A safetensors file begins with the length of its header, which is far below what the first bytes of torch.save would
+// mean.
+FileKind file_kind_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return FileKind::kDistributed;
+  const FileBytes file(path);
+  std::array<char, 9> head{};
+  if (file.size() < head.size()) return FileKind::kTensors;
+  file.read(0, head.data(), head.size());
+  if (head[8] == '{' && head[7] == 0) return FileKind::kTensors;
+  if (head[0] == 'P' && head[1] == 'K') return FileKind::kTorchZip;
+  return head[0] == '\x80' ? FileKind::kTorchLegacy : FileKind::kTensors;
 }
 
 c10::IValue entry_of(const c10::IValue& value, std::string_view entry) {
@@ -47,8 +57,6 @@ c10::IValue entry_of(const c10::IValue& value, std::string_view entry) {
   }
   return found->value();
 }
-
-}  // namespace
 
 StateDict to_state_dict(const c10::IValue& value) {
   if (!value.isGenericDict()) {
@@ -76,11 +84,13 @@ c10::IValue to_ivalue(const StateDict& state) {
 }
 
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {
-  if (is_torch_file(path)) {
-    const c10::IValue value = read_torch_file(path, map_location);
+  if (const FileKind kind = file_kind_of(path); kind != FileKind::kTensors) {
+    const c10::IValue value = kind == FileKind::kDistributed ? read_distributed_checkpoint(path, map_location)
+                                                             : read_torch_file(path, map_location);
     return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
   }
-  TensorFile file = read_tensor_file(path, Checksum::kIfPresent);
+  std::optional<TensorFile> mapped = map_tensor_file(path);
+  TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, Checksum::kIfPresent);
   if (!entry.empty()) {
     throw CheckpointError(ErrorCode::kMismatch,
                           fmt::format("{}: a safetensors file has no entries such as \"{}\"", path.native(), entry));

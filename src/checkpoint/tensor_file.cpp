@@ -1,16 +1,21 @@
 #include "lockstep/checkpoint/tensor_file.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
+#include <memory>
 #include <span>
 
+#include "background_hash.h"
 #include "base/regular_file.h"
 #include "error_context.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/errors.h"
-#include "sha256.h"
+#include "mapped_tensor_file.h"
 #include "tensor_file_header.h"
 
 namespace lockstep::checkpoint {
@@ -19,7 +24,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensor files hold little-endian bytes");
 
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the same limit as in other readers of the format
-constexpr std::size_t kChunk = 1 << 20;                  // hashed while still in cache
 const std::string kNoDigits(kSha256Digits, '0');
 
 // A file that is hashed while it is read.
@@ -47,6 +51,9 @@ class Reader {
       fail(ErrorCode::kCorrupt, "damaged: the file became shorter while it was read");
     }
   }
+
+  int fd() const { return file_.fd(); }
+  std::uint64_t size() const { return size_; }
 
   TensorFileHeader parse(std::string_view text) const {
     try {
@@ -112,12 +119,6 @@ torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
   return torch::empty(values.sizes(), values.scalar_type()).copy_(values);
 }
 
-template <typename Each>
-void in_chunks(void* bytes, std::size_t count, Each each) {
-  auto* at = static_cast<char*>(bytes);
-  for (std::size_t done = 0; done < count; done += kChunk) each(at + done, std::min(kChunk, count - done));
-}
-
 }  // namespace
 
 void write_tensor_file(const std::filesystem::path& path, const TensorFile& file) {
@@ -134,14 +135,12 @@ void write_tensor_file(const std::filesystem::path& path, const TensorFile& file
   const std::uint64_t length = text.size();
   check_written(out.append(as_bytes(&length, sizeof(length))));
   check_written(out.append(as_bytes(text.data(), text.size())));
-  Sha256 hash = hash_header(text, digits);
+  BackgroundHash hash(hash_header(text, digits), header.entries.empty() ? 0 : header.entries.back().end);
   for (const TensorEntry& entry : header.entries) {
     const torch::Tensor tensor = in_context(fmt::format("{}: cannot read tensor \"{}\"", path.native(), entry.name),
                                             [&] { return bytes_in_order(file.tensors.at(entry.name)); });
-    in_chunks(const_cast<void*>(tensor.const_data_ptr()), entry.end - entry.begin, [&](char* piece, std::size_t count) {
-      hash.update(piece, count);
-      check_written(out.append(as_bytes(piece, count)));
-    });
+    hash.add(tensor, entry.end - entry.begin);
+    check_written(out.append(as_bytes(tensor.const_data_ptr(), entry.end - entry.begin)));
   }
   const std::string found = hash.digits();
   check_written(out.overwrite(sizeof(length) + digits, as_bytes(found.data(), found.size())));
@@ -156,15 +155,14 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum
   if (!digits && (checksum == Checksum::kRequired || header.metadata.contains(std::string(kChecksumKey)))) {
     reader.fail(ErrorCode::kCorrupt, fmt::format("damaged: its metadata has no valid {}", kChecksumKey));
   }
-  Sha256 hash = hash_header(text, digits);
+  const bool has_bytes = digits && !header.entries.empty();
+  BackgroundHash hash(hash_header(text, digits), has_bytes ? header.entries.back().end : 0);
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {
     torch::Tensor tensor = in_context(fmt::format("{}: no memory for tensor \"{}\"", path.native(), entry.name),
                                       [&] { return torch::empty(entry.shape, entry.dtype); });
-    in_chunks(tensor.mutable_data_ptr(), entry.end - entry.begin, [&](char* piece, std::size_t count) {
-      reader.read(piece, count);
-      hash.update(piece, count);
-    });
+    reader.read(tensor.mutable_data_ptr(), entry.end - entry.begin);
+    if (digits) hash.add(tensor, entry.end - entry.begin);
     file.tensors[entry.name] = std::move(tensor);
   }
   if (digits) {
@@ -177,6 +175,66 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum
   file.metadata = std::move(header.metadata);
   file.metadata.erase(std::string(kFormatKey));
   file.metadata.erase(std::string(kChecksumKey));
+  return file;
+}
+
+namespace {
+
+// A file in memory. Writing to the memory does not change the file.
+class Mapping {
+ public:
+  Mapping(int fd, std::uint64_t size) : size_(size) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_NORESERVE;
+    void* const begin = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, kFlags, fd, 0);
+    if (begin != MAP_FAILED) begin_ = static_cast<char*>(begin);
+  }
+  ~Mapping() {
+    if (begin_ != nullptr) ::munmap(begin_, size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  bool valid() const { return begin_ != nullptr; }
+  char* at(std::uint64_t offset) const { return begin_ + offset; }
+
+  // Brings all pages; 0, or the error of the disk. Kernels before 5.14 bring them when they are used.
+  int bring() const {
+    constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which headers before glibc 2.35 lack
+    if (::madvise(begin_, size_, kPopulateRead) == 0 || errno == EINVAL) return 0;
+    return errno;
+  }
+
+ private:
+  std::uint64_t size_;
+  char* begin_ = nullptr;
+};
+
+}  // namespace
+
+std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
+  Reader reader(path);
+  const std::string text = reader.read_header_text();
+  TensorFileHeader header = reader.parse(text);
+  if (header.metadata.contains(std::string(kChecksumKey))) return std::nullopt;
+  const std::uint64_t data = sizeof(std::uint64_t) + text.size();
+  const auto is_aligned = [&](const TensorEntry& entry) {
+    return (data + entry.begin) % c10::elementSize(entry.dtype) == 0;
+  };
+  if (!std::all_of(header.entries.begin(), header.entries.end(), is_aligned)) return std::nullopt;
+  const auto mapping = std::make_shared<const Mapping>(reader.fd(), reader.size());
+  if (!mapping->valid()) return std::nullopt;
+  if (const int error = mapping->bring(); error != 0) {
+    reader.fail(ErrorCode::kIo, fmt::format("cannot read it: {}", std::strerror(error)));
+  }
+  TensorFile file;
+  for (const TensorEntry& entry : header.entries) {
+    const bool empty = entry.begin == entry.end;
+    file.tensors[entry.name] =
+        empty ? torch::empty(entry.shape, entry.dtype)
+              : torch::from_blob(
+                    mapping->at(data + entry.begin), entry.shape, [mapping](void*) {}, torch::dtype(entry.dtype));
+  }
+  file.metadata = std::move(header.metadata);
   return file;
 }
 

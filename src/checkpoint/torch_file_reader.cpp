@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 #include "python/pickle_reader.h"
 #include "python/zip_reader.h"
+#include "torch_bytes.h"
 #include "value_builder.h"
 
 namespace lockstep::checkpoint {
@@ -191,7 +192,9 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
   return build(file, graph, records, device);
 }
 
-c10::IValue read(const FileBytes& file, torch::Device device) {
+}  // namespace
+
+c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kHeadBytes)), '\0');
   file.read(0, head.data(), head.size());
   if (head.starts_with("PK")) return ZipFile(file).read(device);
@@ -202,11 +205,9 @@ c10::IValue read(const FileBytes& file, torch::Device device) {
   throw CheckpointError(ErrorCode::kCorrupt, "it is no file of torch.save (read_tensor_file() reads safetensors)");
 }
 
-}  // namespace
-
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location) {
   const FileBytes file(path);
-  return in_context(path.native(), [&] { return read(file, map_location); });
+  return in_context(path.native(), [&] { return read_torch_bytes(file, map_location); });
 }
 
 }  // namespace lockstep::checkpoint

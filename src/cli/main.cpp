@@ -57,11 +57,11 @@ int run(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
-// The commands for pictures are in a second program next to this one, because their libraries would delay `run`.
-int become_pictures_program(char** argv) {
+// Commands that need large libraries are in other programs next to this one: loading them would delay `run`.
+int become_program(const char* name, char** argv) {
   std::error_code ignored;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::filesystem::path program = self.parent_path() / "lockstep-pictures";
+  const std::filesystem::path program = self.parent_path() / name;
   ::execv(program.c_str(), argv);
   const int error = errno;
   std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
@@ -74,7 +74,8 @@ int become_pictures_program(char** argv) {
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
-  if (command_name == "pack" || command_name == "data") return become_pictures_program(argv);
+  if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
+  if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
+  app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
   // arguments.
   const std::vector<std::string> words(argv + 1, argv + argc);

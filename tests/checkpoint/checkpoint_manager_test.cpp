@@ -1,20 +1,13 @@
 #include "lockstep/checkpoint/checkpoint_manager.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <optional>
-#include <random>
-#include <thread>
 
-#include "lockstep/base/environment.h"
 #include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"
@@ -279,62 +272,36 @@ TEST_F(CheckpointFolders, OtherFilesAreLeftAlone) {
   EXPECT_EQ(files_in(folder_), others.size() + 1);
 }
 
-constexpr const char* kWriterFolder = "LOCKSTEP_TEST_WRITER_FOLDER";
-constexpr std::int64_t kElements = 200000;
-
-// Not a test: the process that CheckpointWriterFault kills. Without its environment variable it does nothing.
-TEST(CheckpointWriterProcess, SavesUntilItIsKilled) {
-  const std::optional<std::string> folder = Environment::of_process().get(kWriterFolder);
-  if (!folder) return;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if the test itself is killed
-  CheckpointManager manager(*folder, {.keep_last = 2});
-  const auto latest = manager.load_latest();
-  for (std::int64_t step = latest ? latest->step() + 1 : 0;; ++step) {
-    manager.save(step, state_of(static_cast<double>(step), kElements));
-  }
+// What gather() returns when the other rank has these steps: first those that it sees, then those that it can read.
+CheckpointManager::Gather with_other(std::vector<Steps> answers) {
+  return [answers = std::move(answers), call = std::size_t{0}](const Steps& mine) mutable {
+    return std::vector<Steps>{mine, answers.at(call++)};
+  };
 }
 
-pid_t start_writer(const std::filesystem::path& folder) {
-  const std::string variable = std::string(kWriterFolder) + "=" + folder.native();
-  std::vector<char*> environment = {const_cast<char*>(variable.c_str())};
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-  environment.push_back(nullptr);
-  const char* arguments[] = {"checkpoint_tests", "--gtest_filter=CheckpointWriterProcess.*", "--gtest_brief=1",
-                             nullptr};
-  pid_t pid = -1;
-  EXPECT_EQ(::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char**>(arguments), environment.data()),
-            0);
-  return pid;
-}
-
-TEST(CheckpointWriterFault, ThereIsAlwaysAGoodCheckpointHoweverOftenTheWriterIsKilled) {
-  const test::ScratchFolder scratch;
-  CheckpointManager reader(scratch.path());
-  std::mt19937 random(7);
-  std::int64_t last = -1;
-  for (int round = 0; round < 12; ++round) {
-    const pid_t writer = start_writer(scratch.path());
-    ASSERT_GT(writer, 0);
-    // It has begun when it has saved something. The kill then hits the next save at a random place.
-    const auto started = [&] {
-      const Steps steps = reader.steps();
-      return !steps.empty() && steps.back() > last;
-    };
-    while (!started() && ::waitpid(writer, nullptr, WNOHANG) == 0) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
-    ASSERT_EQ(::kill(writer, SIGKILL), 0);
-    ASSERT_EQ(::waitpid(writer, nullptr, 0), writer);
-    testing::internal::CaptureStderr();
-    const auto latest = reader.load_latest();
-    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // no damaged file
-    ASSERT_TRUE(latest);
-    EXPECT_GT(latest->step(), last);
-    last = latest->step();
-    EXPECT_EQ(weight_of(*latest, kElements), static_cast<double>(last));
-  }
-  // Each kill may leave a temporary file or an old checkpoint: the next writer removes them all.
-  CheckpointManager(scratch.path(), {.keep_last = 2}).save(last + 1, state_of(1));
-  EXPECT_EQ(files_in(scratch.path()), 2U);
+TEST_F(CheckpointFolders, AllRanksLoadTheSameStep) {
+  CheckpointManager manager(folder_, {.keep_last = 5});
+  EXPECT_FALSE(manager.load_latest(with_other({{}})));
+  for (std::int64_t step = 1; step <= 4; ++step) manager.save(step, state_of(static_cast<double>(step)));
+  EXPECT_EQ(manager.load_latest(with_other({{1, 2, 3}, {3}}))->step(), 3);
+  EXPECT_EQ(manager.load_latest(with_other({{1, 2, 3, 4}, {}, {3}}))->step(), 3);  // the other cannot read step 4
+  damage(manager.path_of(4));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(manager.load_latest(with_other({{1, 2, 3, 4}, {4}, {3}}))->step(), 3);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("step-000000004.ckpt"), std::string::npos);
+  EXPECT_EQ(code_of([&] { manager.load_latest(with_other({{}})); }), ErrorCode::kCorrupt);
+  EXPECT_NE(message_.find("rank 0 sees steps [1, 2, 3, 4], rank 1 sees steps []"), std::string::npos) << message_;
+  EXPECT_EQ(code_of([&] { manager.load_latest(with_other({{7}})); }), ErrorCode::kCorrupt);
+  std::filesystem::remove_all(folder_);
+  bool asked = false;
+  EXPECT_EQ(code_of([&] {
+              manager.load_latest([&](const Steps& mine) {
+                asked = true;
+                return std::vector<Steps>{mine, {1}};
+              });
+            }),
+            ErrorCode::kIo);
+  EXPECT_TRUE(asked) << "the others would wait";
 }
 
 }  // namespace

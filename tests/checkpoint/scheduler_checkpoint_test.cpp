@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {
@@ -92,6 +95,71 @@ TEST(SchedulerCheckpoints, PlateauGoesOn) {
         return Plateau(optimizer, Plateau::min, 0.5F, /*patience=*/1, 1e-4, Plateau::rel, /*cooldown=*/1);
       },
       [&](Plateau& scheduler, int i) { scheduler.step(losses[i]); });
+}
+
+using Dict = c10::impl::GenericDict;
+
+Dict make_dict() {
+  return Dict(c10::AnyType::get(), c10::AnyType::get());
+}
+
+// A class with Python's methods, whose state has values of every kind.
+struct Counting {
+  c10::IValue state_dict() const {
+    Dict state = make_dict();
+    state.insert("rates", c10::List<double>({0.1, -std::numeric_limits<double>::infinity()}));
+    state.insert("pair", c10::ivalue::Tuple::create(std::vector<c10::IValue>{1, c10::IValue()}));
+    state.insert("text", "\"quoted\"\n");
+    state.insert(7, true);
+    state.insert("count", count);
+    return state;
+  }
+  void load_state_dict(const c10::IValue& state) {
+    const Dict read = state.toGenericDict();
+    EXPECT_EQ(read.at("rates").toListRef()[0].toDouble(), 0.1);
+    EXPECT_EQ(read.at("rates").toListRef()[1].toDouble(), -std::numeric_limits<double>::infinity());
+    EXPECT_EQ(read.at("pair").toTupleRef().elements()[0].toInt(), 1);
+    EXPECT_TRUE(read.at("pair").toTupleRef().elements()[1].isNone());
+    EXPECT_EQ(read.at("text").toStringRef(), "\"quoted\"\n");
+    EXPECT_TRUE(read.at(7).toBool());
+    count = read.at("count").toInt();
+  }
+  std::int64_t count = 0;
+};
+
+TEST(SchedulerCheckpoints, HoldThoseWithAStateDict) {
+  const test::ScratchFolder folder;
+  Checkpoint saved;
+  saved.add_scheduler(Counting{5});
+  saved.set_value("own", Counting{6}.state_dict());
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"value \"bad\"", "Tensor"},
+                                      [&] { saved.set_value("bad", torch::ones({1})); });
+  saved.save(folder.path() / "state");
+  const Checkpoint loaded = Checkpoint::load(folder.path() / "state");
+  Counting scheduler;
+  loaded.restore_scheduler(scheduler);
+  EXPECT_EQ(scheduler.count, 5);
+  scheduler.load_state_dict(loaded.get_value("own"));
+  EXPECT_EQ(scheduler.count, 6);
+  Parts parts;
+  optim::StepLR other(parts.optimizer, 3);
+  EXPECT_NE(error_of_restoring(loaded, other).find("Counting"), std::string::npos);
+}
+
+TEST(SchedulerDicts, OfOtherSchedulersAreRefused) {
+  Parts parts;
+  optim::StepLR step(parts.optimizer, 3, 0.5);
+  const auto expect_refusal = [&](ErrorCode code, const std::string& part, const c10::IValue& state) {
+    test::expect_error<CheckpointError>(code, {part}, [&] { load_state_dict(step, state); });
+  };
+  expect_refusal(ErrorCode::kMismatch, "no scheduler's state", 3);
+  expect_refusal(ErrorCode::kMismatch, "no scheduler's state", make_dict());
+  expect_refusal(ErrorCode::kMismatch, "step_size 4, the program's 3", state_dict(optim::StepLR(parts.optimizer, 4)));
+  Dict state = state_dict(step).toGenericDict();
+  for (const c10::IValue& bad : std::vector<c10::IValue>{-2, 0.5, "3", 1e300}) {
+    state.insert_or_assign("last_epoch", bad);
+    expect_refusal(ErrorCode::kCorrupt, "last_epoch", state);
+  }
 }
 
 TEST(SchedulerCheckpoints, AnotherSchedulerIsNamed) {

@@ -169,6 +169,25 @@ TEST_F(OptimizerDicts, AreLoadedIntoTheSameKindOnly) {
   EXPECT_EQ(larger.state().size(), 0U);
 }
 
+// As torch.distributed.checkpoint.state_dict.get_optimizer_state_dict() has them.
+TEST_F(OptimizerDicts, MayNameTheParameters) {
+  Dict state = dict();
+  List names(c10::AnyType::get());
+  Dict named(c10::AnyType::get(), c10::AnyType::get());
+  for (std::int64_t i = 0; i < 6; ++i) {
+    names.push_back("p" + std::to_string(i));
+    named.insert("p" + std::to_string(i), param(state, static_cast<int>(i)));
+  }
+  group(state).insert_or_assign("params", names);
+  state.insert_or_assign("state", named);
+  torch::optim::Adam other(make_net()->parameters());
+  load_state_dict(other, state);
+  const Dict loaded = state_dict(other).toGenericDict();
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(torch::equal(param(loaded, i).at("exp_avg").toTensor(), param(dict(), i).at("exp_avg").toTensor()));
+  }
+}
+
 TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
   using Change = std::function<void(Dict&)>;
   const auto expect_refusal = [&](ErrorCode code, const std::string& part, const Change& change) {

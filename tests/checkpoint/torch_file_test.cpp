@@ -9,6 +9,7 @@
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/python/zip_writer.h"
 #include "lockstep/checkpoint/errors.h"
+#include "support/address_space_limit.h"
 #include "support/expect_error.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
@@ -343,8 +344,10 @@ TEST_F(TorchFiles, OfTheOlderFormatAreRead) {
   }
 }
 
-// Changed at random, a file is read or refused, and nothing else happens.
+// Changed at random, a file is read or refused in bounded memory, and nothing else happens.
 TEST_F(TorchFiles, AreReadOrRefusedWhateverTheirBytes) {
+  torch::ones({1 << 16}).sum();  // starts LibTorch's threads before memory is limited
+  const test::AddressSpaceLimit limit(std::uint64_t{1} << 30);
   Dict value = make_dict();
   value.insert("w", torch::arange(6.0F).view({2, 3}).t());
   value.insert("c", torch::zeros({2}, torch::kComplexFloat));

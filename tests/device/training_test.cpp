@@ -217,6 +217,19 @@ class DeviceCheckpoint : public testing::Test {
   ScratchFolder folder_;
 };
 
+TEST_F(DeviceCheckpoint, HoldsTheGeneratorsOfDevices) {
+  const torch::Device device = test_device(1);
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  generator.set_current_seed(9);
+  const torch::Tensor saved = checkpoint::generator_state(device);
+  checkpoint::Checkpoint state;
+  state.add_generators(std::vector{saved, checkpoint::generator_state(test_device(2))}, device.type());
+  EXPECT_THROW(state.restore_generator(), checkpoint::CheckpointError) << "it has none of the CPU";
+  generator.set_current_seed(10);
+  state.restore_generator(device);
+  EXPECT_TRUE(torch::equal(checkpoint::generator_state(device), saved));
+}
+
 TEST_F(DeviceCheckpoint, ContinuesOnAnyDeviceWithTheSameBits) {
   const std::vector<torch::Device> devices{test_device(0), test_device(2), torch::kCPU};
   for (const torch::Device from : devices) {

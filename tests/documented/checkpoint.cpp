@@ -6,6 +6,7 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
@@ -50,6 +51,10 @@ using data::DataLoader;
   }
 }
 
+[[maybe_unused]] void same_step(checkpoint::CheckpointManager& manager) {
+  auto state = manager.load_latest([](const auto& steps) { return all_gather_object(steps); });
+}
+
 [[maybe_unused]] void asynchronous(std::int64_t step, const checkpoint::Checkpoint& state, double validation_loss) {
   checkpoint::CheckpointManager manager(
       "runs/a", {.best = checkpoint::CheckpointManagerOptions::Best::kLowestMetric, .asynchronous = true});
@@ -86,6 +91,17 @@ using data::DataLoader;
   checkpoint::load_state_dict(*net, checkpoint::to_state_dict(saved.at("model")));
   checkpoint::load_state_dict(optimizer, saved.at("optimizer"));
   epoch = saved.at("epoch").toInt();
+}
+
+[[maybe_unused]] void schedulers(torch::optim::StepLR& scheduler, c10::impl::GenericDict& run,
+                                 const c10::impl::GenericDict& saved) {
+  run.insert("scheduler", checkpoint::state_dict(scheduler));
+  checkpoint::load_state_dict(scheduler, saved.at("scheduler"));
+}
+
+[[maybe_unused]] void distributed(models::ResNet& net) {
+  const auto run = checkpoint::read_distributed_checkpoint("checkpoint/step-100").toGenericDict();
+  checkpoint::load_state_dict(*net, checkpoint::to_state_dict(run.at("model")));
 }
 
 }  // namespace

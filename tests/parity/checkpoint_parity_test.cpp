@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "parity/python.h"
@@ -23,11 +24,12 @@ TEST(TorchFileParity, PythonGetsBackWhatItWrote) {
     write_torch_file(folder.path(std::string(name) + "-copy.pt"),
                      read_torch_file(folder.path(std::string(name) + ".pt")));
   }
+  write_torch_file(folder.path("dcp-copy.pt"), read_distributed_checkpoint(folder.path("dcp")));
   const StateDict weights = read_state_dict(folder.path("weights.safetensors"));
   EXPECT_GT(weights.size(), 100U);
   write_state_dict(folder.path("copy.safetensors"), weights);
   EXPECT_EQ(test::run_python("interchange.py", {"compare", folder.path(), "values-copy.pt", "values-legacy-copy.pt",
-                                                "values-protocol4-copy.pt", "copy.safetensors"}),
+                                                "values-protocol4-copy.pt", "dcp-copy.pt", "copy.safetensors"}),
             "all well\n");
 }
 
@@ -37,6 +39,8 @@ struct Training {
   torch::nn::Sequential net{torch::nn::Linear(10, 16), torch::nn::ReLU(), torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 3)};
   std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<torch::optim::StepLR> step_lr;
+  std::unique_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau;
   std::int64_t step = 0;
 
   explicit Training(const std::string& kind) {
@@ -47,8 +51,15 @@ struct Training {
     if (kind == "adam") make<optim::Adam>(optim::AdamOptions(0.01).betas({0.8, 0.95}));
     if (kind == "amsgrad") make<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true));
     if (kind == "adamw") make<optim::AdamW>(optim::AdamWOptions(0.01));
+    if (kind == "adamw-amsgrad") make<optim::AdamW>(optim::AdamWOptions(0.01).amsgrad(true));
     if (kind == "rmsprop") make<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
     if (kind == "adagrad") make<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.01));
+    if (kind == "sgd") step_lr = std::make_unique<optim::StepLR>(*optimizer, 7, 0.8);
+    if (kind == "adam") {
+      using Plateau = optim::ReduceLROnPlateauScheduler;
+      plateau = std::make_unique<Plateau>(*optimizer, Plateau::min, 0.5F, /*patience=*/2, 1e-4, Plateau::rel,
+                                          /*cooldown=*/3);
+    }
   }
 
   // The groups of interchange.py. The options of a group replace those of the optimizer, so they begin as a copy.
@@ -74,6 +85,8 @@ struct Training {
     load_state_dict(*net, to_state_dict(state.at("model")));
     load_state_dict(*optimizer, state.at("optimizer"));
     step = state.at("step").toInt();
+    if (step_lr) load_state_dict(*step_lr, state.at("scheduler"));
+    if (plateau) load_state_dict(*plateau, state.at("scheduler"));
   }
 
   void save(const std::string& path) const {
@@ -81,6 +94,8 @@ struct Training {
     state.insert("model", to_ivalue(state_dict(*net)));
     state.insert("optimizer", state_dict(*optimizer));
     state.insert("step", step);
+    if (step_lr) state.insert("scheduler", state_dict(*step_lr));
+    if (plateau) state.insert("scheduler", state_dict(*plateau));
     write_torch_file(path, state);
   }
 
@@ -92,6 +107,8 @@ struct Training {
       optimizer->zero_grad();
       torch::mse_loss(net->forward(inputs), labels).backward();
       optimizer->step();
+      if (step_lr) step_lr->step();
+      if (plateau) plateau->step(static_cast<float>(step * 7 % 11 + 1) / 8);
     }
   }
 };
@@ -106,7 +123,9 @@ class OptimizerParity : public testing::Test {
  protected:
   using Arguments = std::vector<std::string>;
 
-  static constexpr std::array kKinds = {"sgd", "momentum", "adam", "amsgrad", "adamw", "rmsprop", "adagrad"};
+  static constexpr int kSteps = 50;
+  static constexpr std::array kKinds = {"sgd",   "momentum",      "adam",    "amsgrad",
+                                        "adamw", "adamw-amsgrad", "rmsprop", "adagrad"};
 
   void SetUp() override { torch::set_num_threads(1); }
 
@@ -133,25 +152,25 @@ class OptimizerParity : public testing::Test {
 TEST_F(OptimizerParity, TrainingGoesOnOnTheOtherSideAndBack) {
   Arguments first{"train"};
   for (const char* kind : kKinds) {
-    python(first, kind, "-", "python20", 0, 20);
-    python(first, kind, "python20", "python60", 20, 40);
+    python(first, kind, "-", "python-first", 0, kSteps);
+    python(first, kind, "python-first", "python-all", kSteps, 2 * kSteps);
   }
   test::run_python("interchange.py", first);
   for (const char* kind : kKinds) {
-    ours(kind, "python20", "ours40", 20);
-    ours(kind, "-", "ours20", 20);
-    ours(kind, "ours20", "ours60", 40);
+    ours(kind, "python-first", "ours-second", kSteps);
+    ours(kind, "-", "ours-first", kSteps);
+    ours(kind, "ours-first", "ours-all", 2 * kSteps);
   }
   Arguments second{"train"};
   for (const char* kind : kKinds) {
-    python(second, kind, "ours40", "mixed60", 40, 20);
-    python(second, kind, "ours20", "python40", 20, 20);
+    python(second, kind, "ours-second", "mixed", 2 * kSteps, kSteps);
+    python(second, kind, "ours-first", "python-second", kSteps, kSteps);
   }
   test::run_python("interchange.py", second);
   Arguments distances{"distance"};
   for (const char* kind : kKinds) {
-    ours(kind, "python40", "mixed-ours60", 20);
-    for (const char* name : {"mixed60", "python60", "mixed-ours60", "ours60"}) distances.push_back(file(kind, name));
+    ours(kind, "python-second", "mixed-ours", kSteps);
+    for (const char* name : {"mixed", "python-all", "mixed-ours", "ours-all"}) distances.push_back(file(kind, name));
   }
   std::istringstream lines(test::run_python("interchange.py", distances));
   for (const char* kind : kKinds) {

@@ -1,7 +1,8 @@
 """Python's side of the files that Lockstep and Python exchange.
 
-interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-protocol4.pt and weights.safetensors
-interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors
+interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-protocol4.pt, weights.safetensors, and
+                                         a distributed checkpoint in the folder dcp, with the same in dcp.pt
+interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors, or be dcp-copy.pt
 interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": from the start) and saves to OUT
 interchange.py distance A B ...          prints how far the models of each two training files are from one another
 """
@@ -9,8 +10,13 @@ import collections
 import sys
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from ranks import run_ranks
 from tensor_files import read_safetensors, write_safetensors
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,
@@ -49,6 +55,22 @@ def values():
     }
 
 
+def save_distributed(_, world, folder):
+    """Every rank saves its part of what values() cannot have: sharded tensors, of sizes that do not divide evenly."""
+    mesh = init_device_mesh("cpu", (world,))
+    whole = torch.arange(35.0).view(7, 5)
+    dcp.save({
+        "model": {
+            "rows": distribute_tensor(whole, mesh, [Shard(0)]), "columns": distribute_tensor(whole, mesh, [Shard(1)]),
+            "replica": distribute_tensor(whole.bfloat16(), mesh, [Replicate()]), "few": distribute_tensor(whole[:1], mesh, [Shard(0)]),
+            "plain": torch.arange(6).view(2, 3).t(), "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "flag": torch.tensor([True]),
+        },
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0), "exp_avg": distribute_tensor(whole, mesh, [Shard(0)])}},
+                      "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0], "foreach": None}]},
+        "epoch": 3, "text": "gr\u00fc\u00df", "list": [1, 2.5, {"tensor": torch.ones(2)}], "ordered": collections.OrderedDict(a=1),
+    }, checkpoint_id=f"{folder}/dcp")
+
+
 def flat_tensors(value):
     return {f"{dtype}.{layout}": tensor for dtype, group in value["tensors"].items() if dtype != "complex128"
             for layout, tensor in group.items()}
@@ -78,8 +100,9 @@ def compare(a, b, where, memory):
 
 
 def compare_files(folder, names):
-    expected = torch.load(f"{folder}/values.pt", weights_only=True)
+    values_expected = torch.load(f"{folder}/values.pt", weights_only=True)
     for name in names:
+        expected = torch.load(f"{folder}/dcp.pt", weights_only=True) if name == "dcp-copy.pt" else values_expected
         memory = {}
         if name.endswith(".safetensors"):
             compare(flat_tensors(expected), dict(sorted(read_safetensors(f"{folder}/{name}").items(),
@@ -103,27 +126,46 @@ def make(kind):
         "adam": lambda: torch.optim.Adam(groups, lr=0.01, betas=(0.8, 0.95)),
         "amsgrad": lambda: torch.optim.Adam(groups, lr=0.01, amsgrad=True),
         "adamw": lambda: torch.optim.AdamW(groups, lr=0.01),
+        "adamw-amsgrad": lambda: torch.optim.AdamW(groups, lr=0.01, amsgrad=True),
         "rmsprop": lambda: torch.optim.RMSprop(groups, lr=0.01, momentum=0.5, centered=True),
         "adagrad": lambda: torch.optim.Adagrad(groups, lr=0.05, lr_decay=0.01),
     }
     return model, make_optimizer[kind]()
 
 
+def make_scheduler(kind, optimizer):
+    if kind == "sgd":
+        return torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.8)
+    if kind == "adam":
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2, cooldown=3)
+    return None
+
+
 def train(kind, source, target, first, steps):
     torch.set_num_threads(1)
     model, optimizer = make(kind)
+    scheduler = make_scheduler(kind, optimizer)
     if source != "-":
         state = torch.load(source, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         assert state["step"] == first
+        if scheduler:
+            scheduler.load_state_dict(state["scheduler"])
     for step in range(first, first + steps):
         inputs = torch.sin(torch.arange(80, dtype=torch.float64) * (step + 1)).view(8, 10)
         labels = torch.cos(torch.arange(24, dtype=torch.float64) * (step + 1)).view(8, 3)
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), labels).backward()
         optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": first + steps}, target)
+        if kind == "sgd":
+            scheduler.step()
+        if kind == "adam":
+            scheduler.step((step * 7 % 11 + 1) / 8)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": first + steps}
+    if scheduler:
+        state["scheduler"] = scheduler.state_dict()
+    torch.save(state, target)
 
 
 def distance(a, b):
@@ -142,6 +184,8 @@ if __name__ == "__main__":
         torch.save(expected, f"{folder}/values-legacy.pt", _use_new_zipfile_serialization=False)
         torch.save(expected, f"{folder}/values-protocol4.pt", pickle_protocol=4)
         write_safetensors(f"{folder}/weights.safetensors", flat_tensors(expected))
+        run_ranks(2, "gloo", save_distributed, folder)
+        dcp_to_torch_save(f"{folder}/dcp", f"{folder}/dcp.pt")
     elif command == "compare":
         compare_files(arguments[0], arguments[1:])
     elif command == "train":

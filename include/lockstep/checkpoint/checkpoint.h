@@ -28,12 +28,14 @@
 
 #include <torch/torch.h>
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "lockstep/checkpoint/errors.h"
@@ -41,11 +43,21 @@
 
 namespace lockstep::checkpoint {
 
-// A copy of the present state of this process's global CPU generator, from which dropout and initialization draw.
-// Generators of GPUs are not part of it. With several ranks, bring all states to the rank that saves. Every rank calls
+// A copy of the present state of a global generator of this process: that of the CPU, from which dropout and
+// initialization draw, or that of a GPU. With several ranks, bring all states to the rank that saves. Every rank calls
 //
 //   const auto generators = gather_object(checkpoint::generator_state(), 0);   // lockstep/c10d/objects.h
-at::Tensor generator_state();
+//
+// kUnsupported for a device that is not there.
+at::Tensor generator_state(torch::Device device = torch::kCPU);
+
+// A scheduler with Python's methods: state_dict() returns numbers, text, lists and dicts, and load_state_dict() takes
+// them.
+template <typename T>
+concept HasStateDict = requires(T& object, const T& constant, const c10::IValue& state) {
+  { constant.state_dict() } -> std::convertible_to<c10::IValue>;
+  object.load_state_dict(state);
+};
 
 class Checkpoint {
  public:
@@ -75,10 +87,20 @@ class Checkpoint {
   // Restores a scheduler of the same type.
   void restore_scheduler(torch::optim::LRScheduler& scheduler) const;
   void restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const;
+  // The same for other classes that have a state dict. They restore themselves, and throw their own errors.
+  template <HasStateDict T>
+  void add_scheduler(const T& scheduler) {
+    add_scheduler_state(typeid(scheduler), scheduler.state_dict());
+  }
+  template <HasStateDict T>
+  void restore_scheduler(T& scheduler) const {
+    scheduler.load_state_dict(scheduler_state(typeid(scheduler)));
+  }
 
   // The generator states of all ranks, by rank, from generator_state(). kInvalidArgument when there are none, or other
   // tensors among them.
-  void add_generators(std::span<const at::Tensor> states);
+  // `type`: of the devices that they are of. A checkpoint may hold those of the CPU and those of GPUs.
+  void add_generators(std::span<const at::Tensor> states, torch::DeviceType type = torch::kCPU);
   // The same for a run of one process: adds its present state. With several ranks use add_generators: other ranks would
   // not find theirs.
   void add_generator() { add_generators(std::vector{generator_state()}); }
@@ -86,7 +108,8 @@ class Checkpoint {
   // launcher's variables, alone rank 0. When the checkpoint has fewer ranks, a rank beyond them gets a new state, made
   // of rank 0's and the rank: different on every rank, and the same whenever this checkpoint is restored. The first
   // such rank logs a warning. So no two ranks draw the same numbers, whichever number of them resumes.
-  void restore_generator() const;
+  // `device`: whose generator it is. kNotFound when the checkpoint has none of its type.
+  void restore_generator(torch::Device device = torch::kCPU) const;
 
   // Your own values.
   void set(std::string_view name, std::int64_t value);
@@ -99,6 +122,10 @@ class Checkpoint {
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   std::string get_text(std::string_view name) const;
+  // Values of several parts, such as a trainer's own dict: numbers, text, None, lists, tuples and dicts. kUnsupported
+  // for others, tensors too.
+  void set_value(std::string_view name, const c10::IValue& value);
+  c10::IValue get_value(std::string_view name) const;
 
   // The values that were given to CheckpointManager::save.
   std::int64_t step() const;
@@ -113,6 +140,9 @@ class Checkpoint {
 
  private:
   friend class CheckpointManager;
+
+  void add_scheduler_state(const std::type_info& type, const c10::IValue& state);
+  c10::IValue scheduler_state(const std::type_info& type) const;
 
   TensorFile file_;
   std::string origin_ = "this checkpoint";  // for messages: the path of its file

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,7 +30,8 @@ struct CheckpointManagerOptions {
   // The checkpoint with the best metric is kept too, whatever its step. Checkpoints without a metric do not compete.
   enum class Best { kHighestMetric, kLowestMetric, kNotKept } best = Best::kHighestMetric;
 
-  // save() copies the tensors and returns; a thread writes them. The copy takes as much memory as the state.
+  // save() copies the tensors and returns; a thread writes them. The copy takes as much memory as the state, and the
+  // manager keeps it for the next save, which is then twice as fast: fresh memory costs more than copying.
   bool asynchronous = false;
 };
 
@@ -54,6 +57,15 @@ class CheckpointManager {
   // Each one that cannot be read is skipped, with a warning that says why. When none can be read, throws their common
   // error code (kCorrupt when the codes differ).
   std::optional<Checkpoint> load_latest();
+  // The same step on every rank, for file systems that show a file to one machine later than to another: the highest
+  // that all ranks can read. `gather` returns what each rank has given it, by rank:
+  //
+  //   auto state = manager.load_latest([](const auto& steps) { return all_gather_object(steps); });
+  //
+  // Every rank must call it. kCorrupt on every rank, with the steps that each rank has, when there are checkpoints but
+  // none that all can read.
+  using Gather = std::function<std::vector<std::vector<std::int64_t>>(const std::vector<std::int64_t>&)>;
+  std::optional<Checkpoint> load_latest(const Gather& gather);
   // Loads the checkpoint with the best metric, in the same way.
   std::optional<Checkpoint> load_best();
   Checkpoint load(std::int64_t step);
@@ -72,6 +84,7 @@ class CheckpointManager {
     std::jthread thread;
   };
 
+  Checkpoint copy_of(const Checkpoint& checkpoint);
   void write(std::int64_t step, const Checkpoint& checkpoint);
   void remove_unneeded(std::int64_t just_saved);
   void remove_abandoned();
@@ -82,6 +95,7 @@ class CheckpointManager {
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
   std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file was saved or read
+  std::map<std::string, torch::Tensor> copies_;            // of the last asynchronous save, by name
   std::unique_ptr<Saving, LeakInForks> saving_;            // null when there is none; last, so that it is joined first
 };
 

@@ -50,9 +50,14 @@ StateDict strip_prefix(const StateDict& state, std::string_view prefix);
 // The same dict with its floating-point tensors converted, as module.to(dtype) does. Others stay what they are.
 StateDict to(const StateDict& state, torch::ScalarType dtype);
 
-// Reads a state dict of anyone: a safetensors file, or a file of torch.save that holds a dict of tensors (of a Module's
-// state_dict(), not the Module). When the file holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is
-// the key. kMismatch when the file holds something else; its text lists the keys.
+// Reads a state dict of anyone: a safetensors file, a file of torch.save that holds a dict of tensors (of a Module's
+// state_dict(), not the Module), or the folder of a distributed checkpoint (distributed_checkpoint.h). When the file
+// holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is the key. kMismatch when the file holds
+// something else; its text lists the keys.
+//
+// A safetensors file without a checksum (those of others) is not copied: tensors on the CPU are in the pages of the
+// file, as in Python, and get their own when they are written to. The file may be replaced by another while they live,
+// but not be made shorter or written over in place. load_state_dict() copies the values.
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location = torch::kCPU,
                           std::string_view entry = "");
 // Replaces `path` in one step by a safetensors file if its name ends in ".safetensors", and otherwise by a file that
@@ -73,5 +78,15 @@ c10::IValue state_dict(const torch::optim::Optimizer& optimizer);
 // sides when the layers are registered in the same order. kMismatch for another kind of optimizer, other groups or
 // shapes; kUnsupported for maximize=True; kCorrupt for state that lacks a field or holds an impossible number.
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state);
+
+// What Python's scheduler.state_dict() has for LibTorch's schedulers: how far they have come, and for StepLR its
+// arguments. The next step() is then that which the other side would have made. Python keeps its own arguments where
+// the dict has none. The rates belong to the optimizer: load its state too, after the scheduler was made.
+// load_state_dict throws kMismatch for other arguments, kCorrupt for impossible numbers. Other classes than StepLR must
+// depend on their step count alone.
+c10::IValue state_dict(const torch::optim::LRScheduler& scheduler);
+void load_state_dict(torch::optim::LRScheduler& scheduler, const c10::IValue& state);
+c10::IValue state_dict(const torch::optim::ReduceLROnPlateauScheduler& scheduler);
+void load_state_dict(torch::optim::ReduceLROnPlateauScheduler& scheduler, const c10::IValue& state);
 
 }  // namespace lockstep::checkpoint

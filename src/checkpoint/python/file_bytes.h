@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "base/regular_file.h"
 
@@ -14,16 +15,21 @@ class FileBytes {
   // Throws CheckpointError (kNotFound, kPermission, kCorrupt, kIo) with the path.
   explicit FileBytes(const std::filesystem::path& path);
 
-  std::uint64_t size() const { return file_.size(); }
+  // Bytes [offset, offset + size) of these, as if they were a file. Throws CheckpointError (kCorrupt) when they end
+  // before.
+  FileBytes part(std::uint64_t offset, std::uint64_t size) const;
+
+  std::uint64_t size() const { return size_; }
 
   // Throws CheckpointError: kCorrupt when the file ends before `count` bytes, kIo.
   void read(std::uint64_t offset, void* out, std::size_t count) const;
 
  private:
-  RegularFile file_;
-};
+  void require(std::uint64_t offset, std::uint64_t count) const;
 
-// The CRC-32 of zip files over more bytes; begin with 0.
-std::uint32_t crc32_of(std::uint32_t crc, const void* bytes, std::size_t count);
+  std::shared_ptr<const RegularFile> file_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t size_;
+};
 
 }  // namespace lockstep::checkpoint

@@ -23,7 +23,7 @@ enum class PickleKind : std::uint8_t {
   kTuple,
   kDict,     // items: key, value, key, value, ...
   kName,     // one of pickle_names.h
-  kCall,     // items: a name, then its arguments
+  kCall,     // items: a name, then its arguments; of a record also its fields, a dict or a tuple
   kStorage,  // items: the fields that torch.save writes for a storage
 };
 

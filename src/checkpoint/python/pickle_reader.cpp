@@ -66,7 +66,7 @@ enum Opcode : std::uint8_t {
 
 class PickleReader {
  public:
-  explicit PickleReader(PickleInput& input) : input_(input) {}
+  PickleReader(PickleInput& input, FindPickleName find_name) : input_(input), find_name_(find_name) {}
 
   PickleGraph read() {
     while (true) {
@@ -273,22 +273,28 @@ class PickleReader {
         push_list(PickleKind::kStorage, graph_.items(fields));
         return true;
       }
-      case kBuild: {
-        // Attributes of a mapping, such as the versions that state_dict() notes, are dropped.
-        pop();
-        if (graph_.at(top()).kind != PickleKind::kDict) unsupported("attributes of an object that is no dict");
-        return true;
-      }
+      case kBuild: build(pop()); return true;
       default: return false;
     }
   }
 
   void push_name(const std::string& module, const std::string& name) {
-    const PickleName* known = find_pickle_name(module, name);
+    const PickleName* known = find_name_(module, name);
     if (known == nullptr) unsupported(fmt::format("the Python name {}.{}", printable(module), printable(name)));
     PickleValue value{PickleKind::kName, {}};
     value.name = known;
     push(value);
+  }
+
+  // Attributes of a mapping, such as the versions that state_dict() notes, are dropped.
+  void build(PickleId attributes) {
+    const PickleId target = top();
+    if (graph_.at(target).kind == PickleKind::kDict) return;
+    const bool record = graph_.at(target).kind == PickleKind::kCall &&
+                        graph_.at(graph_.items(target)[0]).name->role == PickleRole::kRecord;
+    if (!record) unsupported("attributes of an object that is no dict");
+    count_items(1);
+    graph_.items(target).push_back(attributes);
   }
 
   void call() {
@@ -329,6 +335,7 @@ class PickleReader {
   }
 
   PickleInput& input_;
+  FindPickleName find_name_;
   PickleGraph graph_;
   std::vector<PickleId> stack_;
   std::vector<std::size_t> marks_;
@@ -339,8 +346,8 @@ class PickleReader {
 
 }  // namespace
 
-PickleGraph read_pickle(PickleInput& input) {
-  return PickleReader(input).read();
+PickleGraph read_pickle(PickleInput& input, FindPickleName find_name) {
+  return PickleReader(input, find_name).read();
 }
 
 }  // namespace lockstep::checkpoint

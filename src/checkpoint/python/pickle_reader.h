@@ -9,6 +9,6 @@ namespace lockstep::checkpoint {
 
 // Reads one pickle, up to its end mark. Throws CheckpointError without the path: kCorrupt for broken bytes;
 // kUnsupported for names and opcodes outside the list. Both name the byte.
-PickleGraph read_pickle(PickleInput& input);
+PickleGraph read_pickle(PickleInput& input, FindPickleName find_name = find_pickle_name);
 
 }  // namespace lockstep::checkpoint

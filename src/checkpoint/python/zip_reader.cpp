@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "crc32.h"
 #include "lockstep/checkpoint/errors.h"
 #include "zip_format.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "file_bytes.h"
+#include "crc32.h"
 #include "zip_format.h"
 
 namespace lockstep::checkpoint {

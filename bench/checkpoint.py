@@ -1,0 +1,81 @@
+"""checkpoint: loading and saving state dicts against PyTorch and the package safetensors, and how long an asynchronous
+save keeps a training, against 5 % of a synchronous one.
+
+Files are loaded from the cache of the file system, written by the peer, and every value is read once. Lockstep waits until
+the disk has a file that it saves; "flushed" peers do too. Lockstep's safetensors files have a checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from harness import HERE, Contender, Outcome, Row, Samples, Tools, interleave, run
+from loader import peer_packages, peer_python
+
+MIB, QUICK_MIB = 512, 128
+TIMES, ROUNDS, QUICK_ROUNDS = 5, 6, 2
+MOST_STALL = 0.05
+FORMATS = {"pt": "pytorch", "safetensors": "safetensors"}
+
+
+class Bench:
+    def __init__(self, tools: Tools) -> None:
+        peer_python(tools)  # safetensors is there
+        self.tools = tools
+        self.outcome = Outcome()
+        self.mib = QUICK_MIB if tools.quick else MIB
+        self.rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
+
+    def once(self, command: list[object], measured: str, file: Path) -> Contender:
+        def values() -> Samples:
+            output = self.tools.scratch_file()
+            options = ["--measure", measured, "--file", file, "--mib", self.mib, "--times", TIMES, "--output", output]
+            run([str(part) for part in [*command, *options]])
+            return {None: [1e3 * value for value in json.loads(output.read_text(encoding="utf-8"))["values"]]}
+
+        return values
+
+    def ours(self, measured: str, file: Path) -> Contender:
+        return self.once([self.tools.program("bench_checkpoint")], measured, file)
+
+    def peer(self, measured: str, file: Path, *options: str) -> Contender:
+        script = HERE / "peers" / "checkpoint.py"
+        return self.once([self.tools.python, script, "--packages", peer_packages(self.tools), *options], measured, file)
+
+    def add(self, case: str, found: dict[str, Samples], name: str, peer: str) -> None:
+        if "ours" in found and name in found:
+            row = Row("checkpoint", case, self.mib << 20, 1, found["ours"][None], found[name][None], peer, "ms")
+            self.outcome.rows.append(row)
+
+    def files(self) -> None:
+        for ending, peer in FORMATS.items():
+            file = self.tools.scratch / f"state.{ending}"
+            saved = interleave(
+                {"ours": self.ours("save", file), "peer": self.peer("save", file), "flushed": self.peer("save", file, "--flush")},
+                self.rounds, self.outcome, f"checkpoint save {ending}")
+            self.add(f"save {ending}", saved, "peer", peer)
+            self.add(f"save {ending}", saved, "flushed", f"{peer} flushed")
+            self.peer("save", file)()
+            loaded = interleave({"ours": self.ours("load", file), "peer": self.peer("load", file)},
+                                self.rounds, self.outcome, f"checkpoint load {ending}")
+            self.add(f"load {ending}", loaded, "peer", peer)
+            file.unlink()
+
+    def stall(self) -> None:
+        folder = self.tools.scratch / "runs"
+        found = interleave({"ours": self.ours("asynchronous", folder), "synchronous": self.ours("synchronous", folder)},
+                           self.rounds, self.outcome, "checkpoint stall")
+        for name, samples in found.items():
+            if name == "synchronous":
+                samples[None] = [MOST_STALL * value for value in samples[None]]
+        self.add("stall of an asynchronous save", found, "synchronous", "5 % of a synchronous save")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(tools: Tools) -> Outcome:
+    bench = Bench(tools)
+    bench.files()
+    bench.stall()
+    return bench.outcome

@@ -1,0 +1,30 @@
+// Which kind of file a path names, told by content, and the parts of one.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+namespace lockstep::checkpoint {
+
+enum class FileKind {
+  kTorchZip,
+  kTorchLegacy,  // before PyTorch 1.6
+  kDistributed,  // a folder
+  kTensors,      // safetensors, and all that is not one of the others
+};
+
+// Throws CheckpointError with the path.
+FileKind file_kind_of(const std::filesystem::path& path);
+
+// The value under the key `entry` of a dict; all of it when `entry` is empty. Throws CheckpointError (kMismatch) that
+// lists the keys.
+c10::IValue entry_of(const c10::IValue& value, std::string_view entry);
+
+// The step in a checkpoint's name, "step-000000042.ckpt".
+std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
+
+}  // namespace lockstep::checkpoint

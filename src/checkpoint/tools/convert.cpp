@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "any_file.h"
+#include "base/printable.h"
+#include "checkpoint/dtype_names.h"
+#include "checkpoint/error_context.h"
+#include "checkpoint/number_text.h"
+#include "checkpoint/optimizer_dict.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "tools.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+torch::ScalarType dtype_named(const std::string& name) {
+  const DtypeNames* found = find_dtype(name);
+  if (found != nullptr && c10::isFloatingType(found->dtype)) return found->dtype;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        fmt::format("--dtype: expected a type of floating point such as float32, float16 or bfloat16, "
+                                    "found \"{}\"",
+                                    printable(name)));
+}
+
+// The state dict with other dtypes and names.
+StateDict changed(StateDict state, const ConvertOptions& options) {
+  if (!options.strip_prefix.empty()) {
+    state = strip_prefix(state, options.strip_prefix);
+    if (state.is_empty()) {
+      throw CheckpointError(ErrorCode::kMismatch,
+                            fmt::format("no name begins with \"{}\"", printable(options.strip_prefix)));
+    }
+  }
+  if (!options.add_prefix.empty()) state = add_prefix(state, options.add_prefix);
+  if (!options.dtype.empty()) state = to(state, dtype_named(options.dtype));
+  return state;
+}
+
+// Makes a checkpoint of the dict that a trainer in Python has saved.
+class CheckpointMaker {
+ public:
+  void add(const std::string& key, const c10::IValue& value) {
+    if (key == "model" || key == "state_dict" || key == "model_state_dict") {
+      add_tensors("model.", value);
+    } else if (key == "optimizer" || key == "optimizer_state_dict") {
+      add_python_optimizer(file_, value);
+    } else if (key == "generators") {
+      add_tensors("generator.", value);
+    } else if (const auto text = value_text(value)) {
+      const bool own = (key == "step" && value.isInt()) || (key == "metric" && !value.isString());
+      file_.metadata[own ? key : "value." + key] = *text;
+    } else {
+      left_out_.push_back(fmt::format("left out: [\"{}\"]: a checkpoint has no place for it", key));
+    }
+  }
+
+  void write(const fs::path& to) const {
+    const auto model = file_.tensors.lower_bound("model.");
+    if (model == file_.tensors.end() || !model->first.starts_with("model.")) {
+      throw CheckpointError(ErrorCode::kMismatch, "expected a dict with the entry \"model\", a state dict");
+    }
+    write_tensor_file(to, file_);
+  }
+  Lines left_out() const { return left_out_; }
+
+ private:
+  void add_tensors(const std::string& prefix, const c10::IValue& value) {
+    for (const auto& entry : to_state_dict(value)) file_.tensors[prefix + entry.key()] = *entry;
+  }
+
+  static std::optional<std::string> value_text(const c10::IValue& value) {
+    if (value.isString()) return value.toStringRef();
+    if (value.isBool()) return value.toBool() ? "1" : "0";
+    if (value.isInt()) return text_of(value.toInt());
+    if (value.isDouble()) return text_of(value.toDouble());
+    return std::nullopt;
+  }
+
+  TensorFile file_;
+  Lines left_out_;
+};
+
+Lines write_checkpoint(const fs::path& to, const c10::IValue& value) {
+  CheckpointMaker maker;
+  if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      if (entry.key().isString()) maker.add(entry.key().toStringRef(), entry.value());
+    }
+  }
+  maker.write(to);
+  return maker.left_out();
+}
+
+}  // namespace
+
+Lines convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  const AnyFile file = read_any_file(from, options.entry);
+  const bool changes = !options.dtype.empty() || !options.strip_prefix.empty() || !options.add_prefix.empty();
+  const bool tensors = to.extension() == ".safetensors";
+  if (to.extension() == ".ckpt") {
+    if (changes) {
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "--dtype and the prefixes are for state dicts, not for checkpoints");
+    }
+    return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value); });
+  }
+  if (!tensors && !changes) {
+    write_torch_file(to, file.value);
+    return {};
+  }
+  const StateDict state = in_context(file.path.native(), [&] { return changed(to_state_dict(file.value), options); });
+  write_state_dict(to, state);
+  return {};
+}
+
+}  // namespace lockstep::checkpoint

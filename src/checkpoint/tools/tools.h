@@ -1,0 +1,58 @@
+// What `lockstep checkpoint` does. No header of LibTorch: the program that has only arguments does not see it.
+//
+// Paths are those of read_any_file() (any_file.h): files of torch.save, safetensors, checkpoints of Lockstep, folders.
+// Functions throw CheckpointError, whose text names the file. Texts may hold names from files: escape them
+// (base/printable.h) line by line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lockstep::checkpoint {
+
+using Lines = std::vector<std::string>;
+
+struct ShowOptions {
+  std::string entry = {};   // show the value under this key alone
+  bool statistics = false;  // least, greatest, mean and number of values that are not finite, of each tensor
+};
+// What a file holds: a line for the file, then one for each value.
+Lines show(const std::filesystem::path& path, const ShowOptions& options);
+
+struct VerifyOptions {
+  bool finite = false;  // tensors with NaN or infinity are bad too
+};
+struct Verified {
+  bool good = true;
+  Lines lines;
+};
+// Reads all of a file and compares its checksums, where it has some. Of a folder of a CheckpointManager each file.
+// Does not throw for what is wrong with a file: it is in the result.
+Verified verify(const std::filesystem::path& path, const VerifyOptions& options);
+
+struct DiffOptions {
+  std::string first_entry = {};   // compare the value under this key of the first file
+  std::string second_entry = {};  // of the second
+  double rtol = 0;                // values are alike when |a - b| <= atol + rtol * |b|; NaN is like NaN
+  double atol = 0;
+  bool ignore_dtypes = false;
+};
+struct Differences {
+  Lines lines;           // one for each value that differs
+  std::size_t same = 0;  // values (tensors, numbers, texts) that do not
+};
+Differences diff(const std::filesystem::path& first, const std::filesystem::path& second, const DiffOptions& options);
+
+struct ConvertOptions {
+  std::string entry = {};         // convert the value under this key
+  std::string dtype = {};         // "float16": convert tensors of floating point; only a state dict
+  std::string strip_prefix = {};  // take off the names' prefix, leave out other names; only a state dict
+  std::string add_prefix = {};    // put in front of all names; only a state dict
+};
+// Replaces `to` in one step. Its ending says the format: .safetensors; .ckpt for a checkpoint of Lockstep, from a dict
+// with "model" and, if it has them, "optimizer", "step", "metric" and values; for all others a file of torch.save.
+// Returns lines that say what was left out.
+Lines convert(const std::filesystem::path& from, const std::filesystem::path& to, const ConvertOptions& options);
+
+}  // namespace lockstep::checkpoint

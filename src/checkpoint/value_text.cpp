@@ -1,0 +1,137 @@
+#include "value_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "dict_growth.h"
+#include "lockstep/checkpoint/errors.h"
+#include "number_text.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDeepest = 100;
+
+[[noreturn]] void unsupported(const std::string& what) {
+  throw CheckpointError(ErrorCode::kUnsupported, what);
+}
+
+[[noreturn]] void corrupt(const char* what) {
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("a value is no text of Lockstep: {}", what));
+}
+
+json json_of(const c10::IValue& value, int depth);
+
+template <typename Items>
+json array_of(const Items& items, int depth) {
+  json array = json::array();
+  for (const c10::IValue& item : items) array.push_back(json_of(item, depth + 1));
+  return array;
+}
+
+json dict_of(const c10::impl::GenericDict& dict, int depth) {
+  json pairs = json::array();
+  for (const auto& entry : dict) {
+    pairs.push_back(json::array({json_of(entry.key(), depth + 1), json_of(entry.value(), depth + 1)}));
+  }
+  return {{"dict", std::move(pairs)}};
+}
+
+json json_of(const c10::IValue& value, int depth) {
+  if (depth > kDeepest) unsupported(fmt::format("the value is nested over {} deep, or contains itself", kDeepest));
+  if (value.isNone()) return nullptr;
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt();
+  if (value.isDouble()) {
+    if (std::isfinite(value.toDouble())) return value.toDouble();
+    return {{"float", text_of(value.toDouble())}};
+  }
+  if (value.isString()) return value.toStringRef();
+  if (value.isList()) return array_of(value.toListRef(), depth);
+  if (value.isTuple()) return {{"tuple", array_of(value.toTupleRef().elements(), depth)}};
+  if (value.isGenericDict()) return dict_of(value.toGenericDict(), depth);
+  unsupported(fmt::format("a value of the kind {} cannot be saved: expected numbers, text, lists, tuples and dicts",
+                          value.tagKind()));
+}
+
+c10::IValue value_of(const json& value, int depth);
+
+std::vector<c10::IValue> values_of(const json& array, int depth) {
+  if (!array.is_array()) corrupt("a list is expected");
+  std::vector<c10::IValue> values;
+  for (const json& item : array) values.push_back(value_of(item, depth + 1));
+  return values;
+}
+
+c10::IValue dict_from(const json& pairs, int depth) {
+  std::vector<c10::IValue> keys;
+  std::vector<c10::IValue> values;
+  for (const c10::IValue& pair : values_of(pairs, depth)) {
+    if (!pair.isList() || pair.toListRef().size() != 2) corrupt("a dict is no list of pairs");
+    keys.push_back(pair.toListRef()[0]);
+    values.push_back(pair.toListRef()[1]);
+    if (!keys.back().isString() && !keys.back().isInt() && !keys.back().isDouble() && !keys.back().isBool()) {
+      corrupt("a key is neither text nor a number");
+    }
+  }
+  DictGrowth().add(keys);
+  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+  for (std::size_t i = 0; i < keys.size(); ++i) dict.insert_or_assign(keys[i], values[i]);
+  return dict;
+}
+
+c10::IValue from_object(const json& object, int depth) {
+  if (object.size() != 1) corrupt("an object of one entry is expected");
+  const std::string& kind = object.begin().key();
+  const json& content = object.begin().value();
+  if (kind == "tuple") return c10::ivalue::Tuple::create(values_of(content, depth));
+  if (kind == "dict") return dict_from(content, depth);
+  const auto number = kind == "float" && content.is_string()
+                          ? number_from_text<double>(content.get_ref<const std::string&>())
+                          : std::nullopt;
+  if (!number) corrupt("an unknown kind of value");
+  return *number;
+}
+
+c10::IValue value_of(const json& value, int depth) {
+  if (depth > kDeepest) corrupt("its values are nested too deeply");
+  switch (value.type()) {
+    case json::value_t::null: return {};
+    case json::value_t::boolean: return value.get<bool>();
+    case json::value_t::number_integer:
+    case json::value_t::number_unsigned: return value.get<std::int64_t>();
+    case json::value_t::number_float: return value.get<double>();
+    case json::value_t::string: return value.get<std::string>();
+    case json::value_t::object: return from_object(value, depth);
+    case json::value_t::array: {
+      c10::impl::GenericList list(c10::AnyType::get());
+      for (c10::IValue& item : values_of(value, depth)) list.push_back(std::move(item));
+      return list;
+    }
+    default: corrupt("an unknown kind of value");
+  }
+}
+
+}  // namespace
+
+std::string text_of_value(const c10::IValue& value) {
+  try {
+    return json_of(value, 0).dump();
+  } catch (const json::exception& error) {
+    unsupported(fmt::format("text must be UTF-8: {}", error.what()));
+  }
+}
+
+c10::IValue value_of_text(std::string_view text) {
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) corrupt("it is no JSON");
+  return value_of(parsed, 0);
+}
+
+}  // namespace lockstep::checkpoint

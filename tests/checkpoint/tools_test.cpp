@@ -1,0 +1,207 @@
+// `lockstep checkpoint`: what it does with files of both worlds, and the program itself.
+#include "checkpoint/tools/tools.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
+#include "support/expect_error.h"
+#include "support/process.h"
+#include "support/read_file.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Dict = c10::impl::GenericDict;
+
+Dict make_dict() {
+  return Dict(c10::AnyType::get(), c10::AnyType::get());
+}
+
+std::string joined(const Lines& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return all;
+}
+
+// A run: a model and its optimizer after a step.
+struct Run {
+  torch::nn::Linear net{3, 2};
+  torch::optim::AdamW optimizer{net->parameters(), torch::optim::AdamWOptions(0.01)};
+
+  Run() {
+    net->forward(torch::ones({4, 3})).sum().backward();
+    optimizer.step();
+  }
+  Dict dict() const {
+    Dict run = make_dict();
+    run.insert("model", to_ivalue(state_dict(*net)));
+    run.insert("optimizer", state_dict(optimizer));
+    run.insert("step", 42);
+    run.insert("best", 0.75);
+    run.insert("name", "first run");
+    return run;
+  }
+};
+
+class CheckpointTools : public testing::Test {
+ protected:
+  CheckpointTools() {
+    write_torch_file(path("run.pt"), run_.dict());
+    write_state_dict(path("model.safetensors"), state_dict(*run_.net));
+  }
+
+  std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
+  Lines diff_of(const std::string& first, const std::string& second, const DiffOptions& options = {}) const {
+    return diff(path(first), path(second), options).lines;
+  }
+
+  test::ScratchFolder folder_;
+  Run run_;
+};
+
+TEST_F(CheckpointTools, ShowWhatIsInAFile) {
+  const std::string shown = joined(show(path("run.pt"), {}));
+  for (const char* line : {"run.pt: torch.save (zip); 8 tensors, 26 elements, 104 B\n", "\n  model: dict of 2\n",
+                           "\n    weight: float32 [2, 3]\n", "\n        step: float32 [] = 1\n", "\n  step: 42\n",
+                           "\n        betas: tuple of 2: 0.9, 0.999\n", "\n  name: \"first run\"\n"}) {
+    EXPECT_NE(shown.find(line), std::string::npos) << line << "in\n" << shown;
+  }
+  const std::string entry = joined(show(path("run.pt"), {.entry = "model", .statistics = true}));
+  EXPECT_NE(entry.find("weight: float32 [2, 3]; from "), std::string::npos) << entry;
+  EXPECT_EQ(entry.find("optimizer"), std::string::npos);
+  test::expect_error<CheckpointError>(ErrorCode::kMismatch, {"run.pt", "no entry \"net\"", "model, optimizer"},
+                                      [&] { show(path("run.pt"), {.entry = "net"}); });
+}
+
+// From Python's dict to a checkpoint of Lockstep and back: nothing is lost, and the program resumes from it.
+TEST_F(CheckpointTools, ConvertRunsBothWays) {
+  EXPECT_EQ(convert(path("run.pt"), path("run.ckpt"), {}), Lines());
+  convert(path("run.ckpt"), path("back.pt"), {});
+  EXPECT_EQ(diff_of("run.pt", "back.pt", {.first_entry = "model", .second_entry = "model"}), Lines());
+  EXPECT_EQ(diff_of("run.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
+  EXPECT_EQ(diff_of("run.ckpt", "back.pt"), Lines());
+  const Checkpoint resumed = Checkpoint::load(path("run.ckpt"));
+  Run other;
+  resumed.restore_model(*other.net);
+  resumed.restore_optimizer(other.optimizer);
+  EXPECT_TRUE(torch::equal(other.net->weight, run_.net->weight));
+  EXPECT_EQ(resumed.step(), 42);
+  EXPECT_EQ(resumed.get_double("best"), 0.75);
+  EXPECT_EQ(resumed.get_text("name"), "first run");
+}
+
+TEST_F(CheckpointTools, ConvertStateDicts) {
+  convert(path("run.pt"), path("half.safetensors"), {.entry = "model", .dtype = "float16", .add_prefix = "module."});
+  EXPECT_EQ(read_state_dict(path("half.safetensors"))["module.weight"].scalar_type(), torch::kHalf);
+  convert(path("half.safetensors"), path("plain.pt"), {.dtype = "float32", .strip_prefix = "module."});
+  EXPECT_EQ(diff_of("plain.pt", "model.safetensors", {.rtol = 1e-2}), Lines());
+  EXPECT_EQ(diff_of("plain.pt", "model.safetensors").size(), 2U);
+  const auto refused = [&](ErrorCode code, const std::string& to, const std::string& part, ConvertOptions options) {
+    test::expect_error<CheckpointError>(code, {part}, [&] { convert(path("run.pt"), path(to), options); });
+    EXPECT_FALSE(std::filesystem::exists(path(to)));
+  };
+  refused(ErrorCode::kMismatch, "a.safetensors", "Name the entry", {});
+  refused(ErrorCode::kInvalidArgument, "a.pt", "int8", {.entry = "model", .dtype = "int8"});
+  refused(ErrorCode::kMismatch, "a.pt", "no name begins", {.entry = "model", .strip_prefix = "encoder."});
+  refused(ErrorCode::kMismatch, "a.ckpt", "\"model\"", {.entry = "model"});
+}
+
+TEST_F(CheckpointTools, NameEachDifference) {
+  Dict other = run_.dict();
+  Dict model = other.at("model").toGenericDict();
+  const torch::Tensor weight = run_.net->weight.detach().clone();
+  weight[1][2] += 0.5;
+  model.insert_or_assign("weight", weight);
+  model.insert_or_assign("bias", run_.net->bias.detach().to(torch::kDouble));
+  model.insert("more", torch::ones({1}));
+  other.insert_or_assign("step", 43);
+  EXPECT_EQ(other.erase("name"), 1U);
+  write_torch_file(path("other.pt"), other);
+  const std::string found = joined(diff_of("run.pt", "other.pt"));
+  for (const char* line : {"[\"model\"][\"weight\"]: 1 of 6 values differ, most at [1, 2]: by 0.5",
+                           "[\"step\"]: 42 and 43\n", "[\"model\"][\"bias\"]: float32 and float64\n",
+                           "[\"model\"][\"more\"]: only in the second\n", "[\"name\"]: only in the first\n"}) {
+    EXPECT_NE(found.find(line), std::string::npos) << line << " in\n" << found;
+  }
+  EXPECT_EQ(diff_of("run.pt", "other.pt", {.ignore_dtypes = true}).size(), 4U);
+  EXPECT_EQ(diff_of("run.pt", "other.pt", {.atol = 1, .ignore_dtypes = true}).size(), 2U);
+}
+
+TEST_F(CheckpointTools, CompareValuesThatAreNoNumbers) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Dict first = make_dict();
+  first.insert("t", torch::tensor({inf, -inf, nan, 1.0}));
+  first.insert("u", torch::tensor({1}).to(torch::kUInt64));
+  first.insert("f", torch::ones({2}).to(torch::kFloat8_e4m3fn));
+  first.insert("c", torch::complex(torch::ones({2}), torch::ones({2})));
+  first.insert("x", torch::ones({1}).expand({100, 100}));
+  first.insert("n", nan);
+  write_torch_file(path("a.pt"), first);
+  EXPECT_EQ(diff_of("a.pt", "a.pt"), Lines());
+  first.insert_or_assign("t", torch::tensor({-inf, -inf, 0.0, 1.0}));
+  first.insert_or_assign("n", 0.0);
+  write_torch_file(path("b.pt"), first);
+  const std::string found = joined(diff_of("a.pt", "b.pt", {.rtol = 0.1, .atol = 1e9}));
+  EXPECT_NE(found.find("[\"t\"]: 2 of 4 values differ"), std::string::npos) << found;
+  EXPECT_NE(found.find("[\"n\"]: nan and 0"), std::string::npos) << found;
+  const Verified verified = verify(path("a.pt"), {.finite = true});
+  EXPECT_FALSE(verified.good);
+  EXPECT_NE(joined(verified.lines).find("[\"t\"]: 3 values are not finite"), std::string::npos)
+      << joined(verified.lines);
+  EXPECT_TRUE(verify(path("a.pt"), {}).good);
+}
+
+TEST_F(CheckpointTools, VerifyAFolderAndNameTheDamagedFile) {
+  CheckpointManager manager(path("runs"));
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    Checkpoint state;
+    state.add_model(*run_.net);
+    state.set("epoch", step);
+    manager.save(step, state);
+  }
+  EXPECT_EQ(verify(path("runs"), {}).lines.size(), 2U);
+  EXPECT_NE(joined(show(path("runs"), {})).find("step-000000002.ckpt: checkpoint of Lockstep"), std::string::npos);
+  std::string bytes = test::read_file(manager.path_of(1));
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder_.write("runs/step-000000001.ckpt", bytes);
+  const Verified verified = verify(path("runs"), {});
+  EXPECT_FALSE(verified.good);
+  EXPECT_NE(verified.lines[0].find("step-000000001.ckpt: damaged"), std::string::npos) << verified.lines[0];
+  EXPECT_NE(verified.lines[1].find("good: checkpoint of Lockstep, 2 tensors; compared: its SHA-256"), std::string::npos)
+      << verified.lines[1];
+}
+
+TEST_F(CheckpointTools, AreAProgram) {
+  const auto lockstep = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {LOCKSTEP_PROGRAM, "checkpoint"});
+    return test::run_program(words);
+  };
+  const std::string run = path("run.pt");
+  const std::string model = path("model.safetensors");
+  const test::Finished shown = lockstep({"show", run, "--entry", "model"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_NE(shown.out.find("weight: float32 [2, 3]\n"), std::string::npos) << shown.out;
+  const test::Finished same = lockstep({"diff", run, model, "--first-entry", "model"});
+  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
+  EXPECT_EQ(same.out, "0 values differ, 2 are the same\n");
+  EXPECT_EQ(lockstep({"diff", run, model}).exit_code, 1);
+  EXPECT_EQ(lockstep({"diff", run, path("absent")}).exit_code, 2);
+  EXPECT_EQ(lockstep({"convert", run, path("copy.pt")}).exit_code, 0);
+  EXPECT_EQ(lockstep({"verify", path("copy.pt"), model}).exit_code, 0);
+  folder_.write("bad\n.pt", "PK");
+  const test::Finished bad = lockstep({"verify", path("bad\n.pt"), model});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_NE(bad.out.find("bad\\x0a.pt: "), std::string::npos) << bad.out;
+  EXPECT_EQ(lockstep({"convert", run}).exit_code, 2);
+  EXPECT_EQ(lockstep({}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
