@@ -133,7 +133,7 @@ double momentum_of(torch::optim::OptimizerOptions& options, const std::string& k
   return static_cast<SGDOptions&>(options).momentum();
 }
 
-struct Run {
+struct Training {
   Case what;
   std::unique_ptr<Optimizer> optimizer = make_optimizer(what.optimizer);
   Scheduler scheduler = what.scheduler(*optimizer);
@@ -175,7 +175,7 @@ TEST(LRSchedulerParity, RatesMomentaAndStatesArePyTorchs) {
     SCOPED_TRACE(what.name);
     const Dict expected = python.at(what.name).toGenericDict();
     const torch::Tensor rows = expected.at("rows").toTensor();
-    Run run{what};
+    Training run{what};
     EXPECT_EQ(run.row(), row_of(rows, 0));
     for (int number = 1; number <= kSteps; ++number) {
       run.step(number);
@@ -190,7 +190,7 @@ TEST(LRSchedulerParity, RatesMomentaAndStatesArePyTorchs) {
       states.insert(what.name, both);
     }
     // From Python's state after kStop steps.
-    Run other{what};
+    Training other{what};
     checkpoint::load_state_dict(*other.optimizer, expected.at("optimizer"));
     other.scheduler->load_state_dict(expected.at("scheduler"));
     for (int number = kStop + 1; number <= kSteps; ++number) {

@@ -1,6 +1,7 @@
 """Metrics over all samples, by definition and with fractions, for metrics_parity_test.cpp.
 
-metrics.py OUT RANK_SIZES...: OUT gets samples for ranks of these sizes, and the metrics of all of them together.
+metrics.py FOLDER SIZES...: SIZES are the numbers of samples of all ranks, such as 31,9. FOLDER/SIZES.pt gets samples
+for them, and the metrics of all samples together.
 """
 import sys
 from fractions import Fraction
@@ -55,4 +56,5 @@ def main(out, sizes):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], [int(size) for size in sys.argv[2:]])
+    for text in sys.argv[2:]:
+        main(f"{sys.argv[1]}/{text}.pt", [int(size) for size in text.split(",")])

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/c10d/distributed.h"
@@ -31,50 +32,62 @@ void expect_near(const std::vector<double>& ours, const std::vector<double>& the
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 1e-15) << i;
 }
 
-class MetricsParity : public testing::TestWithParam<std::vector<int>> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, MetricsParity,
-                         testing::Values(std::vector{40}, std::vector{31, 9}, std::vector{0, 44, 5},
-                                         std::vector{17, 0, 1, 30, 0}));
+struct Samples {
+  c10::impl::GenericDict all;
+  int rank;
 
-// Each rank takes its samples in batches of up to 7.
-TEST_P(MetricsParity, AreThoseOfAllSamples) {
+  Samples(const std::string& path, int number) : all(checkpoint::read_torch_file(path).toGenericDict()), rank(number) {}
+
+  // Those of this rank, in batches of up to 7.
+  std::vector<torch::Tensor> batches(const char* name) const {
+    const c10::IValue parts = all.at(name);
+    const auto mine = static_cast<std::size_t>(rank);
+    return (parts.isTuple() ? parts.toTupleRef().elements()[mine] : parts.toListRef()[mine]).toTensor().split(7);
+  }
+};
+
+void expect_metrics_of_all(const Samples& samples) {
+  const c10::impl::GenericDict& all = samples.all;
+  const auto batches = [&](const char* name) { return samples.batches(name); };
+  Average loss;
+  Accuracy accuracy({1, 2, 5});
+  ConfusionMatrix confusion(kClasses);
+  ConfusionMatrix of_classes(kClasses);
+  Auroc areas(kClasses);
+  Auroc area;
+  for (std::size_t i = 0; i < batches("labels").size(); ++i) {
+    const torch::Tensor scores = batches("scores")[i];
+    const torch::Tensor labels = batches("labels")[i];
+    loss.add(batches("losses")[i].sum().item<double>(), static_cast<double>(labels.size(0)));
+    accuracy.update(scores, labels);
+    confusion.update(scores, labels);
+    of_classes.update(scores.argmax(1), labels.to(torch::kInt));
+    areas.update(scores, labels);
+    area.update(scores.select(1, 2).to(torch::kDouble), batches("binary")[i].to(torch::kBool));
+  }
+  EXPECT_NEAR(loss.compute(), all.at("mean").toDouble(), 1e-14);
+  expect_near(accuracy.compute(), numbers(all.at("top")));
+  EXPECT_TRUE(torch::equal(confusion.compute(), all.at("confusion").toTensor()));
+  EXPECT_TRUE(torch::equal(of_classes.compute(), all.at("confusion").toTensor()));
+  const std::vector<double> expected = numbers(all.at("areas"));
+  expect_near(areas.compute_per_class(), expected);
+  EXPECT_NEAR(areas.compute(), std::accumulate(expected.begin(), expected.end(), 0.0) / kClasses, 1e-15);
+  EXPECT_NEAR(area.compute(), all.at("area").toDouble(), 1e-15);
+}
+
+// One to five ranks, some of them without samples.
+TEST(MetricsParity, AreThoseOfAllSamples) {
   const test::SharedScratchFolder folder;
-  std::vector<std::string> arguments = {folder.path("metrics.pt")};
-  for (const int size : GetParam()) arguments.push_back(std::to_string(size));
+  const std::vector<std::pair<int, std::string>> worlds = {{1, "40"}, {2, "31,9"}, {3, "0,44,5"}, {5, "17,0,1,30,0"}};
+  std::vector<std::string> arguments = {folder.path()};
+  for (const auto& [ranks, sizes] : worlds) arguments.push_back(sizes);
   if (::getenv("RANK") == nullptr) test::run_python("metrics.py", arguments);
-  test::run_processes(static_cast<int>(GetParam().size()), [&](int rank) {
-    const ProcessGroupGuard group;
-    const auto all = checkpoint::read_torch_file(folder.path("metrics.pt")).toGenericDict();
-    const auto mine = [&](const char* name) {
-      const c10::IValue parts = all.at(name);
-      return parts.isTuple() ? parts.toTupleRef().elements()[rank].toTensor() : parts.toListRef()[rank].toTensor();
-    };
-    Average loss;
-    Accuracy accuracy({1, 2, 5});
-    ConfusionMatrix confusion(kClasses);
-    ConfusionMatrix of_classes(kClasses);
-    Auroc areas(kClasses);
-    Auroc area;
-    const auto batches = [&](const char* name) { return mine(name).split(7); };
-    for (std::size_t i = 0; i < batches("labels").size(); ++i) {
-      const torch::Tensor scores = batches("scores")[i];
-      const torch::Tensor labels = batches("labels")[i];
-      loss.add(batches("losses")[i].sum().item<double>(), static_cast<double>(labels.size(0)));
-      accuracy.update(scores, labels);
-      confusion.update(scores, labels);
-      of_classes.update(scores.argmax(1), labels.to(torch::kInt));
-      areas.update(scores, labels);
-      area.update(scores.select(1, 2).to(torch::kDouble), batches("binary")[i].to(torch::kBool));
-    }
-    EXPECT_NEAR(loss.compute(), all.at("mean").toDouble(), 1e-14);
-    expect_near(accuracy.compute(), numbers(all.at("top")));
-    EXPECT_TRUE(torch::equal(confusion.compute(), all.at("confusion").toTensor()));
-    EXPECT_TRUE(torch::equal(of_classes.compute(), all.at("confusion").toTensor()));
-    const std::vector<double> expected = numbers(all.at("areas"));
-    expect_near(areas.compute_per_class(), expected);
-    EXPECT_NEAR(areas.compute(), std::accumulate(expected.begin(), expected.end(), 0.0) / kClasses, 1e-15);
-    EXPECT_NEAR(area.compute(), all.at("area").toDouble(), 1e-15);
-  });
+  for (const auto& world : worlds) {
+    test::run_processes(world.first, [&](int rank) {
+      const ProcessGroupGuard group;
+      expect_metrics_of_all(Samples(folder.path(world.second + ".pt"), rank));
+    });
+  }
 }
 
 }  // namespace

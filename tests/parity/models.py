@@ -1,6 +1,6 @@
 """torchvision's models with weights of their own, for models_parity_test.cpp.
 
-models.py FOLDER [NAME...]: for each model FOLDER/NAME.pt, its state dict, and FOLDER/NAME.expected.pt: the names of its
+models.py FOLDER: for each model FOLDER/NAME.pt, its state dict, and FOLDER/NAME.expected.pt: the names of its
 parameters and buffers, digests of its first weights for seed 5, inputs and logits, and for some models the gradients
 and the state dict after one training step.
 """
@@ -25,8 +25,8 @@ MODELS = {
 
 
 def digest(tensor):
-    """One number that says whether two tensors have the same elements in the same places."""
-    flat = tensor.detach().double().flatten()
+    """One number that says whether two tensors have the same elements in the same places, from some of them."""
+    flat = tensor.detach().flatten()[::61].double()
     return float((flat * torch.cos(torch.arange(flat.numel(), dtype=torch.double))).sum())
 
 
@@ -57,10 +57,8 @@ def train(model, generator, size):
     return {"x": x, "y": y, "loss": loss.item(), "gradients": gradients, "after": model.state_dict()}
 
 
-def main(folder, names):
+def main(folder):
     for number, (name, (size, with_step, make)) in enumerate(MODELS.items()):
-        if names and name not in names:
-            continue
         torch.manual_seed(5)
         model = make()
         expected = {"parameters": [key for key, _ in model.named_parameters()],
@@ -87,4 +85,4 @@ def main(folder, names):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1])
