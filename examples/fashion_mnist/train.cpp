@@ -40,13 +40,6 @@ struct EpochResult {
   double test_accuracy = 0.0;
 };
 
-// The evaluation over all ranks.
-Average sum_over_ranks(const Average& mine) {
-  const torch::Tensor sums = mine.packed();
-  lockstep::all_reduce(sums);
-  return Average(sums);
-}
-
 // Trains one epoch. Returns the mean training loss.
 double train(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader, const std::string& label) {
   ddp.module()->train();
@@ -61,22 +54,22 @@ double train(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader, const s
     loss_average.add(loss.item<double>() * count, count);
     progress.step();
   }
-  return sum_over_ranks(loss_average).value();
+  return loss_average.compute();
 }
 
 void evaluate(MnistNet& net, DataLoader& loader, EpochResult& result) {
   const torch::NoGradGuard no_grad;
   net->eval();
   Average loss;
-  Average accuracy;
+  lockstep::Accuracy accuracy;
   for (auto& [images, labels] : loader) {
     const torch::Tensor output = net->forward(images);
-    const auto count = static_cast<double>(labels.size(0));
-    loss.add(torch::nll_loss(output, labels, {}, at::Reduction::Sum).item<double>(), count);
-    accuracy.add(output.argmax(1).eq(labels).sum().item<double>(), count);
+    loss.add(torch::nll_loss(output, labels, {}, at::Reduction::Sum).item<double>(),
+             static_cast<double>(labels.size(0)));
+    accuracy.update(output, labels);
   }
-  result.test_loss = sum_over_ranks(loss).value();
-  result.test_accuracy = sum_over_ranks(accuracy).value();
+  result.test_loss = loss.compute();
+  result.test_accuracy = accuracy.compute()[0];
 }
 
 void report(const Options& options, int epoch, const EpochResult& result) {

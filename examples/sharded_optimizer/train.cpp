@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   const std::string file = argc > 1 ? argv[1] : "optimizer.pt";
   lockstep::DistributedDataParallel ddp(make_model());
   Sharded optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
-  torch::optim::StepLR scheduler(optimizer, /*step_size=*/5, /*gamma=*/0.5);
+  lockstep::optim::ExponentialLR scheduler(optimizer, /*gamma=*/0.5);
   train(ddp, optimizer, 0, 10);
   scheduler.step();
 

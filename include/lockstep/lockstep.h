@@ -36,10 +36,14 @@
 #include "lockstep/nn/finite_check.h"                    // IWYU pragma: export
 #include "lockstep/nn/grad_scaler.h"                     // IWYU pragma: export
 #include "lockstep/nn/gradient_accumulation.h"           // IWYU pragma: export
+#include "lockstep/nn/lr_schedules.h"                    // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                         // IWYU pragma: export
 #include "lockstep/nn/mixed_precision.h"                 // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"                // IWYU pragma: export
+#include "lockstep/nn/models/mobilenet_v3.h"             // IWYU pragma: export
 #include "lockstep/nn/models/resnet.h"                   // IWYU pragma: export
+#include "lockstep/nn/models/vision_transformer.h"       // IWYU pragma: export
+#include "lockstep/nn/one_cycle_lr.h"                    // IWYU pragma: export
 #include "lockstep/nn/parameter_averaging.h"             // IWYU pragma: export
 #include "lockstep/nn/power_sgd.h"                       // IWYU pragma: export
 #include "lockstep/nn/scatter.h"                         // IWYU pragma: export

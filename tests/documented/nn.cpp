@@ -1,4 +1,4 @@
-// Code of docs/ddp.md, docs/metrics_and_models.md and of the headers of nn, as it stands there.
+// Code of docs/ddp.md, docs/metrics_and_models.md, docs/schedulers.md and of the headers of nn, as it stands there.
 #include <torch/torch.h>
 
 #include <functional>
@@ -8,13 +8,18 @@
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/mnist.h"
 #include "lockstep/nn/average_gradients.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/metrics.h"
 #include "lockstep/nn/models/mnist_net.h"
+#include "lockstep/nn/models/mobilenet_v3.h"
 #include "lockstep/nn/models/resnet.h"
+#include "lockstep/nn/models/vision_transformer.h"
+#include "lockstep/nn/one_cycle_lr.h"
 #include "net.h"
 
 namespace lockstep {
@@ -62,14 +67,24 @@ using data::DataLoader;
 [[maybe_unused]] void metrics(models::MnistNet& net, const std::string& folder) {
   const torch::NoGradGuard no_grad;
   net->eval();
-  Average loss, accuracy;
+  Average loss;
+  Accuracy accuracy({1, 5});
+  ConfusionMatrix confusion(10);
   DataLoader loader(data::Mnist(folder, /*train=*/false), {.batch_size = 1000, .exact = true});
   for (auto& [images, labels] : loader) {
-    const torch::Tensor output = net->forward(images);
-    const auto count = static_cast<double>(labels.size(0));
-    loss.add(torch::nll_loss(output, labels, {}, at::Reduction::Sum).item<double>(), count);
-    accuracy.add(output.argmax(1).eq(labels).sum().item<double>(), count);
+    const torch::Tensor scores = net->forward(images);
+    loss.add(torch::nll_loss(scores, labels, {}, at::Reduction::Sum).item<double>(),
+             static_cast<double>(labels.size(0)));
+    accuracy.update(scores, labels);
+    confusion.update(scores, labels);
   }
+  const double mean_loss = loss.compute();
+  const std::vector<double> top_1_and_5 = accuracy.compute();
+  const torch::Tensor matrix = confusion.compute();
+  (void)mean_loss;
+}
+
+[[maybe_unused]] void packed_averages(const Average& loss, const Average& accuracy) {
   torch::Tensor sums = torch::stack({loss.packed(), accuracy.packed()});
   all_reduce(sums);
   const double mean_loss = Average(sums[0]).value();
@@ -85,12 +100,66 @@ using data::DataLoader;
 [[maybe_unused]] void resnet() {
   models::ResNet model = models::resnet18({.num_classes = 10});
   torch::Tensor logits = model->forward(torch::randn({8, 3, 224, 224}));
-  models::ResNet deeper = models::resnet34();
+  models::ResNet deeper = models::resnet50();
+  models::ResNet cifar = models::resnet18({.num_classes = 10, .small_images = true});
   models::ResNet small(models::ResNetOptions{.blocks = {1, 1, 1, 1}, .num_classes = 10, .in_channels = 1});
+}
+
+[[maybe_unused]] void other_models() {
+  models::MobileNetV3Small mobile = models::mobilenet_v3_small({.num_classes = 10});
+  models::VisionTransformer base = models::vit_b_16();
+  models::VisionTransformer tiny = models::vit_tiny({.image_size = 32, .patch_size = 4, .num_classes = 10});
 }
 
 [[maybe_unused]] void weights_from_python(models::ResNet& model) {
   checkpoint::load_state_dict(*model, checkpoint::read_state_dict("resnet18.pt"));
+
+  models::VisionTransformer larger = models::vit_b_16({.image_size = 384});
+  const auto state = checkpoint::read_state_dict("vit_b_16-c867db91.pth");
+  checkpoint::load_state_dict(*larger, models::interpolate_embeddings(384, 16, state));
+}
+
+[[maybe_unused]] void step_lr(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
+  optim::StepLR scheduler(optimizer, /*step_size=*/30, /*gamma=*/0.1);
+  for (int epoch = 0; epoch < 90; ++epoch) {
+    for (auto& [images, labels] : loader) {
+      optimizer.zero_grad();
+      torch::nll_loss(ddp->forward(images), labels).backward();
+      optimizer.step();
+    }
+    scheduler.step();
+  }
+}
+
+[[maybe_unused]] void warmup_and_cosine(torch::optim::SGD& optimizer, int epochs) {
+  auto warmup =
+      std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.start_factor = 0.01, .total_iters = 5});
+  auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 5);
+  optim::SequentialLR scheduler(optimizer, {warmup, cosine}, {5});
+}
+
+[[maybe_unused]] void one_cycle(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, DataLoader& loader,
+                                std::int64_t batches) {
+  optim::OneCycleLR scheduler(optimizer, {.max_lr = {0.1}, .total_steps = batches});
+  for (auto& [images, labels] : loader) {
+    optimizer.zero_grad();
+    torch::nll_loss(ddp->forward(images), labels).backward();
+    optimizer.step();
+    scheduler.step();
+  }
+}
+
+[[maybe_unused]] void scheduler_state(torch::optim::SGD& optimizer, optim::StepLR& scheduler) {
+  c10::impl::GenericDict run(c10::AnyType::get(), c10::AnyType::get());
+  c10::IValue optimizer_state = checkpoint::state_dict(optimizer);
+  scheduler.add_to_groups(optimizer_state);
+  run.insert("optimizer", optimizer_state);
+  run.insert("scheduler", scheduler.state_dict());
+  checkpoint::write_torch_file("run.pt", run);
+
+  const auto saved = checkpoint::read_torch_file("run.pt").toGenericDict();
+  checkpoint::load_state_dict(optimizer, saved.at("optimizer"));
+  scheduler.load_state_dict(saved.at("scheduler"));
 }
 
 // --- Headers
@@ -123,12 +192,24 @@ using data::DataLoader;
   optimizer.step();
 }
 
-[[maybe_unused]] void metrics_header(int batches, double batch_loss_sum, double correct, double batch_size) {
-  Average loss, accuracy;
-  for (int batch = 0; batch < batches; ++batch) {
-    loss.add(batch_loss_sum, batch_size);
-    accuracy.add(correct, batch_size);
+[[maybe_unused]] void metrics_header(Net& net, DataLoader& loader,
+                                     double (*loss_sum_of)(const torch::Tensor&, const torch::Tensor&)) {
+  Average loss;
+  Accuracy accuracy({1, 5});
+  ConfusionMatrix confusion(10);
+  for (auto& [images, labels] : loader) {
+    const torch::Tensor logits = net->forward(images);
+    loss.add(loss_sum_of(logits, labels), static_cast<double>(labels.size(0)));
+    accuracy.update(logits, labels);
+    confusion.update(logits, labels);
   }
+  const double mean_loss = loss.compute();
+  const std::vector<double> top_1_and_5 = accuracy.compute();
+  const torch::Tensor matrix = confusion.compute();
+  (void)mean_loss;
+}
+
+[[maybe_unused]] void average_header(const Average& loss, const Average& accuracy) {
   torch::Tensor sums = torch::stack({loss.packed(), accuracy.packed()});
   lockstep::all_reduce(sums);
   double mean_loss = Average(sums[0]).value();
@@ -138,6 +219,41 @@ using data::DataLoader;
 [[maybe_unused]] void resnet_header() {
   auto model = lockstep::models::resnet18({.num_classes = 10});
   auto logits = model->forward(torch::randn({8, 3, 224, 224}));
+}
+
+[[maybe_unused]] void mobilenet_header() {
+  auto model = lockstep::models::mobilenet_v3_small({.num_classes = 10});
+  auto logits = model->forward(torch::randn({8, 3, 224, 224}));
+}
+
+[[maybe_unused]] void vision_transformer_header() {
+  auto model = lockstep::models::vit_b_16();
+  auto small = lockstep::models::vit_tiny({.image_size = 32, .patch_size = 4, .num_classes = 10});
+  auto logits = small->forward(torch::randn({8, 3, 32, 32}));
+}
+
+[[maybe_unused]] void lr_scheduler_header(torch::optim::SGD& optimizer, int epochs, void (*train)(torch::optim::SGD&)) {
+  auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.start_factor = 0.1});
+  auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 5);
+  optim::SequentialLR scheduler(optimizer, {warmup, cosine}, {5});
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    train(optimizer);
+    scheduler.step();
+  }
+}
+
+[[maybe_unused]] void lr_schedules_header(torch::optim::SGD& optimizer) {
+  optim::StepLR scheduler(optimizer, /*step_size=*/30, /*gamma=*/0.1);
+}
+
+[[maybe_unused]] void one_cycle_header(torch::optim::SGD& optimizer, DataLoader& loader, int epochs,
+                                       std::int64_t batches,
+                                       void (*train)(const torch::Tensor&, const torch::Tensor&)) {
+  optim::OneCycleLR scheduler(optimizer, {.max_lr = {0.1}, .total_steps = epochs * batches});
+  for (auto& [images, labels] : loader) {
+    train(images, labels);
+    scheduler.step();
+  }
 }
 
 }  // namespace

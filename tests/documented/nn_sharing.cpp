@@ -8,6 +8,7 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/models/resnet.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
@@ -42,7 +43,7 @@ using checkpoint::Checkpoint;
 [[maybe_unused]] void sharding(const Net& net, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
   DistributedDataParallel ddp(net);
   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
-  torch::optim::StepLR scheduler(optimizer, 30, 0.1);
+  optim::StepLR scheduler(optimizer, 30, 0.1);
   optimizer.zero_grad();
   loss_of(ddp->forward(x), y).backward();
   optimizer.step();

@@ -164,18 +164,26 @@ class Squares : public data::Dataset {
 }
 
 [[maybe_unused]] double evaluate(Net& model, std::shared_ptr<const data::Dataset> test) {
-  Average accuracy;
+  Accuracy accuracy;
   model->eval();
   const torch::NoGradGuard no_grad;
   data::DataLoader loader(test, {.batch_size = 1000, .exact = true});
-  for (auto& [x, y] : loader) {
-    const double correct = model->forward(x).argmax(1).eq(y).sum().item<double>();
-    accuracy.add(correct, static_cast<double>(y.size(0)));
-  }
-  torch::Tensor sums = accuracy.packed();
-  all_reduce(sums);
-  const double value = Average(sums).value();
+  for (auto& [x, y] : loader) accuracy.update(model->forward(x), y);
+  const double value = accuracy.compute()[0];
   return value;
+}
+
+void train(Net& model, torch::optim::SGD& optimizer) {
+  model->train();
+  optimizer.step();
+}
+
+[[maybe_unused]] void schedule(Net& model, torch::optim::SGD& optimizer) {
+  optim::MultiStepLR scheduler(optimizer, {30, 60}, 0.1);
+  for (int epoch = 0; epoch < 90; ++epoch) {
+    train(model, optimizer);
+    scheduler.step();
+  }
 }
 
 [[maybe_unused]] void checkpoints(int rank, Net& model, torch::optim::SGD& optimizer, std::int64_t step,

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <sstream>
 
+#ifdef LOCKSTEP_PARITY_SCRIPTS
+#include "parity/python.h"
+#endif
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -130,6 +133,49 @@ TEST(TrainingExamplesMulti, ShardedOptimizer) {
   EXPECT_EQ(run_example("sharded_optimizer_train", 2, {folder.path("optimizer.pt")}),
             (Lines{"Rank 0 keeps 50 % of Adam's state", "Rank 1 keeps 50 % of Adam's state"}));
 }
+
+TEST(TrainingExamplesMulti, WarmUpAndCosine) {
+  const Lines lines = run_example("schedules_train", 2, {LOCKSTEP_FASHION_MNIST, "2", "1280"});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(lines[0].find("Rank 0, epoch 0: rate 0.0"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("epoch 1: rate 0.0000, test loss "), std::string::npos) << lines[1];
+  EXPECT_NE(lines[1].find("top-1 "), std::string::npos) << lines[1];
+}
+
+TEST(PretrainedExample, NamesWhatIsWrong) {
+  const auto error_of = [](const Lines& arguments) {
+    Lines command{LOCKSTEP_EXAMPLES_FOLDER "/pretrained"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Finished finished = run_program(command);
+    EXPECT_NE(finished.exit_code, 0);
+    return finished.err;
+  };
+  EXPECT_NE(error_of({}).find("MODEL WEIGHTS PICTURE"), std::string::npos);
+  EXPECT_NE(error_of({"resnet18", "/no/such/file", "picture.png"}).find("/no/such/file"), std::string::npos);
+}
+
+#ifdef LOCKSTEP_PARITY_SCRIPTS
+// Both print "class N: LOGIT", five times.
+TEST(PretrainedExampleParity, PrintsPythonsLogits) {
+  const ScratchFolder folder;
+  std::istringstream python(run_python("classify.py", {folder.path("weights.pt"), folder.path("picture.ppm")}));
+  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/pretrained", "mobilenet_v3_small",
+                                         folder.path("weights.pt"), folder.path("picture.ppm")});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  std::istringstream ours(finished.out);
+  std::string word;
+  std::string label;
+  double logit = 0;
+  for (int i = 0; i < 5; ++i) {
+    std::string other_label;
+    double other_logit = 1e9;
+    ours >> word >> label >> logit;
+    python >> word >> other_label >> other_logit;
+    EXPECT_EQ(label, other_label);
+    EXPECT_NEAR(logit, other_logit, 2e-4);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep::test

@@ -1,24 +1,47 @@
-// Averages that are exact also when ranks have different numbers of samples: each rank adds up a sum and a count, these
-// are summed over ranks, and only then divided.
+// Metrics over the ranks of a group: exact also when ranks have different numbers of samples, or none.
 //
-//   Average loss, accuracy;
-//   for (...) {
-//     loss.add(batch_loss_sum, batch_size);
-//     accuracy.add(correct, batch_size);
+//   Average loss;
+//   Accuracy accuracy({1, 5});
+//   ConfusionMatrix confusion(10);
+//   for (auto& [images, labels] : loader) {
+//     const torch::Tensor logits = net->forward(images);
+//     loss.add(loss_sum_of(logits, labels), static_cast<double>(labels.size(0)));
+//     accuracy.update(logits, labels);
+//     confusion.update(logits, labels);
 //   }
-//   torch::Tensor sums = torch::stack({loss.packed(), accuracy.packed()});
-//   lockstep::all_reduce(sums);
-//   double mean_loss = Average(sums[0]).value();
+//   const double mean_loss = loss.compute();
+//   const std::vector<double> top_1_and_5 = accuracy.compute();
+//   const torch::Tensor matrix = confusion.compute();
 //
-// Not thread-safe. Sums are doubles: whole numbers are exact up to 2^53.
+// add() and update() are local: ranks may call them as often as they like. compute() is collective over the group
+// (null: the world, if there is one; without a world, this process alone). It adds up the counts of all ranks, gives
+// every rank the same bits, and changes nothing: more samples may follow. reset() begins again.
+//
+// Wrong samples are a ValueError (c10::ValueError) that says which of them is wrong. They are not counted, so the
+// metric is no longer exact: until reset(), compute() throws on every rank, and names this rank and the error. So no
+// rank waits for one that has failed, as long as that rank still calls compute(). compute() throws on every rank too
+// when ranks disagree (another metric, another number of classes) and when there are no samples at all.
+//
+// Tensors may be on any device. Counts are 64-bit integers. Not thread-safe.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <limits>
+#include <string>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
 
+// A mean: sums and counts are added up, and only then divided. Sums are doubles: whole numbers are exact up to 2^53.
+//
+// compute() sends one message. To send several averages in one, pack them:
+//
+//   torch::Tensor sums = torch::stack({loss.packed(), accuracy.packed()});
+//   lockstep::all_reduce(sums);
+//   double mean_loss = Average(sums[0]).value();
 class Average {
  public:
   Average() = default;
@@ -29,7 +52,12 @@ class Average {
     count_ += count;
   }
   void merge(const Average& other) { add(other.sum_, other.count_); }
+  void reset() { *this = Average(); }
 
+  // Collective: the mean over all ranks.
+  double compute(const ProcessGroup& group = nullptr) const;
+
+  // Of this rank. The mean of nothing is NaN.
   double value() const { return count_ > 0.0 ? sum_ / count_ : std::numeric_limits<double>::quiet_NaN(); }
   double sum() const { return sum_; }
   double count() const { return count_; }
@@ -40,6 +68,71 @@ class Average {
  private:
   double sum_ = 0.0;
   double count_ = 0.0;
+};
+
+// The part of the samples whose label is among the k classes with the largest scores. Of classes with equal scores, the
+// lower number counts as larger.
+class Accuracy {
+ public:
+  // The ks; each at least 1.
+  explicit Accuracy(std::vector<std::int64_t> top_k = {1});
+
+  // scores: floating point {N, C}, without NaN, for at least max(top_k) classes. labels: integers {N} in [0, C).
+  void update(const torch::Tensor& scores, const torch::Tensor& labels);
+  // Collective: a number in [0, 1] for each k.
+  std::vector<double> compute(const ProcessGroup& group = nullptr) const;
+  void reset();
+
+ private:
+  std::vector<std::int64_t> top_k_;
+  std::vector<std::int64_t> correct_;  // by k
+  std::int64_t count_ = 0;
+  std::int64_t classes_ = 0;  // 0: not known yet
+  std::string error_;         // the first one of update()
+};
+
+// How often samples of class i (rows) were taken for class j (columns).
+class ConfusionMatrix {
+ public:
+  explicit ConfusionMatrix(std::int64_t num_classes);
+
+  // predictions: integers {N}, or scores, floating point {N, num_classes} without NaN, of which the largest counts.
+  // labels: integers {N}. Both in [0, num_classes).
+  void update(const torch::Tensor& predictions, const torch::Tensor& labels);
+  // Collective: int64 {num_classes, num_classes} on the CPU.
+  torch::Tensor compute(const ProcessGroup& group = nullptr) const;
+  void reset();
+
+ private:
+  std::int64_t num_classes_;
+  torch::Tensor counts_;
+  std::string error_;
+};
+
+// The area under the ROC curve: how likely a sample of a class has a larger score for it than a sample of another
+// class, where equal scores count one half. Exact: nothing is put into bins. So each rank keeps all scores of its
+// samples, and compute() brings those of all ranks to each rank, class by class, equal scores only once (24 bytes for
+// each).
+class Auroc {
+ public:
+  // At least 2. With 2 classes there is one curve, that of class 1.
+  explicit Auroc(std::int64_t num_classes = 2);
+
+  // labels: integers {N} in [0, num_classes). scores: floating point without NaN, infinite ones are allowed; {N,
+  // num_classes}, or for 2 classes {N}, those of class 1.
+  void update(const torch::Tensor& scores, const torch::Tensor& labels);
+  // Collective: for 2 classes the area; for more the mean of the areas of each class against all others (macro). A
+  // class without samples, or with all of them, has no area: a ValueError names it.
+  double compute(const ProcessGroup& group = nullptr) const;
+  // Collective: the area of each class (for 2 classes: of class 1 alone). NaN for a class that has none.
+  std::vector<double> compute_per_class(const ProcessGroup& group = nullptr) const;
+  void reset();
+
+ private:
+  std::int64_t num_classes_;
+  std::vector<torch::Tensor> scores_;  // {N, curves}
+  std::vector<torch::Tensor> labels_;
+  std::string error_;
 };
 
 }  // namespace lockstep

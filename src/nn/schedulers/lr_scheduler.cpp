@@ -1,0 +1,168 @@
+#include "lockstep/nn/lr_scheduler.h"
+
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <utility>
+
+#include "lockstep/base/mutex.h"
+#include "scheduler_state.h"
+
+namespace lockstep::optim {
+
+// What Python keeps in each group as group["initial_lr"]: LibTorch's groups have no place for it.
+struct InitialRates {
+  std::vector<double> rates;
+};
+
+namespace {
+
+// The rates of an optimizer, for as long as one of its schedulers is there. Groups that they do not know yet begin with
+// their present rate.
+std::shared_ptr<InitialRates> initial_rates_of(torch::optim::Optimizer& optimizer) {
+  static Mutex mutex;
+  static std::map<const torch::optim::Optimizer*, std::weak_ptr<InitialRates>> all;
+  const MutexLock lock(mutex);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<InitialRates>& known = all[&optimizer];
+  std::shared_ptr<InitialRates> initial = known.lock();
+  if (!initial) known = initial = std::make_shared<InitialRates>();
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t group = initial->rates.size(); group < groups.size(); ++group)
+    initial->rates.push_back(groups[group].options().get_lr());
+  return initial;
+}
+
+}  // namespace
+
+LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
+                         std::vector<std::shared_ptr<LRScheduler>> parts)
+    : optimizer_(optimizer),
+      name_(std::move(name)),
+      parts_(std::move(parts)),
+      initial_(initial_rates_of(optimizer)),
+      base_lrs_(initial_->rates) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    TORCH_CHECK_VALUE(&parts_[i]->optimizer_ == &optimizer_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
+                      ", is of another optimizer");
+  }
+}
+
+void LRScheduler::check_groups() const {
+  TORCH_CHECK_VALUE(group_count() == base_lrs_.size(), name_, ": the optimizer has ", group_count(),
+                    " parameter groups, but had ", base_lrs_.size(),
+                    " when the scheduler was made: make schedulers after the last add_param_group");
+}
+
+void LRScheduler::initial_step() {
+  struct Initial {
+    explicit Initial(bool& flag) : flag_(flag) { flag_ = true; }
+    ~Initial() { flag_ = false; }
+    bool& flag_;
+  };
+  const Initial initial(is_initial_);
+  step_count_ = 0;
+  step();
+}
+
+void LRScheduler::step() {
+  check_groups();
+  check_epoch(last_epoch_ + 1);
+  ++step_count_;
+  go_to(last_epoch_ + 1);
+}
+
+void LRScheduler::go_to(std::int64_t epoch, bool closed_form) {
+  check_groups();
+  last_epoch_ = epoch;
+  std::vector<double> rates = present_lrs();
+  for (std::size_t group = 0; group < rates.size(); ++group)
+    rates[group] = closed_form ? closed_form_lr(group, rates[group]) : next_lr(group, rates[group]);
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t group = 0; group < rates.size(); ++group) groups[group].options().set_lr(rates[group]);
+  set_momenta();
+  last_lr_ = std::move(rates);
+}
+
+std::vector<double> LRScheduler::present_lrs() const {
+  std::vector<double> rates;
+  for (auto& group : optimizer_.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void LRScheduler::undo_initial_step() {
+  if (parts_.empty()) --last_epoch_;
+  for (const auto& part : parts_) part->undo_initial_step();
+}
+
+void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
+  initial_->rates = rates;
+  base_lrs_ = rates;
+}
+
+// The keys of Python's objects. Schedulers that combine others keep no rates of their own.
+c10::IValue LRScheduler::state_dict() const {
+  SchedulerState state(name_);
+  save(state);
+  if (parts_.empty()) {
+    state.put_list("base_lrs", base_lrs_);
+    state.put("last_epoch", last_epoch_);
+    state.put("_step_count", step_count_);
+    state.put("_is_initial", false);
+    state.put("_get_lr_called_within_step", false);
+  } else {
+    std::vector<c10::IValue> parts;
+    for (const auto& part : parts_) parts.push_back(part->state_dict());
+    state.put_list("_schedulers", parts);
+  }
+  state.put_list("_last_lr", last_lr_);
+  return state.dict();
+}
+
+void LRScheduler::load_state_dict(const c10::IValue& state) {
+  const c10::IValue before = state_dict();
+  try {
+    read(state);
+  } catch (...) {
+    read(before);
+    throw;
+  }
+}
+
+void LRScheduler::read(const c10::IValue& value) {
+  const SchedulerState state(name_, value);
+  const std::size_t groups = base_lrs_.size();
+  const auto check_size = [&](const char* key, std::size_t found) {
+    TORCH_CHECK_VALUE(found == groups, name_, ": its state has ", found, " rates as \"", key, "\", and the optimizer ",
+                      groups, " parameter groups");
+  };
+  last_lr_ = state.numbers("_last_lr");
+  check_size("_last_lr", last_lr_.size());
+  if (parts_.empty()) {
+    base_lrs_ = state.numbers("base_lrs");
+    check_size("base_lrs", base_lrs_.size());
+    last_epoch_ = state.integer("last_epoch");
+    step_count_ = state.integer("_step_count");
+  } else {
+    const std::vector<c10::IValue> parts = state.list("_schedulers");
+    TORCH_CHECK_VALUE(parts.size() == parts_.size(), name_, ": its state has ", parts.size(),
+                      " schedulers, the program ", parts_.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) parts_[i]->read(parts[i]);
+  }
+  load(state);
+}
+
+void LRScheduler::add_to_groups(const c10::IValue& optimizer_state) const {
+  const SchedulerState state(name_, optimizer_state);
+  const std::vector<c10::IValue> groups = state.list("param_groups");
+  TORCH_CHECK_VALUE(groups.size() == base_lrs_.size(), name_, ": the optimizer's state has ", groups.size(),
+                    " parameter groups, the scheduler ", base_lrs_.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    SchedulerState entries(name_, groups[group]);  // a dict is a reference: this adds to the caller's
+    entries.put("initial_lr", base_lrs_[group]);
+    save_group(group, entries);
+  }
+  for (const auto& part : parts_) part->add_to_groups(optimizer_state);
+}
+
+}  // namespace lockstep::optim

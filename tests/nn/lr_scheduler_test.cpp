@@ -1,0 +1,162 @@
+// Wrong arguments and wrong states of schedulers. Their rates: tests/parity/lr_scheduler_parity_test.cpp.
+#include "lockstep/nn/lr_scheduler.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/one_cycle_lr.h"
+#include "nn/error_texts.h"
+
+namespace lockstep::optim {
+namespace {
+
+using test::error_of;
+using test::expect_in;
+using Dict = c10::impl::GenericDict;
+using Schedulers = std::vector<std::shared_ptr<LRScheduler>>;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class LRSchedulerTest : public testing::Test {
+ protected:
+  std::vector<double> rates() {
+    std::vector<double> result;
+    for (auto& group : optimizer.param_groups()) result.push_back(group.options().get_lr());
+    return result;
+  }
+  template <typename Class, typename... Arguments>
+  std::string error(const Arguments&... arguments) {
+    return error_of([&] { Class(optimizer, arguments...); });
+  }
+
+  torch::optim::SGD optimizer{std::vector{torch::zeros({1}, torch::requires_grad())}, torch::optim::SGDOptions(0.1)};
+};
+
+TEST_F(LRSchedulerTest, WrongArgumentsAreNamed) {
+  expect_in(error<StepLR>(0), {"StepLR", "step_size", "found 0"});
+  expect_in(error<StepLR>(3, kNan), {"StepLR", "gamma", "nan"});
+  expect_in(error<MultiStepLR>(std::vector<std::int64_t>{3}, kNan), {"MultiStepLR", "gamma"});
+  expect_in(error<ConstantLR>(0.0, 3), {"ConstantLR", "factor", "0"});
+  expect_in(error<ConstantLR>(0.5, 0), {"ConstantLR", "total_iters"});
+  expect_in(error<LinearLR>(LinearLROptions{.start_factor = 0}), {"LinearLR", "start_factor", "0"});
+  expect_in(error<LinearLR>(LinearLROptions{.end_factor = 1.5}), {"LinearLR", "end_factor", "1.5"});
+  expect_in(error<LinearLR>(LinearLROptions{.total_iters = 0}), {"LinearLR", "total_iters", "0"});
+  expect_in(error<ExponentialLR>(kNan), {"ExponentialLR", "gamma"});
+  expect_in(error<PolynomialLR>(5, 0.0), {"PolynomialLR", "power"});
+  expect_in(error<CosineAnnealingLR>(0), {"CosineAnnealingLR", "t_max"});
+  expect_in(error<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_0 = 0}), {"t_0", "0"});
+  expect_in(error<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_mult = -1}), {"t_mult", "-1"});
+  expect_in(error<LambdaLR>(std::vector<LambdaLR::Function>(2)), {"LambdaLR", "each of 1", "found 2"});
+  expect_in(error<LambdaLR>(LambdaLR::Function()), {"LambdaLR", "empty"});
+  EXPECT_EQ(rates(), std::vector{0.1}) << "no rate was changed";
+}
+
+TEST_F(LRSchedulerTest, WrongArgumentsOfOneCycleAreNamed) {
+  using Options = OneCycleLROptions;
+  expect_in(error<OneCycleLR>(Options{.max_lr = {0.1}}), {"total_steps", "0"});
+  expect_in(error<OneCycleLR>(Options{.total_steps = 5}), {"one max_lr", "found 0"});
+  expect_in(error<OneCycleLR>(Options{.max_lr = {0.1, 0.2}, .total_steps = 5}), {"max_lr", "1 parameter", "found 2"});
+  expect_in(error<OneCycleLR>(Options{.max_lr = {0.1}, .total_steps = 5, .pct_start = 2}), {"pct_start", "2"});
+  expect_in(error<OneCycleLR>(Options{.max_lr = {0.1}, .total_steps = 5, .div_factor = 0}), {"div_factor", "0"});
+  // Python divides by zero.
+  expect_in(error<OneCycleLR>(Options{.max_lr = {0.1}, .total_steps = 10, .pct_start = 0.1}),
+            {"no length", "pct_start"});
+  torch::optim::Adagrad adagrad({torch::zeros({1}, torch::requires_grad())});
+  expect_in(error_of([&] { OneCycleLR(adagrad, {.max_lr = {0.1}, .total_steps = 5}); }), {"cycle_momentum"});
+  OneCycleLR scheduler(optimizer, {.max_lr = {0.1}, .total_steps = 3});
+  for (int step = 0; step < 3; ++step) scheduler.step();
+  const auto last = rates();
+  expect_in(error_of([&] { scheduler.step(); }), {"step 4", "total_steps", "3"});
+  EXPECT_EQ(rates(), last);
+}
+
+TEST_F(LRSchedulerTest, WrongCombinationsAreNamed) {
+  torch::optim::SGD other({torch::zeros({1})}, 0.1);
+  const auto step = std::make_shared<StepLR>(optimizer, 3);
+  const auto of_other = std::make_shared<StepLR>(other, 3);
+  const auto chain = std::make_shared<ChainedScheduler>(Schedulers{step});
+  const auto sequence = [&](const Schedulers& parts, const std::vector<std::int64_t>& milestones) {
+    return error<SequentialLR>(parts, milestones);
+  };
+  expect_in(sequence({}, {}), {"SequentialLR", "at least one"});
+  expect_in(sequence({step, nullptr}, {3}), {"scheduler 1 is null"});
+  expect_in(sequence({step, of_other}, {3}), {"scheduler 1, a StepLR, is of another optimizer"});
+  expect_in(sequence({step, step}, {}), {"1 milestones for 2 schedulers", "found 0"});
+  expect_in(sequence({step, step, step}, {5, 3}), {"ascend", "[5, 3]"});
+  expect_in(sequence({step, step}, {-1}), {"ascend", "[-1]"});
+  expect_in(sequence({step, chain}, {3}), {"only the first", "ChainedScheduler as scheduler 1"});
+  expect_in(error_of([] { ChainedScheduler({}); }), {"ChainedScheduler", "at least one"});
+  expect_in(error_of([&] { ChainedScheduler({step, of_other}); }), {"scheduler 1", "another optimizer"});
+}
+
+TEST_F(LRSchedulerTest, SchedulersOfOneOptimizerShareTheFirstRates) {
+  {
+    LinearLR warmup(optimizer, {.start_factor = 0.5});
+    EXPECT_EQ(rates(), std::vector{0.05});
+    LambdaLR constant(optimizer, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(rates(), std::vector{0.1}) << "not 0.05";
+    optimizer.param_groups()[0].options().set_lr(0.3);
+  }
+  // They are gone: the present rate is a first one again.
+  LambdaLR constant(optimizer, [](std::int64_t) { return 1.0; });
+  EXPECT_EQ(rates(), std::vector{0.3});
+}
+
+TEST_F(LRSchedulerTest, AGroupThatCameLaterIsNamed) {
+  StepLR scheduler(optimizer, 3);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({1})}));
+  expect_in(error_of([&] { scheduler.step(); }), {"StepLR", "2 parameter groups", "had 1", "add_param_group"});
+  EXPECT_EQ(scheduler.last_epoch(), 0);
+}
+
+TEST_F(LRSchedulerTest, WrongStatesAreNamedAndChangeNothing) {
+  StepLR scheduler(optimizer, 3, 0.5);
+  scheduler.step();
+  const auto with = [&](const char* key, const c10::IValue& value) {
+    const Dict state = scheduler.state_dict().toGenericDict();
+    Dict changed(c10::AnyType::get(), c10::AnyType::get());
+    for (const auto& entry : state)
+      changed.insert(entry.key(), entry.key() == c10::IValue(key) ? value : entry.value());
+    return error_of([&] { scheduler.load_state_dict(changed); });
+  };
+  const auto list = [](const std::vector<double>& values) { return c10::IValue(c10::List<double>(values)); };
+  expect_in(error_of([&] { scheduler.load_state_dict(3); }), {"StepLR", "no dict", "Int"});
+  expect_in(error_of([&] { scheduler.load_state_dict(Dict(c10::AnyType::get(), c10::AnyType::get())); }),
+            {"StepLR", "no \"_last_lr\""});
+  expect_in(error_of([&] { scheduler.load_state_dict(ExponentialLR(optimizer, 1.0).state_dict()); }), {"step_size"});
+  expect_in(with("step_size", 0), {"step_size must be at least 1"});
+  expect_in(with("step_size", 1.5), {"\"step_size\"", "whole number", "1.5"});
+  expect_in(with("step_size", 1e300), {"\"step_size\"", "whole number"});
+  expect_in(with("gamma", kNan), {"\"gamma\"", "finite number", "nan"});
+  expect_in(with("gamma", std::string("much")), {"\"gamma\"", "String"});
+  expect_in(with("base_lrs", list({0.1, 0.2})), {"2 rates as \"base_lrs\"", "1 parameter groups"});
+  expect_in(with("base_lrs", 0.1), {"\"base_lrs\"", "a list"});
+  expect_in(with("last_epoch", std::string("")), {"\"last_epoch\"", "whole number"});
+  EXPECT_EQ(with("verbose", true), "no error");
+  // Three more steps are as if nothing had happened.
+  for (int step = 0; step < 2; ++step) scheduler.step();
+  EXPECT_EQ(rates(), std::vector{0.05});
+}
+
+TEST_F(LRSchedulerTest, APartOfASequenceThatCannotLoadChangesNothing) {
+  const auto make = [&](std::int64_t step_size) {
+    return std::make_shared<SequentialLR>(
+        optimizer,
+        Schedulers{std::make_shared<StepLR>(optimizer, step_size), std::make_shared<ExponentialLR>(optimizer, 0.5)},
+        std::vector<std::int64_t>{4});
+  };
+  const auto scheduler = make(2);
+  const auto saved = make(3)->state_dict();
+  Dict broken = saved.toGenericDict().at("_schedulers").toListRef()[1].toGenericDict();
+  broken.insert_or_assign("gamma", std::string("?"));
+  expect_in(error_of([&] { scheduler->load_state_dict(saved); }), {"ExponentialLR", "gamma"});
+  EXPECT_EQ(scheduler->state_dict().toGenericDict().at("_schedulers").toListRef()[0].toGenericDict().at("step_size"),
+            c10::IValue(2));
+  expect_in(error_of([&] { scheduler->load_state_dict(StepLR(optimizer, 3).state_dict()); }), {"_schedulers"});
+}
+
+}  // namespace
+}  // namespace lockstep::optim
