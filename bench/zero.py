@@ -1,5 +1,6 @@
-"""zero: Adam sharded over the ranks under DDP: memory of its state per rank, against theory (two values per parameter,
-divided by the ranks) and PyTorch's ZeroRedundancyOptimizer; time of a step, against the plain Adam and PyTorch's."""
+"""zero: Adam sharded over the ranks under DDP: memory of its state on the fullest rank, against theory (two values per
+parameter, divided by the ranks) and PyTorch's ZeroRedundancyOptimizer, with the figures of all ranks in a note; time of a
+step, against the plain Adam and PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,32 +15,45 @@ MIB = 1 << 20
 PYTORCH = ("sharded-adam", "--implementation", "fused", "--static-graph")  # its fastest Adam on the CPU
 
 
-def contender(tools: Tools, command, workload: str, ranks: int, *optimizer: str) -> Callable[[], Samples]:
+def contender(
+    tools: Tools, command, workload: str, ranks: int, states: list[float], *optimizer: str
+) -> Callable[[], Samples]:
+    """`states` gets the memory of each rank's state, in MiB, which is the same in every round."""
+
     def once() -> Samples:
         reports = workloads.ddp_reports(tools, command, workload, ranks, STEPS[workload], ["--optimizer", *optimizer])
+        states[:] = [report["state_bytes"] / MIB for report in reports]
         return {
             "step": [seconds * 1e3 for seconds in workloads.slower_rank(reports)],
-            "state": [report["state_bytes"] / MIB for report in reports],
+            "state": [max(states)],
             "theory": [2 * reports[0]["gradient_bytes"] / ranks / MIB],
         }
 
     return once
 
 
+def note(workload: str, states: dict[str, list[float]]) -> str:
+    """The memory of every rank, by contender."""
+    by_rank = "; ".join(f"{name} {', '.join(f'{state:.2f}' for state in of_ranks)}" for name, of_ranks in states.items())
+    return f"{workload}, state in MiB on rank 0, 1, ...: {by_rank}"
+
+
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     for workload in STEPS:
         for ranks in tools.ranks:
+            states: dict[str, list[float]] = {"ours": [], "plain": [], "pytorch": []}
             found = interleave(
                 {
-                    "ours": contender(tools, workloads.our_command, workload, ranks, "sharded-adam"),
-                    "plain": contender(tools, workloads.our_command, workload, ranks, "adam"),
-                    "pytorch": contender(tools, workloads.peer_command, workload, ranks, *PYTORCH),
+                    "ours": contender(tools, workloads.our_command, workload, ranks, states["ours"], "sharded-adam"),
+                    "plain": contender(tools, workloads.our_command, workload, ranks, states["plain"], "adam"),
+                    "pytorch": contender(tools, workloads.peer_command, workload, ranks, states["pytorch"], *PYTORCH),
                 },
                 tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
                 outcome,
                 f"zero {workload}, {ranks} ranks",
             )
+            outcome.notes.append(note(workload, states))
 
             def compare(case: str, key: str, peer: str, peer_key: str, peer_name: str, unit: str) -> None:
                 mine, theirs = found.get("ours", {}).get(key), found.get(peer, {}).get(peer_key)

@@ -44,12 +44,11 @@ BackendChoice check_options(const World::Facts& facts, const GroupOptions& optio
 
 // Members with different backends would wait for one another, each in its own.
 void check_same_backends(const World::Facts& facts, const World::Members& members, const std::string& key,
-                         const BackendChoice& choice, bool is_default, std::chrono::milliseconds timeout,
-                         const char* caller) {
+                         const BackendChoice& choice, bool is_default, Deadline deadline, const char* caller) {
   if (members.ranks.size() == 1) return;
   const Status same = comm::check_same_choice(*facts.store, "backends/" + key, comm::Roster(members.ranks),
                                               members.rank, static_cast<int>(members.ranks.size()),
-                                              {text_of(choice), is_default, "backends"}, Deadline::after(timeout));
+                                              {text_of(choice), is_default, "backends"}, deadline);
   if (same.ok()) return;
   Status why = same;
   if (same.code() != ErrorCode::kMismatch) {
@@ -89,10 +88,13 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
   if (found != members.ranks.end()) {
     members.rank = static_cast<int>(found - members.ranks.begin());
     const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
-    check_same_backends(facts, members, key, choice, options.backend.empty(), timeout, caller);
+    const Deadline deadline = Deadline::after(timeout);
+    check_same_backends(facts, members, key, choice, options.backend.empty(), deadline, caller);
+    // Joining gets the time that is left, operations the whole.
     backends = make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
-                                      members.rank, members.ranks, records_of(members.ranks, *facts.members), timeout,
-                                      facts.place.local_rank, options.backend_options});
+                                      members.rank, members.ranks, records_of(members.ranks, *facts.members),
+                                      deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
+    for (const DeviceBackend& one : backends) one.backend->setTimeout(timeout);
   }
   ProcessGroup group = make_handle(members, facts.store, backends);
   world.add(group, std::move(members));

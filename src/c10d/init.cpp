@@ -11,6 +11,8 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/launch/world.h"
+#include "store/membership/refuse_rendezvous.h"
+#include "store/membership/same_choice.h"
 
 namespace lockstep {
 namespace {
@@ -108,17 +110,51 @@ launch::World world_among(const std::vector<comm::Member>& members, int rank) {
   return world;
 }
 
-// Everything after the rendezvous.
+// What is wrong here alone.
+BackendChoice check_call(std::string_view backend, const InitOptions& options) {
+  const BackendChoice backends = parse_backends(backend, "init_process_group");
+  check_backend_options(backends, options.backend_options, "init_process_group");
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
+  }
+  return backends;
+}
+
+// This rank's call is wrong: tells the ranks that wait for it, if they can be reached.
+void refuse_to_join(const InitOptions& options, const std::exception& error) {
+  const auto* own = dynamic_cast<const c10::Error*>(&error);
+  const std::string reason = own == nullptr ? error.what() : own->what_without_backtrace();
+  try {
+    comm::refuse_rendezvous(make_place(options).rendezvous, options.store, reason);
+  } catch (const std::exception&) {  // the environment is wrong too
+  }
+}
+
+// Ranks with different backends would wait for one another, each in its own.
+void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, bool is_default, Deadline deadline) {
+  if (met.world_size == 1) return;
+  const Status same = comm::check_same_choice(*met.store, "backends/world", comm::Roster(), met.rank, met.world_size,
+                                              {text_of(backends), is_default, "backends"}, deadline);
+  if (same.ok()) return;
+  // This rank may host the store from which the others read the same.
+  static_cast<void>(met.release(kPartingTime));
+  throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
+}
+
+// Everything after that.
 void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
-                std::optional<launch::World> place) {
+                std::optional<launch::World> place, Deadline deadline) {
   if (!place) place = world_in_environment(met.rank, met.world_size);
   if (!place) place = world_among(met.members, met.rank);
   World::Members members{met.rank, std::vector<int>(met.world_size),
                          options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store,   members.name,    met.rank,          members.ranks,
-                               met.members, options.timeout, place->local_rank, options.backend_options};
+  const BackendRequest request{
+      met.store,         members.name,           met.rank, members.ranks, met.members, deadline.remaining_ms(),
+      place->local_rank, options.backend_options};
   const auto made = make_backends(backends, request);
+  for (const DeviceBackend& one : made) one.backend->setTimeout(options.timeout);
   World::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
   facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
   facts.device = choose_device(backends, place->local_rank);
@@ -128,19 +164,22 @@ void open_world(const BackendChoice& backends, const InitOptions& options, const
 }  // namespace
 
 void init_process_group(std::string_view backend, const InitOptions& options) {
-  const BackendChoice backends = parse_backends(backend, "init_process_group");
-  check_backend_options(backends, options.backend_options, "init_process_group");
   if (is_initialized()) {
     reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
   }
-  if (options.timeout <= std::chrono::milliseconds::zero()) {
-    reject(ErrorCode::kInvalidArgument,
-           fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
+  BackendChoice backends;
+  try {
+    backends = check_call(backend, options);
+  } catch (const std::exception& error) {
+    refuse_to_join(options, error);
+    throw;
   }
+  const Deadline deadline = Deadline::after(options.timeout);
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
+  check_same_backends(met, backends, /*is_default=*/backend.empty(), deadline);
   try {
-    open_world(backends, options, met, place.world);
+    open_world(backends, options, met, place.world, deadline);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));
     throw;

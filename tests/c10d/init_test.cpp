@@ -130,6 +130,38 @@ TEST(InitMulti, RankTwiceIsAnErrorOnEveryRank) {
   });
 }
 
+// Each would wait for the others in its own backend.
+TEST(InitMulti, DifferentBackendsAreNamedOnEveryRank) {
+  run_processes(3, [](int rank) {
+    expect_error(ErrorCode::kMismatch,
+                 {"init_process_group: rank " + std::to_string(rank), "name different backends",
+                  "'cpu:lockstep' on rank(s) 2", "'cpu:lockstep,cuda:lockstep' on rank(s) "},
+                 [&] { init_process_group(rank == 2 ? "cpu:gloo" : "lockstep"); });
+    EXPECT_FALSE(is_initialized());
+    const ProcessGroupGuard group(rank == 2 ? "" : "lockstep", {.timeout = seconds(50)});  // the same by another name
+    barrier();
+    EXPECT_EQ(default_group()->getBackend(torch::kCPU)->getBackendOptions()->timeout, seconds(50));
+  });
+}
+
+TEST(InitMulti, ARankWhoseCallIsWrongTellsTheOthers) {
+  for (const int wrong : {0, 2}) {
+    run_processes(3, [wrong](int rank) {
+      const auto join = [&] { init_process_group(rank == wrong ? "smoke" : ""); };
+      if (rank == wrong) {
+        expect_error(ErrorCode::kInvalidArgument, {"init_process_group: unknown backend 'smoke'"}, join);
+      } else {
+        expect_error(ErrorCode::kMismatch,
+                     {"init_process_group: rendezvous of rank",
+                      "rank " + std::to_string(wrong) + " could not take part", "unknown backend 'smoke'"},
+                     join);
+      }
+      const ProcessGroupGuard group;
+      barrier();
+    });
+  }
+}
+
 TEST(InitMulti, AgainAndAgain) {
   run_processes(2, [](int rank) {
     for (int i = 0; i < 5; ++i) {

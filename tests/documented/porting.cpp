@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,17 @@ void train(int /*rank*/) {}
   work->wait();
 }
 
+[[maybe_unused]] void rooted(int rank, const torch::Tensor& t, const std::vector<torch::Tensor>& outputs,
+                             const std::vector<torch::Tensor>& inputs, const torch::Tensor& stacked,
+                             const torch::Tensor& received, const torch::Tensor& sent) {
+  reduce(t, /*dst=*/0);
+  gather(t, rank == 0 ? outputs : std::vector<torch::Tensor>(), /*dst=*/0);
+  scatter(t, rank == 0 ? inputs : std::vector<torch::Tensor>(), /*src=*/0);
+  all_gather_into_tensor(stacked, t);
+  all_to_all_single(received, sent);
+  monitored_barrier({.timeout = std::chrono::seconds(20)});
+}
+
 [[maybe_unused]] void messages(int rank, const torch::Tensor& t) {
   if (rank == 0) {
     send(t, /*dst=*/1, {.tag = 7});
@@ -49,6 +61,12 @@ void train(int /*rank*/) {}
   }
   Work request = irecv(t, /*src=*/0);
   request->wait();
+}
+
+[[maybe_unused]] void batch(const torch::Tensor& mine, const torch::Tensor& theirs, int next, int previous) {
+  std::vector<PointToPoint> ops{{PointToPoint::Kind::kSend, mine, next},
+                                {PointToPoint::Kind::kReceive, theirs, previous}};
+  for (const Work& req : batch_isend_irecv(ops)) req->wait();
 }
 
 [[maybe_unused]] void objects(int rank, double loss, std::string (*make_run_folder)()) {
@@ -64,6 +82,11 @@ void train(int /*rank*/) {}
   if (get_rank(front) >= 0) {
     all_reduce(t, {.group = front});
   }
+}
+
+[[maybe_unused]] void subgroups() {
+  ProcessGroup half = new_subgroups_by_enumeration({{0, 2}, {1, 3}});
+  ProcessGroup machine = new_subgroups(4);
 }
 
 [[maybe_unused]] void meshes(const torch::Tensor& t) {
@@ -82,6 +105,22 @@ void train(int /*rank*/) {}
     loss.backward();
     optimizer.step();
   }
+}
+
+[[maybe_unused]] void devices(const torch::Tensor& x) {
+  const torch::Device device = local_device();  // current already
+  Net model;
+  model->to(device);
+  DistributedDataParallel<Net> ddp(model, {.device_ids = {device}});
+  torch::Tensor y = ddp(x);  // moves x
+}
+
+[[maybe_unused]] void ddp_options(Net& model, const ProcessGroup& group) {
+  DistributedDataParallel<Net> ddp(model, {.process_group = group,
+                                           .broadcast_buffers = false,
+                                           .bucket_cap_mb = 10,
+                                           .find_unused_parameters = true,
+                                           .static_graph = true});
 }
 
 [[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, Loss loss_of, const torch::Tensor& x0,
@@ -125,12 +164,52 @@ void train(int /*rank*/) {}
   }
 }
 
+[[maybe_unused]] void masters(Net& model, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  model->to(torch::kBFloat16);
+  DistributedDataParallel<Net> ddp(model);
+  MasterWeights masters(*model);
+  torch::optim::AdamW optimizer(masters.parameters(), /*lr=*/1e-3);
+  loss_of(ddp->forward(x.to(torch::kBFloat16)), y).backward();
+  masters.step(optimizer);
+}
+
+[[maybe_unused]] void around_the_step(Net& model, torch::Tensor& loss, torch::optim::SGD& optimizer,
+                                      ExponentialMovingAverage& ema) {
+  loss.backward();
+  clip_grad_norm_(*model, 1.0);
+  optimizer.step();
+  ema.update();
+}
+
+[[maybe_unused]] void local_sgd(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer) {
+  ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
+  PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
+  optimizer.step();
+  averager.average_parameters(ddp.parameters());
+}
+
 [[maybe_unused]] void sync_batch_norm(models::ResNet& model) {
   convert_sync_batchnorm(model);
 }
 
 [[maybe_unused]] void zero(DistributedDataParallel<Net>& ddp) {
   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
+}
+
+[[maybe_unused]] void zero_saved(int rank, ZeroRedundancyOptimizer<torch::optim::Adam>& optimizer) {
+  optimizer.consolidate_state_dict(/*to=*/0);
+  if (rank == 0) torch::save(optimizer, "optimizer.pt");
+}
+
+[[maybe_unused]] void gradients_by_hand(const std::shared_ptr<const data::Dataset>& dataset, int rank, int size,
+                                        Net& model, torch::Tensor& loss, torch::optim::SGD& optimizer) {
+  data::DataPartitioner partition(dataset->size(), std::vector<double>(size, 1.0 / size));
+  const std::span<const std::int64_t> mine = partition.use(rank);
+  data::DataLoader train_set(data::Subset(dataset, {mine.begin(), mine.end()}),
+                             {.batch_size = 64, .rank = 0, .world_size = 1});
+  loss.backward();
+  average_gradients(model);
+  optimizer.step();
 }
 
 [[maybe_unused]] void data_parallel(Net& model, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
@@ -147,6 +226,18 @@ void train(int /*rank*/) {}
   }
 }
 
+[[maybe_unused]] void batches_on_a_device(std::shared_ptr<const data::Dataset> dataset, torch::Device device) {
+  data::DataLoader loader(dataset, {.batch_size = 64, .num_workers = 4, .device = device});
+  for (auto& [x, y] : loader) {
+    (void)x, (void)y;
+  }
+}
+
+[[maybe_unused]] void weighted(std::shared_ptr<const data::Dataset> dataset, const std::vector<double>& weights) {
+  auto sampler = std::make_shared<data::WeightedSampler>(weights, weights.size());
+  data::DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
+}
+
 class Squares : public data::Dataset {
  public:
   std::int64_t size() const override { return 1000; }
@@ -154,6 +245,10 @@ class Squares : public data::Dataset {
     return {torch::tensor(double(index)), torch::tensor(double(index * index))};
   }
 };
+
+[[maybe_unused]] void fashion() {
+  data::Mnist train("data", /*train=*/true, {.normalization = data::Normalization{0.286F, 0.353F}});
+}
 
 [[maybe_unused]] void pictures() {
   data::ImageFolder train(

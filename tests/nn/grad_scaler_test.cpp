@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/nn/mixed_precision.h"
@@ -90,7 +91,7 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
   GradScaler scaler;
   expect_in(error_of([&] { scaler.update(); }), {"update() before step()"});
   expect_in(error_of([&] { scaler.step(optimizer); }), {"no parameter", "backward()"});
-  scaler.update();
+  expect_in(error_of([&] { scaler.update(); }), {"update() before step()"});
   scaler.scale(net->forward(torch::ones({1, 2})).sum()).backward();
   scaler.unscale_(optimizer);
   expect_in(error_of([&] { scaler.unscale_(optimizer); }), {"unscale_()", "already"});
@@ -101,6 +102,50 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
   expect_in(error_of([] { GradScaler({.backoff_factor = 1}); }), {"backoff_factor"});
   expect_in(error_of([] { GradScaler({.growth_interval = 0}); }), {"growth_interval", "got 0"});
   expect_in(error_of([] { GradScaler({.init_scale = -1}); }), {"init_scale", "got -1"});
+}
+
+// Throws at its first step.
+struct FailingSgd : torch::optim::SGD {
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    TORCH_CHECK(!std::exchange(fails, false), "no step");
+    return SGD::step(closure);
+  }
+  bool fails = true;
+};
+
+// A step that threw counts neither as good nor as skipped, and may be taken again.
+TEST(GradScaler, DoesNotCountAStepThatThrew) {
+  torch::Tensor weight = torch::ones({1}).requires_grad_();
+  torch::Tensor other = torch::ones({1}).requires_grad_();
+  FailingSgd optimizer(std::vector<torch::Tensor>{weight}, torch::optim::SGDOptions(1));
+  torch::optim::SGD second(std::vector<torch::Tensor>{other}, torch::optim::SGDOptions(1));
+  GradScaler scaler({.init_scale = 8, .growth_interval = 1});
+  const auto backward = [&](const torch::Tensor& factor) {
+    optimizer.zero_grad();
+    second.zero_grad();
+    scaler.scale(weight.sum() + other.sum() * factor).backward();
+  };
+  backward(torch::ones({}));
+  expect_in(error_of([&] { scaler.step(optimizer); }), {"no step"});
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 8);
+
+  optimizer.fails = true;
+  backward(torch::ones({}));
+  expect_in(error_of([&] { scaler.step(optimizer); }), {"no step"});
+  expect_in(error_of([&] { scaler.unscale_(optimizer); }), {"unscale_()", "already"});
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(weight.item<double>(), 0) << "its gradient was divided once";
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 16);
+
+  optimizer.fails = true;
+  backward(torch::full({}, kInfinity));
+  expect_in(error_of([&] { scaler.step(optimizer); }), {"no step"});
+  EXPECT_FALSE(scaler.step(second));
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 8) << "the other optimizer skipped its step";
 }
 
 // Module::parameters() has a parameter that two layers share twice.

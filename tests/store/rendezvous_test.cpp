@@ -19,6 +19,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/tcp_store.h"
+#include "store/membership/refuse_rendezvous.h"
 #include "support/held_port.h"
 #include "support/scratch_folder.h"
 
@@ -368,6 +369,31 @@ TEST(RendezvousFault, TheHostDoesNotWaitForEver) {
   const auto status = pair.host.release(milliseconds(20));
   EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
   EXPECT_EQ(pair.member.store->set("key", "1").code(), ErrorCode::kUnavailable);
+}
+
+// Also where the store goes with the rank that refuses: it hosts the store, or comes first to a file.
+TEST(RendezvousFault, ARankThatRefusesTellsTheOthers) {
+  const test::HeldPort port;
+  const test::ScratchFolder folder;
+  for (const std::string& url : {"tcp://127.0.0.1:" + text(port), "file://" + folder.path("world")}) {
+    for (const int wrong : {0, 2}) {
+      SCOPED_TRACE(url + ", rank " + std::to_string(wrong));
+      std::vector<RendezvousOptions> ranks;
+      for (int rank = 0; rank < 3; ++rank) {
+        ranks.push_back(numbered(base_options(), rank, 3));
+        ranks.back().init_method = url;
+      }
+      auto refusal = std::async(std::launch::async, [&] { refuse_rendezvous(ranks[wrong], nullptr, "bad backend"); });
+      auto others = ranks;
+      others.erase(others.begin() + wrong);
+      expect_all(meet(others), ErrorCode::kMismatch,
+                 {"rank " + std::to_string(wrong) + " could not take part: bad backend"});
+      refusal.get();
+    }
+  }
+  // A world of one has nobody to tell, and options that are wrong tell nobody.
+  refuse_rendezvous(numbered(base_options(), 0, 1), nullptr, "alone");
+  refuse_rendezvous(base_options(), nullptr, "without a rank");
 }
 
 struct BadOptions {

@@ -62,9 +62,11 @@ class GradScaler {
   // before the step. At most once between two updates; otherwise step() does it.
   void unscale_(torch::optim::Optimizer& optimizer);
   // Takes the optimizer's step unless a gradient is not finite on any rank; returns whether it did. Once between two
-  // updates. An error if no rank has gradients.
+  // updates. An error if no rank has gradients. After an error it may be called again.
   bool step(torch::optim::Optimizer& optimizer);
-  // Changes the scale as the options say. Once after the steps of all optimizers.
+  // Changes the scale as the options say. Once after the steps of all optimizers. After a step() that threw, the steps
+  // since the last update do not count as good ones (they do in PyTorch): the scale stays as it is, or becomes smaller
+  // if another optimizer skipped its step. If only some ranks call it then, their scales may differ later.
   void update();
   // Sets the scale.
   void update(double new_scale);
@@ -79,8 +81,8 @@ class GradScaler {
   void load_state_dict(const std::map<std::string, double>& state);
 
  private:
-  enum class Stage { kReady, kUnscaled, kStepped };
-  struct Progress {  // of one optimizer since the last update
+  enum class Stage { kReady, kUnscaled, kStepping, kStepped };  // kStepping: still so when the step has thrown
+  struct Progress {                                             // of one optimizer since the last update
     Stage stage = Stage::kReady;
     bool has_gradients = false;  // any rank
     bool skip = false;

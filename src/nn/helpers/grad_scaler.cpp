@@ -76,9 +76,9 @@ torch::Tensor GradScaler::scale(const torch::Tensor& outputs) const {
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
   Progress& progress = progress_[&optimizer];
-  TORCH_CHECK(progress.stage != Stage::kUnscaled,
-              "GradScaler: unscale_() has been called for this optimizer already since the last update()");
   TORCH_CHECK(progress.stage != Stage::kStepped, "GradScaler: unscale_() after step(); call update() first");
+  TORCH_CHECK(progress.stage == Stage::kReady,
+              "GradScaler: unscale_() has been called for this optimizer already since the last update()");
   const torch::NoGradGuard no_grad;
   ByKind gradients = gradients_of(optimizer);
   double own = gradients.empty() ? kNone : kHalf;
@@ -103,9 +103,12 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   TORCH_CHECK(progress_[&optimizer].stage != Stage::kStepped,
               "GradScaler: step() has been called for this optimizer already since the last update()");
   if (progress_[&optimizer].stage == Stage::kReady) unscale_(optimizer);
-  Progress& progress = progress_[&optimizer];
-  TORCH_CHECK(progress.has_gradients,
+  const bool has_gradients = progress_[&optimizer].has_gradients;
+  if (!has_gradients) progress_.erase(&optimizer);
+  TORCH_CHECK(has_gradients,
               "GradScaler: no parameter of this optimizer has a gradient; call backward() before step()");
+  Progress& progress = progress_[&optimizer];
+  progress.stage = Stage::kStepping;
   if (!progress.skip) optimizer.step();
   progress.stage = Stage::kStepped;
   return !progress.skip;
@@ -115,11 +118,14 @@ void GradScaler::update() {
   if (!options_.enabled) return;
   bool checked = false;
   bool skipped = false;
+  bool failed = false;
   for (const auto& [optimizer, progress] : progress_) {
-    checked = checked || progress.stage != Stage::kReady;
+    checked = checked || progress.has_gradients;
     skipped = skipped || progress.skip;
+    failed = failed || progress.stage == Stage::kStepping;
   }
   TORCH_CHECK(checked, "GradScaler: update() before step(): no gradients have been looked at since the last update()");
+  if (failed && !skipped) return progress_.clear();
   const bool was_large = get_scale() >= 1;
   at::_amp_update_scale_(scale_, growth_tracker_, torch::full({}, skipped ? 1 : 0, torch::kFloat),
                          options_.growth_factor, options_.backoff_factor, options_.growth_interval);

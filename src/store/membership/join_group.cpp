@@ -44,6 +44,14 @@ Result<Joined> join_group(Store& store, const std::string& base, int rank, int w
   return members.status();
 }
 
+Result<std::string> refuse_group(Store& store, const std::string& base, int rank, const Status& why) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::int64_t round, store.add(joins_key(base, rank), 1));
+  const std::string prefix = round_prefix(base, round);
+  static_cast<void>(exchange_members(store, prefix, Roster(), why, Deadline::after(kLeaveTime)));
+  LOCKSTEP_RETURN_IF_ERROR(leave_group(store, prefix, rank, Deadline::after(kLeaveTime)));
+  return prefix;
+}
+
 Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline) {
   return store.set_by(left_key(prefix, rank), "1", deadline);
 }

@@ -12,6 +12,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "store/membership/init_method.h"
 #include "store/membership/join_group.h"
+#include "store/membership/refuse_rendezvous.h"
 
 namespace lockstep::comm {
 
@@ -152,6 +153,14 @@ Result<Rendezvous> join_anew(const RendezvousPlan& plan, Result<Rendezvous> firs
   return join_on(std::move(session).value(), plan, deadline);
 }
 
+// Until all ranks have left a round that will not be a group.
+void wait_until_left(Store& store, const std::string& prefix, int world_size, Deadline deadline) {
+  for (; !deadline.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const auto all = have_all_left(store, prefix, world_size);
+    if (!all.ok() || all.value()) return;
+  }
+}
+
 }  // namespace
 
 Status Rendezvous::release(std::chrono::milliseconds wait) {
@@ -181,6 +190,24 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<
   if (store == nullptr) return Status(ErrorCode::kInvalidArgument, "rendezvous: expected a store, found none");
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan_for_store(options));
   return join_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
+}
+
+void refuse_rendezvous(const RendezvousOptions& options, const std::shared_ptr<Store>& store,
+                       const std::string& reason) {
+  const Deadline patience = Deadline::after(kErrorPatience);
+  const auto found = store == nullptr ? make_plan(options) : make_plan_for_store(options);
+  if (!found.ok()) return;
+  const RendezvousPlan& plan = found.value();
+  if (plan.world_size == 1 || plan.rank >= plan.world_size) return;
+  const Result<SessionPtr> session =
+      store == nullptr ? open_session(plan, patience) : Result<SessionPtr>(std::make_shared<RendezvousSession>(store));
+  if (!session.ok()) return;
+  Store& reached = *session.value()->store();
+  const Status why(ErrorCode::kMismatch, fmt::format("rank {} could not take part: {}", plan.rank, reason));
+  const auto round = refuse_group(reached, plan.base, plan.rank, why);
+  const bool goes_with_this_rank = plan.hosts || plan.meeting == Meeting::kFile;
+  if (round.ok() && goes_with_this_rank) wait_until_left(reached, round.value(), plan.world_size, patience);
+  static_cast<void>(session.value()->release(patience.remaining_ms()));
 }
 
 }  // namespace lockstep::comm
