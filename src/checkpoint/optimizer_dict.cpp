@@ -107,9 +107,9 @@ Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kin
               });
   if (!betas.empty())
     options.insert("betas", c10::ivalue::Tuple::create(std::vector<c10::IValue>{betas["beta1"], betas["beta2"]}));
-  for (const char* option : kind.off) options.insert(option, false);
-  for (const char* option : kind.automatic) options.insert(option, c10::IValue());
-  if (kind.name.starts_with("Adam")) options.insert("decoupled_weight_decay", kind.name == "AdamW");
+  for (const char* option : kind.off) options.insert_or_assign(option, false);
+  for (const char* option : kind.automatic) options.insert_or_assign(option, c10::IValue());
+  if (kind.name.starts_with("Adam")) options.insert_or_assign("decoupled_weight_decay", kind.name == "AdamW");
   return options;
 }
 

@@ -30,11 +30,11 @@ std::string joined(const Lines& lines) {
 }
 
 // A run: a model and its optimizer after a step.
-struct Run {
+struct Trained {
   torch::nn::Linear net{3, 2};
   torch::optim::AdamW optimizer{net->parameters(), torch::optim::AdamWOptions(0.01)};
 
-  Run() {
+  Trained() {
     net->forward(torch::ones({4, 3})).sum().backward();
     optimizer.step();
   }
@@ -62,7 +62,7 @@ class CheckpointTools : public testing::Test {
   }
 
   test::ScratchFolder folder_;
-  Run run_;
+  Trained run_;
 };
 
 TEST_F(CheckpointTools, ShowWhatIsInAFile) {
@@ -87,7 +87,7 @@ TEST_F(CheckpointTools, ConvertRunsBothWays) {
   EXPECT_EQ(diff_of("run.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
   EXPECT_EQ(diff_of("run.ckpt", "back.pt"), Lines());
   const Checkpoint resumed = Checkpoint::load(path("run.ckpt"));
-  Run other;
+  Trained other;
   resumed.restore_model(*other.net);
   resumed.restore_optimizer(other.optimizer);
   EXPECT_TRUE(torch::equal(other.net->weight, run_.net->weight));

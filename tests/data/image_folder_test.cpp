@@ -86,7 +86,7 @@ TEST(ImageFolder, TakesALoaderAndTargetsOfItsOwn) {
                                    return test::make_picture(6, 4, 7);
                                  },
                              .target_transform = [](std::int64_t label) { return 10 - label; }};
-  const ImageFolder raw(folder.path(), Compose({}), options);
+  const ImageFolder raw(folder.path(), Compose(), options);
   ASSERT_EQ(raw.size(), 3);
   const Example sample = raw.get(2);
   EXPECT_EQ(sample.target.item<std::int64_t>(), 9);
@@ -101,7 +101,7 @@ TEST(ImageFolder, TakesALoaderAndTargetsOfItsOwn) {
     EXPECT_NE(std::string(error.what()).find("a/2.raw: no pixels in it"), std::string::npos) << error.what();
   }
   options.image.on_corrupt = OnCorrupt::kReplace;
-  EXPECT_EQ(ImageFolder(folder.path(), Compose({}), options).get(1).target.item<std::int64_t>(), 9);
+  EXPECT_EQ(ImageFolder(folder.path(), Compose(), options).get(1).target.item<std::int64_t>(), 9);
 }
 
 // A record: a label (two for CIFAR-100), then the red, green and blue plane.
@@ -120,7 +120,7 @@ TEST(Cifar, ReadsTheBinaryFiles) {
     folder.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin", cifar_records(1, {i, 9 - i}));
   }
   folder.write("cifar-10-batches-bin/batches.meta.txt", "airplane\nautomobile\n\n");
-  const Cifar10 train(folder.path(), /*train=*/true, Compose({}));
+  const Cifar10 train(folder.path(), /*train=*/true, Compose());
   EXPECT_EQ(train.size(), 10);
   EXPECT_EQ(train.labels(), (std::vector<std::int64_t>{1, 8, 2, 7, 3, 6, 4, 5, 5, 4}));
   EXPECT_EQ(train.classes(), (std::vector<std::string>{"airplane", "automobile"}));

@@ -1,7 +1,7 @@
 // What tests/parity/models_parity_test.cpp does not compare with torchvision: options, and wrong ones.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <array>
 
 #include "lockstep/nn/models/mobilenet_v3.h"
 #include "lockstep/nn/models/resnet.h"
@@ -21,29 +21,28 @@ std::int64_t count_parameters(const torch::nn::Module& module) {
   return count;
 }
 
-// The counts in torchvision's documentation of its models; that of ViT-tiny is DeiT's.
+// That of ViT-tiny is DeiT's, which torchvision lacks.
 TEST(Models, HaveThePublishedNumbersOfParameters) {
-  EXPECT_EQ(count_parameters(*resnet18()), 11689512);
-  EXPECT_EQ(count_parameters(*resnet34()), 21797672);
-  EXPECT_EQ(count_parameters(*resnet50()), 25557032);
-  EXPECT_EQ(count_parameters(*resnet101()), 44549160);
   EXPECT_EQ(count_parameters(*mobilenet_v3_small()), 2542856);
-  EXPECT_EQ(count_parameters(*vit_b_16()), 86567656);
   EXPECT_EQ(count_parameters(*vit_tiny()), 5717416);
 }
 
 // Grey pictures of 32x32; every parameter gets a gradient; clones are independent.
 TEST(Models, TakeSmallPicturesOfAnyChannels) {
+  torch::set_num_threads(1);
   torch::manual_seed(1);
-  for (AnyModule model : {AnyModule(resnet18({.num_classes = 7, .in_channels = 1, .small_images = true})),
-                          AnyModule(resnet50({.num_classes = 7, .in_channels = 1, .small_images = true})),
-                          AnyModule(mobilenet_v3_small({.num_classes = 7, .in_channels = 1, .small_images = true})),
-                          AnyModule(vit_tiny({.image_size = 32,
-                          .patch_size = 8,
-                          .dropout = 0.1,
-                          .attention_dropout = 0.1,
-                          .num_classes = 7,
-                          .in_channels = 1}))}) {
+  const std::array<int, 4> blocks = {1, 1, 1, 1};
+  for (AnyModule model :
+       {AnyModule(ResNet(ResNetOptions{.blocks = blocks, .num_classes = 7, .in_channels = 1, .small_images = true})),
+        AnyModule(ResNet(ResNetOptions{
+            .blocks = blocks, .bottleneck = true, .num_classes = 7, .in_channels = 1, .small_images = true})),
+        AnyModule(mobilenet_v3_small({.num_classes = 7, .in_channels = 1, .small_images = true})),
+        AnyModule(VisionTransformer(VisionTransformerOptions{.image_size = 32,
+        .patch_size = 8,
+        .dropout = 0.1,
+        .attention_dropout = 0.1,
+        .num_classes = 7,
+        .in_channels = 1}))}) {
     const torch::Tensor logits = model.forward(torch::randn({2, 1, 32, 32}));
     ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{2, 7}));
     (logits * torch::arange(7)).sum().backward();

@@ -8,9 +8,14 @@ from torchvision import models, transforms
 
 def main(weights, picture):
     torch.manual_seed(4)
-    model = models.mobilenet_v3_small(num_classes=30).eval()
-    with torch.no_grad():
-        model.classifier[3].weight.mul_(100)  # so that the logits are far apart
+    model = models.mobilenet_v3_small(num_classes=30)
+    with torch.no_grad():  # running statistics and a last layer that keep the logits far apart
+        for norm in model.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d):
+                norm.momentum = 1.0
+        model(torch.randn(8, 3, 64, 64))
+        model.classifier[3].weight.mul_(5)
+    model.eval()
     torch.save(model.state_dict(), weights)
     pixels = (torch.rand(9, 12, 3) * 255).to(torch.uint8)
     Image.fromarray(pixels.numpy()).resize((400, 300)).save(picture)

@@ -1,7 +1,7 @@
 """Trains a small model with torch.nn.parallel.DistributedDataParallel over Gloo, once for each case.
 
 ddp_options.py CASES OUT WORLD...: CASES is a file with a case on each line, "key=value ..." with the keys that `Case`
-names. OUT/WORLD.safetensors gets the parameters of all cases as "CASE_NUMBER/PARAMETER".
+names. OUT/WORLD.safetensors gets the parameters (and running statistics) of all cases as "CASE_NUMBER/NAME".
 """
 import contextlib
 import sys
@@ -12,29 +12,34 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ranks import run_ranks
 from tensor_files import write_safetensors
 
 STEPS, FEW_STEPS = 100, 40
-INPUTS, OUTPUTS, BATCH = 48, 16, 4
-LOCAL_WARMUP = 10
+INPUTS, WIDTH, OUTPUTS, BATCH = 48, 32, 16, 4
+LOCAL_WARMUP, LOCAL_PERIOD = 10, 4
 
 
 @dataclass
 class Case:
-    hook: str = "none"
+    world: int = 1
+    hook: str = "none"  # or "local": local SGD, and those of `hook_of`
     accumulate: int = 1
     join: str = "no"  # or "initial", "active": what gradients are divided by
     static: int = 0
     bucket: float = 25.0
+    view: int = 1
     ignore: int = 0
     clip: float = 0.0
     ema: int = 0
-    local: int = 0  # local SGD: the period of averages
-    precision: str = "float"  # or "autocast", "masters"
+    precision: str = "float"  # or "autocast", "scaled" (autocast in half, with loss scaling), "masters"
     weighted: int = 0  # batches of different sizes, each sample with the same weight
+    norm: str = "none"  # or "plain", "sync": batch normalisation
+    unused: str = "no"  # or "always", "ranks": who leaves out the layer `extra`
+    optimizer: str = "sgd"  # or "adam", "zero_sgd", "zero_adam"
 
     @staticmethod
     def parse(line):
@@ -43,6 +48,20 @@ class Case:
             key, value = item.split("=")
             setattr(case, key, type(getattr(case, key))(value))
         return case
+
+    # These two are in ddp_options_parity_test.cpp too.
+    @property
+    def dtype(self):
+        if self.precision != "float":
+            return torch.float32
+        differs = self.world > 2 or self.norm != "none" or self.optimizer.endswith("adam") or self.clip
+        return torch.float64 if differs else torch.float32
+
+    @property
+    def steps(self):
+        has_low_rank = self.hook.startswith("power") or self.hook == "batched"
+        three_columns = self.hook == "power3_shapes" and self.world > 2
+        return FEW_STEPS if three_columns or (has_low_rank and self.optimizer.endswith("adam")) else STEPS
 
 
 # PyTorch 2.15's batched hook calls this with a matrix, and its own check then wants three dimensions.
@@ -117,25 +136,86 @@ def hook_of(name):
     return state, hook
 
 
-def make_model(dtype):
+class SyncBatchNorm(nn.BatchNorm1d):
+    """Synchronised batch normalisation in doubles. PyTorch's own layer takes no CPU tensors."""
+
+    group = None  # of its own: the wrapper's operations come in another order where ranks use different layers
+
+    def forward(self, input):
+        return _SyncBatchNorm.apply(input, self.weight, self.bias, self)
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(context, input, weight, bias, layer):
+        x = input.double()
+        sums = torch.cat([x.sum(0), x.square().sum(0), torch.tensor([len(x)], dtype=torch.double)])
+        dist.all_reduce(sums, group=SyncBatchNorm.group)
+        mean, square, count = sums[:WIDTH] / sums[-1], sums[WIDTH:-1] / sums[-1], sums[-1]
+        variance = square - mean.square()
+        for running, now in (layer.running_mean, mean), (layer.running_var, variance * count / (count - 1)):
+            running.mul_(1 - layer.momentum).add_(layer.momentum * now)
+        scale = (variance + layer.eps).rsqrt()
+        normalised = (x - mean) * scale
+        context.save_for_backward(normalised, scale, weight)
+        context.count = count
+        return (normalised * weight + bias).to(input.dtype)
+
+    @staticmethod
+    def backward(context, grad_output):
+        normalised, scale, weight = context.saved_tensors
+        dy = grad_output.double()
+        own = torch.stack([(dy * normalised).sum(0), dy.sum(0)])
+        both = own.clone()
+        dist.all_reduce(both, group=SyncBatchNorm.group)
+        dx = weight * scale * (dy - (normalised * both[0] + both[1]) / context.count)
+        return dx.to(grad_output.dtype), own[0].to(weight.dtype), own[1].to(weight.dtype), None
+
+
+class Net(nn.Module):
+    def __init__(self, case):
+        super().__init__()
+        self.first = nn.Linear(INPUTS, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.third = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, OUTPUTS)
+        if case.unused != "no":
+            self.extra = nn.Linear(WIDTH, OUTPUTS)
+        self.norm = None
+        if case.norm != "none":
+            self.norm = SyncBatchNorm(WIDTH) if case.norm == "sync" else nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x, with_extra):
+        x = torch.tanh(self.first(x))
+        if self.norm is not None:
+            x = self.norm(x)
+        x = torch.tanh(self.third(torch.tanh(self.second(x))))
+        return self.last(x) + self.extra(x) if with_extra else self.last(x)
+
+
+def make_model(case):
     torch.manual_seed(1234)
-    model = nn.Sequential(
-        nn.Linear(INPUTS, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, OUTPUTS))
-    return model.to(dtype)
+    model = Net(case).to(torch.bfloat16 if case.precision == "masters" else case.dtype)
+    if model.norm is not None and case.precision == "masters":
+        model.norm.float()
+    return model
 
 
-def batch(case, rank, step, part, dtype):
+def batch(case, rank, step, part):
     generator = torch.Generator().manual_seed(10000 * rank + 10 * step + part)
     size = BATCH + (rank if case.weighted else 0)
-    both = torch.randn(size, INPUTS + OUTPUTS, generator=generator).to(dtype)
+    both = torch.randn(size, INPUTS + OUTPUTS, generator=generator).to(case.dtype)
     return both[:, :INPUTS], both[:, INPUTS:]
 
 
-def loss_of(case, ddp, x, y):
+def loss_of(case, ddp, rank, step, part):
+    x, y = batch(case, rank, step, part)
     if case.precision == "masters":
         x = x.to(torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16, enabled=case.precision == "autocast"):
-        output = ddp(x)
+    with_extra = case.unused == "ranks" and (step + rank) % 3 != 0
+    autocast_dtype = torch.float16 if case.precision == "scaled" else torch.bfloat16
+    with torch.autocast("cpu", autocast_dtype, enabled=case.precision in ("autocast", "scaled")):
+        output = ddp(x, with_extra)
     errors = (output.to(y.dtype) - y).square()
     if not case.weighted:
         return errors.mean()
@@ -152,7 +232,7 @@ class Masters:
 
     def before_step(self):
         for parameter, master in self.parameters:
-            master.grad = parameter.grad.float()
+            master.grad = None if parameter.grad is None else parameter.grad.float()
 
     def after_step(self):
         with torch.no_grad():
@@ -162,39 +242,56 @@ class Masters:
 
 def wrap(case, model):
     if case.ignore:
-        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["2.weight"])
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["second.weight"])
     # PyTorch fails if a static graph begins with a pass that sends nothing; results are the same without the promise.
+    # With it and find_unused_parameters, ranks that have finished in a join would send more than the others.
     static = bool(case.static) and case.accumulate == 1
-    ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=case.bucket, static_graph=static)
-    if case.hook != "none":
-        ddp.register_comm_hook(*hook_of(case.hook))
-    if case.local:
+    ddp = nn.parallel.DistributedDataParallel(
+        model,
+        bucket_cap_mb=case.bucket,
+        static_graph=static,
+        find_unused_parameters=case.unused != "no" and not static,
+        gradient_as_bucket_view=bool(case.view),
+    )
+    if case.hook == "local":
         state = post_localSGD_hook.PostLocalSGDState(None, None, LOCAL_WARMUP, post_local_gradient_allreduce=False)
         ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    elif case.hook != "none":
+        ddp.register_comm_hook(*hook_of(case.hook))
     return ddp
 
 
-def train(case, rank, dtype):
+def make_optimizer(name, parameters):
+    kind, options = (torch.optim.Adam, {"lr": 0.01}) if name.endswith("adam") else (torch.optim.SGD, {"lr": 0.05, "momentum": 0.5})
+    if name.startswith("zero"):
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)
+    return kind(parameters, **options)
+
+
+def train(case, rank):
     """Returns the trained tensors by name."""
-    model = make_model(torch.bfloat16 if case.precision == "masters" else dtype)
+    model = make_model(case)
     ddp = wrap(case, model)
     masters = Masters(model) if case.precision == "masters" else None
     trained = [master for _, master in masters.parameters] if masters else list(model.parameters())
-    optimizer = torch.optim.SGD(trained, lr=0.05, momentum=0.5)
+    optimizer = make_optimizer(case.optimizer, trained)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20, enabled=case.precision == "scaled")
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if case.ema else None
-    averager = PeriodicModelAverager(case.local, LOCAL_WARMUP) if case.local else None
+    averager = PeriodicModelAverager(LOCAL_PERIOD, LOCAL_WARMUP) if case.hook == "local" else None
 
     def step(number):
         model.zero_grad()
         for part in range(case.accumulate):
             last = part + 1 == case.accumulate
             with contextlib.nullcontext() if last else ddp.no_sync():
-                (loss_of(case, ddp, *batch(case, rank, number, part, dtype)) / case.accumulate).backward()
+                scaler.scale(loss_of(case, ddp, rank, number, part) / case.accumulate).backward()
         if masters:
             masters.before_step()
         if case.clip:
+            scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(trained, case.clip)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         if masters:
             masters.after_step()
         if averager:
@@ -203,20 +300,23 @@ def train(case, rank, dtype):
             ema.update_parameters(model)
 
     uneven = case.join != "no"
-    steps = FEW_STEPS if case.hook == "power3_shapes" and dist.get_world_size() > 2 else STEPS
     joined = ddp.join(divide_by_initial_world_size=case.join == "initial") if uneven else contextlib.nullcontext()
     with joined:
-        for number in range(steps - (7 * rank if uneven else 0)):
+        for number in range(case.steps - (7 * rank if uneven else 0)):
             step(number)
     names = [name for name, _ in model.named_parameters()]
-    return dict(zip(names, list(ema.module.parameters()) if ema else trained))
+    result = dict(zip(names, list(ema.module.parameters()) if ema else trained))
+    if not ema and not uneven:
+        result.update((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
+    return result
 
 
 def train_cases(rank, world, cases, path):
+    SyncBatchNorm.group = dist.new_group()
     tensors = {}
     for number, case in enumerate(cases):
-        for name, parameter in train(case, rank, torch.float32 if world <= 2 else torch.float64).items():
-            tensors[f"{number}/{name}"] = parameter
+        for name, tensor in train(case, rank).items():
+            tensors[f"{number}/{name}"] = tensor
     if rank == 0:
         write_safetensors(path, tensors)
 

@@ -132,15 +132,15 @@ void LRScheduler::load_state_dict(const c10::IValue& state) {
 void LRScheduler::read(const c10::IValue& value) {
   const SchedulerState state(name_, value);
   const std::size_t groups = base_lrs_.size();
-  const auto check_size = [&](const char* key, std::size_t found) {
-    TORCH_CHECK_VALUE(found == groups, name_, ": its state has ", found, " rates as \"", key, "\", and the optimizer ",
-                      groups, " parameter groups");
+  const auto rates = [&](const char* key) {
+    std::vector<double> found = state.numbers(key);
+    TORCH_CHECK_VALUE(found.size() == groups, name_, ": its state has ", found.size(), " rates as \"", key,
+                      "\", and the optimizer ", groups, " parameter groups");
+    return found;
   };
-  last_lr_ = state.numbers("_last_lr");
-  check_size("_last_lr", last_lr_.size());
+  last_lr_ = rates("_last_lr");
   if (parts_.empty()) {
-    base_lrs_ = state.numbers("base_lrs");
-    check_size("base_lrs", base_lrs_.size());
+    base_lrs_ = rates("base_lrs");
     last_epoch_ = state.integer("last_epoch");
     step_count_ = state.integer("_step_count");
   } else {
