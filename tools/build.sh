@@ -43,6 +43,13 @@ run_tests() {
   local failed total
   read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log") ||
     fail "no test ran: nothing matches label '$1' and filter '$2'"
+  # CTest takes a test whose suite could not be set up for one that was skipped.
+  local broken
+  broken=$(grep -ac '^\[  FAILED  \] .*: SetUpTestSuite or TearDownTestSuite' "$BUILD/Testing/Temporary/LastTest.log") || true
+  if ((broken > 0)); then
+    say "$broken tests were skipped because the set-up of their suite failed (see $BUILD/Testing/Temporary/LastTest.log)"
+    failed=$((failed + broken)) status=1
+  fi
   ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"
   printf '\n%s, torch %s, preset %s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" $((total - failed)) "$failed"
   return "$status"

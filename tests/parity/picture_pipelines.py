@@ -21,6 +21,10 @@ pictures = root / "pictures"
 sys.argv[1] = str(pictures / "a")
 import image_files  # noqa: E402, F401: writes the files
 
+# Samples of a batch have one shape: PIL turns TIFF files, and these would be as wide as the others are high.
+for orientation in range(5, 9):
+    (pictures / "a" / f"turned{orientation}.tif").unlink()
+
 BILINEAR = T.InterpolationMode.BILINEAR
 normalize = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 jitter = [T.ColorJitter(brightness=(1.25, 1.25)), T.ColorJitter(contrast=(0.625, 0.625)),
