@@ -96,33 +96,48 @@ class SharedDatasetOf {
 };
 using SharedDataset = SharedDatasetOf<Example>;
 
-// The samples at `indices` of a dataset, in that order.
+// A view whose sample `index` is sample inner(index) of another dataset.
 template <typename S, typename B = BatchOf<S>>
-class SubsetOf : public DatasetOf<S, B> {
+class IndexedViewOf : public DatasetOf<S, B> {
  public:
-  SubsetOf(SharedDatasetOf<S, B> dataset, std::vector<std::int64_t> indices)
-      : dataset_(std::move(dataset)), indices_(std::move(indices)) {
-    view::require_indices(indices_, dataset_->size());
-  }
-
-  const std::vector<std::int64_t>& indices() const { return indices_; }
-  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   S get(std::int64_t index) const override { return dataset_->get(inner(index)); }
   S sample(std::int64_t index, const SampleContext& context) const override {
     return view::sample_below(*dataset_, index, inner(index), context);
   }
   B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override {
-    const auto inside = view::translate(indices, size(), [this](std::int64_t index) { return inner(index); });
+    const auto inside = view::translate(indices, this->size(), [this](std::int64_t index) { return inner(index); });
     return view::batch_below(*dataset_, indices, inside, context);
   }
 
+ protected:
+  explicit IndexedViewOf(SharedDatasetOf<S, B> dataset) : dataset_(std::move(dataset)) {}
+  std::int64_t inner_size() const { return dataset_->size(); }
+
  private:
-  std::int64_t inner(std::int64_t index) const {
+  // Throws if the view has no such index.
+  virtual std::int64_t inner(std::int64_t index) const = 0;
+
+  SharedDatasetOf<S, B> dataset_;
+};
+
+// The samples at `indices` of a dataset, in that order.
+template <typename S, typename B = BatchOf<S>>
+class SubsetOf : public IndexedViewOf<S, B> {
+ public:
+  SubsetOf(SharedDatasetOf<S, B> dataset, std::vector<std::int64_t> indices)
+      : IndexedViewOf<S, B>(std::move(dataset)), indices_(std::move(indices)) {
+    view::require_indices(indices_, this->inner_size());
+  }
+
+  const std::vector<std::int64_t>& indices() const { return indices_; }
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+
+ private:
+  std::int64_t inner(std::int64_t index) const override {
     view::require_index(index, size());
     return indices_[static_cast<std::size_t>(index)];
   }
 
-  SharedDatasetOf<S, B> dataset_;
   std::vector<std::int64_t> indices_;
 };
 using Subset = SubsetOf<Example>;
@@ -231,29 +246,21 @@ auto map_dataset(D dataset, F function) {
 // `times` passes over a dataset as one epoch, so that workers wait less often for a new epoch. Random transforms draw
 // different numbers in each pass.
 template <typename S, typename B = BatchOf<S>>
-class RepeatDatasetOf : public DatasetOf<S, B> {
+class RepeatDatasetOf : public IndexedViewOf<S, B> {
  public:
-  RepeatDatasetOf(SharedDatasetOf<S, B> dataset, std::int64_t times) : dataset_(std::move(dataset)), times_(times) {
+  RepeatDatasetOf(SharedDatasetOf<S, B> dataset, std::int64_t times)
+      : IndexedViewOf<S, B>(std::move(dataset)), times_(times) {
     view::require_times(times);
   }
 
-  std::int64_t size() const override { return dataset_->size() * times_; }
-  S get(std::int64_t index) const override { return dataset_->get(inner(index)); }
-  S sample(std::int64_t index, const SampleContext& context) const override {
-    return view::sample_below(*dataset_, index, inner(index), context);
-  }
-  B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override {
-    const auto inside = view::translate(indices, size(), [this](std::int64_t index) { return inner(index); });
-    return view::batch_below(*dataset_, indices, inside, context);
-  }
+  std::int64_t size() const override { return this->inner_size() * times_; }
 
  private:
-  std::int64_t inner(std::int64_t index) const {
+  std::int64_t inner(std::int64_t index) const override {
     view::require_index(index, size());
-    return index % dataset_->size();
+    return index % this->inner_size();
   }
 
-  SharedDatasetOf<S, B> dataset_;
   std::int64_t times_;
 };
 using RepeatDataset = RepeatDatasetOf<Example>;

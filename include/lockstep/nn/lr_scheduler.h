@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace lockstep::optim {
@@ -67,6 +68,10 @@ class LRScheduler {
   LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
               std::vector<std::shared_ptr<LRScheduler>> parts = {});
 
+  // Makes a member of this object an entry of its state dict. For constructors.
+  void keep(const char* key, double& member) { kept_.push_back({key, &member}); }
+  void keep(const char* key, std::int64_t& member) { kept_.push_back({key, &member}); }
+
   // Sets the rates of the first epoch. The constructor of each schedule calls it at its end.
   void initial_step();
 
@@ -78,10 +83,12 @@ class LRScheduler {
   virtual void check_epoch(std::int64_t) const {}
   // Called after the rates were set.
   virtual void set_momenta() {}
-  // Entries of a state dict, beside those of all schedulers. load() throws for impossible values; its object is then
+  // Throws for impossible values of the constructor's arguments or of the entries of a state dict.
+  virtual void check() const {}
+  // Entries of a state dict that are no members to keep(). load() throws for impossible values; its object is then
   // given its former state.
-  virtual void save(SchedulerState& state) const = 0;
-  virtual void load(const SchedulerState& state) = 0;
+  virtual void save(SchedulerState&) const {}
+  virtual void load(const SchedulerState&) {}
   // Entries of a group in an optimizer's state dict, beside initial_lr.
   virtual void save_group(std::size_t, SchedulerState&) const {}
 
@@ -107,8 +114,14 @@ class LRScheduler {
   // The rates that the optimizer has.
   std::vector<double> present_lrs() const;
 
+  struct Kept {
+    const char* key;
+    std::variant<double*, std::int64_t*> member;
+  };
+
   torch::optim::Optimizer& optimizer_;
   std::string name_;
+  std::vector<Kept> kept_;
   std::vector<std::shared_ptr<LRScheduler>> parts_;
   std::shared_ptr<InitialRates> initial_;
   std::vector<double> base_lrs_;
@@ -148,7 +161,6 @@ class ChainedScheduler final : public LRScheduler {
 
  private:
   double next_lr(std::size_t, double present) const override { return present; }
-  void save(SchedulerState&) const override {}
   void load(const SchedulerState& state) override;
 };
 

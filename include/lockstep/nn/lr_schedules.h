@@ -24,9 +24,7 @@ class StepLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   std::int64_t step_size_;
   double gamma_;
@@ -40,6 +38,7 @@ class MultiStepLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
+  void check() const override;
   void save(SchedulerState& state) const override;
   void load(const SchedulerState& state) override;
 
@@ -56,9 +55,7 @@ class ConstantLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   double factor_;
   std::int64_t total_iters_;
@@ -78,9 +75,7 @@ class LinearLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   LinearLROptions options_;
 };
@@ -93,8 +88,7 @@ class ExponentialLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
+  void check() const override;
 
   double gamma_;
 };
@@ -108,9 +102,7 @@ class PolynomialLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   std::int64_t total_iters_;
   double power_;
@@ -126,9 +118,7 @@ class CosineAnnealingLR final : public LRScheduler {
  private:
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   std::int64_t t_max_;
   double eta_min_;
@@ -150,9 +140,7 @@ class CosineAnnealingWarmRestarts final : public LRScheduler {
 
  private:
   double next_lr(std::size_t group, double present) const override;
-  void save(SchedulerState& state) const override;
-  void load(const SchedulerState& state) override;
-  void check() const;
+  void check() const override;
 
   WarmRestartsOptions options_;
   double t_cur_ = -1;  // epochs since the last restart

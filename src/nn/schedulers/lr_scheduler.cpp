@@ -55,6 +55,7 @@ void LRScheduler::check_groups() const {
 }
 
 void LRScheduler::initial_step() {
+  check();
   struct Initial {
     explicit Initial(bool& flag) : flag_(flag) { flag_ = true; }
     ~Initial() { flag_ = false; }
@@ -103,6 +104,7 @@ void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
 // The keys of Python's objects. Schedulers that combine others keep no rates of their own.
 c10::IValue LRScheduler::state_dict() const {
   SchedulerState state(name_);
+  for (const Kept& kept : kept_) std::visit([&](const auto* member) { state.put(kept.key, *member); }, kept.member);
   save(state);
   if (parts_.empty()) {
     state.put_list("base_lrs", base_lrs_);
@@ -149,6 +151,11 @@ void LRScheduler::read(const c10::IValue& value) {
                       " schedulers, the program ", parts_.size());
     for (std::size_t i = 0; i < parts.size(); ++i) parts_[i]->read(parts[i]);
   }
+  for (const Kept& kept : kept_) {
+    if (auto* const* const number = std::get_if<double*>(&kept.member)) **number = state.number(kept.key);
+    if (auto* const* const whole = std::get_if<std::int64_t*>(&kept.member)) **whole = state.integer(kept.key);
+  }
+  check();
   load(state);
 }
 

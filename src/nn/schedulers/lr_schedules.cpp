@@ -33,7 +33,8 @@ void check_finite(double value, const char* owner, const char* what) {
 
 StepLR::StepLR(torch::optim::Optimizer& optimizer, std::int64_t step_size, double gamma)
     : LRScheduler(optimizer, "StepLR"), step_size_(step_size), gamma_(gamma) {
-  check();
+  keep("step_size", step_size_);
+  keep("gamma", gamma_);
   initial_step();
 }
 void StepLR::check() const {
@@ -46,21 +47,15 @@ double StepLR::next_lr(std::size_t, double present) const {
 double StepLR::closed_form_lr(std::size_t group, double) const {
   return base_lr(group) * std::pow(gamma_, real(last_epoch() / step_size_));
 }
-void StepLR::save(SchedulerState& state) const {
-  state.put("step_size", step_size_);
-  state.put("gamma", gamma_);
-}
-void StepLR::load(const SchedulerState& state) {
-  step_size_ = state.integer("step_size");
-  gamma_ = state.number("gamma");
-  check();
-}
 
 MultiStepLR::MultiStepLR(torch::optim::Optimizer& optimizer, const std::vector<std::int64_t>& milestones, double gamma)
     : LRScheduler(optimizer, "MultiStepLR"), gamma_(gamma) {
-  check_finite(gamma_, "MultiStepLR", "gamma");
+  keep("gamma", gamma_);
   for (const std::int64_t milestone : milestones) ++milestones_[milestone];
   initial_step();
+}
+void MultiStepLR::check() const {
+  check_finite(gamma_, "MultiStepLR", "gamma");
 }
 double MultiStepLR::next_lr(std::size_t, double present) const {
   const auto found = milestones_.find(last_epoch());
@@ -75,13 +70,11 @@ void MultiStepLR::save(SchedulerState& state) const {
   c10::impl::GenericDict counts(c10::AnyType::get(), c10::AnyType::get());
   for (const auto& [milestone, count] : milestones_) counts.insert(milestone, count);
   state.put("milestones", counts);
-  state.put("gamma", gamma_);
 }
 void MultiStepLR::load(const SchedulerState& state) {
   const c10::IValue counts = state.value("milestones");
   TORCH_CHECK_VALUE(counts.isGenericDict(), "MultiStepLR: its state has \"milestones\", expected a Counter, found a ",
                     counts.tagKind());
-  gamma_ = state.number("gamma");
   milestones_.clear();
   for (const auto& entry : counts.toGenericDict())
     milestones_[state.integer("milestones", entry.key())] = state.integer("milestones", entry.value());
@@ -89,7 +82,8 @@ void MultiStepLR::load(const SchedulerState& state) {
 
 ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, double factor, std::int64_t total_iters)
     : LRScheduler(optimizer, "ConstantLR"), factor_(factor), total_iters_(total_iters) {
-  check();
+  keep("factor", factor_);
+  keep("total_iters", total_iters_);
   initial_step();
 }
 void ConstantLR::check() const {
@@ -103,19 +97,12 @@ double ConstantLR::next_lr(std::size_t, double present) const {
 double ConstantLR::closed_form_lr(std::size_t group, double) const {
   return base_lr(group) * (factor_ + (last_epoch() >= total_iters_ ? 1.0 : 0.0) * (1 - factor_));
 }
-void ConstantLR::save(SchedulerState& state) const {
-  state.put("factor", factor_);
-  state.put("total_iters", total_iters_);
-}
-void ConstantLR::load(const SchedulerState& state) {
-  factor_ = state.number("factor");
-  total_iters_ = state.integer("total_iters");
-  check();
-}
 
 LinearLR::LinearLR(torch::optim::Optimizer& optimizer, const LinearLROptions& options)
     : LRScheduler(optimizer, "LinearLR"), options_(options) {
-  check();
+  keep("start_factor", options_.start_factor);
+  keep("end_factor", options_.end_factor);
+  keep("total_iters", options_.total_iters);
   initial_step();
 }
 void LinearLR::check() const {
@@ -136,22 +123,14 @@ double LinearLR::closed_form_lr(std::size_t group, double) const {
   return base_lr(group) * (options_.start_factor +
                            (options_.end_factor - options_.start_factor) * real(steps) / real(options_.total_iters));
 }
-void LinearLR::save(SchedulerState& state) const {
-  state.put("start_factor", options_.start_factor);
-  state.put("end_factor", options_.end_factor);
-  state.put("total_iters", options_.total_iters);
-}
-void LinearLR::load(const SchedulerState& state) {
-  options_ = {.start_factor = state.number("start_factor"),
-              .end_factor = state.number("end_factor"),
-              .total_iters = state.integer("total_iters")};
-  check();
-}
 
 ExponentialLR::ExponentialLR(torch::optim::Optimizer& optimizer, double gamma)
     : LRScheduler(optimizer, "ExponentialLR"), gamma_(gamma) {
-  check_finite(gamma_, "ExponentialLR", "gamma");
+  keep("gamma", gamma_);
   initial_step();
+}
+void ExponentialLR::check() const {
+  check_finite(gamma_, "ExponentialLR", "gamma");
 }
 double ExponentialLR::next_lr(std::size_t, double present) const {
   return is_initial() ? present : present * gamma_;
@@ -159,16 +138,11 @@ double ExponentialLR::next_lr(std::size_t, double present) const {
 double ExponentialLR::closed_form_lr(std::size_t group, double) const {
   return base_lr(group) * std::pow(gamma_, real(last_epoch()));
 }
-void ExponentialLR::save(SchedulerState& state) const {
-  state.put("gamma", gamma_);
-}
-void ExponentialLR::load(const SchedulerState& state) {
-  gamma_ = state.number("gamma");
-}
 
 PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, std::int64_t total_iters, double power)
     : LRScheduler(optimizer, "PolynomialLR"), total_iters_(total_iters), power_(power) {
-  check();
+  keep("total_iters", total_iters_);
+  keep("power", power_);
   initial_step();
 }
 void PolynomialLR::check() const {
@@ -185,19 +159,11 @@ double PolynomialLR::closed_form_lr(std::size_t group, double) const {
   const std::int64_t steps = std::min(total_iters_, last_epoch());
   return base_lr(group) * std::pow(1.0 - real(steps) / real(total_iters_), power_);
 }
-void PolynomialLR::save(SchedulerState& state) const {
-  state.put("total_iters", total_iters_);
-  state.put("power", power_);
-}
-void PolynomialLR::load(const SchedulerState& state) {
-  total_iters_ = state.integer("total_iters");
-  power_ = state.number("power");
-  check();
-}
 
 CosineAnnealingLR::CosineAnnealingLR(torch::optim::Optimizer& optimizer, std::int64_t t_max, double eta_min)
     : LRScheduler(optimizer, "CosineAnnealingLR"), t_max_(t_max), eta_min_(eta_min) {
-  check();
+  keep("T_max", t_max_);
+  keep("eta_min", eta_min_);
   initial_step();
 }
 void CosineAnnealingLR::check() const {
@@ -217,20 +183,15 @@ double CosineAnnealingLR::next_lr(std::size_t group, double present) const {
 double CosineAnnealingLR::closed_form_lr(std::size_t group, double) const {
   return eta_min_ + (base_lr(group) - eta_min_) * (1 + std::cos(pi * real(last_epoch()) / real(t_max_))) / 2;
 }
-void CosineAnnealingLR::save(SchedulerState& state) const {
-  state.put("T_max", t_max_);
-  state.put("eta_min", eta_min_);
-}
-void CosineAnnealingLR::load(const SchedulerState& state) {
-  t_max_ = state.integer("T_max");
-  eta_min_ = state.number("eta_min");
-  check();
-}
 
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,
                                                          const WarmRestartsOptions& options)
     : LRScheduler(optimizer, "CosineAnnealingWarmRestarts"), options_(options), t_i_(options.t_0) {
-  check();
+  keep("T_0", options_.t_0);
+  keep("T_i", t_i_);
+  keep("T_mult", options_.t_mult);
+  keep("eta_min", options_.eta_min);
+  keep("T_cur", t_cur_);
   initial_step();
 }
 void CosineAnnealingWarmRestarts::check() const {
@@ -268,19 +229,6 @@ void CosineAnnealingWarmRestarts::step(double epoch) {
 }
 double CosineAnnealingWarmRestarts::next_lr(std::size_t group, double) const {
   return options_.eta_min + (base_lr(group) - options_.eta_min) * (1 + std::cos(pi * t_cur_ / real(t_i_))) / 2;
-}
-void CosineAnnealingWarmRestarts::save(SchedulerState& state) const {
-  state.put("T_0", options_.t_0);
-  state.put("T_i", t_i_);
-  state.put("T_mult", options_.t_mult);
-  state.put("eta_min", options_.eta_min);
-  state.put("T_cur", t_cur_);
-}
-void CosineAnnealingWarmRestarts::load(const SchedulerState& state) {
-  options_ = {.t_0 = state.integer("T_0"), .t_mult = state.integer("T_mult"), .eta_min = state.number("eta_min")};
-  t_i_ = state.integer("T_i");
-  t_cur_ = state.number("T_cur");
-  check();
 }
 
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, Function lr_lambda)
