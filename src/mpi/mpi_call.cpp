@@ -9,6 +9,21 @@
 
 namespace lockstep {
 
+namespace {
+
+// Those of the monitored barrier are of an unknown type.
+bool is_message(c10d::OpType type) {
+  return type == c10d::OpType::SEND || type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE ||
+         type == c10d::OpType::UNKNOWN;
+}
+
+std::string text_of(const std::exception& error) {
+  const auto* const own = dynamic_cast<const c10::Error*>(&error);
+  return own == nullptr ? error.what() : own->what_without_backtrace();
+}
+
+}  // namespace
+
 void* mpi_address(const at::Tensor& tensor) {
   static std::max_align_t nothing;
   return tensor.numel() == 0 ? static_cast<void*>(&nothing) : tensor.data_ptr();
@@ -25,6 +40,10 @@ MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, 
   pending_.operation = operation;
   pending_.sequence = group->next_sequence();
   pending_.deadline = Deadline::after(options.timeout);
+  if (is_message(options.type)) return;
+  const Status settled = group->refusals().settle(group->collectives(), pending_.deadline);
+  if (!settled.ok()) fail(settled);
+  collective_ = group->next_collective();
 }
 
 void check_movable(const CallChecks& checks, const at::Tensor& tensor, const char* name) {
@@ -148,11 +167,18 @@ void MpiCall::follow_earlier_works() {
   for (const GroupWorkPtr& work : *pending_.earlier) work->finish_by(pending_.deadline);
 }
 
+void MpiCall::refuse(const std::exception& error) {
+  if (collective_ == 0 || has_begun_) return;
+  std::string reason = text_of(error);
+  // The others add this rank's name.
+  if (const std::string speaker = who() + ", "; reason.starts_with(speaker)) reason.erase(0, speaker.size());
+  pending_.group->refusals().refuse(collective_, reason);
+}
+
 void MpiCall::break_here(const std::exception& error) {
   if (group_size() == 1) return;
-  pending_.group->break_with(Status(
-      ErrorCode::kInvalidArgument, fmt::format("{} was refused on this rank only, which MPI cannot tell the others: {}",
-                                               operation(), error.what())));
+  pending_.group->break_with(Status(ErrorCode::kInvalidArgument,
+                                    fmt::format("{} was refused on this rank only: {}", operation(), text_of(error))));
 }
 
 void MpiCall::fail(const Status& status) {

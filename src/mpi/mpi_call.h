@@ -55,9 +55,8 @@ class MpiCall : public CallChecks {
   // Keeps the layout until MPI is done: MPI may read it until then.
   const Layout& keep(Layout layout);
 
-  // Makes checks that depend on this rank's role in the call (root or not), so that other ranks may not fail. MPI
-  // cannot tell them, and their call would meet a later one of this rank. So an error also breaks the group on this
-  // rank.
+  // Makes checks that depend on this rank's role in the call (root or not), so that other ranks do not fail. An error
+  // breaks the group on this rank at once.
   template <typename Checks>
   void check_own_role(const Checks& checks) {
     try {
@@ -77,6 +76,7 @@ class MpiCall : public CallChecks {
   // `begin(runtime, communicator, request)` makes one non-blocking call of MPI and returns its code.
   template <typename Begin>
   void start(const Begin& begin) {
+    has_begun_ = true;
     MpiRuntime& runtime = MpiRuntime::of_process();
     MPI_Request request = MPI_REQUEST_NULL;
     Status status;
@@ -92,6 +92,9 @@ class MpiCall : public CallChecks {
     pending_.requests.push_back(request);
   }
 
+  // `error` was thrown in this call. If it has not begun, and is a collective, tells the other ranks.
+  void refuse(const std::exception& error);
+
   // What the method returns; `outputs` is for Work::result() and its future. Blocks unless the call is asynchronous.
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
@@ -101,6 +104,8 @@ class MpiCall : public CallChecks {
 
   int rank_;
   Options options_;
+  std::uint64_t collective_ = 0;  // its number; 0: a message
+  bool has_begun_ = false;
   MpiWork::Pending pending_;
   OutputMemory outputs_;
   std::vector<std::function<void()>> arithmetic_;

@@ -6,8 +6,15 @@
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {
-MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size)
-    : who_(std::move(who)), group_size_(group_size), communicator_(communicator) {}
+namespace {
+
+// How long a rank that leaves waits to learn whether the others have refused the same calls.
+constexpr std::chrono::seconds kSettleTime{1};
+
+}  // namespace
+
+MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size, std::unique_ptr<Refusals> refusals)
+    : who_(std::move(who)), group_size_(group_size), communicator_(communicator), refusals_(std::move(refusals)) {}
 
 MpiGroup::~MpiGroup() {
   leave();
@@ -54,6 +61,8 @@ void MpiGroup::leave() {
   }
   works_.collect();
   const WorksUnderWay::Works unfinished = works_.close();
+  const Status settled = refusals_->settle(collectives_, Deadline::after(kSettleTime));
+  if (!settled.ok()) break_with(settled);
   for (const GroupWorkPtr& work : unfinished) work->give_up();
   if (completer != nullptr) completer->stop();
   MpiRuntime& runtime = MpiRuntime::of_process();

@@ -11,6 +11,7 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
+#include "mpi/refusals.h"
 
 namespace lockstep {
 
@@ -18,7 +19,7 @@ class FutureCompleter;
 
 class MpiGroup {
  public:
-  MpiGroup(MPI_Comm communicator, std::string who, int group_size);
+  MpiGroup(MPI_Comm communicator, std::string who, int group_size, std::unique_ptr<Refusals> refusals);
   ~MpiGroup();
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
@@ -28,6 +29,9 @@ class MpiGroup {
   MPI_Comm communicator() const { return communicator_; }  // not after leave()
   std::uint64_t next_sequence() { return ++sequence_; }
   std::uint64_t sequence() const { return sequence_; }
+  // Counts collectives alone, so that all ranks give the same number to the same one.
+  std::uint64_t next_collective() { return ++collectives_; }
+  std::uint64_t collectives() const { return collectives_; }
 
   // The error that broke the group; ok while it works.
   Status error() const LOCKSTEP_EXCLUDES(mutex_);
@@ -36,6 +40,7 @@ class MpiGroup {
   // Later operations on this rank fail with this error. MPI cannot tell the other ranks.
   void break_with(const Status& error) LOCKSTEP_EXCLUDES(mutex_);
 
+  Refusals& refusals() { return *refusals_; }
   // Later calls make progress on works that their callers have dropped; they are kept here until they are done.
   WorksUnderWay& works() { return works_; }
   // Made at the first call; null once the group was left.
@@ -51,6 +56,8 @@ class MpiGroup {
   const int group_size_;
   MPI_Comm communicator_;
   std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<std::uint64_t> collectives_{0};
+  const std::unique_ptr<Refusals> refusals_;
   WorksUnderWay works_;
   mutable Mutex mutex_;
   Status error_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -12,6 +12,9 @@
 namespace lockstep {
 namespace {
 
+// Other ranks are usually not so late.
+constexpr std::chrono::milliseconds kPatience{300};
+
 // Short waits spin and yield the core to other threads; long ones sleep.
 class Backoff {
  public:
@@ -39,6 +42,7 @@ MpiWork::MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, P
       operation_(pending.operation),
       sequence_(pending.sequence),
       deadline_(pending.deadline),
+      patience_(Deadline::after(kPatience)),
       pending_(std::move(pending)) {}
 
 MpiWork::~MpiWork() {
@@ -55,8 +59,17 @@ void MpiWork::finish_by(Deadline deadline) {
       settle(health);
     } else if (deadline.expired()) {
       time_out();
+    } else if (patience_.expired()) {
+      look_for_refusals();
     }
   }
+}
+
+void MpiWork::look_for_refusals(bool now) {
+  const Status refused = group_->refusals().look(group_->collectives(), now);
+  if (refused.ok()) return;
+  settle(refused);
+  group_->break_with(refused.with_context(operation_));
 }
 
 bool MpiWork::settle_if_done() {
@@ -122,6 +135,8 @@ Status MpiWork::check_received(const MPI_Status& status) const {
 }
 
 void MpiWork::time_out() {
+  look_for_refusals(/*now=*/true);
+  if (is_settled()) return;
   const Status status(
       ErrorCode::kTimeout,
       "not done in time; some rank has not made the matching call, is slow, or is gone. This breaks the "
@@ -136,6 +151,8 @@ bool MpiWork::test() {
     settle(group_->health());
   } else if (deadline_.expired()) {
     time_out();
+  } else if (patience_.expired()) {
+    look_for_refusals();
   }
   return is_settled();
 }

@@ -49,7 +49,10 @@ class MpiWork final : public GroupWork {
   Status test_all(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
   Status test_requests(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);
   Status check_received(const MPI_Status& status) const;
+  // Settles the work, with the error of a rank that has refused a call, or with a timeout.
   void time_out();
+  // Settles it if a rank has refused a call that this rank has begun. Asks now and then.
+  void look_for_refusals(bool now = false);
   void conclude(const Status& status) override LOCKSTEP_EXCLUDES(pending_mutex_);
   std::exception_ptr make_exception(const Status& status) const override;
   std::shared_ptr<FutureCompleter> completer() override { return group_->completer(); }
@@ -60,6 +63,7 @@ class MpiWork final : public GroupWork {
   const char* const operation_ = "";
   const std::uint64_t sequence_ = 0;
   const Deadline deadline_ = Deadline::never();
+  const Deadline patience_ = Deadline::never();  // then it begins to ask for refusals
   std::atomic<int> source_{-1};
   Mutex pending_mutex_;
   Pending pending_ LOCKSTEP_GUARDED_BY(pending_mutex_);

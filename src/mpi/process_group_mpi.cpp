@@ -53,7 +53,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   comm::delete_by_last_rank(*request.store, members + "/done", request.group_size(), comm::membership_keys(members));
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.group_size()), LeakInForks());
+  auto refusals = std::make_unique<Refusals>(request.store, request.rank, request.global_ranks);
+  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.group_size(), std::move(refusals)),
+                                  LeakInForks());
   runtime.enter_group(request.timeout);
   Membership membership{request.store,        request.name,         request.rank,
                         request.group_size(), request.global_ranks, request.timeout};
@@ -78,10 +80,11 @@ void ProcessGroupMpi::abort() {
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& opts) {
-  MpiCall call(group_, "barrier", rank_, options(c10d::OpType::BARRIER, opts));
-  call.follow_earlier_works();
-  call.start([](MpiRuntime&, MPI_Comm comm, MPI_Request* request) { return MPI_Ibarrier(comm, request); });
-  return call.work({});
+  return collective("barrier", options(c10d::OpType::BARRIER, opts), [&](MpiCall& call) {
+    call.follow_earlier_works();
+    call.start([](MpiRuntime&, MPI_Comm comm, MPI_Request* request) { return MPI_Ibarrier(comm, request); });
+    return call.work({});
+  });
 }
 
 }  // namespace lockstep

@@ -6,8 +6,11 @@
 // Not all ranks are told when they disagree about kind, size or type of an operation. MPI finds slices that are too
 // long for their receiver, which breaks the group on the rank that sees it. After slices that are too short, the rest
 // of the output keeps its values. recv finds every wrong size and leaves the group usable. mpirun handles lost ranks:
-// it ends the job. A timeout breaks the group on this rank only, and so does a wrong list of gather or scatter, which
-// only the root can see.
+// it ends the job. A timeout breaks the group on this rank only.
+//
+// A collective that a rank refuses, because its arguments are wrong, leaves the group usable if all ranks refuse it.
+// If not, the group breaks on every rank: those that wait for it get kMismatch with the reason, from the store, within
+// a second; the rank that has refused gets it from its next collective.
 //
 // MPI chooses the order of sums: the same on every rank, but not the rank order of the lockstep engine. AVG divides the
 // sum once; PREMUL_SUM multiplies, with rounding, before it adds. A call takes at most 2^31 - 1 elements. Quantized
@@ -94,7 +97,19 @@ class ProcessGroupMpi final : public GroupBackend {
   MpiCall::Options options(c10d::OpType type, const CallOptions& opts) const {
     return {type, opts.asyncOp, timeout_or_default(opts.timeout)};
   }
+  // Runs one collective. If `body` throws before it has begun, the other ranks are told that this rank has refused it.
+  template <typename Body>
+  WorkPtr collective(const char* operation, const MpiCall::Options& options, const Body& body) {
+    MpiCall call(group_, operation, rank_, options);
+    try {
+      return body(call);
+    } catch (const std::exception& error) {
+      call.refuse(error);
+      throw;
+    }
+  }
   enum class Way { kSend, kReceive };
+  void check_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   WorkPtr barrier_message(const at::Tensor& tensor, int peer, Way way);
   // Sets missing[rank] for each rank that did not come.
   void lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing);

@@ -108,83 +108,97 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
 
 }  // namespace
 
+// The sum itself is several collectives.
+void ProcessGroupMpi::check_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
+  collective("all_reduce", options(c10d::OpType::ALLREDUCE, opts), [&](MpiCall& call) {
+    check_sparse_sum(call, tensor, opts);
+    return WorkPtr();
+  });
+}
+
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (is_sparse_sum(tensors)) {
-    check_sparse_sum(CallChecks(group_->who(), "all_reduce", size_), tensors.front(), opts);
+    check_sparse(tensors.front(), opts);
     sum_sparse(*this, {group_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<MpiWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
-  MpiCall call(group_, "all_reduce", rank_, options(c10d::OpType::ALLREDUCE, opts));
-  static_cast<void>(call.only(tensors, "tensors"));
-  start_all_reduces(call, tensors, opts.reduceOp);
-  return call.work(tensors);
+  return collective("all_reduce", options(c10d::OpType::ALLREDUCE, opts), [&](MpiCall& call) {
+    static_cast<void>(call.only(tensors, "tensors"));
+    start_all_reduces(call, tensors, opts.reduceOp);
+    return call.work(tensors);
+  });
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce_coalesced(Tensors& tensors,
                                                               const c10d::AllreduceCoalescedOptions& opts) {
-  MpiCall call(group_, "all_reduce_coalesced", rank_, options(c10d::OpType::ALLREDUCE_COALESCED, opts));
-  start_all_reduces(call, tensors, opts.reduceOp);
-  return call.work(tensors);
+  return collective("all_reduce_coalesced", options(c10d::OpType::ALLREDUCE_COALESCED, opts), [&](MpiCall& call) {
+    start_all_reduces(call, tensors, opts.reduceOp);
+    return call.work(tensors);
+  });
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  MpiCall call(group_, "reduce", rank_, options(c10d::OpType::REDUCE, opts));
-  call.check_root(opts.rootRank);
-  const at::Tensor& tensor = call.only(tensors, "tensors");
-  const int root = static_cast<int>(opts.rootRank);
-  const bool here = rank_ == root;
-  call.check_root_tensor(opts.rootTensor, tensors.size());
-  call.check_writable(tensor, "tensor");  // elsewhere too: if only the root refused it, the others would wait
-  Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
-  at::Tensor memory = here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, tensor, "tensor");
-  const int count = call.count(memory.numel());
-  if (here) multiply_first(reduction, memory);
-  memory = here ? result(call, reduction, memory) : operand(call, reduction, memory);
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
-    return MPI_Ireduce(here ? MPI_IN_PLACE : mpi_address(memory), here ? mpi_address(memory) : nullptr, count, type,
-                       own_op, root, comm, request);
+  return collective("reduce", options(c10d::OpType::REDUCE, opts), [&](MpiCall& call) {
+    call.check_root(opts.rootRank);
+    const at::Tensor& tensor = call.only(tensors, "tensors");
+    const int root = static_cast<int>(opts.rootRank);
+    const bool here = rank_ == root;
+    call.check_root_tensor(opts.rootTensor, tensors.size());
+    call.check_writable(tensor, "tensor");  // elsewhere too: if only the root refused it, the others would wait
+    Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
+    at::Tensor memory = here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, tensor, "tensor");
+    const int count = call.count(memory.numel());
+    if (here) multiply_first(reduction, memory);
+    memory = here ? result(call, reduction, memory) : operand(call, reduction, memory);
+    call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+      const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
+      return MPI_Ireduce(here ? MPI_IN_PLACE : mpi_address(memory), here ? mpi_address(memory) : nullptr, count, type,
+                         own_op, root, comm, request);
+    });
+    return call.work(tensors);
   });
-  return call.work(tensors);
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                          const c10d::ReduceScatterOptions& opts) {
-  MpiCall call(group_, "reduce_scatter", rank_, options(c10d::OpType::REDUCE_SCATTER, opts));
-  const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
-  call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
-  call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
-  at::Tensor to = call.output(output, "output");
-  at::Tensor from = call.flat_input(inputs.front(), "inputs");
-  call.check_same_dtype(output, "output", from, "inputs");
-  call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
-  Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
-  const MpiCall::Layout& parts = call.keep(call.layout(inputs.front()));
-  multiply_first(reduction, from);
-  Reduction of_input = reduction;
-  from = operand(call, of_input, from);
-  to = result(call, reduction, to);
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
-    return MPI_Ireduce_scatter(mpi_address(from), mpi_address(to), parts.counts.data(), type, own_op, comm, request);
+  return collective("reduce_scatter", options(c10d::OpType::REDUCE_SCATTER, opts), [&](MpiCall& call) {
+    const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
+    call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
+    call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
+    at::Tensor to = call.output(output, "output");
+    at::Tensor from = call.flat_input(inputs.front(), "inputs");
+    call.check_same_dtype(output, "output", from, "inputs");
+    call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+    Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
+    const MpiCall::Layout& parts = call.keep(call.layout(inputs.front()));
+    multiply_first(reduction, from);
+    Reduction of_input = reduction;
+    from = operand(call, of_input, from);
+    to = result(call, reduction, to);
+    call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+      const auto [type, own_op] = runtime.reduction(reduction.type, reduction.op);
+      return MPI_Ireduce_scatter(mpi_address(from), mpi_address(to), parts.counts.data(), type, own_op, comm, request);
+    });
+    return call.work(outputs);
   });
-  return call.work(outputs);
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                const c10d::ReduceScatterOptions& opts) {
-  MpiCall call(group_, "reduce_scatter_tensor", rank_, options(c10d::OpType::_REDUCE_SCATTER_BASE, opts));
-  start_reduce_scatters(call, output, input, opts.reduceOp);
-  return call.work({output});
+  return collective("reduce_scatter_tensor", options(c10d::OpType::_REDUCE_SCATTER_BASE, opts), [&](MpiCall& call) {
+    start_reduce_scatters(call, output, input, opts.reduceOp);
+    return call.work({output});
+  });
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::ReduceScatterOptions& opts) {
-  MpiCall call(group_, "reduce_scatter_tensor_coalesced", rank_, options(c10d::OpType::COALESCED, opts));
-  call.check_count(inputs.size(), outputs.size(), "inputs",
-                   "requires input/output tensor lists to have the same length");
-  start_reduce_scatters(call, outputs, inputs, opts.reduceOp);
-  return call.work(outputs);
+  return collective("reduce_scatter_tensor_coalesced", options(c10d::OpType::COALESCED, opts), [&](MpiCall& call) {
+    call.check_count(inputs.size(), outputs.size(), "inputs",
+                     "requires input/output tensor lists to have the same length");
+    start_reduce_scatters(call, outputs, inputs, opts.reduceOp);
+    return call.work(outputs);
+  });
 }
 
 }  // namespace lockstep

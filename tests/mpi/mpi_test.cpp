@@ -220,17 +220,22 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
   barrier();
 }
 
-// Only the root has lists, and MPI cannot tell the others that they are wrong. What the root calls later must not meet
-// their call.
-TEST(MpiFault, ARefusalOnTheRootAloneBreaksTheGroupThere) {
+// What one rank alone refuses. Its later calls must not meet the others' earlier ones, and the others must not wait.
+TEST(MpiFault, ARefusalOfOneRankBreaksTheGroupOnAll) {
   if (!is_mpi_rank()) return expect_failed_job();
   const ProcessGroupGuard world("mpi");
   const ProcessGroup gathers = new_group({0, 1});
   const ProcessGroup scatters = new_group({0, 1});
+  const ProcessGroup sums = new_group({0, 1});
   const torch::Tensor tensor = torch::ones({2});
+  const auto sum = [&](const torch::Tensor& one) { all_reduce(one, {.group = sums}); };
   if (world.rank() == 1) {
-    expect_error(ErrorCode::kTimeout, {"scatter", "not done in time"},
-                 [&] { scatter(tensor, {}, 0, {.group = scatters, .timeout = milliseconds(300)}); });
+    expect_error(ErrorCode::kMismatch, {"scatter", "rank(s) 0 could not take part: scatter: `inputs`"},
+                 [&] { scatter(tensor, {}, 0, {.group = scatters}); });
+    expect_error(ErrorCode::kInvalidArgument, {"all_reduce", "share memory"},
+                 [&] { sum(torch::ones({1}).expand({2})); });
+    expect_error(ErrorCode::kMismatch, {"all_reduce", "had refused"}, [&] { sum(tensor); });
+    expect_error(ErrorCode::kAborted, {"broken"}, [&] { sum(tensor); });
     return barrier();
   }
   expect_error(ErrorCode::kInvalidArgument, {"gather", "`outputs` must have 2"},
@@ -243,6 +248,9 @@ TEST(MpiFault, ARefusalOnTheRootAloneBreaksTheGroupThere) {
   expect_error(ErrorCode::kAborted, {"broken", "scatter was refused on this rank only"}, [&] {
     scatter(tensor, {tensor, tensor}, 0, {.group = scatters});
   });
+  expect_error(ErrorCode::kMismatch, {"rank 0", "rank(s) 1 could not take part: all_reduce: `tensor`", "share memory"},
+               [&] { sum(tensor); });
+  expect_error(ErrorCode::kAborted, {"broken", "rank(s) 1 could not take part"}, [&] { sum(tensor); });
   if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;
   barrier();
 }
