@@ -12,6 +12,7 @@
 #include "cli/jobs.h"
 #include "support/hung_disk.h"
 #include "support/process.h"
+#include "support/sanitizers.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -19,6 +20,8 @@ namespace {
 
 class HungLogsFault : public testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override { expect_no_leak_search_in_programs(); }
+
   // Workers say that they live, and run `script` once `folder_` has a file "go". GetParam() sends both streams to
   // files.
   std::unique_ptr<Process> start(const std::string& script, std::vector<std::string> options = {}) {

@@ -17,6 +17,7 @@
 #include "cli/jobs.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/sanitizers.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -374,6 +375,7 @@ TEST(RunFault, DescendantsAreEndedWhereProcIsThatOfAnotherPidNamespace) {
 // Runs as a user with a limit on threads and processes. They are needed in this order: the launcher, its store's
 // thread, the supervisor, the workers.
 TEST(RunFault, WithoutThreadsOrProcessesIsAnErrorThatLeavesNothing) {
+  expect_no_leak_search_in_programs();
   for (const int most : {1, 2, 3, 4}) {
     const std::string user = std::to_string(1'000'000'000 + getpid());
     std::vector<std::string> words{"setpriv", "--reuid",        user,      "--regid",

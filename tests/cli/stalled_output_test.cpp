@@ -21,6 +21,7 @@
 #include "lockstep/base/fd.h"
 #include "support/full_disk.h"
 #include "support/process.h"
+#include "support/sanitizers.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -180,6 +181,7 @@ TEST(OutputFault, ALimitOnFilesSizesDoesNotEndTheLauncher) {
 }
 
 TEST(OutputFault, TooFewDescriptorsAreNamedAndNothingIsLeft) {
+  expect_no_leak_search_in_programs();
   const std::string run = std::string(LOCKSTEP_PROGRAM) + " run --nproc-per-node 8 sleep 600";
   int complaints = 0;
   for (int limit = 4; limit <= 52; limit += 3) {
