@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -21,12 +22,14 @@ namespace {
 // A socket of UCX. UCX may have closed it since: then the number belongs to another file, with another inode.
 struct Taken {
   int fd;
-  ino_t inode;
+  std::uint64_t inode;
 };
 
-ino_t inode_of(int fd) {
-  struct stat info {};
-  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+// statx(), because TSan takes fstat() of a descriptor that another thread has just made for a race. The kernel's table
+// needs no order between threads.
+std::uint64_t inode_of(int fd) {
+  struct statx info {};
+  return statx(fd, "", AT_EMPTY_PATH, STATX_INO, &info) == 0 ? info.stx_ino : 0;
 }
 
 class Sockets {

@@ -37,7 +37,6 @@ void raise_limit() {
 // A child raises its own limit and writes: this process and its workers keep theirs. The child shares this process's
 // memory (vfork), so it makes system calls only.
 __attribute__((noinline)) int write_with_raised_limit(int fd, std::string_view bytes) {
-  volatile int error = ECHILD;  // somebody has killed it
   // Blocked signals include SIGXFSZ, which would end the child.
   sigset_t all;
   sigset_t before;
@@ -46,11 +45,11 @@ __attribute__((noinline)) int write_with_raised_limit(int fd, std::string_view b
   const pid_t pid = vfork();
   if (pid == 0) {
     raise_limit();
-    error = write_all(fd, bytes);
-    _exit(0);
+    _exit(write_all(fd, bytes));  // no errno is above 255
   }
-  if (pid < 0) error = errno;
-  if (pid > 0) waitpid(pid, nullptr, 0);
+  int error = errno;
+  int status = 0;
+  if (pid > 0) error = waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : ECHILD;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return error;
 }

@@ -9,6 +9,7 @@
 
 #include "base/fault_point.h"
 #include "reduce/copy.h"
+#include "shm/peer_flag.h"
 
 namespace lockstep::comm {
 namespace {
@@ -293,7 +294,7 @@ bool Mailbox::fetch_chunks(Fetching& fetching) {
     arrival.bytes >= kLargeResults ? copy_past_caches(target + begin, from, bytes)
                                    : copy_cached(target + begin, from, bytes);
     LOCKSTEP_FAULT_POINT("message: chunk read");
-    pipelined.read.store(++fetching.chunks, std::memory_order_release);
+    set_peer_flag(pipelined.read, ++fetching.chunks, std::memory_order_release);
     spins = waiting_.patience();
   }
   end_receive(*fetching.transfer, arrival);
@@ -305,7 +306,7 @@ void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
   if (arrival.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
   if (arrival.consumed != nullptr) {
     LOCKSTEP_FAULT_POINT("message: consumed");
-    arrival.consumed->store(1, std::memory_order_seq_cst);
+    set_peer_flag(*arrival.consumed, std::uint32_t{1}, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
   receive.over = true;
