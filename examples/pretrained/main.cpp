@@ -1,10 +1,11 @@
 // Classifies a picture with torchvision's weights:
 //
-//   python -c "import torch, torchvision; torch.save(torchvision.models.resnet50(weights='DEFAULT').state_dict(),
-//              'resnet50.pt')"
+//   python -c "import torch, torchvision; torch.save(
+//              torchvision.models.resnet50(weights='IMAGENET1K_V1').state_dict(), 'resnet50.pt')"
 //   ./pretrained resnet50 resnet50.pt dog.jpg
 //
-// Prints the five largest logits, with the numbers of their classes, which are Python's for the same picture.
+// Prints the five largest logits, with the numbers of their classes, which are Python's for the same picture. (Weights
+// that torchvision calls IMAGENET1K_V2 work too, but Python resizes their pictures to 232 instead of 256.)
 #include <lockstep/data/image/decode.h>
 #include <lockstep/data/transforms/compose.h>
 #include <lockstep/lockstep.h>
@@ -45,7 +46,7 @@ std::int64_t classes_of(const checkpoint::StateDict& state) {
   throw std::invalid_argument("the weights have no last layer of a known name");
 }
 
-// As the weights' transforms() do it in Python, up to the size to which a picture is resized.
+// As the transforms() of the weights IMAGENET1K_V1 do it in Python.
 torch::Tensor read_picture(const std::string& path) {
   const auto picture = data::decode_image(path);
   if (!picture.ok()) throw std::invalid_argument(picture.status().message());

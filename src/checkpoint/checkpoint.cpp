@@ -8,6 +8,7 @@
 #include "number_text.h"
 #include "optimizer_state.h"
 #include "scheduler_state.h"
+#include "tensor_rules.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {
@@ -122,6 +123,9 @@ Checkpoint Checkpoint::clone() const {
     entry.second =
         in_context(fmt::format("{}: tensor \"{}\"", origin_, entry.first), [&] { return entry.second.clone(); });
   }
+  in_context(origin_, [&] {
+    for (const auto& entry : copy.file_.tensors) wait_for_copy(entry.second);
+  });
   return copy;
 }
 

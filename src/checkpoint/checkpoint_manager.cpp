@@ -109,7 +109,8 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   saving_ = {new Saving{{}, std::move(result), std::move(thread).value()}, LeakInForks()};
 }
 
-// No save is in progress: the memory of the last one's copy is free.
+// No save is in progress: the memory of the last one's copy is free. All copies are complete when it returns, because
+// another thread writes them.
 Checkpoint CheckpointManager::copy_of(const Checkpoint& checkpoint) {
   Checkpoint copy = checkpoint;
   std::map<std::string, torch::Tensor> kept;
@@ -120,6 +121,9 @@ Checkpoint CheckpointManager::copy_of(const Checkpoint& checkpoint) {
     });
     kept.insert(entry);
   }
+  in_context(checkpoint.origin_, [&] {
+    for (const auto& entry : kept) wait_for_copy(entry.second);
+  });
   copies_ = std::move(kept);
   return copy;
 }

@@ -43,4 +43,13 @@ void DictGrowth::add(const std::vector<c10::IValue>& keys) {
   }
 }
 
+c10::impl::GenericDict DictGrowth::make(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries) {
+  std::vector<c10::IValue> keys;
+  for (const auto& [key, value] : entries) keys.push_back(key);
+  add(keys);
+  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : entries) dict.insert_or_assign(key, value);
+  return dict;
+}
+
 }  // namespace lockstep::checkpoint

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace lockstep::checkpoint {
@@ -15,6 +16,9 @@ class DictGrowth {
   // Notes one more dict with these keys. Throws CheckpointError (kCorrupt) when the tables of all dicts together would
   // be far larger than their keys need.
   void add(const std::vector<c10::IValue>& keys);
+
+  // The dict of these keys and values, noted before it is made. Of two values with one key the last counts.
+  c10::impl::GenericDict make(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries);
 
  private:
   std::uint64_t keys_ = 0;

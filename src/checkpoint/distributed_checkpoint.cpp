@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "dtype_names.h"
 #include "error_context.h"
+#include "file_kind.h"
 #include "nested_value.h"
 #include "python/dcp_metadata.h"
 #include "torch_bytes.h"
@@ -80,13 +81,34 @@ class FolderReader {
   }
 
  private:
+  [[noreturn]] static void refuse_safetensors() {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "its tensors are in the safetensors format: save it with SerializationFormat.TORCH_SAVE, or "
+                          "read such a file with read_state_dict()");
+  }
+
+  // FileSystemWriter(serialization_format=SerializationFormat.SAFETENSORS) names its files as it always does.
+  void require_torch_save(const DcpPlace& place) {
+    bytes_at(place);
+    const FileBytes& file = open_.at(std::string(place.file));
+    FileHead head{};
+    if (file.size() - place.offset < head.size()) return;
+    file.read(place.offset, head.data(), head.size());
+    if (begins_tensor_file(head)) refuse_safetensors();
+  }
+
   FileBytes open_metadata() const {
     const fs::path path = folder_ / ".metadata";
-    if (!fs::exists(path) && fs::exists(folder_ / "__0.metadata")) {
+    if (fs::exists(path)) return FileBytes(path);
+    if (fs::exists(folder_ / "__0.metadata")) {
       throw CheckpointError(ErrorCode::kUnsupported,
                             "every rank has saved its own checkpoint there (use_collectives=False)");
     }
-    return FileBytes(path);
+    std::error_code ignored;
+    for (fs::directory_iterator entry(folder_, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+      if (entry->path().extension() == ".safetensors") refuse_safetensors();
+    }
+    return FileBytes(path);  // the error
   }
 
   torch::Tensor tensor(const DcpMetadata& metadata, const DcpMetadata::Entry& entry) {
@@ -124,6 +146,7 @@ class FolderReader {
   }
 
   torch::Tensor chunk_tensor(const DcpChunk& chunk, torch::ScalarType dtype) {
+    require_torch_save(chunk.place);
     const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
     if (!value.isTensor()) corrupt("a chunk is no tensor");
     const torch::Tensor tensor = value.toTensor();

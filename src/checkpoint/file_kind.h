@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,6 +17,13 @@ enum class FileKind {
   kDistributed,  // a folder
   kTensors,      // safetensors, and all that is not one of the others
 };
+
+// The first bytes of a file. A safetensors file begins with the length of its header, which is far below what the first
+// bytes of torch.save would mean, and a brace.
+using FileHead = std::array<char, 9>;
+inline bool begins_tensor_file(const FileHead& head) {
+  return head[8] == '{' && head[7] == 0;
+}
 
 // Throws CheckpointError with the path.
 FileKind file_kind_of(const std::filesystem::path& path);

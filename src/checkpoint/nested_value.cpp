@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "dict_growth.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {
@@ -67,12 +66,9 @@ c10::IValue NestedValue::build() {
 c10::IValue NestedValue::build(const Node& node) {
   if (node.is_leaf) return node.value;
   if (node.is_list) return build_list(node);
-  std::vector<c10::IValue> keys;
-  for (const auto& [step, part] : node.parts) keys.push_back(key_of(step));
-  DictGrowth().add(keys);
-  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-  for (std::size_t i = 0; i < keys.size(); ++i) dict.insert(keys[i], build(nodes_[node.parts[i].second]));
-  return dict;
+  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
+  for (const auto& [step, part] : node.parts) entries.emplace_back(key_of(step), build(nodes_[part]));
+  return growth_.make(entries);
 }
 
 c10::IValue NestedValue::build_list(const Node& node) {

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "dict_growth.h"
+
 namespace lockstep::checkpoint {
 
 class NestedValue {
@@ -41,6 +43,7 @@ class NestedValue {
   std::vector<Node> nodes_;                                    // the first is the dict
   std::map<std::pair<std::size_t, Step>, std::size_t> index_;  // of parts
   std::int64_t list_places_ = 0;                               // of all lists together
+  DictGrowth growth_;                                          // of all dicts
 };
 
 }  // namespace lockstep::checkpoint

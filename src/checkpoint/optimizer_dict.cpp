@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "dict_growth.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "number_text.h"
@@ -92,25 +93,29 @@ double number(const std::string& text) {
   throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a number in its optimizer, found {:.40}", text));
 }
 
-Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kind) {
-  Dict options = make_dict();
+using Entries = std::vector<std::pair<c10::IValue, c10::IValue>>;
+
+Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kind, const List& params,
+                DictGrowth& growth) {
+  Entries options;
   std::map<std::string, double> betas;
   with_prefix(file.metadata, fmt::format("optimizer.group.{}.", group),
               [&](const std::string& name, const std::string& text) {
                 if (name == "beta1" || name == "beta2") {
                   betas[name] = number(text);
                 } else if (is_flag(name)) {
-                  options.insert(name, text == "1");
+                  options.emplace_back(name, text == "1");
                 } else {
-                  options.insert(name, number(text));
+                  options.emplace_back(name, number(text));
                 }
               });
   if (!betas.empty())
-    options.insert("betas", c10::ivalue::Tuple::create(std::vector<c10::IValue>{betas["beta1"], betas["beta2"]}));
-  for (const char* option : kind.off) options.insert_or_assign(option, false);
-  for (const char* option : kind.automatic) options.insert_or_assign(option, c10::IValue());
-  if (kind.name.starts_with("Adam")) options.insert_or_assign("decoupled_weight_decay", kind.name == "AdamW");
-  return options;
+    options.emplace_back("betas", c10::ivalue::Tuple::create(std::vector<c10::IValue>{betas["beta1"], betas["beta2"]}));
+  for (const char* option : kind.off) options.emplace_back(option, false);
+  for (const char* option : kind.automatic) options.emplace_back(option, c10::IValue());
+  if (kind.name.starts_with("Adam")) options.emplace_back("decoupled_weight_decay", kind.name == "AdamW");
+  options.emplace_back("params", params);
+  return growth.make(options);
 }
 
 // Python counts steps in a tensor of floats.
@@ -120,15 +125,15 @@ torch::Tensor step_tensor(const std::string& text) {
   return torch::full({}, steps, steps <= kExact ? torch::kFloat : torch::kDouble);
 }
 
-Dict param_dict(const TensorFile& file, std::size_t param) {
+Dict param_dict(const TensorFile& file, std::size_t param, DictGrowth& growth) {
   const std::string prefix = fmt::format("optimizer.param.{}.", param);
-  Dict state = make_dict();
+  Entries state;
   with_prefix(file.metadata, prefix, [&](const std::string& name, const std::string& text) {
-    if (name == "step") state.insert(name, step_tensor(text));
+    if (name == "step") state.emplace_back(name, step_tensor(text));
   });
   with_prefix(file.tensors, prefix,
-              [&](const std::string& name, const torch::Tensor& tensor) { state.insert(name, tensor); });
-  return state;
+              [&](const std::string& name, const torch::Tensor& tensor) { state.emplace_back(name, tensor); });
+  return growth.make(state);
 }
 
 CheckpointError mismatch(const std::string& what) {
@@ -253,16 +258,15 @@ c10::IValue python_optimizer(const TensorFile& file) {
   List groups(c10::AnyType::get());
   Dict states = make_dict();
   std::int64_t param = 0;
+  DictGrowth growth;
   for (const std::int64_t count : counts_in(parameters->second)) {
-    Dict options = group_dict(file, groups.size(), kind);
     List params(c10::AnyType::get());
     for (std::int64_t i = 0; i < count; ++i, ++param) {
       params.push_back(param);
-      const Dict state = param_dict(file, static_cast<std::size_t>(param));
+      const Dict state = param_dict(file, static_cast<std::size_t>(param), growth);
       if (!state.empty()) states.insert(param, state);
     }
-    options.insert("params", params);
-    groups.push_back(options);
+    groups.push_back(group_dict(file, groups.size(), kind, params, growth));
   }
   Dict all = make_dict();
   all.insert("state", states);
@@ -274,9 +278,7 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
   const Dict all = dict_at(state, "the optimizer's state");
   const auto states = find(all, "state");
   const auto groups = find(all, "param_groups");
-  if (!states || !groups || !groups->isList()) {
-    throw mismatch("it is no optimizer's state: \"state\" or \"param_groups\" is missing");
-  }
+  if (!groups || !groups->isList()) throw mismatch("it is no optimizer's state: \"param_groups\" is missing");
   std::map<std::string, std::size_t> index_of;
   std::vector<std::size_t> counts;
   for (const c10::IValue& value : groups->toListRef()) {
@@ -293,7 +295,9 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
   }
   file.metadata["optimizer.type"] = kind;
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
-  for (const auto& entry : dict_at(*states, "\"state\"")) {
+  // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. Python's
+  // distributed checkpoints leave out empty dicts.
+  for (const auto& entry : states ? dict_at(*states, "\"state\"") : make_dict()) {
     const auto found = index_of.find(param_key(entry.key()));
     if (found == index_of.end()) throw mismatch("its state is of a parameter that is in no group");
     read_param(file, dict_at(entry.value(), "the state of a parameter"), found->second);

@@ -179,16 +179,46 @@ void restore_scheduler(const TensorFile& file, Plateau& scheduler) {
 
 // --- Python's state_dict()
 
+namespace {
+
+// Python makes a step in the constructor, LibTorch does not: its next step is that of epoch step_count_.
+void insert_steps(Dict& state, std::int64_t steps) {
+  state.insert("last_epoch", steps - 1);
+  state.insert("_step_count", steps);
+}
+
+Dict plateau_dict(float best, int bad_epochs, int cooldown, int epoch) {
+  constexpr float kNone = std::numeric_limits<float>::max();  // LibTorch's best metric before the first
+  Dict state(c10::AnyType::get(), c10::AnyType::get());
+  state.insert("best", std::abs(best) == kNone ? std::copysign(HUGE_VAL, best) : double{best});
+  state.insert("num_bad_epochs", std::int64_t{bad_epochs});
+  state.insert("cooldown_counter", std::int64_t{cooldown});
+  state.insert("last_epoch", std::int64_t{epoch});
+  return state;
+}
+
+}  // namespace
+
+c10::IValue python_scheduler(const TensorFile& file) {
+  if (const auto state = file.metadata.find(kState); state != file.metadata.end()) {
+    return in_context(kState, [&] { return value_of_text(state->second); });
+  }
+  if (const auto type = file.metadata.find(kType); type != file.metadata.end() && type->second == kPlateauType) {
+    return plateau_dict(number<float>(file, "scheduler.best"), number<int>(file, "scheduler.bad_epochs"),
+                        number<int>(file, "scheduler.cooldown"), number<int>(file, "scheduler.epoch"));
+  }
+  Dict state(c10::AnyType::get(), c10::AnyType::get());
+  insert_steps(state, number<unsigned>(file, "scheduler.steps"));
+  return state;
+}
+
 c10::IValue state_dict(const LRScheduler& scheduler) {
   Dict state(c10::AnyType::get(), c10::AnyType::get());
   if (const auto* step = dynamic_cast<const StepLR*>(&scheduler)) {
     state.insert("step_size", static_cast<std::int64_t>(step->*reveal(StepSize())));
     state.insert("gamma", step->*reveal(Gamma()));
   }
-  // Python makes a step in the constructor, LibTorch does not: its next step is that of epoch step_count_.
-  const std::int64_t steps = scheduler.*Steps::kMember;
-  state.insert("last_epoch", steps - 1);
-  state.insert("_step_count", steps);
+  insert_steps(state, scheduler.*Steps::kMember);
   c10::impl::GenericList rates(c10::AnyType::get());
   for (const double rate : (scheduler.*Steps::kRates)()) rates.push_back(rate);
   state.insert("_last_lr", rates);
@@ -205,14 +235,8 @@ void load_state_dict(LRScheduler& scheduler, const c10::IValue& state) {
 }
 
 c10::IValue state_dict(const Plateau& scheduler) {
-  constexpr float kNone = std::numeric_limits<float>::max();  // LibTorch's best metric before the first
-  const float best = scheduler.*reveal(Best());
-  Dict state(c10::AnyType::get(), c10::AnyType::get());
-  state.insert("best", std::abs(best) == kNone ? std::copysign(HUGE_VAL, best) : double{best});
-  state.insert("num_bad_epochs", std::int64_t{scheduler.*reveal(BadEpochs())});
-  state.insert("cooldown_counter", std::int64_t{scheduler.*reveal(Cooldown())});
-  state.insert("last_epoch", std::int64_t{scheduler.*reveal(Epoch())});
-  return state;
+  return plateau_dict(scheduler.*reveal(Best()), scheduler.*reveal(BadEpochs()), scheduler.*reveal(Cooldown()),
+                      scheduler.*reveal(Epoch()));
 }
 
 void load_state_dict(Plateau& scheduler, const c10::IValue& state) {

@@ -24,5 +24,7 @@ void add_scheduler(TensorFile& file, const std::type_info& type, const c10::IVal
 void restore_scheduler(const TensorFile& file, torch::optim::LRScheduler& scheduler);
 void restore_scheduler(const TensorFile& file, torch::optim::ReduceLROnPlateauScheduler& scheduler);
 c10::IValue scheduler_state(const TensorFile& file, const std::type_info& type);
+// What Python's scheduler.load_state_dict() takes for the scheduler in `file`, whatever its type.
+c10::IValue python_scheduler(const TensorFile& file);
 
 }  // namespace lockstep::checkpoint

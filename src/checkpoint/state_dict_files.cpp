@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
+#include "dict_growth.h"
 #include "error_context.h"
 #include "file_kind.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
@@ -32,16 +32,14 @@ std::string keys_of(const c10::impl::GenericDict& dict) {
 
 }  // namespace
 
-// A safetensors file begins with the length of its header, which is far below what the first bytes of torch.save would
-// mean.
 FileKind file_kind_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return FileKind::kDistributed;
   const FileBytes file(path);
-  std::array<char, 9> head{};
+  FileHead head{};
   if (file.size() < head.size()) return FileKind::kTensors;
   file.read(0, head.data(), head.size());
-  if (head[8] == '{' && head[7] == 0) return FileKind::kTensors;
+  if (begins_tensor_file(head)) return FileKind::kTensors;
   if (head[0] == 'P' && head[1] == 'K') return FileKind::kTorchZip;
   return head[0] == '\x80' ? FileKind::kTorchLegacy : FileKind::kTensors;
 }
@@ -78,9 +76,9 @@ StateDict to_state_dict(const c10::IValue& value) {
 }
 
 c10::IValue to_ivalue(const StateDict& state) {
-  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-  for (const auto& entry : state) dict.insert(entry.key(), *entry);
-  return dict;
+  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
+  for (const auto& entry : state) entries.emplace_back(entry.key(), *entry);
+  return DictGrowth().make(entries);
 }
 
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {

@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <sstream>
@@ -31,6 +32,11 @@ std::string why_not_overwritten(const torch::Tensor& tensor) {
     return "has elements that share memory (an expanded tensor): clone() it";
   }
   return "";
+}
+
+void wait_for_copy(const torch::Tensor& copy) {
+  if (!why_not_saved(copy).empty() || copy.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(copy.device().type()).getStream(copy.device()).synchronize();
 }
 
 }  // namespace lockstep::checkpoint

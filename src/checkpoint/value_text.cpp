@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "dict_growth.h"
 #include "lockstep/checkpoint/errors.h"
 #include "number_text.h"
 
@@ -60,38 +59,34 @@ json json_of(const c10::IValue& value, int depth) {
                           value.tagKind()));
 }
 
-c10::IValue value_of(const json& value, int depth);
+c10::IValue value_of(const json& value, DictGrowth& growth, int depth);
 
-std::vector<c10::IValue> values_of(const json& array, int depth) {
+std::vector<c10::IValue> values_of(const json& array, DictGrowth& growth, int depth) {
   if (!array.is_array()) corrupt("a list is expected");
   std::vector<c10::IValue> values;
-  for (const json& item : array) values.push_back(value_of(item, depth + 1));
+  for (const json& item : array) values.push_back(value_of(item, growth, depth + 1));
   return values;
 }
 
-c10::IValue dict_from(const json& pairs, int depth) {
-  std::vector<c10::IValue> keys;
-  std::vector<c10::IValue> values;
-  for (const c10::IValue& pair : values_of(pairs, depth)) {
+c10::IValue dict_from(const json& pairs, DictGrowth& growth, int depth) {
+  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
+  for (const c10::IValue& pair : values_of(pairs, growth, depth)) {
     if (!pair.isList() || pair.toListRef().size() != 2) corrupt("a dict is no list of pairs");
-    keys.push_back(pair.toListRef()[0]);
-    values.push_back(pair.toListRef()[1]);
-    if (!keys.back().isString() && !keys.back().isInt() && !keys.back().isDouble() && !keys.back().isBool()) {
+    const c10::IValue key = pair.toListRef()[0];
+    if (!key.isString() && !key.isInt() && !key.isDouble() && !key.isBool()) {
       corrupt("a key is neither text nor a number");
     }
+    entries.emplace_back(key, pair.toListRef()[1]);
   }
-  DictGrowth().add(keys);
-  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-  for (std::size_t i = 0; i < keys.size(); ++i) dict.insert_or_assign(keys[i], values[i]);
-  return dict;
+  return growth.make(entries);
 }
 
-c10::IValue from_object(const json& object, int depth) {
+c10::IValue from_object(const json& object, DictGrowth& growth, int depth) {
   if (object.size() != 1) corrupt("an object of one entry is expected");
   const std::string& kind = object.begin().key();
   const json& content = object.begin().value();
-  if (kind == "tuple") return c10::ivalue::Tuple::create(values_of(content, depth));
-  if (kind == "dict") return dict_from(content, depth);
+  if (kind == "tuple") return c10::ivalue::Tuple::create(values_of(content, growth, depth));
+  if (kind == "dict") return dict_from(content, growth, depth);
   const auto number = kind == "float" && content.is_string()
                           ? number_from_text<double>(content.get_ref<const std::string&>())
                           : std::nullopt;
@@ -99,7 +94,7 @@ c10::IValue from_object(const json& object, int depth) {
   return *number;
 }
 
-c10::IValue value_of(const json& value, int depth) {
+c10::IValue value_of(const json& value, DictGrowth& growth, int depth) {
   if (depth > kDeepest) corrupt("its values are nested too deeply");
   switch (value.type()) {
     case json::value_t::null: return {};
@@ -108,10 +103,10 @@ c10::IValue value_of(const json& value, int depth) {
     case json::value_t::number_unsigned: return value.get<std::int64_t>();
     case json::value_t::number_float: return value.get<double>();
     case json::value_t::string: return value.get<std::string>();
-    case json::value_t::object: return from_object(value, depth);
+    case json::value_t::object: return from_object(value, growth, depth);
     case json::value_t::array: {
       c10::impl::GenericList list(c10::AnyType::get());
-      for (c10::IValue& item : values_of(value, depth)) list.push_back(std::move(item));
+      for (c10::IValue& item : values_of(value, growth, depth)) list.push_back(std::move(item));
       return list;
     }
     default: corrupt("an unknown kind of value");
@@ -128,10 +123,10 @@ std::string text_of_value(const c10::IValue& value) {
   }
 }
 
-c10::IValue value_of_text(std::string_view text) {
+c10::IValue value_of_text(std::string_view text, DictGrowth& growth) {
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) corrupt("it is no JSON");
-  return value_of(parsed, 0);
+  return value_of(parsed, growth, 0);
 }
 
 }  // namespace lockstep::checkpoint

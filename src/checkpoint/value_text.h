@@ -9,12 +9,18 @@
 #include <string>
 #include <string_view>
 
+#include "dict_growth.h"
+
 namespace lockstep::checkpoint {
 
 // Throws CheckpointError (kUnsupported) for a value of another kind.
 std::string text_of_value(const c10::IValue& value);
 
-// Throws CheckpointError (kCorrupt).
-c10::IValue value_of_text(std::string_view text);
+// Throws CheckpointError (kCorrupt). `growth` notes its dicts: one for all texts of a file.
+c10::IValue value_of_text(std::string_view text, DictGrowth& growth);
+inline c10::IValue value_of_text(std::string_view text) {
+  DictGrowth growth;
+  return value_of_text(text, growth);
+}
 
 }  // namespace lockstep::checkpoint

@@ -67,7 +67,7 @@ void Cifar::read(const fs::path& path, const Files& files) {
   for (std::int64_t number = 0;; ++number) {
     const std::uint64_t at = file.position();
     const std::size_t got = file.read(record);
-    if (got == 0) return;
+    if (got == 0 && number > 0) return;
     if (got != record_bytes) {
       throw DataError(
           ErrorCode::kCorrupt,

@@ -123,21 +123,25 @@ void DataLoaderBase::plan_batches(EpochPlan& plan) const {
 }
 
 void DataLoaderBase::begin_epoch() {
+  if (waits_) return;
   if (started_) sampler_.set_epoch(sampler_.epoch() + 1);
+  started_ = false;  // what throws below begins no loop: the next call tries the same epoch again
+  plan_ = std::make_shared<const EpochPlan>(plan_epoch());
+  if (workers_) workers_->start(plan_);
   started_ = true;
+  waits_ = plan_->batches > 0;
   taken_ = 0;
   passed_ = 0;
   ahead_.clear();
   failed_.reset();
   returned_.reset();
-  plan_ = std::make_shared<const EpochPlan>(plan_epoch());
-  if (workers_) workers_->start(plan_);
 }
 
 std::unique_ptr<AnyBatch> DataLoaderBase::next_batch() {
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
   if (taken_ == plan_->batches) return nullptr;
   MadeBatch made = next_made();
+  waits_ = false;
   if (made.is_end()) return nullptr;
   ++taken_;
   if (made.error) {
@@ -232,6 +236,7 @@ std::int64_t DataLoaderBase::size() const {
 void DataLoaderBase::set_epoch(std::int64_t epoch) {
   if (started_ || epoch != sampler_.epoch()) sampler_.set_epoch(epoch);
   started_ = false;
+  waits_ = false;
 }
 
 SamplerState DataLoaderBase::state() const {
@@ -248,6 +253,7 @@ void DataLoaderBase::load_state(const SamplerState& state) {
   require_cursor();
   sampler_.load_state(state);
   started_ = false;
+  waits_ = false;
 }
 
 }  // namespace lockstep::data

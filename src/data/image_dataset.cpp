@@ -141,7 +141,7 @@ Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sam
     }
   }
   if (batch.samples == 0) {
-    throw SampleError(indices.front(), fmt::format("all {} samples of the batch are corrupt", indices.size()));
+    throw SkippedSample(indices.front(), fmt::format("all {} samples of the batch are corrupt", indices.size()));
   }
   if (batch.samples == batch.capacity) return {batch.data, batch.target};
   return {batch.data.narrow(0, 0, batch.samples), batch.target.narrow(0, 0, batch.samples)};

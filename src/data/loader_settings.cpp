@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "device_copy.h"
 #include "launch/cores.h"
 #include "lockstep/data/errors.h"
@@ -29,7 +31,9 @@ void check_sizes(const DataLoaderOptions& options) {
   require(options.num_workers >= kAutoWorkers && options.prefetch >= 1,
           fmt::format("num_workers must be >= 0 or kAutoWorkers, and prefetch >= 1, got {} and {}", options.num_workers,
                       options.prefetch));
-  require(options.timeout.count() >= 0, fmt::format("timeout must be >= 0, got {} ms", options.timeout.count()));
+  // Far longer ones do not fit the clock, and would be over at once.
+  require(options.timeout.count() >= 0 && options.timeout <= std::chrono::hours(24 * 365),
+          fmt::format("timeout must be from 0 (none) to one year, got {} ms", options.timeout.count()));
   require(options.timeout.count() == 0 || options.num_workers != 0 || options.machine_workers != 0,
           "a timeout needs workers: without them the consumer makes the batches itself");
 }

@@ -248,6 +248,14 @@ TEST_F(DistributedCheckpoints, NameWhatTheyRefuse) {
   quantized.properties = "ctorch\nqint8\n";
   quantized.add_tensor("x", torch::ones({1}));
   expect_error(ErrorCode::kUnsupported, "qint8", quantized);
+  const std::string header = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::uint64_t length = header.size();
+  Parts safetensors;
+  safetensors.add_about("w", {2}, Parts::chunk({0}, {2}));
+  safetensors.add_place("w", Parts::at({0}), "__0_0.distcp", 0, 8);
+  safetensors.files["__0_0.distcp"] =
+      std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(8, '\0');
+  expect_error(ErrorCode::kUnsupported, "safetensors", safetensors);
 
   const test::ScratchFolder other;
   test::expect_error<CheckpointError>(ErrorCode::kNotFound, {".metadata"},
@@ -255,6 +263,10 @@ TEST_F(DistributedCheckpoints, NameWhatTheyRefuse) {
   other.write("__0.metadata", "");
   test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"use_collectives"},
                                       [&] { read_distributed_checkpoint(other.path()); });
+  const test::ScratchFolder third;
+  third.write("shard-00001-model-00001-of-00001.safetensors", "");
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"safetensors format"},
+                                      [&] { read_distributed_checkpoint(third.path()); });
 }
 
 // Cut off at every byte and changed at random, a checkpoint is read or refused, in bounded memory.

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <limits>
+#include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -144,6 +146,25 @@ TEST(SchedulerCheckpoints, HoldThoseWithAStateDict) {
   Parts parts;
   optim::StepLR other(parts.optimizer, 3);
   EXPECT_NE(error_of_restoring(loaded, other).find("Counting"), std::string::npos);
+}
+
+// Integers that make the table of each dict a part of what one file may take; all tables together are more.
+TEST(SchedulerCheckpoints, DictsWhoseTablesTogetherTakeAllMemoryAreRefused) {
+  constexpr std::uint64_t kFactor = 11400714819323198485U;  // of LibTorch's tables
+  std::uint64_t inverse = 1;
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kFactor * inverse;
+  ASSERT_EQ(inverse * kFactor, 1U);
+  std::string pairs;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    const auto key = static_cast<std::int64_t>((i << 42) * inverse);
+    pairs += (i == 1 ? "[" : ",[") + std::to_string(key) + ",null]";
+  }
+  std::string dicts;
+  for (int i = 0; i < 20; ++i) dicts += (i == 0 ? "" : ",") + ("{\"dict\":[" + pairs + "]}");
+  Checkpoint state;
+  state.set("many", "[" + dicts + "]");
+  test::expect_error<CheckpointError>(ErrorCode::kCorrupt, {"value \"many\"", "keys of its dicts"},
+                                      [&] { state.get_value("many"); });
 }
 
 TEST(SchedulerDicts, OfOtherSchedulersAreRefused) {

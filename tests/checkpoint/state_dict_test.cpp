@@ -188,6 +188,18 @@ TEST_F(OptimizerDicts, MayNameTheParameters) {
   }
 }
 
+// Distributed checkpoints leave out empty dicts, such as the state of SGD without momentum.
+TEST_F(OptimizerDicts, MayHaveNoState) {
+  torch::optim::SGD saved(net_->parameters(), 0.25);
+  step(saved);
+  Dict state = state_dict(saved).toGenericDict();
+  EXPECT_EQ(state.erase("state"), 1U);
+  torch::optim::SGD other(make_net()->parameters(), 0.5);
+  load_state_dict(other, state);
+  EXPECT_EQ(other.param_groups()[0].options().get_lr(), 0.25);
+  EXPECT_EQ(other.state().size(), 0U);
+}
+
 TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
   using Change = std::function<void(Dict&)>;
   const auto expect_refusal = [&](ErrorCode code, const std::string& part, const Change& change) {

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
 #include <limits>
+#include <string_view>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "support/expect_error.h"
 #include "support/process.h"
@@ -96,6 +100,31 @@ TEST_F(CheckpointTools, ConvertRunsBothWays) {
   EXPECT_EQ(resumed.get_text("name"), "first run");
 }
 
+// Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
+TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
+  const auto converted = [&](const auto& scheduler) {
+    Checkpoint state;
+    state.add_model(*run_.net);
+    state.add_scheduler(scheduler);
+    state.save(path("run.ckpt"));
+    convert(path("run.ckpt"), path("back.pt"), {});
+    return read_torch_file(path("back.pt")).toGenericDict().at("scheduler").toGenericDict();
+  };
+  torch::optim::StepLR step(run_.optimizer, 2);
+  for (int i = 0; i < 5; ++i) step.step();
+  const Dict steps = converted(step);
+  EXPECT_EQ(steps.at("last_epoch").toInt(), 4);
+  EXPECT_EQ(steps.at("_step_count").toInt(), 5);
+  torch::optim::ReduceLROnPlateauScheduler plateau(run_.optimizer);
+  EXPECT_EQ(converted(plateau).at("best").toDouble(), std::numeric_limits<double>::infinity());
+  for (const float loss : {0.5F, 0.75F, 0.75F}) plateau.step(loss);
+  const Dict waits = converted(plateau);
+  EXPECT_EQ(waits.at("best").toDouble(), 0.5);
+  EXPECT_EQ(waits.at("num_bad_epochs").toInt(), 2);
+  EXPECT_EQ(waits.at("cooldown_counter").toInt(), 0);
+  EXPECT_EQ(waits.at("last_epoch").toInt(), 3);
+}
+
 TEST_F(CheckpointTools, ConvertStateDicts) {
   convert(path("run.pt"), path("half.safetensors"), {.entry = "model", .dtype = "float16", .add_prefix = "module."});
   EXPECT_EQ(read_state_dict(path("half.safetensors"))["module.weight"].scalar_type(), torch::kHalf);
@@ -176,6 +205,40 @@ TEST_F(CheckpointTools, VerifyAFolderAndNameTheDamagedFile) {
   EXPECT_NE(verified.lines[0].find("step-000000001.ckpt: damaged"), std::string::npos) << verified.lines[0];
   EXPECT_NE(verified.lines[1].find("good: checkpoint of Lockstep, 2 tensors; compared: its SHA-256"), std::string::npos)
       << verified.lines[1];
+}
+
+// 40 names of 8 bytes whose places in any table of LibTorch's dict are neighbours, for the hash of libstdc++.
+TEST_F(CheckpointTools, NamesThatCollideDoNotTakeAllMemory) {
+  constexpr std::string_view kNames =
+      "zR$Uu~Bd}dvO?bB=+P9+}_R7TDla)|ut#)wf9ZPbccsPv8-`SNKj3j1UbuRmr~CNkC>UoT]ptaXD>Bl$"
+      "ASc7z``k+uO^}b+mio>EU''AD+G$'2ph&:4t15F*&k*W9XrZ^J?abp'|yVFawdOg:b]IA9&(nd{ed^Fr"
+      "`Ql=s[50K@VQ?MzHvxw&2!E(;=.}7Gmemr^&a53ob_0,5|&fh:JNtk/i=ieCd=4BO$9;Y'):WZQyO,PK"
+      "IYQ1<ceM6j.^[~h;*bc+'Trq*Bu8<QH^/B%n,8^3.PArlgcGVh[[T!mlD0dxIO:vqZ8n6F%HSHXTQ+p+";
+  constexpr std::uint64_t kSpread = 11400714819323198485U;
+  if ((kSpread * std::hash<std::string_view>()(kNames.substr(0, 8)) >> 20) != 0) GTEST_SKIP() << "another hash";
+  for (const char* const prefix : {"", "model."}) {
+    TensorFile file;
+    for (std::size_t i = 0; i < kNames.size(); i += 8) {
+      file.tensors[std::string(prefix).append(kNames.substr(i, 8))] = torch::empty({0});
+    }
+    write_tensor_file(path("names"), file);
+    test::expect_error<CheckpointError>(ErrorCode::kCorrupt, {"names", "keys of its dicts"},
+                                        [&] { show(path("names"), {}); });
+  }
+}
+
+// As torch.save writes files after torch.serialization.set_crc32_options(False).
+TEST_F(CheckpointTools, VerifySaysThatAFileHasNoChecksums) {
+  const auto verified = [&] { return joined(verify(path("run.pt"), {}).lines); };
+  EXPECT_NE(verified().find("compared: the CRC-32 of each part"), std::string::npos) << verified();
+  std::string bytes = test::read_file(path("run.pt"));
+  constexpr std::size_t kCrc = 16;  // in a record of the list of entries
+  for (std::size_t at = bytes.find("PK\x01\x02"); at != std::string::npos; at = bytes.find("PK\x01\x02", at + 1)) {
+    bytes.replace(at + kCrc, 4, 4, '\0');
+  }
+  folder_.write("run.pt", bytes);
+  EXPECT_NE(verified().find("compared: its structure; it has parts without a checksum"), std::string::npos)
+      << verified();
 }
 
 TEST_F(CheckpointTools, AreAProgram) {

@@ -13,6 +13,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/mix.h"
+#include "lockstep/data/views.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {
@@ -149,6 +150,8 @@ TEST(Cifar, ErrorsSayWhatIsWrong) {
   EXPECT_NE(message().find("found cifar-10-batches-py with Python's files"), std::string::npos) << message();
   folder.write("test_batch.bin", cifar_records(1, {3, 4}).substr(0, 4000));
   EXPECT_NE(message().find("picture 1 at byte 3073: expected 3073 bytes, found 927"), std::string::npos) << message();
+  folder.write("test_batch.bin", "");
+  EXPECT_NE(message().find("picture 0 at byte 0: expected 3073 bytes, found 0"), std::string::npos) << message();
   folder.write("test_batch.bin", cifar_records(1, {3, 10}));
   EXPECT_NE(message().find("label of picture 1 at byte 3073: expected 0 to 9, found 10"), std::string::npos)
       << message();
@@ -191,6 +194,33 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   EXPECT_EQ(skipping.corrupt_samples(), 2);
   const std::vector<std::int64_t> all_bad{2, 3};
   EXPECT_THROW(skipping.get_batch(all_bad), SampleError);
+}
+
+// In views that make samples or parts of batches by themselves, and where a program makes the batches.
+TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  const auto skipping = std::make_shared<const ImageFolder>(
+      folder.path(), random_crops(), ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kSkip}});
+  const auto targets = [](const Dataset& dataset, const std::vector<std::int64_t>& indices) {
+    const torch::Tensor target = dataset.get_batch(indices).target.contiguous();
+    return std::vector<std::int64_t>(target.const_data_ptr<std::int64_t>(),
+                                     target.const_data_ptr<std::int64_t>() + target.numel());
+  };
+  const auto mapped = map_dataset(skipping, [](Example sample) { return sample; });
+  EXPECT_EQ(targets(mapped, {1, 2, 3, 5}), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_THROW(targets(mapped, {2, 3}), SampleError);
+  const ConcatDataset both({skipping, Subset(skipping, {9, 3, 5})});
+  EXPECT_EQ(targets(both, {12, 2, 1, 14}), (std::vector<std::int64_t>{2, 0, 1}));
+  EXPECT_EQ(targets(both, {2, 3, 13, 14}), (std::vector<std::int64_t>{1}));
+  EXPECT_THROW(targets(both, {2, 13}), SampleError);
+  const auto stack_all = [](std::vector<Example> samples) { return stack(samples); };
+  DataLoader loader(skipping, {.batch_size = 4, .rank = 0, .world_size = 1, .collate = stack_all});
+  std::vector<std::int64_t> sizes;
+  for (auto& batch : loader) sizes.push_back(batch.data.size(0));
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 4, 4}));
 }
 
 // The size in its header would take gigabytes for the batch or for the pixels.

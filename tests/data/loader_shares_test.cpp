@@ -343,7 +343,10 @@ TEST(LoaderShares, RefusesWrongBatchSamplers) {
   using Loader = DataLoaderOf<std::int64_t>;
   for (const Batches& wrong : std::vector<Batches>{{{0}}, {{0}, {}}, {{0}, {4}}, {{-1}, {0}}}) {
     Loader loader(Numbers(4), {.batch_sampler = std::make_shared<Wrong>(wrong), .rank = 0, .world_size = 1});
-    EXPECT_THROW(loader.begin(), DataError);
+    for (int tries = 0; tries < 2; ++tries) {
+      EXPECT_THROW(loader.begin(), DataError);
+      EXPECT_EQ(loader.state().epoch, 0);
+    }
   }
   const auto sampler = std::make_shared<Triangle>(2);
   EXPECT_THROW(Loader(Numbers(5), {.batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
@@ -445,8 +448,33 @@ TEST(LoaderWorkers, ATimeoutNamesTheWorkerAndTheSampleAndLosesNothing) {
   }
   EXPECT_EQ(batches, (Batches{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
   EXPECT_GE(timeouts, 1);
+  DataLoaderOptionsOf<std::int64_t> forever{.num_workers = 1, .rank = 0, .world_size = 1};
+  forever.timeout = std::chrono::milliseconds::max();
+  EXPECT_THROW(DataLoaderOf<std::int64_t>(Numbers(3), forever), DataError);
   using Loader = DataLoaderOf<std::int64_t>;
   EXPECT_THROW(Loader(Numbers(3), {.timeout = std::chrono::milliseconds(50), .rank = 0, .world_size = 1}), DataError);
+}
+
+TEST(LoaderWorkers, AfterATimeoutBeginWaitsOnInTheSameEpoch) {
+  const auto go = std::make_shared<std::atomic<bool>>(false);
+  DataLoaderOf loader(
+      Slow(go),
+      {.batch_size = 12, .num_workers = 1, .timeout = std::chrono::milliseconds(5), .rank = 0, .world_size = 1});
+  EXPECT_THROW(loader.begin(), DataError);
+  EXPECT_THROW(loader.begin(), DataError);
+  *go = true;
+  go->notify_all();
+  std::optional<DataLoaderOf<std::int64_t>::Iterator> batch;
+  while (!batch) {
+    try {
+      batch.emplace(loader.begin());
+    } catch (const DataError& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kTimeout);
+    }
+  }
+  EXPECT_EQ(loader.epoch(), 0);
+  EXPECT_EQ(values(**batch).size(), 12U);
+  EXPECT_EQ(loader.state().epoch, 1);  // the start of the next one
 }
 
 }  // namespace

@@ -255,6 +255,7 @@ TEST(RandomSplit, PartsDoNotOverlapAndCoverAll) {
   for (const Subset& part : by_fraction) all.insert(part.indices().begin(), part.indices().end());
   EXPECT_EQ(all, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(random_split(rows, {7, 3})[1].size(), 3);
+  EXPECT_EQ(random_split(rows, {0.8, 0.05, 0.05, 0.1})[0].size(), 9);  // summed one by one they are above 1
   const std::vector<std::vector<double>> wrong_lengths{{7, 4}, {0.5, 0.4}, {-1, 11}, {7.5, 2.5}, {}};
   for (const std::vector<double>& wrong : wrong_lengths) {
     EXPECT_THROW(random_split(rows, wrong), DataError);

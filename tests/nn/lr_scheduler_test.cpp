@@ -136,6 +136,17 @@ TEST_F(LRSchedulerTest, WrongStatesAreNamedAndChangeNothing) {
   expect_in(with("base_lrs", 0.1), {"\"base_lrs\"", "a list"});
   expect_in(with("last_epoch", std::string("")), {"\"last_epoch\"", "whole number"});
   EXPECT_EQ(with("verbose", true), "no error");
+  // These classes have no key that the others lack.
+  ExponentialLR exponential(optimizer, 1.0);
+  expect_in(error_of([&] { exponential.load_state_dict(scheduler.state_dict()); }),
+            {"ExponentialLR", "\"step_size\"", "another class"});
+  expect_in(error_of([&] { exponential.load_state_dict(MultiStepLR(optimizer, {90}, 0.5).state_dict()); }),
+            {"\"milestones\""});
+  EXPECT_EQ(exponential.state_dict().toGenericDict().at("gamma"), c10::IValue(1.0));
+  const auto part = std::make_shared<ExponentialLR>(optimizer, 1.0);
+  const SequentialLR sequence(optimizer, Schedulers{part}, {});
+  ChainedScheduler chain(Schedulers{part});
+  expect_in(error_of([&] { chain.load_state_dict(sequence.state_dict()); }), {"ChainedScheduler", "\"_milestones\""});
   // Three more steps are as if nothing had happened.
   for (int step = 0; step < 2; ++step) scheduler.step();
   EXPECT_EQ(rates(), std::vector{0.05});

@@ -103,6 +103,29 @@ TEST(Metrics, KeepTheirSamples) {
   EXPECT_EQ(auroc.compute(), 1.0);
 }
 
+// A copy, such as one of the best epoch, counts on its own.
+TEST(Metrics, CopiesAreIndependent) {
+  Accuracy accuracy;
+  ConfusionMatrix confusion(2);
+  Auroc auroc;
+  const auto update = [](Accuracy& a, ConfusionMatrix& c, Auroc& r, std::int64_t label) {
+    a.update(torch::tensor({{0.1, 0.9}}), integers({label}));
+    c.update(integers({1}), integers({label}));
+    r.update(torch::tensor({0.5, 0.25}), integers({label, 1 - label}));
+  };
+  update(accuracy, confusion, auroc, 1);
+  Accuracy other_accuracy = accuracy;
+  ConfusionMatrix other_confusion = confusion;
+  Auroc other_auroc = auroc;
+  update(other_accuracy, other_confusion, other_auroc, 0);
+  EXPECT_EQ(accuracy.compute()[0], 1.0);
+  EXPECT_TRUE(torch::equal(confusion.compute(), torch::tensor({{0, 0}, {0, 1}})));
+  EXPECT_EQ(auroc.compute(), 1.0);
+  EXPECT_EQ(other_accuracy.compute()[0], 0.5);
+  EXPECT_TRUE(torch::equal(other_confusion.compute(), torch::tensor({{0, 1}, {0, 1}})));
+  EXPECT_EQ(other_auroc.compute(), 0.5);
+}
+
 class MetricsMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, MetricsMulti, testing::Values(2, 3));
 

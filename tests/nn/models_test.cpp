@@ -94,6 +94,11 @@ TEST(Models, PatchesOfVisionTransformersStartWithTheirVariance) {
   const torch::Tensor weight = vit_tiny({.patch_size = 2, .in_channels = 1})->named_parameters()["conv_proj.weight"];
   EXPECT_NEAR(weight.std().item<double>(), 0.5, 0.05);
   EXPECT_LE(weight.abs().max().item<double>(), 2.0);
+  // With variance 1 one number in 22 would be beyond 2.
+  const torch::Tensor wide =
+      vit_tiny({.image_size = 4, .patch_size = 1, .in_channels = 1})->named_parameters()["conv_proj.weight"];
+  EXPECT_LE(wide.abs().max().item<double>(), 2.0);
+  EXPECT_NEAR(wide.std().item<double>(), 0.88, 0.15);
 }
 
 }  // namespace

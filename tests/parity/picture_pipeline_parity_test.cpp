@@ -66,7 +66,7 @@ std::map<std::string, Pipeline> pipelines() {
       {"grey", {joined({{Grayscale{}, Resize{40}}, kFlips, kJitter, {ToTensor{}}})}},
       {"grey_as_rgb", {{Grayscale{3}, kJitter[0], kJitter[1], ToTensor{}}}},
       {"random_grey", {{RandomGrayscale{1.0}, ToTensor{}}}},
-      {"blur", {{GaussianBlur{5, {1.5, 1.5}}, ToTensor{}}, 1.0, 10.0, 1.0}},
+      {"blur", {{GaussianBlur{{9, 3}, {1.5, 1.5}}, ToTensor{}}, 1.0, 10.0, 1.0}},
       {"pad", {{Pad{4, 33, PaddingMode::kReflect}, RandomCrop{{75, 99}}, ToTensor{}}}},
       {"colours",
        {{RandomInvert{1.0}, RandomPosterize{5, 1.0}, RandomSolarize{100, 1.0}, RandomAutocontrast{1.0}, ToTensor{}},

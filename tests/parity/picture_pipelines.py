@@ -48,7 +48,7 @@ PIPELINES = {
     "grey": [T.Grayscale(), T.Resize(40), *flips, *jitter],
     "grey_as_rgb": [T.Grayscale(3), *jitter[:2]],
     "random_grey": [T.RandomGrayscale(1.0)],
-    "blur": [T.GaussianBlur(5, (1.5, 1.5))],
+    "blur": [T.GaussianBlur((9, 3), (1.5, 1.5))],
     "pad": [T.Pad(4, 33, "reflect"), T.RandomCrop((75, 99))],
     "colours": [T.RandomInvert(1.0), T.RandomPosterize(5, 1.0), T.RandomSolarize(100, 1.0), T.RandomAutocontrast(1.0)],
     "equalize": [T.RandomApply([T.RandomEqualize(1.0)], 1.0), T.RandomAdjustSharpness(3.0, 1.0)],

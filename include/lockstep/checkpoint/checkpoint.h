@@ -131,7 +131,8 @@ class Checkpoint {
   std::int64_t step() const;
   std::optional<double> metric() const;
 
-  // A copy with its own tensors: training may go on while it is written.
+  // A copy with its own tensors: training may go on while it is written, also by another thread. Blocks until devices
+  // have made it.
   Checkpoint clone() const;
 
   // To and from a single file, without a manager.

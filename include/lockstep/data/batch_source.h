@@ -89,12 +89,8 @@ class IndexedSource final : public BatchSource {
     if constexpr (std::is_same_v<B, DB>) {
       if (!collate_) return hold<B>(dataset_->get_batch(indices, context));
     }
-    std::vector<S> samples;
-    samples.reserve(indices.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      samples.push_back(one_sample(*dataset_, indices[i], context.only(i)));
-    }
-    return hold<B>(collate_(std::move(samples)));
+    return hold<B>(collate_(make_samples<S>(
+        indices.size(), [&](std::size_t i) { return one_sample(*dataset_, indices[i], context.only(i)); })));
   }
   std::unique_ptr<BatchStream> open(const StreamShare& /*share*/, std::int64_t /*batch_size*/,
                                     bool /*drop_last*/) const override {

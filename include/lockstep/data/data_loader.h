@@ -182,6 +182,7 @@ class DataLoaderBase {
   std::shared_ptr<BatchPool> pool_;
   DistributedSampler sampler_;                 // over samples; with a batch_sampler over batches
   bool started_ = false;                       // a loop over the sampler's epoch has begun
+  bool waits_ = false;                         // and still waits for its first batch, after a timeout
   std::shared_ptr<const EpochPlan> plan_;      // of the present loop
   std::int64_t taken_ = 0;                     // batches that the consumer has got
   std::int64_t passed_ = 0;                    // batches before the cursor: no gap among them
@@ -231,7 +232,8 @@ class DataLoaderOf : public DataLoaderBase {
   // throws DataError when the process group is not the one for which the loader was made (DistributedSampler::indices).
   // Incrementing the iterator blocks until the next batch is ready, and throws when that batch could not be made:
   // SampleError with the sample's index for an error of the dataset, otherwise DataError. Other exceptions are nested
-  // in these. The loop can go on with the next batch.
+  // in these. The loop can go on with the next batch. begin() makes the first increment: when that ends with kTimeout,
+  // the next begin() waits on in the same epoch; when the first batch could not be made, it starts the next epoch.
   Iterator begin() {
     begin_epoch();
     return Iterator(*this);

@@ -15,12 +15,14 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 #include "lockstep/data/collate.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/sample_context.h"
 #include "lockstep/data/worker_info.h"
 
@@ -71,15 +73,29 @@ S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleCo
   }
 }
 
+// make(0) to make(count - 1), without those that are a SkippedSample. Throws it when all are.
+template <typename S, typename Make>
+std::vector<S> make_samples(std::size_t count, const Make& make) {
+  std::vector<S> samples;
+  samples.reserve(count);
+  std::exception_ptr skipped;
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      samples.push_back(make(i));
+    } catch (const SkippedSample&) {
+      skipped = std::current_exception();
+    }
+  }
+  if (samples.empty() && skipped) std::rethrow_exception(skipped);
+  return samples;
+}
+
 template <typename S, typename B>
 B DatasetOf<S, B>::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   if constexpr (std::is_same_v<B, BatchOf<S>>) {
-    std::vector<S> samples;
-    samples.reserve(indices.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      samples.push_back(make_sample(*this, indices[i], context.only(i)));
-    }
-    return collate(std::move(samples), context);
+    return collate(
+        make_samples<S>(indices.size(), [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
+        context);
   } else {
     throw_no_get_batch();
   }

@@ -38,4 +38,10 @@ class SampleError : public DataError {
   std::int64_t index_;
 };
 
+// The dataset leaves this sample out (OnCorrupt::kSkip). A batch of several samples is made of the others.
+class SkippedSample : public SampleError {
+ public:
+  using SampleError::SampleError;
+};
+
 }  // namespace lockstep::data

@@ -89,6 +89,7 @@ class ExponentialLR final : public LRScheduler {
   double next_lr(std::size_t group, double present) const override;
   double closed_form_lr(std::size_t group, double present) const override;
   void check() const override;
+  void load(const SchedulerState& state) override;
 
   double gamma_;
 };

@@ -7,10 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/dict_growth.h"
 #include "checkpoint/error_context.h"
 #include "checkpoint/file_kind.h"
 #include "checkpoint/number_text.h"
 #include "checkpoint/optimizer_dict.h"
+#include "checkpoint/python/zip_reader.h"
+#include "checkpoint/scheduler_state.h"
 #include "checkpoint/tensor_file_header.h"
 #include "checkpoint/value_text.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
@@ -24,53 +27,48 @@ namespace {
 namespace fs = std::filesystem;
 using Dict = c10::impl::GenericDict;
 
-Dict make_dict() {
-  return Dict(c10::AnyType::get(), c10::AnyType::get());
-}
-
 // The entries whose names begin with `prefix`, without it, as a dict; `value_of` makes the values.
 template <typename Map, typename ValueOf>
-Dict part_of(const Map& map, const std::string& prefix, ValueOf value_of) {
-  Dict part = make_dict();
+Dict part_of(const Map& map, const std::string& prefix, DictGrowth& growth, ValueOf value_of) {
+  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
   for (auto entry = map.lower_bound(prefix); entry != map.end() && entry->first.starts_with(prefix); ++entry) {
-    part.insert(entry->first.substr(prefix.size()), value_of(entry->second));
+    entries.emplace_back(entry->first.substr(prefix.size()), value_of(entry->second));
   }
-  return part;
+  return growth.make(entries);
+}
+
+c10::IValue tensor_value(const torch::Tensor& tensor) {
+  return tensor;
 }
 
 // Values are text in the file, whatever they were.
-c10::IValue value_from(const std::string& text) {
+c10::IValue value_from(const std::string& text, DictGrowth& growth) {
   if (const auto whole = number_from_text<std::int64_t>(text)) return *whole;
   if (const auto real = number_from_text<double>(text)) return *real;
   if (text.starts_with("{\"dict\":") || text.starts_with("{\"tuple\":")) {
     try {
-      return value_of_text(text);
+      return value_of_text(text, growth);
     } catch (const CheckpointError&) {  // a text that only looks like it
     }
   }
   return text;
 }
 
-c10::IValue scheduler_from(const TensorFile& file) {
-  const auto state = file.metadata.find("scheduler.state");
-  if (state != file.metadata.end()) return value_of_text(state->second);
-  return part_of(file.metadata, "scheduler.", value_from);
-}
-
 c10::IValue run_of(const TensorFile& file) {
-  const auto tensor = [](const torch::Tensor& found) { return c10::IValue(found); };
-  Dict run = make_dict();
+  DictGrowth growth;
+  const auto value = [&](const std::string& text) { return value_from(text, growth); };
+  Dict run(c10::AnyType::get(), c10::AnyType::get());
   const auto add = [&](const char* name, const Dict& part) {
     if (!part.empty()) run.insert(name, part);
   };
-  add("model", part_of(file.tensors, "model.", tensor));
+  add("model", part_of(file.tensors, "model.", growth, tensor_value));
   if (file.metadata.contains("optimizer.type")) run.insert("optimizer", python_optimizer(file));
-  if (file.metadata.contains("scheduler.type")) run.insert("scheduler", scheduler_from(file));
-  add("generators", part_of(file.tensors, "generator.", tensor));
-  add("values", part_of(file.metadata, "value.", value_from));
+  if (file.metadata.contains("scheduler.type")) run.insert("scheduler", python_scheduler(file));
+  add("generators", part_of(file.tensors, "generator.", growth, tensor_value));
+  add("values", part_of(file.metadata, "value.", growth, value));
   for (const char* name : {"step", "metric"}) {
     if (const auto found = file.metadata.find(name); found != file.metadata.end()) {
-      run.insert(name, value_from(found->second));
+      run.insert(name, value(found->second));
     }
   }
   return run;
@@ -96,17 +94,27 @@ AnyFile read_tensors(const fs::path& path) {
     read.value = in_context(path.native(), [&] { return run_of(file); });
     return read;
   }
-  Dict tensors = make_dict();
-  for (const auto& [name, tensor] : file.tensors) tensors.insert(name, tensor);
-  read.value = tensors;
+  read.value = in_context(path.native(), [&] {
+    DictGrowth growth;
+    return c10::IValue(part_of(file.tensors, "", growth, tensor_value));
+  });
   return read;
+}
+
+// The writer may have calculated no CRCs (torch.serialization.set_crc32_options(False)).
+std::string checked_in_zip(const fs::path& path) {
+  const std::vector<ZipEntry> entries = in_context(path.native(), [&] { return read_zip_directory(FileBytes(path)); });
+  const bool all = std::all_of(entries.begin(), entries.end(),
+                               [](const ZipEntry& entry) { return entry.crc != 0 || entry.size == 0; });
+  return all ? "the CRC-32 of each part" : "its structure; it has parts without a checksum";
 }
 
 AnyFile read_all(const fs::path& path) {
   switch (file_kind_of(path)) {
     case FileKind::kDistributed:
-      return {path, "distributed checkpoint", "the CRC-32 of each part", read_distributed_checkpoint(path)};
-    case FileKind::kTorchZip: return {path, "torch.save (zip)", "the CRC-32 of each part", read_torch_file(path)};
+      return {path, "distributed checkpoint", "the CRC-32 of parts that have one; .metadata has no checksum",
+              read_distributed_checkpoint(path)};
+    case FileKind::kTorchZip: return {path, "torch.save (zip)", checked_in_zip(path), read_torch_file(path)};
     case FileKind::kTorchLegacy:
       return {path, "torch.save (older format)", "its structure; it has no checksum", read_torch_file(path)};
     case FileKind::kTensors: break;

@@ -120,6 +120,17 @@ Header header_of(TIFF* tiff) {
   return header;
 }
 
+// A tile is decoded whole, however little of it is in the picture. Files may have larger tiles than pictures.
+Status check_tile(TIFF* tiff, const DecodeOptions& options) {
+  std::uint32_t width = 0;
+  std::uint32_t height = 0;
+  if (TIFFIsTiled(tiff) == 0) return {};
+  TIFFGetField(tiff, TIFFTAG_TILEWIDTH, &width);
+  TIFFGetField(tiff, TIFFTAG_TILELENGTH, &height);
+  constexpr std::int64_t kUsual = std::int64_t{1} << 20;
+  return check_size(width, height, {.max_pixels = std::max(options.max_pixels, kUsual)}).with_context("its tiles");
+}
+
 Status check(const Header& header) {
   const auto unsupported = [](const std::string& what) { return Status(ErrorCode::kUnsupported, what); };
   if (TIFFIsCODECConfigured(header.compression) == 0) {
@@ -330,6 +341,7 @@ Status decode_tiff(std::span<const std::uint8_t> bytes, const DecodeOptions& opt
   if (!tiff) return source.corrupt("its header is damaged or cut short");
   const Header header = header_of(tiff.get());
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
+  LOCKSTEP_RETURN_IF_ERROR(check_tile(tiff.get(), options));
   LOCKSTEP_RETURN_IF_ERROR(check(header));
   const bool jpeg_colors = header.compression == COMPRESSION_JPEG && !header.is_separate();
   const bool rgba = header.colors == PHOTOMETRIC_YCBCR && !jpeg_colors;

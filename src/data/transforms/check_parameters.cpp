@@ -130,7 +130,7 @@ class Checker {
   }
   void operator()(const RandomGrayscale& t) { probability(t.p); }
   void operator()(const GaussianBlur& t) {
-    for (const int side : {t.kernel_size.height, t.kernel_size.width})
+    for (const int side : {t.kernel_size.x, t.kernel_size.y})
       require(side >= 1 && side <= kLargestSide && side % 2 == 1,
               fmt::format("an odd kernel size up to {}", kLargestSide), side);
     range("sigma", t.sigma, std::numeric_limits<double>::min(), kInfinity);

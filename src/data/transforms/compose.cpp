@@ -42,8 +42,7 @@ struct ThreadState {
 };
 
 ThreadState& thread_state() {
-  thread_local ThreadState state;
-  return state;
+  return memory_of_thread<ThreadState>();
 }
 
 // By how much a JPEG may be reduced when it is decoded: the result is at least as large as the target.

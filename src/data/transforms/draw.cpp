@@ -166,7 +166,7 @@ class Drawer {
   }
   void operator()(const GaussianBlur& blur) {
     const double sigma = random_.uniform(blur.sigma.low, blur.sigma.high);
-    const GaussianKernel kernel{blur.kernel_size.width, blur.kernel_size.height, sigma};
+    const GaussianKernel kernel{blur.kernel_size.x, blur.kernel_size.y, sigma};
     if (plan_.floats) {
       plan_.float_steps.emplace_back(FloatBlurStep{kernel});
     } else {

@@ -27,8 +27,7 @@ struct Scratch {
 };
 
 Scratch& scratch_of_thread() {
-  thread_local Scratch scratch;
-  return scratch;
+  return memory_of_thread<Scratch>();
 }
 
 Lookups three(const Lookup& lookup) {
@@ -70,7 +69,10 @@ class StepRunner {
       copy_rows(in_, copy);
     }
     CounterRandom random = step.random;
-    step.lambda->apply(image, random);
+    {
+      const LambdaScope scope;
+      step.lambda->apply(image, random);
+    }
     if (image.width() != in_.width || image.height() != in_.height) {
       throw DataError(ErrorCode::kInvalidArgument,
                       fmt::format("Lambda: expected that it keeps the size of its picture, {} x {}, found {} x {}",
@@ -281,6 +283,11 @@ void write_crops(const SamplePlan& plan, const View& picture, void* out) {
 }
 
 }  // namespace
+
+std::size_t& LambdaScope::depth() {
+  thread_local std::size_t depth = 0;
+  return depth;
+}
 
 void run_plan(const SamplePlan& plan, const View& picture, bool skip_crop, void* out) {
   Scratch& scratch = scratch_of_thread();

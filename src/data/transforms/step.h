@@ -1,6 +1,7 @@
 // Steps: transforms with their drawn parameters.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <variant>
 #include <vector>
@@ -177,6 +178,25 @@ void add_step(SamplePlan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);
+
+// Exists while a Lambda runs in the thread. The Lambda may run another Compose, which then has memory of its own.
+class LambdaScope {
+ public:
+  LambdaScope() { ++depth(); }
+  ~LambdaScope() { --depth(); }
+  LambdaScope(const LambdaScope&) = delete;
+  LambdaScope& operator=(const LambdaScope&) = delete;
+  // How many there are in this thread.
+  static std::size_t& depth();
+};
+
+// The T of this thread, outside of Lambdas or in the present one.
+template <typename T>
+T& memory_of_thread() {
+  thread_local std::deque<T> memory;
+  while (memory.size() <= LambdaScope::depth()) memory.emplace_back();
+  return memory[LambdaScope::depth()];
+}
 
 // Executes the float steps on the finished sample.
 void run_float_steps(const SamplePlan& plan, float* out);

@@ -105,7 +105,9 @@ void ConfusionMatrix::update(const torch::Tensor& predictions, const torch::Tens
     const std::int64_t count = predicted.defined() && predicted.dim() > 0 ? predicted.size(0) : 0;
     const torch::Tensor columns = checked_labels("ConfusionMatrix", "predictions", predicted, count, num_classes_);
     const torch::Tensor rows = checked_labels("ConfusionMatrix", "labels", labels, count, num_classes_);
-    counts_ += torch::bincount(rows * num_classes_ + columns, {}, num_classes_ * num_classes_).view_as(counts_);
+    // A new tensor: copies of this metric have the old one.
+    counts_ =
+        counts_ + torch::bincount(rows * num_classes_ + columns, {}, num_classes_ * num_classes_).view_as(counts_);
   });
 }
 

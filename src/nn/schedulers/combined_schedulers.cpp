@@ -88,8 +88,9 @@ void ChainedScheduler::step() {
   last_lr_ = present_lrs();
 }
 
-// Python's does not count.
-void ChainedScheduler::load(const SchedulerState&) {
+// Python's does not count. All its keys are those of a SequentialLR too.
+void ChainedScheduler::load(const SchedulerState& state) {
+  state.refuse_keys({"_milestones"});
   last_epoch_ = parts().front()->last_epoch_;
 }
 

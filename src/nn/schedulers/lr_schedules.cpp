@@ -138,6 +138,10 @@ double ExponentialLR::next_lr(std::size_t, double present) const {
 double ExponentialLR::closed_form_lr(std::size_t group, double) const {
   return base_lr(group) * std::pow(gamma_, real(last_epoch()));
 }
+// StepLR, MultiStepLR and Python's CyclicLR have a gamma too, with another meaning.
+void ExponentialLR::load(const SchedulerState& state) {
+  state.refuse_keys({"step_size", "milestones", "scale_mode"});
+}
 
 PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, std::int64_t total_iters, double power)
     : LRScheduler(optimizer, "PolynomialLR"), total_iters_(total_iters), power_(power) {

@@ -5,6 +5,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,8 @@ class SchedulerState {
   std::vector<std::int64_t> integers(const char* key) const;
   std::vector<c10::IValue> list(const char* key) const;
   c10::IValue value(const char* key) const;
+  // For a class whose keys others have too: a ValueError if the state has one of `keys`, which are theirs alone.
+  void refuse_keys(std::initializer_list<const char*> keys) const;
 
   double number(const char* key, const c10::IValue& value) const;
   std::int64_t integer(const char* key, const c10::IValue& value) const;

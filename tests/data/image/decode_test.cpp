@@ -177,6 +177,29 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
+// A tile is decoded whole, so its size counts too.
+TEST(DecodeImage, RefusesTilesOfMorePixelsThanAllowed) {
+  const Image picture = test::make_picture(16, 16);
+  const auto tiled = [&](std::uint32_t side) {
+    Bytes bytes = test::encode_tiff(picture);
+    // Instead of compression, colours, strips and samples: colours, samples, and tiles of side x side pixels.
+    const std::array<std::array<std::uint32_t, 3>, 6> entries{
+        {{262, 3, 2}, {277, 3, 3}, {322, 4, side}, {323, 4, side}, {324, 4, 128}, {325, 4, 16 * 16 * 3}}};
+    std::size_t at = 8 + 2 + 3 * 12;
+    for (const auto& [tag, type, value] : entries) {
+      const std::array<std::uint32_t, 3> words{tag | type << 16, 1, value};
+      std::memcpy(bytes.data() + at, words.data(), 12);
+      at += 12;
+    }
+    return bytes;
+  };
+  const Result<Image> image = decode_image(tiled(16), {.max_pixels = 256});
+  ASSERT_TRUE(image.ok()) << image.status().message();
+  expect_same_pixels(image.value(), picture, "tiled");
+  const std::string message = decode_image(tiled(16384)).status().message();
+  EXPECT_NE(message.find("its tiles: its header says 16384 x 16384 pixels"), std::string::npos) << message;
+}
+
 // Moves to the right by more pixels than an int can count, then a run of pixels.
 TEST(DecodeImage, RunLengthsThatLeaveThePictureStayOutside) {
   for (const std::uint8_t down : {0, 1}) {

@@ -250,6 +250,29 @@ TEST(Compose, YourOwnTransformSeesPixelsAndItsOwnNumbers) {
   EXPECT_EQ(out[8], picture.pixel(0, 1)[0]);
 }
 
+TEST(Compose, YourOwnTransformMayRunAnotherCompose) {
+  const Image picture = test::make_picture(40, 30);
+  const Compose inner({Resize{OutputSize{50, 70}}, RandomRotation{{30, 30}}, RandomInvert{1.0}});
+  const auto run_inner = [&] {
+    std::vector<std::uint8_t> out(50 * 70 * 3);
+    inner.apply(inner.draw(picture.size(), {}), picture, out.data());
+    return out;
+  };
+  const std::vector<std::uint8_t> expected = run_inner();
+  const auto run_outer = [&](bool nested) {
+    const Lambda own{[&](Image& /*image*/, CounterRandom& /*random*/) {
+      if (nested) {
+        EXPECT_EQ(run_inner(), expected);
+      }
+    }};
+    const Compose outer({RandomCrop{20}, RandomPosterize{4, 1.0}, own, RandomInvert{1.0}, own, Resize{15}});
+    std::vector<std::uint8_t> out(15 * 15 * 3);
+    outer.apply(outer.draw(picture.size(), {1, 2, 3}), picture, out.data());
+    return out;
+  };
+  EXPECT_EQ(run_outer(true), run_outer(false));
+}
+
 TEST(Compose, BytesThatCannotBeDecodedThrowTheDecodersError) {
   std::vector<std::uint8_t> bytes = test::encode_jpeg(test::make_picture(40, 30));
   bytes.resize(bytes.size() / 2);

@@ -26,6 +26,14 @@ struct OutputSize {
   OutputSize(int h, int w) : height(h), width(w) {}
 };
 
+// {5}: along both axes; {x, y} otherwise: torchvision gives the sizes of kernels in this order.
+struct KernelSize {
+  int x;
+  int y;
+  KernelSize(int both) : x(both), y(both) {}  // NOLINT(google-explicit-constructor)
+  KernelSize(int along_x, int along_y) : x(along_x), y(along_y) {}
+};
+
 // {45}: from -45 to 45; {low, high} otherwise. Degrees, counter-clockwise.
 struct AngleRange {
   double low;

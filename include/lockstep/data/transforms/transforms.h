@@ -151,7 +151,7 @@ struct RandomGrayscale {
 };
 
 struct GaussianBlur {
-  OutputSize kernel_size;  // odd
+  KernelSize kernel_size;  // odd
   Interval01 sigma = {0.1, 2.0};
 };
 
@@ -221,8 +221,9 @@ struct AugMix {
   Fill fill = {};
 };
 
-// Your own function: it may change the pixels, but not the size. Several threads call it at once. Grey pictures have
-// the same value in R, G and B; after Grayscale{1} the sample takes R.
+// Your own function: it may change the pixels, but not the size, and may run another Compose, for a second picture.
+// Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the sample takes
+// R.
 struct Lambda {
   std::function<void(Image& image, CounterRandom& random)> apply;
 };
