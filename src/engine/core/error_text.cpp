@@ -65,7 +65,7 @@ std::string describe_timeout(const std::string& collective, const std::string& o
   } else {
     why = fmt::format("every rank called it{}", why.empty() ? ", but " + ranks.inside : why);
   }
-  return fmt::format("{} timed out on {}: {}", collective, on, why);
+  return fmt::format("{} timed out on {}: {}; raise the timeout if they are only late", collective, on, why);
 }
 
 std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster) {
