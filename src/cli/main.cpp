@@ -51,8 +51,9 @@ int run(const lockstep::cli::RunArguments& arguments) {
   machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
   machine.gpus = lockstep::launch::visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
-  const auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
+  auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
   if (!job.ok()) return fail(job.status());
+  job->nodes.version = LOCKSTEP_VERSION;
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());
 }
@@ -81,7 +82,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
   CLI::App* run_command =
-      app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
+      app.add_subcommand("run", "Run a program as several workers, on one machine or several, as torchrun does");
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
