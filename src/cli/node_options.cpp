@@ -67,12 +67,14 @@ Status apply_setting(std::string_view key, std::string_view value, launch::Nodes
   } else if (key == "is_host") {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool here, flag_of(key, value));
     nodes.meeting.hosting = here ? launch::Hosting::kHere : launch::Hosting::kElsewhere;
+  } else if (key == "reports") {
+    LOCKSTEP_ASSIGN_OR_RETURN(nodes.reports, flag_of(key, value));
   } else if (key == "same_program") {
     LOCKSTEP_ASSIGN_OR_RETURN(nodes.same_command, flag_of(key, value));
   } else {
     return wrong(
         fmt::format("--rdzv-conf {}: unknown; there are join_timeout (or timeout), last_call_timeout, silence, "
-                    "is_host and same_program",
+                    "is_host, same_program and reports",
                     key));
   }
   return {};
@@ -192,7 +194,7 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
       ->check(CLI::IsMember({"c10d", "static"}));
   option("--rdzv-conf", arguments.rdzv_conf,
          "KEY=VALUE,...: join_timeout (600 s for the fewest nodes to come), last_call_timeout (30 s for more), silence "
-         "(3 s until a machine is lost), is_host, same_program");
+         "(3 s until a machine is lost), is_host, same_program, reports");
   option("--master-addr", arguments.master_addr,
          "One node: MASTER_ADDR for the workers, default 127.0.0.1. Several: the address of node 0");
   option("--master-port", arguments.master_port,
@@ -202,8 +204,20 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
          "The address at which the other nodes reach this one. Default: the one that reaches the endpoint");
   command
       .add_option("--job-key-file", arguments.job_key_file,
-                  "A file with the job's secret, the same for all nodes. Default: LOCKSTEP_JOB_KEY, else the key in "
+                  "A file with the job's secret, the same for all nodes; -: the first line of standard input. Default: "
+                  "LOCKSTEP_JOB_KEY, else the key in "
                   "the home directory")
+      ->group("Nodes");
+  command
+      .add_option(
+          "--hosts", arguments.hosts,
+          "A,B:4,...: starts a launcher on each of these machines over ssh, B with 4 workers, and ends them with "
+          "this one")
+      ->group("Nodes");
+  command
+      .add_option("--ssh", arguments.ssh,
+                  "The command for --hosts; it is given the host's name and a command line. Default: ssh -o "
+                  "BatchMode=yes")
       ->group("Nodes");
   command
       .add_flag("--standalone", arguments.standalone,
@@ -220,6 +234,40 @@ Result<std::pair<int, int>> parse_nnodes(std::string_view text) {
     return wrong(fmt::format("--nnodes '{}': expected a number from 1, or MIN:MAX", text));
   }
   return std::pair(*least, *most);
+}
+
+Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, const std::string& nproc_per_node,
+                                              const std::vector<std::string>& words,
+                                              const std::vector<std::string>& program) {
+  launch::HostsOptions hosts;
+  LOCKSTEP_ASSIGN_OR_RETURN(hosts.hosts, launch::parse_hosts(arguments.hosts));
+  const int count = static_cast<int>(hosts.hosts.size());
+  const std::string nnodes = arguments.nnodes == "1" ? std::to_string(count) : arguments.nnodes;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto counts, parse_nnodes(nnodes));
+  if (counts.second != count) {
+    return wrong(fmt::format("--nnodes {} contradicts --hosts, which names {}", arguments.nnodes, count));
+  }
+  if (arguments.node_rank >= 0 || !arguments.rdzv_endpoint.empty() || !arguments.master_addr.empty() ||
+      arguments.master_port >= 0 || arguments.standalone || !arguments.job_key_file.empty()) {
+    return wrong(
+        "--hosts numbers the nodes, and says where they meet and with which key: leave out --node-rank, "
+        "--rdzv-endpoint, --master-addr, --master-port, --standalone and --job-key-file");
+  }
+  if (count == 1) return wrong("--hosts: with one host, start the job there: ssh HOST lockstep run ...");
+  hosts.min_nodes = counts.first;
+  hosts.ssh = launch::split_words(arguments.ssh);
+  if (hosts.ssh.empty()) return wrong("--ssh: expected a command");
+  hosts.local_addr = arguments.local_addr;
+  hosts.nproc_per_node = nproc_per_node;
+  hosts.run_id = arguments.rdzv_id;
+  hosts.rdzv_conf = arguments.rdzv_conf.empty() ? "join_timeout=60" : arguments.rdzv_conf;
+  hosts.options = {"--nnodes", nnodes, "--rdzv-backend", "c10d"};
+  const std::vector<std::string> rest =
+      launch::without_options(words, {"--hosts", "--ssh", "--nnodes", "--local-addr", "--rdzv-id", "--rdzv-conf",
+                                      "--rdzv-backend", "--nproc-per-node"});
+  hosts.options.insert(hosts.options.end(), rest.begin(), rest.end());
+  hosts.program = program;
+  return hosts;
 }
 
 Status apply_node_options(const NodeArguments& arguments, launch::JobOptions& job) {

@@ -5,8 +5,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "launch/agent.h"
+#include "launch/nodes/hosts_job.h"
 #include "lockstep/base/status.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
@@ -28,6 +30,8 @@ struct NodeArguments {
   std::string rdzv_conf;
   std::string local_addr;
   std::string job_key_file;
+  std::string hosts;
+  std::string ssh = "ssh -o BatchMode=yes";
 };
 
 void add_node_options(CLI::App& command, NodeArguments& arguments);
@@ -37,6 +41,11 @@ Result<std::pair<int, int>> parse_nnodes(std::string_view text);
 
 // Checks the arguments and fills in `job.nodes`, `job.master_addr` and `job.master_port`.
 Status apply_node_options(const NodeArguments& arguments, launch::JobOptions& job);
+
+// The job of --hosts. `words`: the options as typed, which the launchers get too; `program`: its name and arguments.
+Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, const std::string& nproc_per_node,
+                                              const std::vector<std::string>& words,
+                                              const std::vector<std::string>& program);
 
 // For all options of `run`: "--nproc-per-node" becomes "--nproc-per-node,--nproc_per_node".
 std::string both_spellings(const std::string& names);

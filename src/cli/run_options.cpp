@@ -84,6 +84,8 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
   add_group_options(command, arguments);
   add_node_options(command, arguments.nodes);
   add_output_options(command, arguments);
+  command.add_flag(both_spellings("--dry-run"), arguments.dry_run, "Print what would be done, and do nothing")
+      ->group("Program");
   command.add_flag("-m,--module", arguments.module, "PROGRAM is a Python module: python3 -u -m PROGRAM")
       ->group("Program");
   command.add_flag(both_spellings("--no-python"), arguments.no_python, "Execute PROGRAM even if its name ends in .py")

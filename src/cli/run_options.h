@@ -31,6 +31,7 @@ struct RunArguments {
   bool dry_run = false;
   bool module = false;
   bool no_python = false;
+  std::vector<std::string> options;  // all of them, as typed
   std::vector<std::string> program;  // the program and its arguments
 };
 

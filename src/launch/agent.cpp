@@ -11,6 +11,7 @@
 
 #include "launch/consoles.h"
 #include "launch/cores.h"
+#include "launch/job_end.h"
 #include "launch/job_services.h"
 #include "launch/log_files.h"
 #include "launch/log_folder.h"
@@ -122,16 +123,16 @@ Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& co
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
-      return JobEnd{exit_code_of(result.program), false};
+      return JobEnd{exit_code_of(result.program), false, {}, result.program.message()};
     }
     // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
     if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
     if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());
-    if (result.signal != 0) return JobEnd{128 + result.signal, true};
+    if (result.signal != 0) return JobEnd{.code = 128 + result.signal, .signalled = true};
     if (!result.failure) return JobEnd{};
     // Leftover processes may hold a port or a device that the next attempt needs.
     if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) {
-      return JobEnd{exit_code_of(result.failure->exit), false};
+      return JobEnd{exit_code_of(result.failure->exit), false, result.failure};
     }
     err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
                         job.restart_count + 1, options.max_restarts));
@@ -169,7 +170,7 @@ Result<int> run_job(const JobOptions& given) {
   if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals);
   if (logs.status().code() == ErrorCode::kAborted) {
     consoles->err().say("lockstep: " + logs.status().message());
-    end = JobEnd{128 + signals.take(), true};
+    end = JobEnd{.code = 128 + signals.take(), .signalled = true};
   }
   if (!end.ok()) subreaper.end_all(options.end_timeout);
   // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
@@ -177,6 +178,7 @@ Result<int> run_job(const JobOptions& given) {
   const bool signalled = end.ok() && end.value().signalled;
   const std::chrono::milliseconds patience = output_patience(options);
   const auto deadline = [&] { return signalled ? Deadline::after(patience) : Deadline::never(); };
+  if (end.ok()) write_error_report(options, job.run_id, end.value(), files, signals);
   if (files != nullptr) files->finish(signals.fd(), deadline());
   consoles->finish(signals, deadline(), patience);
   // The others may still be ending their workers.

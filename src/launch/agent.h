@@ -20,6 +20,7 @@ struct NodesOptions {
   std::chrono::milliseconds join_timeout = std::chrono::minutes(10);  // for the fewest nodes to come together
   std::chrono::milliseconds last_call = std::chrono::seconds(30);     // for more, once these are there
   bool same_command = true;  // nodes with another program or other arguments are refused
+  bool reports = true;       // tells the user what the job does; false: another node on the same terminal does
   std::string version = {};  // of this launcher; nodes with another are refused
 };
 

@@ -1,5 +1,5 @@
-// torchelastic's error files: what a worker (Python's @record) writes of its exception, and what a launcher writes of the
-// first failure of its job.
+// torchelastic's error files: what a worker (Python's @record) writes of its exception, and what a launcher writes of
+// the first failure of its job.
 #pragma once
 
 #include <string>

@@ -13,6 +13,7 @@ std::string format_failure(const Failure& failure) {
                       failure.local_rank, std::chrono::duration<double>(failure.exit.run_time).count());
   if (failure.max_restarts > 0) text += fmt::format(", after {} of {} restarts", failure.attempt, failure.max_restarts);
   text += fmt::format("\n  command: {}", failure.command);
+  if (!failure.error.empty()) text += fmt::format("\n  its error: {}", failure.error);
   if (!failure.stderr_seen) return text;
   if (failure.stderr_tail.empty()) return text + "\n  it wrote nothing to stderr";
   text += "\n  the end of its stderr:";

@@ -17,7 +17,8 @@ struct Failure {
   std::string command;
   int attempt = 0;          // the restart count
   int max_restarts = 0;     // the limit of `attempt`
-  std::string error;        // what the worker wrote to its error file
+  std::string error;        // the exception that the worker wrote to its error file
+  std::string call_stack;   // that exception's
   bool stderr_seen = true;  // false: it went straight to the terminal
   std::vector<std::string> stderr_tail;
 };

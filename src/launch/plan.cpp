@@ -38,9 +38,9 @@ std::string describe_nodes(const JobOptions& options, const Environment& environ
   std::string key = "the user's key file";
   if (environment.has("LOCKSTEP_JOB_KEY")) key = "LOCKSTEP_JOB_KEY";
   if (!nodes.meeting.job_key_file.empty()) key = nodes.meeting.job_key_file;
-  std::string text = fmt::format("  nodes: {} to {}; this one has the node rank {}\n", nodes.min_nodes, nodes.max_nodes,
-                                 nodes.node_rank < 0 ? "that follows from the order of joining"
-                                                     : std::to_string(nodes.node_rank));
+  std::string text =
+      fmt::format("  nodes: {} to {}; this one has the node rank {}\n", nodes.min_nodes, nodes.max_nodes,
+                  nodes.node_rank < 0 ? "that follows from the order of joining" : std::to_string(nodes.node_rank));
   text += fmt::format("  the launchers meet at: {}\n  served by: {}\n  job key: {}\n", nodes.meeting.endpoint.text(),
                       describe(nodes.meeting.hosting), key);
   return text + fmt::format("  waits {} for {} node(s), then {} for more; a machine is lost after {} of silence\n",
@@ -60,16 +60,16 @@ std::string describe_workers(const JobOptions& options) {
   const std::vector<std::string> inherited = current_environment();
   const char* given = find_variable(inherited, "OMP_NUM_THREADS");
   return text + fmt::format("  OMP_NUM_THREADS: {}\n",
-                            given != nullptr ? std::string(given) + ", as you have set it"
-                                             : std::to_string(threads_per_worker(static_cast<int>(cores.size()),
-                                                                                 options.workers)));
+                            given != nullptr
+                                ? std::string(given) + ", as you have set it"
+                                : std::to_string(threads_per_worker(static_cast<int>(cores.size()), options.workers)));
 }
 
 std::string describe_output(const JobOptions& options) {
   if (!options.tee.any() && !options.redirects.any()) return "  log files: none\n";
   return fmt::format("  log files: {}/{}/attempt_N/RANK/\n",
                      options.log_dir.empty() ? "a new folder in $TMPDIR" : options.log_dir,
-                     options.run_id.empty() ? "RUN_ID" : options.run_id);
+                     options.run_id.empty() ? "(the run id)" : options.run_id);
 }
 
 }  // namespace

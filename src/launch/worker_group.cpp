@@ -20,6 +20,7 @@
 #include "launch/first_failure.h"
 #include "launch/nodes/say_notes.h"
 #include "launch/program.h"
+#include "launch/signals.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -42,7 +43,11 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
-    command.environment = merge_environment(inherited, worker_variables(job_, local_rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(ErrorFile error_file, ErrorFile::make());
+    Variables variables = worker_variables(job_, local_rank);
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_file.path());
+    error_files_.push_back(std::move(error_file));
+    command.environment = merge_environment(inherited, variables);
     keep_freed_memory(command.environment);
     command.cpus = shares[static_cast<std::size_t>(local_rank)];
     if (local_rank > 0) command.stdin_fd = null_fd;
@@ -148,6 +153,10 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
 bool WorkerGroup::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
   if (number == 0) return true;
+  if (is_for_workers_only(number)) {
+    if (!kill_at_) (void)tree.signal(number);
+    return true;
+  }
   const bool again = kill_at_.has_value();
   if (result_.signal == 0) result_.signal = number;
   if (again) return false;
@@ -181,7 +190,7 @@ void WorkerGroup::tell(const Event& event) {
 void WorkerGroup::serve_nodes(ProcessTree& tree) {
   if (nodes_ == nullptr) return;
   if (result_.nodes.ok()) result_.nodes = nodes_->serve();
-  say_notes(*nodes_, consoles_.err());
+  say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
   const JobState& state = nodes_->state();
   const bool goes_on =
       state.phase() == Phase::kRunning && state.attempt() == job_.restart_count && nodes_->group_rank() >= 0;
@@ -199,6 +208,7 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.command = fmt::format("{}", fmt::join(options_.command, " "));
   failure.attempt = job_.restart_count;
   failure.max_restarts = job_.max_restarts;
+  error_files_[static_cast<std::size_t>(exit.index)].read_into(failure);
 }
 
 }  // namespace lockstep::launch

@@ -6,6 +6,7 @@
 
 #include "launch/agent.h"
 #include "launch/consoles.h"
+#include "launch/error_file.h"
 #include "launch/failure_report.h"
 #include "launch/process_tree.h"
 #include "launch/relay.h"
@@ -68,7 +69,8 @@ class WorkerGroup {
   NodeLink* const nodes_;
   Relay relay_;
   RunResult result_;
-  std::vector<bool> exited_;  // by local rank
+  std::vector<ErrorFile> error_files_;  // by local rank
+  std::vector<bool> exited_;            // by local rank
   static constexpr int kElsewhere = -1;
   std::optional<int> awaited_;       // the local rank that claimed the first failure, until it exits
   std::optional<Deadline> stop_at_;  // set while `awaited_` is

@@ -48,17 +48,16 @@ TEST(NodeDecision, NoSituationIsForgotten) {
       case Action::kRestart:
         EXPECT_TRUE(now.running);
         EXPECT_EQ(decision.uses_restart, failed);
-        if (failed) EXPECT_LT(now.restarts, now.max_restarts);
+        EXPECT_TRUE(!failed || now.restarts < now.max_restarts);
         break;
       case Action::kGiveUp:
-        if (now.running) EXPECT_TRUE((failed && now.restarts == now.max_restarts) || now.nodes < now.min_nodes);
-        if (!now.running) EXPECT_TRUE(now.join_timed_out && now.nodes < now.min_nodes);
+        EXPECT_TRUE(now.running ? (failed && now.restarts == now.max_restarts) || now.nodes < now.min_nodes
+                                : now.join_timed_out && now.nodes < now.min_nodes);
         break;
       case Action::kWait:
         // Something may still come: a node, or the end of a timer.
-        if (!now.running) EXPECT_TRUE(!now.join_timed_out || now.nodes >= now.min_nodes);
-        if (!now.running) EXPECT_LT(now.nodes, now.max_nodes);
-        if (now.running) EXPECT_FALSE(failed);
+        EXPECT_TRUE(now.running ? !failed
+                                : now.nodes < now.max_nodes && (!now.join_timed_out || now.nodes >= now.min_nodes));
         break;
     }
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace lockstep::launch {
@@ -226,9 +227,10 @@ TEST(JobState, NodesThatDoNotBelongTogether) {
   NodeInfo no_program = node("b");
   no_program.problem = "there is no file './train'";
   no_program.problem_code = 127;
-  for (const auto& [info, words, code] : {std::tuple(other_version, "Lockstep '2'", 1),
-                                          {other_command, "the program './train --lr 2'", 1},
-                                          {no_program, "no file './train'", 127}}) {
+  const std::tuple<NodeInfo, const char*, int> cases[] = {{other_version, "Lockstep '2'", 1},
+                                                          {other_command, "the program './train --lr 2'", 1},
+                                                          {no_program, "no file './train'", 127}};
+  for (const auto& [info, words, code] : cases) {
     // A job of a fixed size cannot start, and all nodes hear why.
     Job fixed;
     fixed.join(node("a"));

@@ -63,6 +63,7 @@ json to_json(const Failure& failure) {
           {"core_dumped", failure.exit.core_dumped},
           {"run_time_ns", failure.exit.run_time.count()},
           {"error", failure.error},
+          {"call_stack", failure.call_stack},
           {"stderr_seen", failure.stderr_seen},
           {"stderr", failure.stderr_tail}};
 }
@@ -83,6 +84,7 @@ Failure failure_of(const json& object) {
   failure.exit.core_dumped = object.value("core_dumped", false);
   failure.exit.run_time = std::chrono::nanoseconds(object.value("run_time_ns", std::int64_t{0}));
   failure.error = object.value("error", "");
+  failure.call_stack = object.value("call_stack", "");
   failure.stderr_seen = object.value("stderr_seen", true);
   failure.stderr_tail = object.value("stderr", std::vector<std::string>());
   return failure;
@@ -131,7 +133,7 @@ Result<Event> decode_event(std::string_view text) {
   if (!object.is_object()) return wrong;
   try {
     Event event = event_of(object);
-    if (event.kind < EventKind::kJoin || event.kind > EventKind::kLost || event.node.empty()) return wrong;
+    if (event.kind < EventKind::kJoin || event.kind > EventKind::kEnd || event.node.empty()) return wrong;
     return event;
   } catch (const json::exception&) {
     return wrong;  // a value of another type than expected

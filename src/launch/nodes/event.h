@@ -49,6 +49,7 @@ enum class EventKind {
   kStopped,   // no worker of this node is left of attempt `number`
   kLeave,     // this launcher was asked to end by the signal `number`
   kLost,      // the store has lost this launcher
+  kEnd,       // whoever started the launchers ends the job: text, code
 };
 
 struct Event {

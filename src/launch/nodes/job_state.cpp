@@ -30,7 +30,9 @@ std::string nnodes(const NodeInfo& info) {
 std::vector<Note> JobState::apply(const Event& event) {
   notes_.clear();
   if (phase_ == Phase::kOver) {
-    if (event.kind == EventKind::kJoin) refused_[event.node] = "the job has ended already";
+    if (event.kind == EventKind::kJoin)
+      refused_[event.node] =
+          "the job with this --rdzv-id has ended already, or was lost with all of its nodes; take another --rdzv-id";
     return {};
   }
   switch (event.kind) {
@@ -47,6 +49,7 @@ std::vector<Note> JobState::apply(const Event& event) {
     case EventKind::kStopped: stopped(event); break;
     case EventKind::kLeave: gone(event, Cause::kNodeLeft); break;
     case EventKind::kLost: gone(event, Cause::kNodeLost); break;
+    case EventKind::kEnd: finish({event.code, event.text}); break;
   }
   return std::exchange(notes_, {});
 }

@@ -18,7 +18,8 @@ enum class Hosting {
 struct MeetingOptions {
   comm::Endpoint endpoint = {};  // where the launchers meet
   Hosting hosting = Hosting::kByAddress;
-  // The job's secret: LOCKSTEP_JOB_KEY if this is empty, else the user's key in the home directory.
+  // The job's secret; "-": the first line of standard input; empty: LOCKSTEP_JOB_KEY, else the user's key in the home
+  // directory.
   std::string job_key_file = {};
   std::string run_id = {};      // empty: that of the hosting launcher
   std::string local_addr = {};  // where the others reach this machine; empty: the address that reaches the endpoint

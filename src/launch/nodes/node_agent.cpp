@@ -12,6 +12,7 @@
 #include "base/poll.h"
 #include "launch/nodes/say_notes.h"
 #include "launch/program.h"
+#include "launch/signals.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -54,7 +55,7 @@ Result<JobEnd> NodeAgent::run() {
 
 Result<MaybeEnd> NodeAgent::act() {
   const JobState& state = link_.state();
-  say_notes(link_, consoles_.err());
+  say_notes(link_, consoles_.err(), options_.nodes.reports);
   if (state.phase() == Phase::kOver && link_.group_rank() < 0 && state.refusal(link_.self().id)) {
     return Status(ErrorCode::kMismatch, *state.refusal(link_.self().id));
   }
@@ -86,9 +87,10 @@ Result<MaybeEnd> NodeAgent::act() {
 
 JobEnd NodeAgent::over() const {
   const Outcome& outcome = link_.state().outcome();
-  if (outcome.failure) consoles_.err().say(format_failure(*outcome.failure));
-  if (!outcome.reason.empty()) consoles_.err().say("lockstep: " + outcome.reason);
-  return {outcome.code, false};
+  const bool reports = options_.nodes.reports;
+  if (outcome.failure && reports) consoles_.err().say(format_failure(*outcome.failure));
+  if (!outcome.reason.empty() && reports) consoles_.err().say("lockstep: " + outcome.reason);
+  return {outcome.code, false, outcome.failure, outcome.reason};
 }
 
 // The other nodes wait for the addresses, or for the reason why there are none.
@@ -132,7 +134,8 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   }
   const RunResult& result = run.value();
   if (!result.leftovers.ok()) consoles_.err().say("lockstep: " + result.leftovers.message());
-  if (result.signal != 0) return MaybeEnd(JobEnd{128 + result.signal, true});  // the others have been told
+  if (result.signal != 0)
+    return MaybeEnd(JobEnd{.code = 128 + result.signal, .signalled = true});  // the others have been told
   LOCKSTEP_RETURN_IF_ERROR(result.nodes);
   if (!result.program.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(link_.tell({.kind = EventKind::kUnable,
@@ -158,9 +161,9 @@ Result<MaybeEnd> NodeAgent::wait() {
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the other nodes"));
   consoles_.serve();
   if (polled[0].revents != 0) {
-    if (const int number = signals_.take(); number != 0) {
+    if (const int number = signals_.take(); number != 0 && !is_for_workers_only(number)) {
       static_cast<void>(link_.tell({.kind = EventKind::kLeave, .number = number}));
-      return MaybeEnd(JobEnd{128 + number, true});
+      return MaybeEnd(JobEnd{.code = 128 + number, .signalled = true});
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(link_.serve());

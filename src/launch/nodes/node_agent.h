@@ -6,6 +6,7 @@
 
 #include "launch/agent.h"
 #include "launch/consoles.h"
+#include "launch/job_end.h"
 #include "launch/job_services.h"
 #include "launch/log_files.h"
 #include "launch/nodes/node_link.h"
@@ -13,11 +14,6 @@
 #include "launch/worker_group.h"
 
 namespace lockstep::launch {
-
-struct JobEnd {
-  int code = 0;
-  bool signalled = false;  // the launcher itself, which must not stay for long then
-};
 
 // What this launcher tells the others of itself.
 Result<NodeInfo> describe_node(const JobOptions& options);

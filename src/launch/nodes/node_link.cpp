@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -31,6 +33,13 @@ struct Meeting {
   comm::Endpoint endpoint;  // with the server's numbers, where we serve
 };
 
+// Byte by byte: what follows is for rank 0.
+std::string first_line_of_stdin() {
+  std::string line;
+  for (char byte = 0; read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';) line += byte;
+  return line;
+}
+
 // The key's file, or the variable, or the user's own key.
 Result<std::string> find_job_key(const std::string& path) {
   const Environment environment = Environment::of_process();
@@ -38,9 +47,11 @@ Result<std::string> find_job_key(const std::string& path) {
     if (auto key = environment.get("LOCKSTEP_JOB_KEY")) return *std::move(key);
     return comm::user_key(environment);
   }
-  std::ifstream file(path);
-  std::string key((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open())
+  std::ifstream file;
+  if (path != "-") file.open(path);
+  std::string key = path == "-" ? first_line_of_stdin()
+                                : std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (path != "-" && !file.is_open())
     return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   if (!key.empty()) return key;
@@ -91,7 +102,7 @@ Status unreachable(const Status& status, const MeetingOptions& options) {
 Result<std::string> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool hosts) {
   const std::string own = options.run_id.empty() ? kDefaultRunId : options.run_id;
   if (hosts) {
-    LOCKSTEP_RETURN_IF_ERROR(store.set(kHostKey, own));
+    LOCKSTEP_RETURN_IF_ERROR(announce_job(store, own));
     return own;
   }
   // A launcher sets it as soon as it serves; another program, whose store is for any number of jobs, never does.
@@ -105,18 +116,31 @@ Result<std::string> agree_on_run_id(comm::TcpStore& store, const MeetingOptions&
                             options.endpoint.text(), hosted, options.run_id));
 }
 
+std::string generation_key(const std::string& run_id) {
+  return fmt::format("lockstep/launch/{}/generation", run_id);
+}
+
 }  // namespace
 
+std::string events_of_job(const std::string& run_id, const std::string& generation) {
+  return fmt::format("lockstep/launch/{}/events{}", run_id, generation);
+}
+
+Status announce_job(comm::Store& store, const std::string& run_id) {
+  return store.set(kHostKey, run_id);
+}
+
 NodeLink::NodeLink(std::unique_ptr<comm::TcpStoreServer> server, std::shared_ptr<comm::TcpStore> store,
-                   comm::StoreSession session, NodeInfo self, std::string run_id, std::string job_key,
-                   std::string where)
+                   comm::StoreSession session, NodeInfo self, std::string run_id, std::string generation,
+                   std::string job_key, std::string where)
     : server_(std::move(server)),
       store_(std::move(store)),
       session_(std::move(session)),
       self_(std::move(self)),
       run_id_(std::move(run_id)),
+      generation_(std::move(generation)),
       job_key_(std::move(job_key)),
-      list_(fmt::format("lockstep/launch/{}/events", run_id_)),
+      list_(events_of_job(run_id_, generation_)),
       where_(std::move(where)) {}
 
 Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, NodeInfo info, int interrupt_fd) {
@@ -135,9 +159,10 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, 
   info.hosts = meeting.server != nullptr;
   info.address = options.local_addr.empty() ? session->local().host : options.local_addr;
   LOCKSTEP_ASSIGN_OR_RETURN(std::string run_id, agree_on_run_id(*store.value(), options, info.hosts));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string generation, store.value()->compare_set(generation_key(run_id), "", "0"));
   std::unique_ptr<NodeLink> link(new NodeLink(std::move(meeting.server), std::move(store).value(),
                                               std::move(session).value(), std::move(info), std::move(run_id),
-                                              std::move(key), options.endpoint.text()));
+                                              std::move(generation), std::move(key), options.endpoint.text()));
   LOCKSTEP_RETURN_IF_ERROR(link->begin(options.silence));
   return link;
 }
@@ -150,6 +175,11 @@ Status NodeLink::begin(std::chrono::milliseconds silence) {
 }
 
 void NodeLink::leave(int interrupt_fd, Deadline deadline) {
+  // The next job with this run id begins anew, if the store outlives this one.
+  const std::string next = std::to_string(std::atoi(generation_.c_str()) + 1);
+  if (state_.phase() == Phase::kOver) {
+    static_cast<void>(store_->compare_set(generation_key(run_id_), generation_, next));
+  }
   store_->close();
   session_ = comm::StoreSession();
   while (server_ != nullptr && !deadline.expired() && !server_->wait_until_idle(Deadline::after(kLookEvery))) {
@@ -177,11 +207,15 @@ Status NodeLink::serve() {
                       where_));
     }
     if (!arrived.value()) break;
-    LOCKSTEP_RETURN_IF_ERROR(session_.ask(fmt::format("{}/{}", list_, ++next_event_)));
     // What cannot be read changes nothing, on any node.
-    const auto event = decode_event(*arrived.value());
-    if (!event.ok()) continue;
-    for (Note& note : state_.apply(event.value())) notes_.push_back(std::move(note));
+    auto event = decode_event(*arrived.value());
+    if (event.ok()) {
+      for (Note& note : state_.apply(event.value())) notes_.push_back(std::move(note));
+      has_joined_ = has_joined_ || (event->kind == EventKind::kJoin && event->node == self_.id);
+    }
+    // Nothing else matters now, in particular not whether the store is still there.
+    if (has_joined_ && state_.phase() == Phase::kOver) break;
+    LOCKSTEP_RETURN_IF_ERROR(session_.ask(fmt::format("{}/{}", list_, ++next_event_)));
   }
   set_timer();
   return {};

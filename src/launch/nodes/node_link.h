@@ -16,6 +16,12 @@
 
 namespace lockstep::launch {
 
+// The list of a job's events in the store (TcpStore::push). `generation`: how many jobs with this run id the store has
+// seen before.
+std::string events_of_job(const std::string& run_id, const std::string& generation = "0");
+// Says that the store serves this job alone.
+Status announce_job(comm::Store& store, const std::string& run_id);
+
 // For one thread.
 class NodeLink {
  public:
@@ -50,7 +56,8 @@ class NodeLink {
 
  private:
   NodeLink(std::unique_ptr<comm::TcpStoreServer> server, std::shared_ptr<comm::TcpStore> store,
-           comm::StoreSession session, NodeInfo self, std::string run_id, std::string job_key, std::string where);
+           comm::StoreSession session, NodeInfo self, std::string run_id, std::string generation, std::string job_key,
+           std::string where);
   Status begin(std::chrono::milliseconds silence);
   void set_timer();
 
@@ -59,10 +66,12 @@ class NodeLink {
   comm::StoreSession session_;
   NodeInfo self_;
   std::string run_id_;
+  std::string generation_;
   std::string job_key_;
   std::string list_;  // of the events
   std::string where_;
   int next_event_ = 1;
+  bool has_joined_ = false;  // as all see it
   JobState state_;
   std::vector<Note> notes_;
   int timer_epoch_ = -1;

@@ -4,10 +4,10 @@
 
 namespace lockstep::launch {
 
-void say_notes(NodeLink& link, Console& err) {
+void say_notes(NodeLink& link, Console& err, bool reports) {
   for (const Note& note : link.take_notes()) {
-    if (note.failure) err.say(format_failure(*note.failure));
-    if (!note.important) {
+    if (note.failure && reports) err.say(format_failure(*note.failure));
+    if (!note.important || !reports) {
       log::info(note.text);
     } else if (!note.text.empty()) {
       err.say("lockstep: " + note.text);

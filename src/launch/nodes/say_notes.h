@@ -6,7 +6,7 @@
 
 namespace lockstep::launch {
 
-// Important notes go to stderr, the others to the log.
-void say_notes(NodeLink& link, Console& err);
+// Important notes go to stderr, the others to the log; all of them if `reports` is false.
+void say_notes(NodeLink& link, Console& err, bool reports);
 
 }  // namespace lockstep::launch
