@@ -112,7 +112,7 @@ class HostsJob {
 
 Status HostsJob::open_meeting() {
   LOCKSTEP_ASSIGN_OR_RETURN(key_, make_job_key());
-  run_id_ = options_.run_id.empty() ? key_.substr(0, 0) : options_.run_id;
+  run_id_ = options_.run_id;
   if (run_id_.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string random, make_job_key());
     run_id_ = random.substr(0, 16);
@@ -249,12 +249,12 @@ void HostsJob::take_exit(const Exit& exit) {
   const std::string& host = options_.hosts[static_cast<std::size_t>(exit.index)].name;
   std::string what = fmt::format("the launcher on host {} ended with {}", host, describe_exit(exit));
   if (exit.code == kSshFailed && !is_this_machine(host)) what += fmt::format(" ({} failed)", options_.ssh.front());
-  // A launcher has said itself why its job has failed.
-  if (exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127) {
-    consoles_.err().say("lockstep: " + what);
-  }
+  // A launcher says itself why its job has failed, and the first one says why the job ends.
+  const bool ends = alive_ < options_.min_nodes;
+  const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
+  if (silent && code_ == 0 && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
   if (code_ == 0) code_ = exit_code_of(exit);
-  if (alive_ < options_.min_nodes) end_job(exit_code_of(exit), what);
+  if (ends) end_job(exit_code_of(exit), what);
 }
 
 void HostsJob::end_job(int code, const std::string& reason) {

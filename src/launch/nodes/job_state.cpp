@@ -155,9 +155,10 @@ void JobState::gone(const Event& event, Cause cause) {
     return;
   }
   std::erase_if(members_, [&](const Member& member) { return member.info.id == event.node; });
-  note(runs && rank >= 0 && info.node_rank < 0 ? fmt::format("group rank {}: {}", rank, what) : what);
+  if (!runs) note(what);
   if (runs) {
     failure_.reset();
+    what_ = info.node_rank < 0 ? fmt::format("group rank {}: {}", rank, what) : what;
     return disturbed(cause, {cause == Cause::kNodeLost ? kNodeLostCode : 128 + event.number, what});
   }
   if (phase_ == Phase::kGathering) next_epoch();
@@ -196,6 +197,7 @@ void JobState::disturbed(Cause cause, const Outcome& if_over) {
   }
   if (decision.uses_restart) ++restarts_;
   cause_ = cause;
+  if (!what_.empty()) note(std::exchange(what_, {}));
   notes_.push_back({fmt::format("all workers stop and start again: {}", decision.reason), true,
                     std::exchange(failure_, std::nullopt)});
   phase_ = Phase::kStopping;

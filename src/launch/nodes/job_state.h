@@ -113,6 +113,7 @@ class JobState {
   std::map<std::string, std::string> refused_;
   Event services_;
   std::optional<Failure> failure_;
+  std::string what_;  // has happened to a node, to be told with the restart
   Outcome outcome_;
   std::vector<Note> notes_;
 };

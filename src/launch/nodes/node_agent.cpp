@@ -134,8 +134,11 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   }
   const RunResult& result = run.value();
   if (!result.leftovers.ok()) consoles_.err().say("lockstep: " + result.leftovers.message());
-  if (result.signal != 0)
-    return MaybeEnd(JobEnd{.code = 128 + result.signal, .signalled = true});  // the others have been told
+  if (result.signal != 0) {
+    // Once more, in case that it came before the workers ran.
+    static_cast<void>(link_.tell({.kind = EventKind::kLeave, .number = result.signal}));
+    return MaybeEnd(JobEnd{.code = 128 + result.signal, .signalled = true});
+  }
   LOCKSTEP_RETURN_IF_ERROR(result.nodes);
   if (!result.program.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(link_.tell({.kind = EventKind::kUnable,

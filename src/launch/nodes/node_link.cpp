@@ -210,7 +210,9 @@ Status NodeLink::serve() {
     // What cannot be read changes nothing, on any node.
     auto event = decode_event(*arrived.value());
     if (event.ok()) {
-      for (Note& note : state_.apply(event.value())) notes_.push_back(std::move(note));
+      std::vector<Note> notes = state_.apply(event.value());
+      // What was before this node came is not its news, and the reason of a refusal is told as an error.
+      if (has_joined_ && !state_.refusal(self_.id)) std::move(notes.begin(), notes.end(), std::back_inserter(notes_));
       has_joined_ = has_joined_ || (event->kind == EventKind::kJoin && event->node == self_.id);
     }
     // Nothing else matters now, in particular not whether the store is still there.
