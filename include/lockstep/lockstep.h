@@ -26,6 +26,7 @@
 #include "lockstep/data/torch_dataset.h"                 // IWYU pragma: export
 #include "lockstep/data/transform_tensor.h"              // IWYU pragma: export
 #include "lockstep/data/views.h"                         // IWYU pragma: export
+#include "lockstep/launch/preemption.h"                  // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                       // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"               // IWYU pragma: export
 #include "lockstep/nn/clip_grad.h"                       // IWYU pragma: export

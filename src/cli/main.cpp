@@ -19,6 +19,7 @@
 #include "launch/agent.h"
 #include "launch/background_writer.h"
 #include "launch/cores.h"
+#include "launch/plan.h"
 #include "lockstep/base/environment.h"
 
 namespace {
@@ -46,13 +47,28 @@ int fail(const lockstep::Status& status) {
   return exit_code_for(status.code());
 }
 
+int run_on_hosts(const lockstep::cli::RunArguments& arguments) {
+  auto options =
+      lockstep::cli::to_hosts_options(arguments.nodes, arguments.nproc_per_node, arguments.options, arguments.program);
+  if (!options.ok()) return fail(options.status());
+  options->grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
+  const auto code = lockstep::launch::run_on_hosts(options.value());
+  return code.ok() ? code.value() : fail(code.status());
+}
+
 int run(const lockstep::cli::RunArguments& arguments) {
   lockstep::cli::Machine machine;
   machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
   machine.gpus = lockstep::launch::visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
-  const auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
+  auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
   if (!job.ok()) return fail(job.status());
+  job->nodes.version = LOCKSTEP_VERSION;
+  if (arguments.dry_run) {
+    std::fputs(lockstep::launch::describe_plan(job.value()).c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());
 }
@@ -81,7 +97,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
   CLI::App* run_command =
-      app.add_subcommand("run", "Run a program as several workers on this machine, as torchrun does");
+      app.add_subcommand("run", "Run a program as several workers, on one machine or several, as torchrun does");
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
@@ -96,6 +112,9 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
   arguments.program = run_command->remaining();
+  // The program is behind them.
+  const auto options_end = dashes - static_cast<std::ptrdiff_t>(arguments.program.size());
+  if (options_end > words.begin()) arguments.options.assign(words.begin() + 1, options_end);
   // After the program's name, "--" is an argument of the program.
   if (dashes != words.end())
     arguments.program.insert(arguments.program.end(), dashes + (arguments.program.empty() ? 1 : 0), words.end());

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/node_options.h"
 #include "launch/agent.h"
 #include "lockstep/base/status.h"
 
@@ -16,15 +17,8 @@ namespace lockstep::cli {
 
 // The option values as the user typed them.
 struct RunArguments {
-  std::string nnodes = "1";
   std::string nproc_per_node = "1";
-  bool standalone = false;
-  int node_rank = 0;
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;
-  std::string rdzv_endpoint;
-  std::string rdzv_id;
-  std::string rdzv_backend = "c10d";
+  NodeArguments nodes;
   std::string role = "default";
   int max_restarts = 0;
   double monitor_interval = 0.1;
@@ -33,8 +27,11 @@ struct RunArguments {
   std::string log_dir;
   std::string redirects = "0";
   std::string tee = "0";
+  std::string local_ranks_filter;
+  bool dry_run = false;
   bool module = false;
   bool no_python = false;
+  std::vector<std::string> options;  // all of them, as typed
   std::vector<std::string> program;  // the program and its arguments
 };
 
@@ -51,8 +48,8 @@ void add_run_options(CLI::App& command, RunArguments& arguments);
 // for "gpu" on a machine without GPUs.
 Result<int> parse_nproc(std::string_view text, const Machine& machine);
 
-// "N" or "MIN:MAX". More than one node is kUnsupported.
-Status check_nnodes(std::string_view text);
+// "0,2": local ranks, for --local-ranks-filter.
+Result<std::vector<int>> parse_local_ranks(std::string_view text);
 
 // Checks all arguments and converts them. `python`: the interpreter for scripts; nullptr: python3.
 Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const Machine& machine, const char* python);

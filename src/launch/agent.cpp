@@ -11,9 +11,11 @@
 
 #include "launch/consoles.h"
 #include "launch/cores.h"
+#include "launch/job_end.h"
 #include "launch/job_services.h"
 #include "launch/log_files.h"
 #include "launch/log_folder.h"
+#include "launch/nodes/node_agent.h"
 #include "launch/signal_watch.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/worker_group.h"
@@ -41,13 +43,18 @@ int omp_threads(const std::vector<std::string>& environment, int workers) {
 }
 
 // Names and the key, which stay the same in all attempts.
-Result<JobSpec> describe_job(const JobOptions& options) {
+Result<JobSpec> describe_job(const JobOptions& options, const NodeLink* nodes) {
   JobSpec job;
   job.local_world_size = options.workers;
   job.world_size = options.workers;
   job.role = options.role;
   job.max_restarts = options.max_restarts;
   job.omp_threads = omp_threads(current_environment(), options.workers);
+  if (nodes != nullptr) {
+    job.job_key = nodes->job_key();
+    job.run_id = nodes->run_id();
+    return job;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(job.job_key, make_job_key());
   job.run_id = options.run_id;
   if (job.run_id.empty()) {
@@ -57,10 +64,7 @@ Result<JobSpec> describe_job(const JobOptions& options) {
   return job;
 }
 
-// The codes of a shell for a program that it cannot run.
-int exit_code_of(const Status& program) {
-  return program.code() == ErrorCode::kNotFound ? 127 : 126;
-}
+constexpr std::chrono::seconds kFarewell(5);
 
 // For how long readers and disks may take nothing at the end. A grace time of 0 must not cost lines where they work.
 std::chrono::milliseconds output_patience(const JobOptions& options) {
@@ -112,32 +116,36 @@ class Subreaper {
   int before_ = 0;
 };
 
-struct JobEnd {
-  int code = 0;
-  bool signalled = false;  // the launcher itself, which must not stay for long then
-};
-
 Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
                             SignalWatch& signals) {
-  for (;; ++job.restart_count) {
+  for (;; ++job.restart_count, ++job.restarts) {
     LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals));
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
-      return JobEnd{exit_code_of(result.program), false};
+      return JobEnd{exit_code_of(result.program), false, {}, result.program.message()};
     }
     // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
     if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
     if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());
-    if (result.signal != 0) return JobEnd{128 + result.signal, true};
+    if (result.signal != 0) return JobEnd{.code = 128 + result.signal, .signalled = true};
     if (!result.failure) return JobEnd{};
     // Leftover processes may hold a port or a device that the next attempt needs.
     if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) {
-      return JobEnd{exit_code_of(result.failure->exit), false};
+      return JobEnd{exit_code_of(result.failure->exit), false, result.failure};
     }
     err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
                         job.restart_count + 1, options.max_restarts));
   }
+}
+
+// nullptr: the job has one node.
+Result<std::unique_ptr<NodeLink>> meet(const JobOptions& options, SignalWatch& signals) {
+  if (options.nodes.max_nodes == 1) return std::unique_ptr<NodeLink>();
+  LOCKSTEP_ASSIGN_OR_RETURN(NodeInfo info, describe_node(options));
+  MeetingOptions meeting = options.nodes.meeting;
+  meeting.run_id = options.run_id;
+  return NodeLink::join(meeting, std::move(info), signals.fd());
 }
 
 }  // namespace
@@ -147,16 +155,22 @@ Result<int> run_job(const JobOptions& given) {
   JobOptions options = given;
   // Must come first: threads inherit the signal mask.
   SignalWatch signals;
-  LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options));
+  // Meets the other nodes before anything else is made: it may take minutes.
+  const auto meeting = meet(options, signals);
+  if (meeting.status().code() == ErrorCode::kAborted) return 128 + signals.take();
+  LOCKSTEP_RETURN_IF_ERROR(meeting.status());
+  NodeLink* const nodes = meeting.value().get();
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options, nodes));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
   const auto logs = start_logs(options, job, *consoles, signals);
   LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
   Subreaper subreaper;
-  Result<JobEnd> end =
-      logs.ok() ? run_attempts(options, job, *consoles, files, signals) : Result<JobEnd>(logs.status());
+  Result<JobEnd> end = logs.status();
+  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals).run();
+  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals);
   if (logs.status().code() == ErrorCode::kAborted) {
     consoles->err().say("lockstep: " + logs.status().message());
-    end = JobEnd{128 + signals.take(), true};
+    end = JobEnd{.code = 128 + signals.take(), .signalled = true};
   }
   if (!end.ok()) subreaper.end_all(options.end_timeout);
   // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
@@ -164,8 +178,11 @@ Result<int> run_job(const JobOptions& given) {
   const bool signalled = end.ok() && end.value().signalled;
   const std::chrono::milliseconds patience = output_patience(options);
   const auto deadline = [&] { return signalled ? Deadline::after(patience) : Deadline::never(); };
+  if (end.ok()) write_error_report(options, job.run_id, end.value(), files, signals);
   if (files != nullptr) files->finish(signals.fd(), deadline());
   consoles->finish(signals, deadline(), patience);
+  // The others may still be ending their workers.
+  if (nodes != nullptr) nodes->leave(signals.fd(), Deadline::after(options.grace + kFarewell));
   if (!end.ok()) return end.status();
   return end.value().code;
 }

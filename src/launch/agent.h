@@ -5,10 +5,24 @@
 #include <string>
 #include <vector>
 
+#include "launch/nodes/meeting_options.h"
 #include "launch/stream_choice.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::launch {
+
+// A job over several nodes. One launcher runs on each.
+struct NodesOptions {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int node_rank = -1;  // -1: by the order of joining
+  MeetingOptions meeting = {};
+  std::chrono::milliseconds join_timeout = std::chrono::minutes(10);  // for the fewest nodes to come together
+  std::chrono::milliseconds last_call = std::chrono::seconds(30);     // for more, once these are there
+  bool same_command = true;  // nodes with another program or other arguments are refused
+  bool reports = true;       // tells the user what the job does; false: another node on the same terminal does
+  std::string version = {};  // of this launcher; nodes with another are refused
+};
 
 struct JobOptions {
   std::vector<std::string> command;  // the program (found in PATH) and its arguments; the same for every worker
@@ -34,14 +48,18 @@ struct JobOptions {
   // (redirects) or in addition to it (tee). If log_dir is empty, such streams go to a new folder in $TMPDIR, which is
   // named on stderr.
   std::string log_dir{};
+  NodesOptions nodes{};
   StreamChoice redirects{};
   StreamChoice tee{};
+  // Workers whose output goes to the launcher's own; empty: all.
+  std::vector<int> shown_local_ranks{};
 };
 
-// Runs the job to its end; blocks. Returns the launcher's exit code: 0; that of the worker that failed first (128 +
-// number for a signal); 128 + number of the signal that asked this process to end; 127 if the program is not there, 126
-// if it cannot be executed. Failures of workers and of the program's start are reported on stderr. An error Status
-// means that the job could not be run for another reason.
+// Runs the job, or this node's part of it, to its end; blocks. With several nodes every launcher returns the same code.
+// Returns the launcher's exit code: 0; that of the worker that failed first (128 + number for a signal); 128 + number
+// of the signal that asked this process to end; 127 if the program is not there, 126 if it cannot be executed. Failures
+// of workers and of the program's start are reported on stderr. An error Status means that the job could not be run for
+// another reason.
 //
 // It takes over the process while it runs: it handles SIGTERM, SIGINT and SIGHUP, ignores SIGPIPE, uses the standard
 // streams, and kills every child of this process if the job could not be run to its end. When it returns and when this

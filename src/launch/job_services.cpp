@@ -72,11 +72,12 @@ Result<ReservedPort> reserve_port(const std::string& host, int port) {
   return reserved;
 }
 
-Result<JobServices> JobServices::start(JobSpec& job) {
+Result<JobServices> JobServices::start(JobSpec& job, const std::string& address) {
   JobServices services;
   LOCKSTEP_ASSIGN_OR_RETURN(services.master, reserve_port(job.master_addr, job.master_port));
   job.master_port = services.master.port;
   comm::TcpStoreServerOptions options;
+  options.listen_at = {address, 0};
   options.job_key = job.job_key;
   LOCKSTEP_ASSIGN_OR_RETURN(services.store, comm::TcpStoreServer::start(std::move(options)));
   job.store = services.store->endpoint().text();

@@ -27,10 +27,10 @@ Result<ReservedPort> reserve_port(const std::string& host, int port);
 // The services of one attempt. A restart makes new ones, so that it sees no key of the attempt before.
 struct JobServices {
   ReservedPort master;
-  std::unique_ptr<comm::TcpStoreServer> store;  // on 127.0.0.1, port chosen by the kernel
+  std::unique_ptr<comm::TcpStoreServer> store;  // port chosen by the kernel
 
-  // Fills in the job's addresses; `job.job_key` is the store's secret.
-  static Result<JobServices> start(JobSpec& job);
+  // Fills in the job's addresses; `job.job_key` is the store's secret. The store listens at `address`, a number.
+  static Result<JobServices> start(JobSpec& job, const std::string& address = "127.0.0.1");
 };
 
 }  // namespace lockstep::launch

@@ -44,10 +44,12 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
   const bool tee = includes(options.tee.of(local_rank), stream);
   const bool to_file = tee || includes(options.redirects.of(local_rank), stream);
   Console& console = is_err ? consoles_.err() : consoles_.out();
-  const bool alone = options.workers == 1;
+  const bool alone = job.world_size == 1;
+  const std::vector<int>& chosen = options.shown_local_ranks;
+  const bool shown = chosen.empty() || std::find(chosen.begin(), chosen.end(), local_rank) != chosen.end();
   // A single worker inherits our streams. Its stderr is still relayed for the failure report, except on a terminal or
   // when stdout and stderr are the same file, where the order of both matters.
-  if (!to_file && alone && (!is_err || console.terminal() || consoles_.same())) return {};
+  if (!to_file && alone && shown && (!is_err || console.terminal() || consoles_.same())) return {};
 
   OpenFile file;
   if (to_file) {
@@ -61,7 +63,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
     return {};
   }
   WorkerStream::Settings settings;
-  settings.console = &console;
+  settings.console = shown ? &console : nullptr;
   settings.close_with_console = !is_err;
   if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
   if (alone) {

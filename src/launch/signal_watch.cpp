@@ -9,7 +9,7 @@ namespace lockstep::launch {
 SignalWatch::SignalWatch() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) {
     // A signal that was ignored at our start (nohup) stays ignored.
     struct sigaction action {};
     sigaction(number, nullptr, &action);

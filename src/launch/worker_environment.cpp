@@ -10,7 +10,6 @@ namespace lockstep::launch {
 Variables worker_variables(const JobSpec& job, int local_rank) {
   const std::string rank = std::to_string(job.first_rank + local_rank);
   const std::string world_size = std::to_string(job.world_size);
-  const std::string restart_count = std::to_string(job.restart_count);
   Variables variables{
       {"RANK", rank},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -24,9 +23,9 @@ Variables worker_variables(const JobSpec& job, int local_rank) {
       {"MASTER_ADDR", job.master_addr},
       {"MASTER_PORT", std::to_string(job.master_port)},
       {"TORCHELASTIC_RUN_ID", job.run_id},
-      {"TORCHELASTIC_RESTART_COUNT", restart_count},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restarts)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
-      {"LOCKSTEP_RESTART_COUNT", restart_count},
+      {"LOCKSTEP_RESTART_COUNT", std::to_string(job.restart_count)},
       {"LOCKSTEP_JOB_KEY", job.job_key},
   };
   if (!job.store.empty()) variables.emplace_back("LOCKSTEP_STORE", job.store);

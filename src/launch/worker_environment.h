@@ -24,7 +24,8 @@ struct JobSpec {
   std::string job_key;  // LOCKSTEP_JOB_KEY, hexadecimal; a secret
   std::string run_id = "none";
   std::string role = "default";
-  int restart_count = 0;
+  int restart_count = 0;  // which start this is, from 0
+  int restarts = 0;       // how many of them followed a failure
   int max_restarts = 0;
   int omp_threads = 0;  // OMP_NUM_THREADS for the workers; 0: not set here
 };

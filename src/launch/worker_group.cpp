@@ -18,7 +18,9 @@
 #include "base/poll.h"
 #include "launch/cores.h"
 #include "launch/first_failure.h"
+#include "launch/nodes/say_notes.h"
 #include "launch/program.h"
+#include "launch/signals.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -41,7 +43,11 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
-    command.environment = merge_environment(inherited, worker_variables(job_, local_rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(ErrorFile error_file, ErrorFile::make());
+    Variables variables = worker_variables(job_, local_rank);
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_file.path());
+    error_files_.push_back(std::move(error_file));
+    command.environment = merge_environment(inherited, variables);
     keep_freed_memory(command.environment);
     command.cpus = shares[static_cast<std::size_t>(local_rank)];
     if (local_rank > 0) command.stdin_fd = null_fd;
@@ -96,13 +102,16 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
   relay_.add_to(polled);
   consoles_.add_to(polled);
+  if (nodes_ != nullptr && result_.nodes.ok()) polled.push_back({nodes_->fd(), POLLIN, 0});
+  const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
   const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
-  const auto waited = poll_until(polled, earlier(relay_.next_due(), end));
+  const auto waited = poll_until(polled, earlier(nodes_due, earlier(relay_.next_due(), end)));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
+  serve_nodes(tree);
   if (polled[0].revents != 0 && !take_signal(tree)) return false;
-  if (stop_at_ && !kill_at_ && stop_at_->expired()) begin_stop(tree, SIGTERM);
+  if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(tree);
   return !kill_at_ || !kill_at_->expired();
 }
 
@@ -123,12 +132,12 @@ void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
   if (awaited_) {
     if (exit.index != *awaited_) return;
     if (exit.failed()) note_failure(exit);
-    return begin_stop(tree, SIGTERM);
+    return stop_after_failure(tree);
   }
   if (!exit.failed()) return;
   note_failure(exit);
   awaited_ = claimed_by_running();
-  if (!awaited_) return begin_stop(tree, SIGTERM);
+  if (!awaited_) return stop_after_failure(tree);
   stop_at_ = Deadline::after(options_.grace);
 }
 
@@ -137,16 +146,22 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
   if (!rank.ok() || !rank.value()) return {};
   const int local_rank = *rank.value() - job_.first_rank;
   const bool here = local_rank >= 0 && local_rank < options_.workers;
-  return here && !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
+  if (!here) return nodes_ != nullptr ? std::optional(kElsewhere) : std::nullopt;
+  return !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
 }
 
 bool WorkerGroup::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
   if (number == 0) return true;
+  if (is_for_workers_only(number)) {
+    if (!kill_at_) (void)tree.signal(number);
+    return true;
+  }
   const bool again = kill_at_.has_value();
   if (result_.signal == 0) result_.signal = number;
   if (again) return false;
   begin_stop(tree, number);
+  tell({.kind = EventKind::kLeave, .number = number});
   return true;
 }
 
@@ -154,6 +169,34 @@ void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
   kill_at_ = Deadline::after(options_.grace);
   // If this fails because the supervisor is dead, the next step reports that.
   (void)tree.signal(signal_number);
+}
+
+// The tail of stderr goes with the news, so what is in the pipes is read first.
+void WorkerGroup::stop_after_failure(ProcessTree& tree) {
+  begin_stop(tree, SIGTERM);
+  if (nodes_ == nullptr) return;
+  relay_.serve();
+  const auto tail = relay_.stderr_tail(result_.failure->local_rank);
+  result_.failure->stderr_seen = tail.has_value();
+  result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  tell({.kind = EventKind::kFailed, .number = job_.restart_count, .failure = *result_.failure});
+}
+
+void WorkerGroup::tell(const Event& event) {
+  if (nodes_ == nullptr || !result_.nodes.ok()) return;
+  result_.nodes = nodes_->tell(event);
+}
+
+void WorkerGroup::serve_nodes(ProcessTree& tree) {
+  if (nodes_ == nullptr) return;
+  if (result_.nodes.ok()) result_.nodes = nodes_->serve();
+  say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
+  const JobState& state = nodes_->state();
+  const bool goes_on =
+      state.phase() == Phase::kRunning && state.attempt() == job_.restart_count && nodes_->group_rank() >= 0;
+  if ((result_.nodes.ok() && goes_on) || kill_at_) return;
+  result_.stopped = true;
+  begin_stop(tree, SIGTERM);
 }
 
 void WorkerGroup::note_failure(const Exit& exit) {
@@ -165,6 +208,7 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.command = fmt::format("{}", fmt::join(options_.command, " "));
   failure.attempt = job_.restart_count;
   failure.max_restarts = job_.max_restarts;
+  error_files_[static_cast<std::size_t>(exit.index)].read_into(failure);
 }
 
 }  // namespace lockstep::launch

@@ -6,6 +6,7 @@
 
 #include "launch/agent.h"
 #include "launch/consoles.h"
+#include "launch/error_file.h"
 #include "launch/failure_report.h"
 #include "launch/process_tree.h"
 #include "launch/relay.h"
@@ -14,19 +15,30 @@
 
 namespace lockstep::launch {
 
+class NodeLink;
+struct Event;
+
 // How an attempt ended. Without a failure and a signal every worker exited with 0.
 struct RunResult {
   std::optional<Failure> failure;  // the first
   int signal = 0;                  // the signal that asked the launcher to end; 0: none
   Status leftovers;                // an error if workers were not started or processes could not be killed
+  Status nodes;                    // an error if the launcher has lost those of the other nodes
+  bool stopped = false;            // because of another node
   Status program;                  // an error if the program is not there (kNotFound) or cannot be executed
 };
 
 class WorkerGroup {
  public:
-  // `logs`: nullptr if no stream goes to a file.
-  WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals)
-      : options_(options), job_(job), consoles_(consoles), signals_(signals), relay_(consoles, logs, signals.fd()) {}
+  // `logs`: nullptr if no stream goes to a file. `nodes`: nullptr if the job has one node.
+  WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals,
+              NodeLink* nodes = nullptr)
+      : options_(options),
+        job_(job),
+        consoles_(consoles),
+        signals_(signals),
+        nodes_(nodes),
+        relay_(consoles, logs, signals.fd()) {}
 
   // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
   // group could not be run.
@@ -39,20 +51,27 @@ class WorkerGroup {
   Result<bool> step(ProcessTree& tree);
   Status take_exits(ProcessTree& tree);
   void take_exit(ProcessTree& tree, const Exit& exit);
-  // The worker that has claimed the first failure and has not exited yet.
+  // Hears what the other nodes have to say. They may ask to stop.
+  void serve_nodes(ProcessTree& tree);
+  void tell(const Event& event);
+  // The worker that has claimed the first failure and has not exited yet: its local rank, or kElsewhere.
   std::optional<int> claimed_by_running() const;
   // False: this is the second signal.
   bool take_signal(ProcessTree& tree);
   void begin_stop(ProcessTree& tree, int signal_number);
+  void stop_after_failure(ProcessTree& tree);
   void note_failure(const Exit& exit);
 
   const JobOptions& options_;
   const JobSpec& job_;
   Consoles& consoles_;
   SignalWatch& signals_;
+  NodeLink* const nodes_;
   Relay relay_;
   RunResult result_;
-  std::vector<bool> exited_;         // by local rank
+  std::vector<ErrorFile> error_files_;  // by local rank
+  std::vector<bool> exited_;            // by local rank
+  static constexpr int kElsewhere = -1;
   std::optional<int> awaited_;       // the local rank that claimed the first failure, until it exits
   std::optional<Deadline> stop_at_;  // set while `awaited_` is
   std::optional<Deadline> kill_at_;  // set while the group is being stopped

@@ -31,14 +31,50 @@ TEST(RunOptions, NprocValues) {
   }
 }
 
-TEST(RunOptions, OnlyOneNode) {
-  EXPECT_TRUE(check_nnodes("1").ok());
-  EXPECT_TRUE(check_nnodes("1:1").ok());
-  EXPECT_EQ(check_nnodes("2").code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(check_nnodes("1:4").code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(check_nnodes("4:1").code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(check_nnodes("0").code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(check_nnodes("many").code(), ErrorCode::kInvalidArgument);
+TEST(RunOptions, NumbersOfNodes) {
+  EXPECT_EQ(parse_nnodes("1").value(), std::pair(1, 1));
+  EXPECT_EQ(parse_nnodes("3").value(), std::pair(3, 3));
+  EXPECT_EQ(parse_nnodes("1:4").value(), std::pair(1, 4));
+  for (const char* wrong : {"4:1", "0", "0:2", "many", "", ":", "2:", "-1"}) {
+    EXPECT_EQ(parse_nnodes(wrong).status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(RunOptions, WhereNodesMeet) {
+  const auto nodes = [](const std::string& line) { return parse(line + " x").value().nodes; };
+  const auto c10d = nodes("--nnodes 2:3 --rdzv-endpoint [fd77::1]:77");
+  EXPECT_EQ(c10d.meeting.endpoint.text(), "[fd77::1]:77");
+  EXPECT_EQ(c10d.meeting.hosting, launch::Hosting::kByAddress);
+  EXPECT_EQ(c10d.min_nodes, 2);
+  EXPECT_EQ(c10d.max_nodes, 3);
+  EXPECT_EQ(c10d.node_rank, -1);
+  EXPECT_EQ(nodes("--nnodes 2 --rdzv-endpoint a").meeting.endpoint.text(), "a:29400");
+  const auto first = nodes("--nnodes 2 --master-addr a --node-rank 0");
+  EXPECT_EQ(first.meeting.endpoint.text(), "a:29500");
+  EXPECT_EQ(first.meeting.hosting, launch::Hosting::kHere);
+  const auto second = nodes("--nnodes 2 --master-addr a --master-port 5 --node-rank 1 --rdzv-backend static");
+  EXPECT_EQ(second.meeting.endpoint.text(), "a:5");
+  EXPECT_EQ(second.meeting.hosting, launch::Hosting::kElsewhere);
+  EXPECT_EQ(second.node_rank, 1);
+  const auto conf = nodes(
+      "--nnodes 2 --rdzv-endpoint a "
+      "--rdzv-conf join_timeout=1.5,last_call_timeout=0,silence=4,is_host=true,same_program=0");
+  EXPECT_EQ(conf.join_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(conf.last_call, std::chrono::milliseconds(0));
+  EXPECT_EQ(conf.meeting.silence, std::chrono::seconds(4));
+  EXPECT_EQ(conf.meeting.hosting, launch::Hosting::kHere);
+  EXPECT_FALSE(conf.same_command);
+}
+
+TEST(RunOptions, TorchrunsVariablesAreDefaults) {
+  setenv("PET_NPROC_PER_NODE", "3", 1);
+  setenv("PET_MAX_RESTARTS", "2", 1);
+  const auto job = parse("--max-restarts 5 x");
+  unsetenv("PET_NPROC_PER_NODE");
+  unsetenv("PET_MAX_RESTARTS");
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job.value().workers, 3);
+  EXPECT_EQ(job.value().max_restarts, 5);
 }
 
 TEST(RunOptions, BothSpellingsOfEveryOption) {
@@ -85,6 +121,14 @@ TEST(RunOptions, MistakesAreNamed) {
   EXPECT_NE(message("").find("no program to run"), std::string::npos);
   EXPECT_NE(message("--bogus x").find("unknown option '--bogus'"), std::string::npos);
   EXPECT_NE(message("--node-rank 1 x").find("--node-rank 1"), std::string::npos);
+  EXPECT_NE(message("--nnodes 2 x").find("a place to meet"), std::string::npos);
+  EXPECT_NE(message("--nnodes 2 --node-rank 2 --rdzv-endpoint a x").find("from 0 to 1"), std::string::npos);
+  EXPECT_NE(message("--nnodes 2 --master-addr a x").find("needs the --node-rank"), std::string::npos);
+  EXPECT_NE(message("--nnodes 1:2 --master-addr a --node-rank 0 x").find("fixed number"), std::string::npos);
+  EXPECT_NE(message("--nnodes 2 --standalone x").find("--standalone is for one node"), std::string::npos);
+  EXPECT_NE(message("--rdzv-conf bogus=1 x").find("--rdzv-conf bogus"), std::string::npos);
+  EXPECT_NE(message("--rdzv-conf join_timeout=soon x").find("expected seconds"), std::string::npos);
+  EXPECT_NE(message("--local-ranks-filter 0,x y").find("--local-ranks-filter '0,x'"), std::string::npos);
   EXPECT_NE(message("--tee 4 x").find("--tee: '4'"), std::string::npos);
   EXPECT_NE(message("--redirects 0:1,0:2 x").find("--redirects: '0:1,0:2'"), std::string::npos);
   EXPECT_NE(message("-m --no-python x").find("exclude"), std::string::npos);

@@ -100,6 +100,10 @@ class TcpStore final : public Store {
   Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values) override;
   Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
 
+  // Adds a value to the end of a list: sets "list/N", where N counts from 1, and returns N. The values of several
+  // clients get different numbers, without gaps.
+  Result<std::int64_t> push(std::string_view list, std::string_view value);
+
  private:
   class Connections;
   explicit TcpStore(std::unique_ptr<Connections, LeakInForks> connections);

@@ -252,6 +252,9 @@ bool TcpStoreServer::Loop::take_frame(ClientId id, Connection& connection) {
   if (connection.in.capacity() > kReadChunk) connection.in = std::string();
   connection.in.clear();
   connection.busy = true;
+  if (request->kind == static_cast<std::uint8_t>(wire::Op::kWill)) {
+    notice_loss_within(connection.fd.get(), std::chrono::milliseconds(request->number));
+  }
   service_.handle(id, std::move(request).value());
   return true;
 }
@@ -267,9 +270,11 @@ void TcpStoreServer::Loop::queue(ClientId id, std::string bytes) {
 }
 
 void TcpStoreServer::Loop::flush_queued() {
-  for (const ClientId id : std::exchange(queued_, {})) {
-    const auto found = connections_.find(id);
-    if (found != connections_.end() && !flush(id, found->second)) close(id);
+  while (!queued_.empty()) {  // to close a connection may answer others
+    for (const ClientId id : std::exchange(queued_, {})) {
+      const auto found = connections_.find(id);
+      if (found != connections_.end() && !flush(id, found->second)) close(id);
+    }
   }
 }
 
@@ -306,10 +311,10 @@ void TcpStoreServer::Loop::expire_handshakes() {
 void TcpStoreServer::Loop::close(ClientId id) {
   const auto found = connections_.find(id);
   const bool proven = found->second.proven;
-  service_.drop(id);
   unproven_.erase(id);
   queued_.erase(id);
   connections_.erase(found);
+  service_.drop(id);  // may answer other clients
   if (!proven) return;
   MutexLock lock(mutex_);
   if (--num_clients_ == 0) idle_.notify_all();

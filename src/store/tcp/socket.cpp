@@ -169,6 +169,17 @@ void tune(int fd) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
+void notice_loss_within(int fd, std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
+  if (limit < std::chrono::seconds(1)) return;
+  const auto set = [fd](int option, int value) { ::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); };
+  const int milliseconds = static_cast<int>(std::min(limit, kLongest).count());
+  set(TCP_KEEPIDLE, 1);
+  set(TCP_KEEPINTVL, 1);
+  set(TCP_KEEPCNT, std::min(127, std::max(1, milliseconds / 1000 - 1)));
+  set(TCP_USER_TIMEOUT, milliseconds);  // also for what was sent and not acknowledged
+}
+
 Status send_all(int fd, std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -1,6 +1,7 @@
 // TCP sockets with deadlines. All are non-blocking and close-on-exec; nothing here raises SIGPIPE.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,9 @@ Result<Endpoint> remote_endpoint(int fd);
 bool is_loopback(const Endpoint& numeric);
 // Sends small messages without delay, and notices the loss of the other machine within about a minute.
 void tune(int fd);
+// The connection ends when the other machine has been silent for `limit` (1 s at least, or it is left as it is). The
+// kernels ask and answer, so a process that is stopped or slow is not lost.
+void notice_loss_within(int fd, std::chrono::milliseconds limit);
 
 // kUnavailable when the other side has closed, kTimeout at the deadline.
 Status send_all(int fd, std::string_view bytes, Deadline deadline);

@@ -13,7 +13,9 @@ bool well_formed(const Message& request) {
   const std::size_t count = request.parts.size();
   switch (static_cast<Op>(request.kind)) {
     case Op::kSet:
-    case Op::kAppend: return count == 2;
+    case Op::kAppend:
+    case Op::kPush:
+    case Op::kWill: return count == 2;
     case Op::kAdd:
     case Op::kDelete: return count == 1;
     case Op::kCompareSet: return count == 3;
@@ -48,9 +50,26 @@ void StoreService::handle(ClientId client, Message request) {
     const Deadline deadline = deadline_of(request);
     return answer_or_park(client, std::move(request), deadline);
   }
-  changed_.clear();
+  if (op == Op::kWill) {
+    wills_.insert_or_assign(client, std::pair(request.parts[0], request.parts[1]));
+    return answer_(client, wire::success());
+  }
   answer_(client, answer_now(request));
+  wake_changed();
+}
+
+void StoreService::wake_changed() {
   for (const auto& key : std::exchange(changed_, {})) wake(key);
+}
+
+Message StoreService::push(const std::string& list, const std::string& value) {
+  const auto count = table_.sum(list, 1);
+  if (!count.ok()) return wire::failure(count.status());
+  const std::string key = fmt::format("{}/{}", list, count.value());
+  auto answer = store(table_.set(key, value), key);
+  if (wire::status_of(answer).ok()) answer = store(table_.set(list, std::to_string(count.value())), list);
+  if (wire::status_of(answer).ok()) answer.number = count.value();
+  return answer;
 }
 
 Message StoreService::store(Status status, std::string_view key) {
@@ -84,11 +103,13 @@ Message StoreService::answer_now(const Message& request) {
         if (!wire::status_of(answer).ok()) return answer;
       }
       return wire::success();
+    case Op::kPush: return push(parts[0], parts[1]);
     case Op::kCheck: return wire::success(table_.first_missing(parts) == nullptr ? 1 : 0);
     case Op::kDelete: return wire::success(table_.erase(parts[0]) ? 1 : 0);
     case Op::kNumKeys: return wire::success(static_cast<std::int64_t>(table_.size()));
     case Op::kGet:
-    case Op::kWait: break;  // handled in answer_or_park
+    case Op::kWait:
+    case Op::kWill: break;  // handled before
   }
   return wire::failure({ErrorCode::kInternal, "a waiting request was not parked"});
 }
@@ -138,6 +159,10 @@ void StoreService::wake(std::string_view key) {
 
 void StoreService::drop(ClientId client) {
   if (parked_.contains(client)) unpark(client);
+  const auto will = wills_.extract(client);
+  if (will.empty()) return;
+  push(will.mapped().first, will.mapped().second);
+  wake_changed();
 }
 
 void StoreService::expire(Deadline::Clock::time_point now) {

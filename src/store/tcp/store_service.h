@@ -25,7 +25,7 @@ class StoreService {
   StoreService(std::string where, Answer answer) : where_(std::move(where)), answer_(std::move(answer)) {}
 
   void handle(ClientId client, wire::Message request);
-  // The client is gone: drops its waiting request.
+  // The client is gone: drops its waiting request, and carries out its will.
   void drop(ClientId client);
   // Answers kTimeout to requests whose deadline has passed.
   void expire(Deadline::Clock::time_point now);
@@ -41,6 +41,8 @@ class StoreService {
 
   wire::Message answer_now(const wire::Message& request);
   wire::Message store(Status status, std::string_view key);
+  wire::Message push(const std::string& list, const std::string& value);
+  void wake_changed();
   wire::Message values_of(const std::vector<std::string>& keys) const;
   void answer_or_park(ClientId client, wire::Message request, Deadline deadline);
   void wake(std::string_view key);
@@ -52,7 +54,8 @@ class StoreService {
   std::map<ClientId, Parked> parked_;
   std::map<std::string, std::set<ClientId>, std::less<>> waiting_;  // by the key they wait for
   std::set<std::pair<Deadline::Clock::time_point, ClientId>> expiries_;
-  std::vector<std::string> changed_;  // keys set by the request being handled
+  std::map<ClientId, std::pair<std::string, std::string>> wills_;  // list and value
+  std::vector<std::string> changed_;                               // keys set by the request being handled
 };
 
 }  // namespace lockstep::comm

@@ -26,6 +26,8 @@ enum class Op : std::uint8_t {
   kDelete,      // parts: key; answers number 0 or 1
   kNumKeys,     // answers number
   kMultiSet,    // parts: key, value, key, value, ...
+  kPush,        // parts: list, value; sets "list/N", N counted from 1; answers number N
+  kWill,        // parts: list, value: a push when this connection ends; number: milliseconds of silence that end it
 };
 
 inline constexpr std::int64_t kWaitForever = -1;  // as `number` of kGet and kWait

@@ -1,0 +1,70 @@
+// PreemptionWatch: all ranks leave a training loop at the same step when a scheduler takes the machine away.
+//
+//   auto watch = lockstep::launch::PreemptionWatch::start();
+//   for (long step = first; step < last; ++step) {
+//     if (watch.value()->should_leave(step).value()) {
+//       save_checkpoint(step);
+//       break;
+//     }
+//     train(step);
+//   }
+//
+// Slurm (`--signal=TERM@60`, preemption), Kubernetes and `lockstep run` announce the end by a signal, which reaches the
+// ranks at different moments, or only some of them. The watch turns it into a step on which all ranks agree.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/status.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep::launch {
+
+// For one thread. Ranks must not be more than one step apart when they ask, which holds for every loop whose steps
+// contain a collective of all ranks (an optimizer step under DistributedDataParallel).
+class PreemptionWatch {
+ public:
+  // SIGTERM and SIGUSR1. While the watch lives these signals do not end the process; a launcher that has asked its
+  // workers to end still kills them after its grace time.
+  static std::vector<int> default_signals();
+
+  // On the launcher's store (LOCKSTEP_STORE). A world of one needs none. kInvalidArgument: several ranks, and the
+  // variable is not set; then use the other form. kUnavailable: the store cannot be reached. One watch at a time.
+  static Result<std::unique_ptr<PreemptionWatch>> start(std::vector<int> signals = default_signals(),
+                                                        const Environment& environment = Environment::of_process());
+  // On a store that all ranks share; nullptr for a world of one.
+  static Result<std::unique_ptr<PreemptionWatch>> start(std::shared_ptr<comm::Store> store, int world_size,
+                                                        std::vector<int> signals = default_signals());
+  // The signals mean what they meant before.
+  ~PreemptionWatch();
+  PreemptionWatch(const PreemptionWatch&) = delete;
+  PreemptionWatch& operator=(const PreemptionWatch&) = delete;
+
+  // To call before each step, on every rank, with growing numbers. True on all ranks at the same step: two steps or
+  // more after the last rank has heard of the signal. Asks the store every 100 ms, and before each step in the short
+  // time between the announcement and the end; blocks for a round trip then. An error of the store is returned.
+  Result<bool> should_leave(long step);
+
+  // The same as a signal to this rank.
+  void request() { requested_ = true; }
+
+ private:
+  class Signals;
+  PreemptionWatch(std::shared_ptr<comm::Store> store, int world_size);
+  Result<bool> heard();
+
+  std::unique_ptr<Signals> signals_;
+  std::shared_ptr<comm::Store> store_;
+  const int world_size_;
+  bool requested_ = false;
+  bool announced_ = false;     // this rank has told the others
+  bool acknowledged_ = false;  // and has said that it knows
+  long leave_at_ = -1;
+  Deadline ask_again_ = Deadline::after(std::chrono::nanoseconds(0));
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,44 @@
+#include "launch/job_end.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "launch/error_file.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::launch {
+namespace {
+
+Result<bool> write_report(const std::string& path, const std::string& report) {
+  std::error_code ignored;  // writing says what is wrong
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::ofstream file(path, std::ios::trunc);
+  file << report << std::flush;
+  if (file.good()) return true;
+  return Status::from_errno(fmt::format("cannot write the error file '{}'", path), errno);
+}
+
+}  // namespace
+
+void write_error_report(const JobOptions& options, const std::string& run_id, const JobEnd& end, LogFiles* logs,
+                        SignalWatch& signals) {
+  if (!end.failure && end.reason.empty()) return;
+  std::vector<std::string> paths;
+  if (const auto reply = Environment::of_process().get("TORCHELASTIC_ERROR_FILE")) paths.push_back(*reply);
+  if (!options.log_dir.empty()) paths.push_back(fmt::format("{}/{}/error.json", options.log_dir, run_id));
+  if (paths.empty()) return;
+  const std::string report = error_report(end.failure ? &*end.failure : nullptr, end.reason, end.code);
+  for (const std::string& path : paths) {
+    const std::function<Result<bool>()> write = [path, report] { return write_report(path, report); };
+    const auto written = logs != nullptr ? logs->call(write, signals.fd(), Deadline::after(logs->patience())) : write();
+    if (!written.ok()) log::warning(written.status().message());
+  }
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,143 @@
+#include "launch/nodes/event.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const NodeInfo& info) {
+  return {{"node_rank", info.node_rank},
+          {"workers", info.workers},
+          {"host", info.host},
+          {"pid", info.pid},
+          {"address", info.address},
+          {"hosts", info.hosts},
+          {"version", info.version},
+          {"command", info.command},
+          {"same_command", info.same_command},
+          {"min_nodes", info.min_nodes},
+          {"max_nodes", info.max_nodes},
+          {"max_restarts", info.max_restarts},
+          {"join_timeout_ms", info.join_timeout_ms},
+          {"last_call_ms", info.last_call_ms},
+          {"problem", info.problem},
+          {"problem_code", info.problem_code}};
+}
+
+NodeInfo node_info(const json& object, std::string id) {
+  return {.id = std::move(id),
+          .node_rank = object.value("node_rank", -1),
+          .workers = object.value("workers", 1),
+          .host = object.value("host", ""),
+          .pid = object.value("pid", 0),
+          .address = object.value("address", ""),
+          .hosts = object.value("hosts", false),
+          .version = object.value("version", ""),
+          .command = object.value("command", ""),
+          .same_command = object.value("same_command", true),
+          .min_nodes = object.value("min_nodes", 1),
+          .max_nodes = object.value("max_nodes", 1),
+          .max_restarts = object.value("max_restarts", 0),
+          .join_timeout_ms = object.value("join_timeout_ms", 600'000L),
+          .last_call_ms = object.value("last_call_ms", 30'000L),
+          .problem = object.value("problem", ""),
+          .problem_code = object.value("problem_code", 0)};
+}
+
+json to_json(const Failure& failure) {
+  return {{"rank", failure.rank},
+          {"local_rank", failure.local_rank},
+          {"node_rank", failure.node_rank},
+          {"host", failure.host},
+          {"command", failure.command},
+          {"attempt", failure.attempt},
+          {"max_restarts", failure.max_restarts},
+          {"pid", failure.exit.pid},
+          {"code", failure.exit.code},
+          {"signal", failure.exit.signal},
+          {"core_dumped", failure.exit.core_dumped},
+          {"run_time_ns", failure.exit.run_time.count()},
+          {"error", failure.error},
+          {"call_stack", failure.call_stack},
+          {"stderr_seen", failure.stderr_seen},
+          {"stderr", failure.stderr_tail}};
+}
+
+Failure failure_of(const json& object) {
+  Failure failure;
+  failure.rank = object.value("rank", 0);
+  failure.local_rank = object.value("local_rank", 0);
+  failure.node_rank = object.value("node_rank", -1);
+  failure.host = object.value("host", "");
+  failure.command = object.value("command", "");
+  failure.attempt = object.value("attempt", 0);
+  failure.max_restarts = object.value("max_restarts", 0);
+  failure.exit.index = failure.local_rank;
+  failure.exit.pid = object.value("pid", 0);
+  failure.exit.code = object.value("code", 0);
+  failure.exit.signal = object.value("signal", 0);
+  failure.exit.core_dumped = object.value("core_dumped", false);
+  failure.exit.run_time = std::chrono::nanoseconds(object.value("run_time_ns", std::int64_t{0}));
+  failure.error = object.value("error", "");
+  failure.call_stack = object.value("call_stack", "");
+  failure.stderr_seen = object.value("stderr_seen", true);
+  failure.stderr_tail = object.value("stderr", std::vector<std::string>());
+  return failure;
+}
+
+Event event_of(const json& object) {
+  Event event;
+  event.kind = static_cast<EventKind>(object.at("kind").get<int>());
+  event.node = object.at("node").get<std::string>();
+  event.number = object.value("number", 0);
+  event.master_addr = object.value("master_addr", "");
+  event.master_port = object.value("master_port", 0);
+  event.store = object.value("store", "");
+  event.text = object.value("text", "");
+  event.code = object.value("code", 0);
+  if (event.kind == EventKind::kJoin) event.info = node_info(object.at("info"), event.node);
+  if (event.kind == EventKind::kFailed) event.failure = failure_of(object.at("failure"));
+  return event;
+}
+
+}  // namespace
+
+std::string NodeInfo::text() const {
+  const std::string who = fmt::format("(host {}, pid {})", host, pid);
+  return node_rank < 0 ? "node " + who : fmt::format("node {} {}", node_rank, who);
+}
+
+std::string encode(const Event& event) {
+  json object{{"kind", static_cast<int>(event.kind)}, {"node", event.node}, {"number", event.number}};
+  if (event.kind == EventKind::kJoin) object["info"] = to_json(event.info);
+  if (event.kind == EventKind::kFailed) object["failure"] = to_json(event.failure);
+  if (event.kind == EventKind::kServices) {
+    object["master_addr"] = event.master_addr;
+    object["master_port"] = event.master_port;
+    object["store"] = event.store;
+  }
+  if (!event.text.empty()) object["text"] = event.text;
+  if (event.code != 0) object["code"] = event.code;
+  // Output of programs may be any bytes.
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Result<Event> decode_event(std::string_view text) {
+  const Status wrong(ErrorCode::kCorrupt, "an event of the rendezvous cannot be read");
+  const json object = json::parse(text, nullptr, false);
+  if (!object.is_object()) return wrong;
+  try {
+    Event event = event_of(object);
+    if (event.kind < EventKind::kJoin || event.kind > EventKind::kEnd || event.node.empty()) return wrong;
+    return event;
+  } catch (const json::exception&) {
+    return wrong;  // a value of another type than expected
+  }
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,32 @@
+// The machines of `lockstep run --hosts`, and what is said to them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+struct Host {
+  std::string name;  // as ssh takes it: "b", "user@b"
+  int workers = 0;   // 0: as --nproc-per-node says
+};
+
+// "a,b:4,user@c". kInvalidArgument: empty names, numbers below 1, a name twice.
+Result<std::vector<Host>> parse_hosts(std::string_view text);
+
+// Whether the name is that of this machine: localhost, a loopback address or the host name.
+bool is_this_machine(std::string_view name);
+
+// At spaces; there is no quoting.
+std::vector<std::string> split_words(std::string_view text);
+
+// The command line's words without these options and their values, in both spellings: "--a-b V", "--a_b=V".
+std::vector<std::string> without_options(const std::vector<std::string>& words, const std::vector<std::string>& names);
+
+// The words as one command line for a POSIX shell.
+std::string quote_for_shell(const std::vector<std::string>& words);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,290 @@
+#include "launch/nodes/hosts_job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/host.h"
+#include "base/poll.h"
+#include "launch/consoles.h"
+#include "launch/job_services.h"
+#include "launch/memfd.h"
+#include "launch/nodes/event.h"
+#include "launch/nodes/node_link.h"
+#include "launch/process_tree.h"
+#include "launch/program.h"
+#include "launch/signal_watch.h"
+#include "launch/signals.h"
+#include "launch/worker_environment.h"
+#include "launch/worker_stream.h"
+#include "lockstep/base/environment.h"
+#include "store/tcp/socket.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr int kSshFailed = 255;
+constexpr std::chrono::seconds kFarewell(5);
+constexpr int kMostReads = 1024;
+
+// The address from which this machine reaches a host; empty: its name is not known here (it may be ssh's alone).
+std::string address_towards(const std::string& name) {
+  const std::string host = name.substr(name.rfind('@') == std::string::npos ? 0 : name.rfind('@') + 1);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(host.c_str(), "22", &hints, &raw) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(raw, &freeaddrinfo);
+  const Fd probe(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Sends nothing: the kernel looks up the route.
+  if (!probe.valid() || connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) return {};
+  auto local = comm::local_endpoint(probe.get());
+  return local.ok() ? local->host : std::string();
+}
+
+Result<std::string> own_address(const HostsOptions& options) {
+  if (!options.local_addr.empty()) return options.local_addr;
+  std::string found = "127.0.0.1";
+  for (const Host& host : options.hosts) {
+    if (is_this_machine(host.name)) continue;
+    if (std::string address = address_towards(host.name); !address.empty()) return address;
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, addresses_of_machine());
+    if (!addresses.empty()) found = addresses.front();
+  }
+  return found;
+}
+
+// The key as the standard input of a launcher.
+Result<Fd> key_file(const std::string& key) {
+  Fd fd(memfd_create("lockstep_key", MFD_CLOEXEC));
+  if (!fd.valid()) return Status::from_errno("cannot make a file in memory for the job's key", errno);
+  LOCKSTEP_RETURN_IF_ERROR(write_memfd(fd.get(), key + "\n", "the job's key"));
+  if (lseek(fd.get(), 0, SEEK_SET) != 0) return Status::from_errno("cannot rewind the job's key", errno);
+  return fd;
+}
+
+class HostsJob {
+ public:
+  HostsJob(const HostsOptions& options, Consoles& consoles, SignalWatch& signals)
+      : options_(options), consoles_(consoles), signals_(signals) {}
+
+  Result<int> run();
+
+ private:
+  Status open_meeting();
+  std::vector<std::string> launcher_words(std::size_t number) const;
+  Result<Command> command_for(std::size_t number);
+  Status add_stream(Console& console, int& fd);
+  Status step(ProcessTree& tree);
+  void take_exit(const Exit& exit);
+  void take_signal(ProcessTree& tree);
+  // Tells all launchers to end.
+  void end_job(int code, const std::string& reason);
+
+  const HostsOptions& options_;
+  Consoles& consoles_;
+  SignalWatch& signals_;
+  std::string key_;
+  std::string run_id_;
+  std::string self_;  // this program's path
+  std::unique_ptr<comm::TcpStoreServer> server_;
+  std::shared_ptr<comm::TcpStore> store_;
+  std::vector<Fd> launchers_ends_;
+  std::vector<std::unique_ptr<WorkerStream>> streams_;
+  int alive_ = 0;
+  int code_ = 0;
+  int signal_ = 0;
+  std::optional<Deadline> kill_at_;
+};
+
+Status HostsJob::open_meeting() {
+  LOCKSTEP_ASSIGN_OR_RETURN(key_, make_job_key());
+  run_id_ = options_.run_id;
+  if (run_id_.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string random, make_job_key());
+    run_id_ = random.substr(0, 16);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string address, own_address(options_));
+  comm::TcpStoreServerOptions server;
+  server.listen_at = {address, 0};
+  server.job_key = key_;
+  auto started = comm::TcpStoreServer::start(std::move(server));
+  if (!started.ok()) return started.status().with_context("cannot serve the rendezvous of --hosts (--local-addr)");
+  server_ = std::move(started).value();
+  comm::TcpStoreOptions client;
+  client.server = server_->endpoint();
+  client.job_key = key_;
+  client.request_timeout = std::chrono::seconds(10);
+  LOCKSTEP_ASSIGN_OR_RETURN(store_, comm::TcpStore::connect(client, Deadline::after(client.request_timeout)));
+  return announce_job(*store_, run_id_);
+}
+
+std::vector<std::string> HostsJob::launcher_words(std::size_t number) const {
+  const Host& host = options_.hosts[number];
+  const std::string conf = options_.rdzv_conf.empty() ? "" : options_.rdzv_conf + ",";
+  std::vector<std::string> words{self_,
+                                 "run",
+                                 "--node-rank",
+                                 std::to_string(number),
+                                 "--rdzv-endpoint",
+                                 server_->endpoint().text(),
+                                 "--rdzv-conf",
+                                 fmt::format("{}is_host=false,reports={}", conf, number == 0),
+                                 "--job-key-file",
+                                 "-",
+                                 "--nproc-per-node",
+                                 host.workers > 0 ? std::to_string(host.workers) : options_.nproc_per_node};
+  words.insert(words.end(), options_.options.begin(), options_.options.end());
+  words.push_back("--");
+  words.insert(words.end(), options_.program.begin(), options_.program.end());
+  return words;
+}
+
+Status HostsJob::add_stream(Console& console, int& fd) {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    return Status::from_errno("cannot make a pipe for a launcher's output", errno);
+  fd = ends[1];
+  launchers_ends_.emplace_back(ends[1]);
+  WorkerStream::Settings settings;
+  settings.console = &console;
+  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), nullptr, std::move(settings)));
+  return {};
+}
+
+Result<Command> HostsJob::command_for(std::size_t number) {
+  Command command;
+  command.environment = merge_environment(current_environment(), {{"LOCKSTEP_JOB_KEY", ""}});
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd key, key_file(key_));
+  command.stdin_fd = key.get();
+  launchers_ends_.push_back(std::move(key));
+  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.out(), command.stdout_fd));
+  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd));
+  const std::string& host = options_.hosts[number].name;
+  const std::vector<std::string> words = launcher_words(number);
+  if (is_this_machine(host)) {
+    command.executable = self_;
+    command.arguments = words;
+    return command;
+  }
+  const std::string path = Environment::of_process().get("PATH").value_or("/usr/bin:/bin");
+  auto ssh = find_executable(options_.ssh.front(), path);
+  if (!ssh.ok()) return ssh.status().with_context("--ssh");
+  command.executable = std::move(ssh).value();
+  command.arguments = options_.ssh;
+  command.arguments.push_back(host);
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  if (error) return Status::from_errno("cannot find out the current folder", error.value());
+  command.arguments.push_back("cd " + quote_for_shell({folder}) + " && exec " + quote_for_shell(words));
+  return command;
+}
+
+Result<int> HostsJob::run() {
+  std::error_code error;
+  self_ = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return Status::from_errno("cannot read /proc/self/exe", error.value());
+  LOCKSTEP_RETURN_IF_ERROR(open_meeting());
+  std::vector<Command> commands;
+  for (std::size_t number = 0; number < options_.hosts.size(); ++number) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Command command, command_for(number));
+    commands.push_back(std::move(command));
+  }
+  auto started = ProcessTree::start(commands, signals_.fd());
+  if (started.status().code() == ErrorCode::kAborted) return 128 + signals_.take();
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
+  launchers_ends_.clear();
+  alive_ = tree.running();
+  while (tree.running() > 0 && !(kill_at_ && kill_at_->expired())) LOCKSTEP_RETURN_IF_ERROR(step(tree));
+  const Status leftovers = tree.end();
+  if (!leftovers.ok()) consoles_.err().say("lockstep: " + leftovers.message());
+  for (const auto& stream : streams_) {
+    for (int i = 0; i < kMostReads && stream->open() && stream->read_some(); ++i) {
+    }
+    if (stream->open()) stream->finish();
+  }
+  return signal_ != 0 ? 128 + signal_ : code_;
+}
+
+Status HostsJob::step(ProcessTree& tree) {
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+  Deadline due = kill_at_.value_or(Deadline::never());
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) polled.push_back({stream->fd(), POLLIN, 0});
+    if (const auto partial = stream->partial_due()) due = earlier(due, Deadline::at(*partial));
+  }
+  consoles_.add_to(polled);
+  LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, due).status().with_context("cannot wait for the launchers"));
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) stream->read_some();
+    stream->show_partial_if_due(WorkerStream::Clock::now());
+  }
+  while (tree.running() > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
+    if (!exit) break;
+    take_exit(*exit);
+  }
+  if (polled[0].revents != 0) take_signal(tree);
+  consoles_.serve();
+  consoles_.flush();
+  return {};
+}
+
+void HostsJob::take_exit(const Exit& exit) {
+  --alive_;
+  if (!exit.failed() || signal_ != 0) return;
+  const std::string& host = options_.hosts[static_cast<std::size_t>(exit.index)].name;
+  std::string what = fmt::format("the launcher on host {} ended with {}", host, describe_exit(exit));
+  if (exit.code == kSshFailed && !is_this_machine(host)) what += fmt::format(" ({} failed)", options_.ssh.front());
+  // A launcher says itself why its job has failed, and the first one says why the job ends.
+  const bool ends = alive_ < options_.min_nodes;
+  const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
+  if (silent && code_ == 0 && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
+  if (code_ == 0) code_ = exit_code_of(exit);
+  if (ends) end_job(exit_code_of(exit), what);
+}
+
+void HostsJob::end_job(int code, const std::string& reason) {
+  const Event event{.kind = EventKind::kEnd, .node = "hosts", .text = reason, .code = code};
+  if (!store_->push(events_of_job(run_id_), encode(event)).ok() || alive_ == 0) return;
+  // Launchers that have not joined yet hear it when they do.
+  if (!kill_at_) kill_at_ = Deadline::after(2 * options_.grace + kFarewell);
+}
+
+void HostsJob::take_signal(ProcessTree& tree) {
+  const int number = signals_.take();
+  if (number == 0 || is_for_workers_only(number)) return;
+  if (signal_ != 0) {
+    kill_at_ = Deadline::after(std::chrono::nanoseconds(0));
+    return;
+  }
+  signal_ = number;
+  end_job(128 + number, fmt::format("the job was asked to end by {}", signal_name(number)));
+}
+
+}  // namespace
+
+Result<int> run_on_hosts(const HostsOptions& options) {
+  SignalWatch signals;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
+  auto code = HostsJob(options, *consoles, signals).run();
+  const auto patience = std::max<std::chrono::milliseconds>(options.grace, std::chrono::seconds(1));
+  const bool signalled = code.ok() && code.value() > 128;
+  consoles->finish(signals, signalled ? Deadline::after(patience) : Deadline::never(), patience);
+  return code;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,34 @@
+// `lockstep run --hosts`: starts a launcher on each machine over ssh, serves the store in which they meet, shows their
+// output, and ends them.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "launch/nodes/host_list.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+struct HostsOptions {
+  std::vector<Host> hosts;
+  int min_nodes = 1;                      // the job ends when fewer launchers are left
+  std::vector<std::string> ssh;           // the command that gets a host's name and a command line for its shell
+  std::string local_addr = {};            // where the hosts reach this machine; empty: found out
+  std::string nproc_per_node = "1";       // for hosts without a number
+  std::string run_id = {};                // empty: random
+  std::string rdzv_conf = {};             // for the launchers, further settings
+  std::vector<std::string> options = {};  // of `lockstep run`, for all launchers
+  std::vector<std::string> program = {};  // and its arguments
+  std::chrono::milliseconds grace{5000};
+};
+
+// Runs the job to its end; blocks. Returns 0, the exit code of the first launcher that failed, or 128 + the number of
+// the signal that ended this process. The job's key goes to the launchers through their standard input, never through a
+// command line. When this process dies, the launchers lose the store and end their workers.
+//
+// It takes over the process while it runs, as run_job does.
+Result<int> run_on_hosts(const HostsOptions& options);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,30 @@
+// How the launchers of a job over several nodes find one another.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "lockstep/store/endpoint.h"
+
+namespace lockstep::launch {
+
+// Who serves the store in which the launchers meet.
+enum class Hosting {
+  kByAddress,  // the launcher whose machine has the endpoint's address, unless a store is there already
+  kHere,
+  kElsewhere,
+};
+
+struct MeetingOptions {
+  comm::Endpoint endpoint = {};  // where the launchers meet
+  Hosting hosting = Hosting::kByAddress;
+  // The job's secret; "-": the first line of standard input; empty: LOCKSTEP_JOB_KEY, else the user's key in the home
+  // directory.
+  std::string job_key_file = {};
+  std::string run_id = {};      // empty: that of the hosting launcher
+  std::string local_addr = {};  // where the others reach this machine; empty: the address that reaches the endpoint
+  // A launcher that the store has not heard of for this time is lost. Kernels answer, not processes.
+  std::chrono::milliseconds silence{3000};
+};
+
+}  // namespace lockstep::launch

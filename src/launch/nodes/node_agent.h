@@ -1,0 +1,53 @@
+// The agent of one node of several: joins the others, runs its worker group in every attempt, and ends with the job.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "launch/agent.h"
+#include "launch/consoles.h"
+#include "launch/job_end.h"
+#include "launch/job_services.h"
+#include "launch/log_files.h"
+#include "launch/nodes/node_link.h"
+#include "launch/signal_watch.h"
+#include "launch/worker_group.h"
+
+namespace lockstep::launch {
+
+// What this launcher tells the others of itself.
+Result<NodeInfo> describe_node(const JobOptions& options);
+
+class NodeAgent {
+ public:
+  // `job`: what stays the same in all attempts. `logs`: nullptr if no stream goes to a file.
+  NodeAgent(const JobOptions& options, JobSpec job, NodeLink& link, Consoles& consoles, LogFiles* logs,
+            SignalWatch& signals)
+      : options_(options), job_(std::move(job)), link_(link), consoles_(consoles), logs_(logs), signals_(signals) {}
+
+  // Blocks until the job has ended, or this node's part in it.
+  Result<JobEnd> run();
+
+ private:
+  // What the state of the job asks of this node now. An end: nothing more.
+  Result<std::optional<JobEnd>> act();
+  JobEnd over() const;
+  Status open_services();
+  Result<std::optional<JobEnd>> run_attempt();
+  // Waits for events once. A signal: this node leaves.
+  Result<std::optional<JobEnd>> wait();
+
+  const JobOptions& options_;
+  JobSpec job_;
+  NodeLink& link_;
+  Consoles& consoles_;
+  LogFiles* const logs_;
+  SignalWatch& signals_;
+  std::optional<JobServices> services_;  // of the attempt under way, on its first node
+  int served_ = -1;                      // the last attempt for which each of these was done
+  int ran_ = -1;
+  int stopped_ = -1;
+  std::optional<Deadline> place_due_;  // when this node has waited for a place for too long
+};
+
+}  // namespace lockstep::launch

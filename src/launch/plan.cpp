@@ -1,0 +1,86 @@
+#include "launch/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+
+#include "launch/cores.h"
+#include "launch/program.h"
+#include "launch/worker_environment.h"
+#include "lockstep/base/environment.h"
+
+namespace lockstep::launch {
+namespace {
+
+std::string seconds(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
+}
+
+std::string describe_program(const JobOptions& options, const Environment& environment) {
+  const std::string line = fmt::format("{}", fmt::join(options.command, " "));
+  const auto found = find_executable(options.command.front(), environment.get("PATH").value_or("/usr/bin:/bin"));
+  return fmt::format("  program: {}\n  executes: {}\n", line, found.ok() ? found.value() : found.status().message());
+}
+
+const char* describe(Hosting hosting) {
+  switch (hosting) {
+    case Hosting::kByAddress: return "the launcher on the machine with that address, or a store that is there";
+    case Hosting::kHere: return "this launcher";
+    case Hosting::kElsewhere: return "another node, or a store that is there";
+  }
+  return "";
+}
+
+std::string describe_nodes(const JobOptions& options, const Environment& environment) {
+  const NodesOptions& nodes = options.nodes;
+  if (nodes.max_nodes == 1) return "  nodes: 1\n";
+  std::string key = "the user's key file";
+  if (environment.has("LOCKSTEP_JOB_KEY")) key = "LOCKSTEP_JOB_KEY";
+  if (!nodes.meeting.job_key_file.empty()) key = nodes.meeting.job_key_file;
+  std::string text =
+      fmt::format("  nodes: {} to {}; this one has the node rank {}\n", nodes.min_nodes, nodes.max_nodes,
+                  nodes.node_rank < 0 ? "that follows from the order of joining" : std::to_string(nodes.node_rank));
+  text += fmt::format("  the launchers meet at: {}\n  served by: {}\n  job key: {}\n", nodes.meeting.endpoint.text(),
+                      describe(nodes.meeting.hosting), key);
+  return text + fmt::format("  waits {} for {} node(s), then {} for more; a machine is lost after {} of silence\n",
+                            seconds(nodes.join_timeout), nodes.min_nodes, seconds(nodes.last_call),
+                            seconds(nodes.meeting.silence));
+}
+
+std::string describe_workers(const JobOptions& options) {
+  const std::vector<int> cores = allowed_cores();
+  std::string text = fmt::format("  workers on this node: {}\n", options.workers);
+  const auto shares = share_cores(options.pin_cores ? cores : std::vector<int>(), options.workers);
+  for (int worker = 0; worker < options.workers; ++worker) {
+    const auto& share = shares[static_cast<std::size_t>(worker)];
+    text += fmt::format("    local rank {}: {}\n", worker,
+                        share.empty() ? "any core" : fmt::format("cores {}", fmt::join(share, ",")));
+  }
+  const std::vector<std::string> inherited = current_environment();
+  const char* given = find_variable(inherited, "OMP_NUM_THREADS");
+  return text + fmt::format("  OMP_NUM_THREADS: {}\n",
+                            given != nullptr
+                                ? std::string(given) + ", as you have set it"
+                                : std::to_string(threads_per_worker(static_cast<int>(cores.size()), options.workers)));
+}
+
+std::string describe_output(const JobOptions& options) {
+  if (!options.tee.any() && !options.redirects.any()) return "  log files: none\n";
+  return fmt::format("  log files: {}/{}/attempt_N/RANK/\n",
+                     options.log_dir.empty() ? "a new folder in $TMPDIR" : options.log_dir,
+                     options.run_id.empty() ? "(the run id)" : options.run_id);
+}
+
+}  // namespace
+
+std::string describe_plan(const JobOptions& options) {
+  const Environment environment = Environment::of_process();
+  return "lockstep run would do this:\n" + describe_program(options, environment) +
+         describe_nodes(options, environment) + describe_workers(options) +
+         fmt::format("  restarts after failures: {}\n  time to end, before SIGKILL: {}\n", options.max_restarts,
+                     seconds(options.grace)) +
+         describe_output(options);
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,83 @@
+#include "store/tcp/session.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "store/tcp/connect.h"
+#include "store/tcp/socket.h"
+#include "store/tcp/wire.h"
+
+namespace lockstep::comm {
+namespace {
+
+using wire::Message;
+using wire::Op;
+
+constexpr auto kRequestTimeout = std::chrono::seconds(10);
+
+// The next whole message of `in`, which it removes; nullopt: it is not complete.
+Result<std::optional<Message>> next_message(std::string& in) {
+  if (in.size() < wire::kLengthBytes) return std::optional<Message>();
+  const std::size_t bytes = wire::frame_length(in);
+  if (bytes > wire::kMaxFrameBytes)
+    return Status(ErrorCode::kCorrupt, "the store announced an answer that is too long");
+  if (in.size() < wire::kLengthBytes + bytes) return std::optional<Message>();
+  auto message = wire::decode(std::string_view(in).substr(wire::kLengthBytes, bytes));
+  in.erase(0, wire::kLengthBytes + bytes);
+  LOCKSTEP_RETURN_IF_ERROR(message.status());
+  return std::optional<Message>(std::move(message).value());
+}
+
+}  // namespace
+
+Result<StoreSession> StoreSession::connect(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_patiently(options, deadline, interrupt_fd));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint local, local_endpoint(fd.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint server, remote_endpoint(fd.get()));
+  return StoreSession(std::move(fd), std::move(local), std::move(server));
+}
+
+Status StoreSession::leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence) {
+  const Deadline deadline = Deadline::after(kRequestTimeout);
+  const Message will{static_cast<std::uint8_t>(Op::kWill), silence.count(), {std::string(list), std::string(value)}};
+  LOCKSTEP_RETURN_IF_ERROR(send_all(fd_.get(), wire::encode(will), deadline));
+  std::string length(wire::kLengthBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd_.get(), length, deadline));
+  if (wire::frame_length(length) > wire::kMaxFrameBytes)
+    return {ErrorCode::kCorrupt, "a malformed answer of the store"};
+  std::string body(wire::frame_length(length), '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd_.get(), body, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, wire::decode(body));
+  notice_loss_within(fd_.get(), silence);
+  return wire::status_of(answer);
+}
+
+Status StoreSession::ask(std::string_view key) {
+  const Message request{static_cast<std::uint8_t>(Op::kGet), wire::kWaitForever, {std::string(key)}};
+  return send_all(fd_.get(), wire::encode(request), Deadline::after(kRequestTimeout));
+}
+
+Result<std::optional<Bytes>> StoreSession::take() {
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::optional<Message> answer, next_message(in_));
+    if (answer) {
+      LOCKSTEP_RETURN_IF_ERROR(wire::status_of(*answer));
+      if (answer->parts.size() != 1) return Status(ErrorCode::kCorrupt, "the store's answer lacks its value");
+      return std::optional<Bytes>(std::move(answer->parts[0]));
+    }
+    std::array<char, 16384> buffer;
+    const ssize_t count = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return std::optional<Bytes>();
+    if (count == 0) return Status(ErrorCode::kUnavailable, "the other side closed the connection");
+    if (count < 0) return Status(ErrorCode::kUnavailable, std::strerror(errno));
+    in_.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace lockstep::comm

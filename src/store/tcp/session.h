@@ -1,0 +1,48 @@
+// StoreSession: one connection to a TCP store that stays open. Its owner awaits keys without blocking, and the store
+// carries out its will when the connection ends, however that happens.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep::comm {
+
+// For one thread.
+class StoreSession {
+ public:
+  // Connects as TcpStore does. kAborted: `interrupt_fd` became readable meanwhile.
+  static Result<StoreSession> connect(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd);
+
+  // When this connection ends, the store pushes `value` to `list` (TcpStore::push). It ends with this process, and when
+  // one of the two machines has not heard of the other for `silence`.
+  Status leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence);
+
+  // Asks for a key, which take() returns once it exists. One at a time.
+  Status ask(std::string_view key);
+  // Readable when take() has something.
+  int fd() const { return fd_.get(); }
+  // The value that was asked for; nullopt: not yet. Does not block. kUnavailable: the store is gone.
+  Result<std::optional<Bytes>> take();
+
+  StoreSession() = default;  // not connected
+
+  // This machine's address and the server's, as numbers.
+  const Endpoint& local() const { return local_; }
+  const Endpoint& server() const { return server_; }
+
+ private:
+  StoreSession(Fd fd, Endpoint local, Endpoint server)
+      : fd_(std::move(fd)), local_(std::move(local)), server_(std::move(server)) {}
+
+  Fd fd_;
+  Endpoint local_;
+  Endpoint server_;
+  std::string in_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,156 @@
+// lockstep run --hosts, with a command in place of ssh.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "cli/nodes.h"
+#include "launch/nodes/host_list.h"
+#include "support/machines.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using launch::parse_hosts;
+
+TEST(HostList, NamesAndNumbers) {
+  const auto hosts = parse_hosts("a,user@b:4,10.0.0.7");
+  ASSERT_TRUE(hosts.ok());
+  ASSERT_EQ(hosts.value().size(), 3U);
+  EXPECT_EQ(hosts.value()[0].workers, 0);
+  EXPECT_EQ(hosts.value()[1].name, "user@b");
+  EXPECT_EQ(hosts.value()[1].workers, 4);
+  for (const char* wrong : {"", "a,", ",a", "a:0", "a:x", "a,a", "a:1,a:2", "-oProxyCommand=x,b"}) {
+    EXPECT_EQ(parse_hosts(wrong).status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(HostList, OptionsThatTheLaunchersDoNotGet) {
+  EXPECT_EQ(launch::without_options({"--hosts", "a,b", "--tee", "3", "--rdzv_id=x", "--rdzv-id", "y", "--no-pin"},
+                                    {"--hosts", "--rdzv-id"}),
+            (Words{"--tee", "3", "--no-pin"}));
+}
+
+TEST(HostList, WordsSurviveAShell) {
+  const Words words{"printf", "%s|", "a b", "it's", "$HOME", "\"", "", "new\nline"};
+  EXPECT_EQ(run_program({"sh", "-c", launch::quote_for_shell(words)}).out, "a b|it's|$HOME|\"||new\nline|");
+}
+
+// A program that is called as ssh is: NAME COMMAND_LINE.
+std::string fake_ssh(const ScratchFolder& folder, const std::string& body) {
+  const std::string path = (folder.path() / "fake_ssh").string();
+  std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
+  chmod(path.c_str(), 0755);
+  return path;
+}
+
+std::set<std::string> lines_of(const std::string& text) {
+  std::set<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.insert(line);
+  return lines;
+}
+
+Words on_hosts(const std::string& hosts, const std::string& ssh, const Words& rest) {
+  return Words{LOCKSTEP_PROGRAM, "run", "--hosts", hosts, "--ssh", ssh} + rest;
+}
+
+TEST(HostsMulti, EachHostRunsALauncher) {
+  const ScratchFolder folder;
+  // It also tells whether the key is on a command line.
+  const std::string ssh =
+      fake_ssh(folder, "echo \"$@\" >> " + folder.path("lines").string() + "; cd /; exec sh -c \"$2\"");
+  const Finished end = run_program(on_hosts("localhost,b:2", ssh,
+                                            {"--nproc-per-node", "1", "sh", "-c",
+                                             "echo $RANK $GROUP_RANK $WORLD_SIZE \"it's\" $(pwd); "
+                                             "echo ${#LOCKSTEP_JOB_KEY} > " +
+                                                 folder.path("key").string()}));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0 0 3 it's " + here, "[rank 1]: 1 1 3 it's " + here,
+                                                      "[rank 2]: 2 1 3 it's " + here}));
+  EXPECT_EQ(end.err, "");
+  EXPECT_EQ(read_file(folder.path("key")), "64\n");
+  EXPECT_EQ(read_file(folder.path("lines")).substr(0, 2), "b ");
+}
+
+TEST(HostsMulti, OverMachinesOfTheirOwn) {
+  const Machines machines(3);
+  const ScratchFolder folder;
+  std::string cases;
+  for (int machine = 1; machine < 3; ++machine) {
+    std::ostringstream line;
+    for (const std::string& word : machines.on(machine, {"sh", "-c"})) line << word << " ";
+    cases += Machines::ipv4(machine) + ") exec " + line.str() + "\"$2\";; ";
+  }
+  const std::string ssh = fake_ssh(folder, "case $1 in " + cases + "esac");
+  const Words command =
+      on_hosts("localhost:2," + Machines::ipv4(1) + "," + Machines::ipv4(2), ssh,
+               {"--nproc-per-node", "1", LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "5"});
+  Process job(machines.on(0, command));
+  const Finished end = job.finish();
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(contains(end.out, "rank 3 of 4 begins at step 0 on 6 addresses")) << end.out << end.err;
+}
+
+TEST(HostsFault, TheFirstFailureIsReportedOnce) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "exec sh -c \"$2\"");
+  const Finished end =
+      run_program(on_hosts("localhost,b,c", ssh, {"sh", "-c", "[ $RANK = 2 ] && exit 9; exec sleep 600"}));
+  EXPECT_EQ(end.exit_code, 9) << end.err;
+  const std::size_t first = end.err.find("rank 2 failed first: exit code 9");
+  EXPECT_NE(first, std::string::npos) << end.err;
+  EXPECT_EQ(end.err.find("failed first", first + 30), std::string::npos) << end.err;
+}
+
+TEST(HostsFault, AHostThatCannotBeReachedEndsTheJob) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "[ $1 = c ] && { echo no route to c >&2; exit 255; }; exec sh -c \"$2\"");
+  Process job(on_hosts("localhost,b,c", ssh, {"sleep", "600"}));
+  const Finished end = job.finish();
+  EXPECT_EQ(end.exit_code, 255) << end.err;
+  EXPECT_TRUE(contains(end.err, "no route to c")) << end.err;
+  EXPECT_TRUE(contains(end.err, "the launcher on host c ended with exit code 255")) << end.err;
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+void expect_end_by(int signal_number) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "exec sh -c \"$2\"");
+  Process job(on_hosts("localhost,b", ssh, {"sh", "-c", "echo ready; exec sleep 600"}));
+  ASSERT_TRUE(wait_for([&] {
+    const std::string out = job.out_so_far();
+    return contains(out, "[rank 0]: ready") && contains(out, "[rank 1]: ready");
+  })) << job.err_so_far();
+  kill(job.pid(), signal_number);
+  EXPECT_EQ(job.finish().exit_code, 128 + signal_number);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+TEST(HostsFault, ASignalEndsAllLaunchers) {
+  expect_end_by(SIGTERM);
+}
+
+TEST(HostsFault, TheDeathOfTheFirstLauncherEndsAll) {
+  expect_end_by(SIGKILL);
+}
+
+TEST(HostsFault, OptionsThatContradict) {
+  for (const Words& options : {Words{"--node-rank", "1"}, Words{"--rdzv-endpoint", "a"}, Words{"--nnodes", "3"}}) {
+    const Finished end = run_program(on_hosts("localhost,b", "ssh", options + Words{"true"}));
+    EXPECT_EQ(end.exit_code, 2) << end.err;
+    EXPECT_TRUE(contains(end.err, "--hosts")) << end.err;
+  }
+  EXPECT_EQ(run_program(on_hosts("a,,b", "ssh", {"true"})).exit_code, 2);
+  const Finished no_ssh = run_program(on_hosts("localhost,b", "/no/such/ssh", {"true"}));
+  EXPECT_EQ(no_ssh.exit_code, 1);
+  EXPECT_TRUE(contains(no_ssh.err, "/no/such/ssh")) << no_ssh.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,92 @@
+// Jobs over machines with networks of their own.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+#include <vector>
+
+#include "cli/nodes.h"
+#include "support/machines.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+class Cluster {
+ public:
+  explicit Cluster(int machines) : machines_(machines) {}
+
+  Process& start(int machine, const Words& options, const Words& program, const std::string& key = "secret") {
+    Process::Settings settings;
+    settings.environment = {"LOCKSTEP_JOB_KEY=" + key};
+    launchers_.push_back(
+        std::make_unique<Process>(machines_.on(machine, Words{LOCKSTEP_PROGRAM, "run"} + options + program), settings));
+    return *launchers_.back();
+  }
+  Machines& machines() { return machines_; }
+
+ private:
+  Machines machines_;
+  std::vector<std::unique_ptr<Process>> launchers_;
+};
+
+TEST(NodeMachinesMulti, RanksMeetAtTheAddressOfTheFirstNode) {
+  Cluster cluster(3);
+  for (const std::string& address : {Machines::ipv4(0), "[" + Machines::ipv6(0) + "]"}) {
+    const ScratchFolder folder;
+    const Words options{"--nnodes", "3", "--rdzv-endpoint", address};
+    const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "5"};
+    std::vector<Process*> launchers;
+    for (int machine = 2; machine >= 0; --machine) {
+      launchers.push_back(&cluster.start(
+          machine,
+          options + Words{"--node-rank", std::to_string(machine), "--nproc-per-node", std::to_string(machine + 1)},
+          program));
+    }
+    std::string out;
+    for (Process* launcher : launchers) {
+      const Finished end = launcher->finish();
+      EXPECT_EQ(end.exit_code, 0) << end.err;
+      out += end.out;
+    }
+    EXPECT_TRUE(contains(out, "rank 0 of 6 begins at step 0 on 6 addresses")) << out;
+    EXPECT_TRUE(contains(out, "rank 5 of 6 begins at step 0 on 6 addresses")) << out;
+    EXPECT_EQ(read_file(folder.path("steps")), "5\n");
+  }
+}
+
+TEST(NodeMachinesFault, AMachineThatCannotBeReachedIsLostAndTheOthersGoOn) {
+  Cluster cluster(2);
+  const ScratchFolder folder;
+  const Words options{"--nnodes",       "1:2", "--rdzv-endpoint", Machines::ipv4(0),
+                      "--max-restarts", "1",   "--rdzv-conf",     "last_call_timeout=20,silence=2"};
+  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "1000", "-1", "0", "0", "5"};
+  Process& first = cluster.start(0, options + Words{"--node-rank", "0"}, program);
+  Process& second = cluster.start(1, options + Words{"--node-rank", "1"}, program);
+  ASSERT_TRUE(wait_for([&] { return contains(first.out_so_far(), "rank 0 of 2 begins at step 0"); }))
+      << first.err_so_far() << second.err_so_far();
+  cluster.machines().unplug(1);
+  ASSERT_TRUE(wait_for([&] { return contains(first.out_so_far(), "rank 0 of 1 begins at step "); }))
+      << first.err_so_far();
+  EXPECT_TRUE(contains(first.err_so_far(), "node 1 (host ") && contains(first.err_so_far(), "was lost"))
+      << first.err_so_far();
+  // The other one has lost the launcher that serves.
+  const Finished lost = second.finish();
+  EXPECT_EQ(lost.exit_code, 1);
+  EXPECT_TRUE(contains(lost.err, "lost the launcher that serves the rendezvous at " + Machines::ipv4(0))) << lost.err;
+  EXPECT_EQ(first.finish().exit_code, 0);
+  EXPECT_EQ(read_file(folder.path("steps")), "1000\n");
+}
+
+TEST(NodeMachinesFault, AnAddressThatNobodyHasIsNamed) {
+  Cluster cluster(1);
+  Process& launcher = cluster.start(
+      0, {"--nnodes", "2", "--rdzv-endpoint", "10.77.0.99:4711", "--rdzv-conf", "join_timeout=1"}, {"true"});
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "cannot meet the other nodes at 10.77.0.99:4711")) << end.err;
+  EXPECT_TRUE(contains(end.err, "in 1.") || contains(end.err, "in 0.") || contains(end.err, "in 3.")) << end.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test
