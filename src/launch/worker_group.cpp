@@ -41,9 +41,15 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
-    command.environment = merge_environment(inherited, worker_variables(job_, local_rank));
+    Variables variables = worker_variables(job_, local_rank);
+    const auto number = static_cast<std::size_t>(local_rank);
+    if (number < options_.worker_variables.size()) {
+      const Variables& more = options_.worker_variables[number];
+      variables.insert(variables.end(), more.begin(), more.end());
+    }
+    command.environment = merge_environment(inherited, variables);
     keep_freed_memory(command.environment);
-    command.cpus = shares[static_cast<std::size_t>(local_rank)];
+    command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
     if (local_rank > 0) command.stdin_fd = null_fd;
     LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
   }

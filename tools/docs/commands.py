@@ -26,7 +26,7 @@ class Known:
         self.commands = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
         self.commands |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
         self.dev = set(OPTION.findall(self.help))
-        self.run = set(OPTION.findall((root / "src/cli/run_options.cpp").read_text())) | {"--help"}
+        self.run = set(OPTION.findall(all_text(root, "src/cli/*_options.cpp"))) | {"--help"}
         self.pictures = set(OPTION.findall(all_text(root, "src/cli/pictures/*.cpp"))) | {"--help"}
         self.settings = set(re.findall(r"LOCKSTEP_\w+", all_text(root, "CMakeLists.txt") + all_text(root, "cmake/*") +
                                        all_text(root, "tests/**/CMakeLists.txt")))
