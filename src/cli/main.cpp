@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "base/standard_descriptors.h"
+#include "cli/completion.h"
+#include "cli/job_commands.h"
 #include "cli/run_options.h"
+#include "cli/site_options.h"
 #include "launch/agent.h"
 #include "launch/background_writer.h"
 #include "launch/cores.h"
@@ -56,9 +59,12 @@ int run_on_hosts(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
-int run(const lockstep::cli::RunArguments& arguments) {
+int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli::SiteArguments& site) {
+  auto config = lockstep::cli::apply_config(command, site, arguments);
+  if (!config.ok()) return fail(config.status());
+  if (site.print_config) return std::fputs(config->c_str(), stdout) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
   lockstep::cli::Machine machine;
-  machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
+  machine.cores = lockstep::launch::usable_cores();
   machine.gpus = lockstep::launch::visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
   auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
@@ -69,6 +75,10 @@ int run(const lockstep::cli::RunArguments& arguments) {
     return EXIT_SUCCESS;
   }
   if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
+  // The leases on GPUs end with this function.
+  const auto devices = lockstep::cli::apply_devices(site, arguments, job.value());
+  if (!devices.ok()) return fail(devices.status());
+  lockstep::cli::apply_placement(devices.value(), job.value());
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());
 }
@@ -91,17 +101,25 @@ int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
+  if (command_name == "doctor" || command_name == "bench") return become_program("lockstep-doctor", argv);
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);
   lockstep::cli::RunArguments arguments;
+  lockstep::cli::SiteArguments site;
+  int exit_code = EXIT_SUCCESS;
   CLI::App* run_command =
       app.add_subcommand("run", "Run a program as several workers, on one machine or several, as torchrun does");
   lockstep::cli::add_run_options(*run_command, arguments);
+  lockstep::cli::add_site_options(*run_command, site);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
+  app.add_subcommand("doctor", "Look for what is wrong with this machine");
+  app.add_subcommand("bench", "Measure how fast ranks communicate on this machine");
+  lockstep::cli::add_job_commands(app, exit_code);
+  lockstep::cli::add_completion_command(app, LOCKSTEP_VERSION, exit_code);
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
   // arguments.
   const std::vector<std::string> words(argv + 1, argv + argc);
@@ -111,6 +129,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
+  if (!run_command->parsed()) return exit_code;
   arguments.program = run_command->remaining();
   // The program is behind them.
   const auto options_end = dashes - static_cast<std::ptrdiff_t>(arguments.program.size());
@@ -118,5 +137,5 @@ int main(int argc, char** argv) {
   // After the program's name, "--" is an argument of the program.
   if (dashes != words.end())
     arguments.program.insert(arguments.program.end(), dashes + (arguments.program.empty() ? 1 : 0), words.end());
-  return run(arguments);
+  return run(*run_command, arguments, site);
 }

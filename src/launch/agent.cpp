@@ -33,9 +33,9 @@ Status check(const JobOptions& options) {
   return {};
 }
 
-int omp_threads(const std::vector<std::string>& environment, int workers) {
+int omp_threads(const std::vector<std::string>& environment, int workers, int given_cores) {
   if (find_variable(environment, "OMP_NUM_THREADS") != nullptr) return 0;
-  const auto cores = static_cast<int>(allowed_cores().size());
+  const int cores = given_cores > 0 ? given_cores : usable_cores();
   const int threads = threads_per_worker(cores, workers);
   log::info(fmt::format("OMP_NUM_THREADS={} for each of {} workers ({} cores); set it yourself to change that", threads,
                         workers, cores));
@@ -49,7 +49,7 @@ Result<JobSpec> describe_job(const JobOptions& options, const NodeLink* nodes) {
   job.world_size = options.workers;
   job.role = options.role;
   job.max_restarts = options.max_restarts;
-  job.omp_threads = omp_threads(current_environment(), options.workers);
+  job.omp_threads = omp_threads(current_environment(), options.workers, options.cores);
   if (nodes != nullptr) {
     job.job_key = nodes->job_key();
     job.run_id = nodes->run_id();

@@ -8,6 +8,7 @@
 #include "launch/nodes/meeting_options.h"
 #include "launch/stream_choice.h"
 #include "lockstep/base/status.h"
+#include "lockstep/launch/spawn.h"
 
 namespace lockstep::launch {
 
@@ -43,6 +44,12 @@ struct JobOptions {
 
   // Each worker gets its share of the cores. No effect with more workers than cores.
   bool pin_cores = true;
+  // By local rank, the cores of each worker, instead of equal shares; an empty list means all. Empty: equal shares.
+  std::vector<std::vector<int>> worker_cores{};
+  // For OMP_NUM_THREADS; 0: those that this process may use.
+  int cores = 0;
+  // By local rank, more variables for each worker; they win over inherited ones. Empty: none.
+  std::vector<Variables> worker_variables{};
 
   // Streams that go to log_dir/run_id/attempt_N/RANK/{stdout,stderr}.log, instead of the launcher's own output
   // (redirects) or in addition to it (tee). If log_dir is empty, such streams go to a new folder in $TMPDIR, which is

@@ -3,12 +3,35 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <string_view>
 
 namespace lockstep::launch {
+namespace {
+
+// "max 100000" or "150000 100000": the time in a period, and the period.
+std::optional<double> quota_2(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0;
+  double period = 0;
+  return file >> quota >> period && quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
+}
+
+// The quota is -1 where there is none.
+std::optional<double> quota_1(const std::string& folder) {
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
+  std::ifstream period_file(folder + "/cpu.cfs_period_us");
+  double quota = 0;
+  double period = 0;
+  return quota_file >> quota && period_file >> period && quota > 0 && period > 0 ? std::optional(quota / period)
+                                                                                 : std::nullopt;
+}
+
+}  // namespace
 
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
@@ -19,6 +42,37 @@ std::vector<int> allowed_cores() {
     if (CPU_ISSET(core, &mask)) cores.push_back(core);
   }
   return cores;
+}
+
+std::optional<double> cgroup_cores(const std::string& memberships, const std::string& mount) {
+  std::optional<double> least;
+  std::ifstream file(memberships);
+  // "hierarchy:controllers:/group"; in version 2 the controllers are empty.
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool version_1 = controllers.find(",cpu,") != std::string::npos;
+    if (controllers != ",," && !version_1) continue;
+    const std::string root = version_1 ? mount + "/" + line.substr(first + 1, second - first - 1) : mount;
+    // A container may see its own group as the root, under another name.
+    std::string group = line.substr(second + 1);
+    for (;;) {
+      const auto cores = version_1 ? quota_1(root + group) : quota_2(root + group);
+      if (cores) least = std::min(least.value_or(*cores), *cores);
+      const std::size_t slash = group.rfind('/');
+      if (group.empty() || slash == std::string::npos) break;
+      group.erase(slash);
+    }
+  }
+  return least;
+}
+
+int usable_cores() {
+  const int allowed = std::max(1, static_cast<int>(allowed_cores().size()));
+  const std::optional<double> limit = cgroup_cores();
+  return limit ? std::clamp(static_cast<int>(std::ceil(*limit)), 1, allowed) : allowed;
 }
 
 std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int workers) {

@@ -47,9 +47,14 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
     Variables variables = worker_variables(job_, local_rank);
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_file.path());
     error_files_.push_back(std::move(error_file));
+    const auto number = static_cast<std::size_t>(local_rank);
+    if (number < options_.worker_variables.size()) {
+      const Variables& more = options_.worker_variables[number];
+      variables.insert(variables.end(), more.begin(), more.end());
+    }
     command.environment = merge_environment(inherited, variables);
     keep_freed_memory(command.environment);
-    command.cpus = shares[static_cast<std::size_t>(local_rank)];
+    command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
     if (local_rank > 0) command.stdin_fd = null_fd;
     LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
   }

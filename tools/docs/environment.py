@@ -15,7 +15,7 @@ IN_TABLE = re.compile(rf'\{{"({NAME})",')
 ON_PAGE = re.compile(rf"`({NAME})`")
 
 # Strings of the same form that are not variables.
-OTHER_TEXT = re.compile(r"F8_\w+|MPI_THREAD_\w+|MEM_FORMAT_\w+|T_0")
+OTHER_TEXT = re.compile(r"F8_\w+|MPI_THREAD_\w+|MEM_FORMAT_\w+|T_0|PCI_BUS_ID")
 
 
 def names_in_source(text: str):

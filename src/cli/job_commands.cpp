@@ -1,0 +1,159 @@
+#include "cli/job_commands.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/printable.h"
+#include "site/jobs.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct JobArguments {
+  std::string job;
+  bool json = false;
+  bool quiet = false;
+  bool now = false;
+  double timeout = 30;
+};
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
+  return status.code() == ErrorCode::kInvalidArgument ? 2 : 1;
+}
+
+std::string time_text(double seconds) {
+  const auto whole = static_cast<long long>(seconds);
+  if (whole < 60) return fmt::format("{:.1f} s", seconds);
+  if (whole < 3600) return fmt::format("{}:{:02} min", whole / 60, whole % 60);
+  return fmt::format("{}:{:02} h", whole / 3600, whole / 60 % 60);
+}
+
+std::string id_of(const site::RunningJob& job) {
+  return job.id.empty() ? "(starting)" : job.id;
+}
+
+std::string command_of(const site::RunningJob& job) {
+  return printable(fmt::format("{}", fmt::join(job.command, " ")));
+}
+
+nlohmann::json to_json(const site::RunningJob& job) {
+  nlohmann::json workers = nlohmann::json::array();
+  for (const site::JobWorker& worker : job.workers) {
+    workers.push_back({{"rank", worker.rank},
+                       {"local_rank", worker.local_rank},
+                       {"pid", worker.process.pid},
+                       {"state", std::string(1, worker.process.state)},
+                       {"cpu_seconds", worker.process.cpu_seconds},
+                       {"memory_bytes", worker.process.memory_bytes}});
+  }
+  return {{"job", job.id},
+          {"pid", job.launcher.pid},
+          {"seconds", job.launcher.age_seconds},
+          {"world_size", job.world_size},
+          {"restarts", job.restarts},
+          {"max_restarts", job.max_restarts},
+          {"command", command_of(job)},
+          {"workers", std::move(workers)}};
+}
+
+// Texts from outside may hold bytes that JSON does not allow.
+std::string dump(const nlohmann::json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int list_jobs(const JobArguments& arguments) {
+  const std::vector<site::RunningJob> jobs = site::running_jobs();
+  if (arguments.json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const site::RunningJob& job : jobs) all.push_back(to_json(job));
+    fmt::print("{}\n", dump(all));
+    return 0;
+  }
+  if (arguments.quiet) {
+    for (const site::RunningJob& job : jobs)
+      fmt::print("{}\n", job.id.empty() ? std::to_string(job.launcher.pid) : job.id);
+    return 0;
+  }
+  if (!jobs.empty()) fmt::print("{:<18} {:>8} {:>8} {:>12} {}\n", "JOB", "PROCESS", "WORKERS", "RUNS FOR", "COMMAND");
+  for (const site::RunningJob& job : jobs) {
+    fmt::print("{:<18} {:>8} {:>8} {:>12} {}\n", id_of(job), job.launcher.pid, job.workers.size(),
+               time_text(job.launcher.age_seconds), command_of(job));
+  }
+  return 0;
+}
+
+const char* state_text(char state) {
+  switch (state) {
+    case 'R': return "running";
+    case 'S': return "sleeping";
+    case 'D': return "waits for a disk or device";
+    case 'T':
+    case 't': return "stopped";
+    case 'Z': return "ended";
+    default: return "idle";
+  }
+}
+
+int show_job(const JobArguments& arguments) {
+  auto job = site::find_job(site::running_jobs(), arguments.job);
+  if (!job.ok()) return fail(job.status());
+  if (arguments.json) {
+    fmt::print("{}\n", dump(to_json(job.value())));
+    return 0;
+  }
+  fmt::print("job {}, process {}, runs for {}\n  {}\n  {} of {} workers are on this machine; restarts: {} of {}\n",
+             id_of(*job), job->launcher.pid, time_text(job->launcher.age_seconds), command_of(*job),
+             job->workers.size(), job->world_size, job->restarts, job->max_restarts);
+  if (!job->workers.empty()) {
+    fmt::print("{:>6} {:>8} {:>10} {:>12} {:>11} {}\n", "RANK", "PROCESS", "MEMORY", "CPU", "RUNS FOR", "STATE");
+  }
+  for (const site::JobWorker& worker : job->workers) {
+    fmt::print("{:>6} {:>8} {:>6} MiB {:>12} {:>11} {}\n", worker.rank, worker.process.pid,
+               worker.process.memory_bytes >> 20U, time_text(worker.process.cpu_seconds),
+               time_text(worker.process.age_seconds), state_text(worker.process.state));
+  }
+  return 0;
+}
+
+int stop(const JobArguments& arguments) {
+  auto job = site::find_job(site::running_jobs(), arguments.job);
+  if (!job.ok()) return fail(job.status());
+  const auto limit = std::chrono::milliseconds(static_cast<long long>(arguments.timeout * 1000));
+  const Status stopped = site::stop_job(job.value(), arguments.now, Deadline::after(limit));
+  if (!stopped.ok()) return fail(stopped);
+  fmt::print("job {} has ended\n", id_of(*job));
+  return 0;
+}
+
+}  // namespace
+
+void add_job_commands(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<JobArguments>();
+  CLI::App* ps = app.add_subcommand("ps", "List the running jobs of this user on this machine");
+  ps->add_flag("--json", arguments->json, "As JSON");
+  ps->add_flag("-q,--quiet", arguments->quiet, "The names alone");
+  ps->callback([arguments, &exit_code] { exit_code = list_jobs(*arguments); });
+
+  CLI::App* status = app.add_subcommand("status", "Show the workers of a running job");
+  status->add_option("JOB", arguments->job, "The job's name, the beginning of it, or its process")->required();
+  status->add_flag("--json", arguments->json, "As JSON");
+  status->callback([arguments, &exit_code] { exit_code = show_job(*arguments); });
+
+  CLI::App* stop_command = app.add_subcommand("stop", "End a running job and wait until it is gone");
+  stop_command->add_option("JOB", arguments->job, "The job's name, the beginning of it, or its process")->required();
+  stop_command->add_flag("--now", arguments->now, "Kill the workers, without the time that --grace gives them");
+  stop_command->add_option("--timeout", arguments->timeout, "Seconds to wait for its end. Default 30")
+      ->check(CLI::Range(0.0, 1e6));
+  stop_command->callback([arguments, &exit_code] { exit_code = stop(*arguments); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,131 @@
+// `lockstep ps`, `status`, `stop` and `completion`, with real jobs.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/jobs.h"
+#include "support/process.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+class JobsMulti : public testing::Test {
+ protected:
+  JobsMulti() : name_("jobs-test-" + std::to_string(getpid())) {}
+
+  std::vector<std::string> named(const std::string& name, const std::string& script) {
+    return {LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--rdzv-id", name, "sh", "-c", script};
+  }
+  static Finished lockstep(const std::vector<std::string>& words) {
+    std::vector<std::string> command{LOCKSTEP_PROGRAM};
+    command.insert(command.end(), words.begin(), words.end());
+    return run_program(command);
+  }
+  static bool has_workers(const std::string& job, std::size_t count) {
+    const Finished end = lockstep({"status", job, "--json"});
+    return end.exit_code == 0 && nlohmann::json::parse(end.out)["workers"].size() == count;
+  }
+
+  const std::string name_;
+};
+
+TEST_F(JobsMulti, AJobIsListedShownAndStopped) {
+  Process job(named(name_, "exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return has_workers(name_, 2); }));
+  EXPECT_TRUE(contains(lockstep({"ps"}).out, name_));
+  EXPECT_TRUE(contains(lockstep({"ps", "--quiet"}).out, name_ + "\n"));
+  EXPECT_TRUE(contains(lockstep({"ps", "--json"}).out, name_));
+  const auto shown = nlohmann::json::parse(lockstep({"status", std::to_string(job.pid()), "--json"}).out);
+  EXPECT_EQ(shown["job"], name_);
+  EXPECT_EQ(shown["world_size"], 2);
+  EXPECT_EQ(shown["workers"][1]["rank"], 1);
+  EXPECT_TRUE(contains(lockstep({"status", name_}).out, "2 of 2 workers are on this machine"));
+  const Finished stopped = lockstep({"stop", name_});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  EXPECT_EQ(stopped.out, "job " + name_ + " has ended\n");
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+  EXPECT_EQ(lockstep({"stop", name_}).exit_code, 1);
+}
+
+TEST_F(JobsMulti, WorkersThatDoNotListenAreKilledWithNow) {
+  Process job(named(name_, "trap '' TERM; while :; do sleep 1; done"));
+  ASSERT_TRUE(wait_for([&] { return has_workers(name_, 2); }));
+  const Finished waited = lockstep({"stop", name_, "--timeout", "0.1"});
+  EXPECT_EQ(waited.exit_code, 1);
+  EXPECT_TRUE(contains(waited.err, "was asked to end and still runs")) << waited.err;
+  EXPECT_EQ(lockstep({"stop", "--now", name_}).exit_code, 0);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+TEST_F(JobsMulti, TwoJobsWithOneNameAreToldApartByProcess) {
+  Process one(named(name_, "exec sleep 600"));
+  Process two(named(name_, "exec sleep 600"));
+  ASSERT_TRUE(
+      wait_for([&] { return has_workers(std::to_string(one.pid()), 2) && has_workers(std::to_string(two.pid()), 2); }));
+  const Finished both = lockstep({"stop", name_});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_TRUE(contains(both.err, "is the name of 2 jobs")) << both.err;
+  EXPECT_TRUE(contains(both.err, std::to_string(two.pid()))) << both.err;
+  EXPECT_EQ(lockstep({"stop", std::to_string(two.pid())}).exit_code, 0);
+  EXPECT_FALSE(one.ended());
+  EXPECT_EQ(lockstep({"stop", name_.substr(0, name_.size() - 1)}).exit_code, 0) << "the beginning of a name";
+}
+
+TEST_F(JobsMulti, AKilledJobLeavesNothingInTheList) {
+  Process job(named(name_, "exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return has_workers(name_, 2); }));
+  kill(job.pid(), SIGKILL);
+  job.finish();
+  EXPECT_TRUE(job.wait_until_no_descendant());
+  EXPECT_FALSE(contains(lockstep({"ps", "--quiet"}).out, name_));
+  EXPECT_EQ(lockstep({"status", name_}).exit_code, 1);
+}
+
+TEST_F(JobsMulti, AProcessThatOnlyHasTheNumberIsNoJob) {
+  const Finished end = lockstep({"stop", std::to_string(getpid())});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "no job ")) << end.err;
+}
+
+TEST(CompletionMulti, BashCompletesCommandsOptionsAndValues) {
+  const ScratchFolder folder;
+  const Finished script = run_program({LOCKSTEP_PROGRAM, "completion", "bash"});
+  ASSERT_EQ(script.exit_code, 0) << script.err;
+  folder.write("complete.sh", script.out);
+  const auto completed = [&](const std::string& words) {
+    const Finished end =
+        run_program({"bash", "-c",
+                     ". " + folder.path("complete.sh") + "; COMP_WORDS=(" + words +
+                         "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _lockstep; echo \"${COMPREPLY[@]}\""});
+    EXPECT_EQ(end.err, "");
+    return end.out;
+  };
+  EXPECT_EQ(completed("lockstep comp"), "completion\n");
+  EXPECT_EQ(completed("lockstep run --max-r"), "--max-restarts\n");
+  EXPECT_EQ(completed("lockstep run --rdzv-backend ''"), "c10d static\n");
+  EXPECT_EQ(completed("lockstep stop --n"), "--now\n");
+  EXPECT_FALSE(contains(completed("lockstep run ./train --max-r"), "--max-restarts"));
+}
+
+TEST(CompletionMulti, TheScriptForZshAndThePageForManNameEveryOption) {
+  const Finished help = run_program({LOCKSTEP_PROGRAM, "run", "--help"});
+  const Finished zsh = run_program({LOCKSTEP_PROGRAM, "completion", "zsh"});
+  const Finished man = run_program({LOCKSTEP_PROGRAM, "completion", "man"});
+  for (const char* option : {"nproc-per-node", "max-restarts", "devices", "config", "log-dir"}) {
+    EXPECT_TRUE(contains(help.out, option)) << option;
+    EXPECT_TRUE(contains(zsh.out, std::string("--") + option)) << option;
+    std::string escaped = option;
+    for (std::size_t at = 0; (at = escaped.find('-', at)) != std::string::npos; at += 2) escaped.insert(at, "\\");
+    EXPECT_TRUE(contains(man.out, "\\-\\-" + escaped)) << option;
+  }
+  EXPECT_TRUE(man.out.starts_with(".TH LOCKSTEP 1"));
+  EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "completion", "fish"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::test
