@@ -9,14 +9,20 @@
 
 namespace lockstep::data {
 
-// A horizontal resampling. An output pixel is the sum over taps of pixel * weight. `weights` has each weight four times
-// (for the four bytes of a pixel), padded with zeros to a multiple of kTapStep taps.
+// A horizontal resampling. An output pixel is the sum over taps of pixel * weight. Two neighbouring taps are multiplied
+// at once, as numbers of 16 bits: a weight is high * 2^kLowBits + low.
+//
+// kTogether output pixels are made together. For each of these groups and each pair of taps, `weights` has the high
+// parts of all its pixels and then the low parts: those of a pixel are first and second tap, four times (for the four
+// bytes of a pixel). `first` and `weights` are padded to whole groups and pairs.
 struct HorizontalResampling {
-  static constexpr int kTapStep = 4;
+  static constexpr int kTogether = 4;
+  static constexpr int kLowBits = 11;
+  static constexpr int kNumbers = 8;    // of a pair and an output pixel, in each of both parts
   int width = 0;                        // output pixels
   const std::int32_t* first = nullptr;  // the first input pixel of each output pixel
-  const std::int32_t* weights = nullptr;
-  int taps = 0;  // with padding
+  const std::int16_t* weights = nullptr;
+  int pairs = 0;  // of taps
 };
 
 // value -> (value / 255 - mean) / deviation, as three float operations if `exact`; otherwise value * scale + offset.
@@ -60,7 +66,7 @@ struct GridRow {
 
 struct ImageKernels {
   const char* name;
-  // Reads up to 12 bytes after the last pixel that has a weight.
+  // Reads up to 12 bytes after the last of the taps, and writes up to 3 pixels more.
   void (*resample_row)(const HorizontalResampling& plan, const std::uint8_t* in, std::uint8_t* out);
   // Writes `count` bytes (a multiple of 4), rounded up to at most a multiple of 64: sums over taps of
   // rows[t][i] * weights[t].

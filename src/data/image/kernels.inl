@@ -24,6 +24,7 @@ typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
 typedef std::int32_t Int4 __attribute__((vector_size(16)));
 typedef std::uint8_t Byte4 __attribute__((vector_size(4)));
+typedef std::uint8_t Byte8 __attribute__((vector_size(8)));
 typedef std::uint8_t Byte16 __attribute__((vector_size(16)));
 typedef float Float4 __attribute__((vector_size(16)));
 typedef double Double4 __attribute__((vector_size(32)));
@@ -109,39 +110,103 @@ inline __attribute__((always_inline)) T nearest_whole(T value) {
   return (value + kMagic) - kMagic;
 }
 
-// The sum of the groups of four lanes of a vector.
-inline __attribute__((always_inline)) Int4 sum_of_pixels(Ints sum) {
+// Two of the four pixels from `from` on (those of an output pixel's next four taps), for each output pixel of a vector:
+// words of (first, second) for each of the four bytes.
+constexpr int kPixels = kLanes / 4;  // output pixels of a vector
 #if LOCKSTEP_LANES == 16
-  typedef std::int32_t Int8 __attribute__((vector_size(32)));
-  const Int8 half = __builtin_shufflevector(sum, sum, 0, 1, 2, 3, 4, 5, 6, 7) +
-                    __builtin_shufflevector(sum, sum, 8, 9, 10, 11, 12, 13, 14, 15);
-  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-#elif LOCKSTEP_LANES == 8
-  return __builtin_shufflevector(sum, sum, 0, 1, 2, 3) + __builtin_shufflevector(sum, sum, 4, 5, 6, 7);
-#else
-  return sum;
-#endif
+inline __attribute__((always_inline)) __m512i load_taps(const std::uint8_t* in, const std::int32_t* first, int bytes) {
+  const auto at = [&](int pixel) { return load<__m128i>(in + std::ptrdiff_t{4} * first[pixel] + bytes); };
+  const __m512i pixels = _mm512_zextsi128_si512(at(0));
+  return _mm512_inserti32x4(_mm512_inserti32x4(_mm512_inserti32x4(pixels, at(1), 1), at(2), 2), at(3), 3);
 }
+inline __attribute__((always_inline)) __m512i pair_of(__m512i taps, int pair) {
+  const __m512i order = _mm512_set4_epi32(0x80078003, 0x80068002, 0x80058001, static_cast<int>(0x80048000));
+  return _mm512_shuffle_epi8(taps, _mm512_add_epi32(order, _mm512_set1_epi32(pair * 0x00080008)));
+}
+inline __attribute__((always_inline)) Ints times(__m512i pair, const std::int16_t* weights) {
+  return reinterpret_cast<Ints>(_mm512_madd_epi16(pair, load<__m512i>(weights)));
+}
+typedef __m512i Taps;
+#elif LOCKSTEP_LANES == 8
+inline __attribute__((always_inline)) __m256i load_taps(const std::uint8_t* in, const std::int32_t* first, int bytes) {
+  const auto at = [&](int pixel) { return load<__m128i>(in + std::ptrdiff_t{4} * first[pixel] + bytes); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
+}
+inline __attribute__((always_inline)) __m256i pair_of(__m256i taps, int pair) {
+  const __m256i order =
+      _mm256_broadcastsi128_si256(_mm_set_epi32(static_cast<int>(0x80078003), static_cast<int>(0x80068002),
+                                                static_cast<int>(0x80058001), static_cast<int>(0x80048000)));
+  return _mm256_shuffle_epi8(taps, _mm256_add_epi32(order, _mm256_set1_epi32(pair * 0x00080008)));
+}
+inline __attribute__((always_inline)) Ints times(__m256i pair, const std::int16_t* weights) {
+  return reinterpret_cast<Ints>(_mm256_madd_epi16(pair, load<__m256i>(weights)));
+}
+typedef __m256i Taps;
+#elif defined(__x86_64__)
+inline __attribute__((always_inline)) __m128i load_taps(const std::uint8_t* in, const std::int32_t* first, int bytes) {
+  return load<__m128i>(in + std::ptrdiff_t{4} * first[0] + bytes);
+}
+inline __attribute__((always_inline)) __m128i pair_of(__m128i taps, int pair) {
+  const __m128i both = pair == 0 ? taps : _mm_srli_si128(taps, 8);
+  return _mm_unpacklo_epi8(_mm_unpacklo_epi8(both, _mm_srli_si128(both, 4)), _mm_setzero_si128());
+}
+inline __attribute__((always_inline)) Ints times(__m128i pair, const std::int16_t* weights) {
+  return reinterpret_cast<Ints>(_mm_madd_epi16(pair, load<__m128i>(weights)));
+}
+typedef __m128i Taps;
+#else
+inline __attribute__((always_inline)) Byte16 load_taps(const std::uint8_t* in, const std::int32_t* first, int bytes) {
+  return load<Byte16>(in + std::ptrdiff_t{4} * first[0] + bytes);
+}
+inline __attribute__((always_inline)) Byte8 pair_of(Byte16 taps, int pair) {
+  return pair == 0 ? __builtin_shufflevector(taps, taps, 0, 1, 2, 3, 4, 5, 6, 7)
+                   : __builtin_shufflevector(taps, taps, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+inline __attribute__((always_inline)) Ints times(Byte8 pair, const std::int16_t* weights) {
+  Ints sum;
+  for (int byte = 0; byte < 4; ++byte) sum[byte] = pair[byte] * weights[0] + pair[4 + byte] * weights[1];
+  return sum;
+}
+typedef Byte16 Taps;
+#endif
 
-template <int kTaps>
+// kPairs: of taps; 0: as many as the plan says.
+template <int kPairs>
 inline __attribute__((always_inline)) void resample_row_of(const HorizontalResampling& plan, const std::uint8_t* in,
                                                            std::uint8_t* out) {
-  const int taps = kTaps > 0 ? kTaps : plan.taps;
-  const std::int32_t* weights = plan.weights;
-  for (int x = 0; x < plan.width; ++x, weights += 4 * taps) {
-    const std::uint8_t* from = in + std::ptrdiff_t{4} * plan.first[x];
-    Ints sum{};
-    for (int lane = 0; lane < 4 * taps; lane += kLanes) {
-      sum += widen(from + lane) * load<Ints>(weights + lane);
+  constexpr int kTogether = HorizontalResampling::kTogether;
+  constexpr int kPart = kTogether * HorizontalResampling::kNumbers;
+  const int pairs = kPairs > 0 ? kPairs : plan.pairs;
+  const std::int16_t* group = plan.weights;
+  for (int x = 0; x < plan.width; x += kTogether, group += std::ptrdiff_t{2} * kPart * pairs) {
+    for (int part = 0; part < kTogether; part += kPixels) {
+      const std::int16_t* weights = group + part * HorizontalResampling::kNumbers;
+      Ints high{};
+      Ints low = Ints{} + kHalf;
+      for (int pair = 0; pair < pairs; pair += 2) {
+        const Taps taps = load_taps(in, plan.first + x + part, 8 * pair);
+        high += times(pair_of(taps, 0), weights);
+        low += times(pair_of(taps, 0), weights + kPart);
+        weights += 2 * kPart;
+        if (pair + 1 == pairs) break;
+        high += times(pair_of(taps, 1), weights);
+        low += times(pair_of(taps, 1), weights + kPart);
+        weights += 2 * kPart;
+      }
+      const Ints sum = high * (1 << HorizontalResampling::kLowBits) + low;
+      store_bytes(out + std::ptrdiff_t{4} * (x + part), sum >> kWeightBits);
     }
-    store_pixel(out + std::ptrdiff_t{4} * x, (sum_of_pixels(sum) + kHalf) >> kWeightBits);
   }
 }
 
 void resample_row(const HorizontalResampling& plan, const std::uint8_t* in, std::uint8_t* out) {
-  if (plan.taps == 4) return resample_row_of<4>(plan, in, out);
-  if (plan.taps == 8) return resample_row_of<8>(plan, in, out);
-  resample_row_of<0>(plan, in, out);
+  switch (plan.pairs) {
+    case 1: return resample_row_of<1>(plan, in, out);
+    case 2: return resample_row_of<2>(plan, in, out);
+    case 3: return resample_row_of<3>(plan, in, out);
+    case 4: return resample_row_of<4>(plan, in, out);
+    default: return resample_row_of<0>(plan, in, out);
+  }
 }
 
 void resample_column(const std::uint8_t* const* rows, const std::int32_t* weights, int taps, int count,

@@ -1,5 +1,6 @@
 #include "data/image/resample.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -58,23 +59,10 @@ double support_of(Filter filter) {
 struct Scratch {
   Weights horizontal;
   Weights vertical;
-  std::vector<std::int32_t> expanded;  // horizontal weights, each four times
-  Image between;                       // the result of the first of two passes
+  PairedWeights paired;
+  Image between;  // the result of the first of two passes
   std::vector<const std::uint8_t*> rows;
 };
-
-void expand(const Weights& weights, Scratch& scratch, HorizontalResampling& plan) {
-  constexpr int kStep = HorizontalResampling::kTapStep;
-  const auto outputs = weights.first.size();
-  const auto taps = static_cast<std::size_t>((weights.taps + kStep - 1) / kStep * kStep);
-  scratch.expanded.assign(outputs * taps * 4, 0);
-  for (std::size_t x = 0; x < outputs; ++x) {
-    std::int32_t* to = scratch.expanded.data() + x * taps * 4;
-    const std::int32_t* from = weights.weights.data() + x * static_cast<std::size_t>(weights.taps);
-    for (std::int32_t t = 0; t < weights.count[x]; ++t, to += 4) std::fill_n(to, 4, from[t]);
-  }
-  plan = {static_cast<int>(outputs), weights.first.data(), scratch.expanded.data(), static_cast<int>(taps)};
-}
 
 void resample_nearest(const View& picture, ImageSize size, RowSink& sink) {
   const double step_x = static_cast<double>(picture.width) / size.width;
@@ -119,8 +107,7 @@ void vertical_pass(const View& picture, int height, Filter filter, Scratch& scra
 void horizontal_pass(const View& picture, int width, Filter filter, Scratch& scratch, RowSink& sink) {
   if (width == picture.width) return copy_rows(picture, sink);
   compute_weights(picture.width, width, filter, scratch.horizontal);
-  HorizontalResampling plan;
-  expand(scratch.horizontal, scratch, plan);
+  const HorizontalResampling& plan = scratch.paired.arrange(scratch.horizontal);
   for (int y = 0; y < picture.height; ++y) {
     image_kernels().resample_row(plan, picture.row(y), sink.begin(y));
     sink.end(y);
@@ -176,6 +163,35 @@ void compute_weights(int input, int output, Filter filter, Weights& weights) {
     weights.first[x] = first;
     weights.count[x] = count;
   }
+}
+
+const HorizontalResampling& PairedWeights::arrange(const Weights& weights) {
+  constexpr std::size_t kTogether = HorizontalResampling::kTogether;
+  constexpr std::size_t kNumbers = HorizontalResampling::kNumbers;
+  constexpr std::size_t kPart = kTogether * kNumbers;
+  const std::size_t width = weights.first.size();
+  const std::size_t padded = (width + kTogether - 1) / kTogether * kTogether;
+  const auto most = static_cast<std::size_t>(*std::max_element(weights.count.begin(), weights.count.end()));
+  const std::size_t pairs = std::max<std::size_t>((most + 1) / 2, 1);
+  first_.assign(padded, weights.first.back());
+  std::copy(weights.first.begin(), weights.first.end(), first_.begin());
+  weights_.assign(padded * pairs * 2 * kNumbers, 0);
+  for (std::size_t x = 0; x < width; ++x) {
+    const std::int32_t* from = weights.weights.data() + x * static_cast<std::size_t>(weights.taps);
+    std::int16_t* group = weights_.data() + x / kTogether * pairs * 2 * kPart + x % kTogether * kNumbers;
+    const auto count = static_cast<std::size_t>(weights.count[x]);
+    for (std::size_t tap = 0; tap < count; ++tap) {
+      std::int16_t* to = group + tap / 2 * 2 * kPart + tap % 2;
+      const std::int32_t high = from[tap] >> HorizontalResampling::kLowBits;
+      const std::int32_t low = from[tap] - high * (1 << HorizontalResampling::kLowBits);
+      for (std::size_t i = 0; i < kNumbers; i += 2) {
+        to[i] = static_cast<std::int16_t>(high);
+        to[kPart + i] = static_cast<std::int16_t>(low);
+      }
+    }
+  }
+  plan_ = {static_cast<int>(width), first_.data(), weights_.data(), static_cast<int>(pairs)};
+  return plan_;
 }
 
 void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/image/kernels.h"
 #include "data/image/row_sink.h"
 #include "data/image/view.h"
 #include "lockstep/data/image/image.h"
@@ -26,5 +27,17 @@ struct Weights {
   int taps = 0;
 };
 void compute_weights(int input, int output, Filter filter, Weights& weights);
+
+// The weights of a horizontal pass in the order of the kernels.
+class PairedWeights {
+ public:
+  // The plan is valid until the next call.
+  const HorizontalResampling& arrange(const Weights& weights);
+
+ private:
+  std::vector<std::int32_t> first_;
+  std::vector<std::int16_t> weights_;
+  HorizontalResampling plan_;
+};
 
 }  // namespace lockstep::data

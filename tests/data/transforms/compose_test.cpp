@@ -374,15 +374,8 @@ TEST(ImageKernels, AgreeOnEveryInstructionSet) {
   const Image picture = test::make_picture(101, 3);
   Weights weights;
   compute_weights(101, 37, Filter::kBicubic, weights);
-  const int taps = (weights.taps + 3) / 4 * 4;
-  std::vector<std::int32_t> expanded(static_cast<std::size_t>(37 * taps * 4), 0);
-  for (int x = 0; x < 37; ++x) {
-    for (int t = 0; t < weights.taps * 4; ++t) {
-      expanded[static_cast<std::size_t>(x * taps * 4 + t)] =
-          weights.weights[static_cast<std::size_t>(x * weights.taps + t / 4)];
-    }
-  }
-  const HorizontalResampling plan{37, weights.first.data(), expanded.data(), taps};
+  PairedWeights paired;
+  const HorizontalResampling& plan = paired.arrange(weights);
   ToFloat how;
   for (int c = 0; c < 3; ++c) how.deviation[c] = 0.23F;
   std::vector<std::vector<std::uint8_t>> results;
