@@ -3,6 +3,7 @@
 //
 //   SummaryWriter writer;
 //   if (rank == 0) writer = SummaryWriter::open("runs/first").value();
+//   ...
 //   writer.add_scalar("loss/train", loss, step);
 //
 // SummaryWriter() writes nothing, for the other ranks. As RunLog, it never ends a training: what a full disk does not
