@@ -1,11 +1,12 @@
 // Where the time of a step goes: input, compute, communication. A loop says when the next part begins:
 //
 //   PartTimer timer(Part::kInput);
-//   for (auto& batch : loader) {          // waiting for the loader is input
+//   ...
+//   for (const Batch& batch : loader) {  // waiting for the loader is input
 //     timer.begin(Part::kCompute);
 //     ...
-//     timer.begin(Part::kInput);          // what comes next
-//     progress.step(samples, loss, timer.lap());
+//     timer.begin(Part::kInput);  // what comes next
+//     ...
 //   }
 //
 // Work of a GPU that was only started is counted where the program waits for it. For one thread.

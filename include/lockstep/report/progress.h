@@ -1,23 +1,22 @@
 // Progress of a training on a terminal: one line that is drawn again and again. Elsewhere (a pipe, a file, `lockstep
 // run`, which reads its workers' output) it is a whole line every 30 seconds and at the end of each epoch.
 //
-//   Progress progress({.epochs = 10, .shown = rank == 0});
-//   for (epoch ...) {
-//     progress.begin("train", epoch, loader.size());
-//     for (auto& batch : loader) {
-//       ...
-//       progress.step(samples_of_all_ranks, loss, timer.lap());
-//     }
-//     progress.end("test accuracy 91.2 %");
+//   Progress progress({.epochs = epochs, .shown = rank == 0});
+//   ...
+//   progress.begin("train", epoch, steps);
+//   for (const Batch& batch : loader) {
+//     ...
+//     progress.step(samples_of_all_ranks, loss, timer.lap());
 //   }
+//   progress.end("test accuracy 91.2 %");
 //
 // The line shows the epoch, steps, the mean loss, pictures per second, the time left for the epoch and for the run, and
 // which parts the time went to. It is as wide as the terminal at most, and ASCII where the locale is not UTF-8.
 //
-// Lockstep's own messages (log.h) and print() appear above the line. Other output to the same terminal should go
-// through print(), or come between end() and begin(); otherwise it begins behind the line. Nothing is drawn more often
-// than 10 times a second. A call blocks for the write to the terminal. For one thread; one object with a terminal at a
-// time.
+// Lockstep's own messages (log.h, which has its set_output taken meanwhile) and print() appear above the line. Other
+// output to the same terminal should go through print(), or come between end() and begin(); otherwise it begins behind
+// the line. Nothing is drawn more often than 10 times a second. A call blocks for the write to the terminal. For one
+// thread; one object with a terminal at a time.
 #pragma once
 
 #include <chrono>
@@ -55,8 +54,8 @@ class Progress {
   // A pass begins: "train", "test". `epoch` counts from 0, and is shown from 1. `steps` is how many steps there will
   // be; 0: unknown.
   void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps);
-  // One step is done, with so many samples on all ranks together. NaN as `loss`: none is shown.
-  void step(std::int64_t samples, double loss, const PartTimes& times = {});
+  // One step is done, with so many samples on all ranks together. Without `loss` the mean is that of the other steps.
+  void step(std::int64_t samples, std::optional<double> loss = {}, const PartTimes& times = {});
   // The pass is over. Prints a line that stays: the mean loss, pictures per second, seconds, parts, then `results`.
   void end(std::string_view results = {});
   // Prints a line above the progress.
