@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
+  if (command_name == "report" || command_name == "scaling") return become_program("lockstep-report", argv);
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -85,6 +86,8 @@ int main(int argc, char** argv) {
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
+  app.add_subcommand("report", "Make a page with curves, times and worst samples of a training run");
+  app.add_subcommand("scaling", "Compare how fast a program trains with several numbers of processes");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
   // arguments.

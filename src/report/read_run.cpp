@@ -18,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 // A line of a log is never longer; a file of another kind may be one endless line.
 constexpr std::size_t kLongestLine = std::size_t{1} << 26;
+// Base64. RunLog's own pictures have some 5 KB.
+constexpr std::size_t kLargestPicture = std::size_t{1} << 16;
 
 // All of these throw Json::exception for a field of a wrong type: the line is then no event.
 std::int64_t integer(const Json& event, const char* key, std::int64_t missing = 0) {
@@ -165,7 +167,8 @@ void on_samples(const Json& event, RunRecord& run) {
                        .loss = number(sample, "loss"),
                        .probability = number(sample, "probability"),
                        .jpeg_base64 = text(sample, "jpeg")});
-    if (!is_base64(samples.back().jpeg_base64)) samples.back().jpeg_base64.clear();
+    std::string& jpeg = samples.back().jpeg_base64;
+    if (jpeg.size() > kLargestPicture || !is_base64(jpeg)) jpeg.clear();
     if (samples.size() == RunLog::kMostSamples) break;
   }
   run.samples_epoch = epoch;

@@ -13,6 +13,7 @@
 #include "base/host.h"
 #include "base/printable.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "report/append_file.h"
 #include "report/base64.h"
@@ -97,6 +98,7 @@ class RunLog::Writer {
   explicit Writer(AppendFile file) : file_(std::move(file)) {}
 
   void write(Json event) {
+    if (!origin_.is_this_process()) return;
     event["time"] = now();
     // Names of files may be any bytes, JSON is UTF-8.
     const std::string line = event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -119,6 +121,7 @@ class RunLog::Writer {
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
+  Origin origin_;
   mutable std::mutex mutex_;
   AppendFile file_;
   std::size_t classes_ = 0;

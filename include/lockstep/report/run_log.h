@@ -5,9 +5,12 @@
 //
 //   RunLog log;
 //   if (rank == 0) log = RunLog::open("runs/first").value();
-//   log.start({.name = "first", .configuration = {{"lr", 0.1}}, .world_size = world_size});
+//   log.start({.configuration = {{"lr", 0.1}, {"model", "resnet18"}}, .world_size = world_size});
+//   ...
 //   log.step(epoch, step, {{"loss", loss}});
+//   ...
 //   log.epoch(epoch, {.seconds = seconds, .samples = samples, .scalars = {{"loss", mean_loss}}});
+//   ...
 //   log.end();
 //
 // Logging never ends a training: after a full disk, events are left out, with one warning on stderr, and lines that
