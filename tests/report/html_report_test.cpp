@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/report/report.h"
+#include "report/contains.h"
 #include "report/example_run.h"
 #include "report/page/chart.h"
 #include "report/page/markup.h"
@@ -24,10 +25,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
   return found;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string page_of(const ScratchFolder& folder, const ExampleRun& run) {

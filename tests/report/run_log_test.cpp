@@ -15,6 +15,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/report/run.h"
+#include "report/contains.h"
 #include "support/full_disk.h"
 #include "support/process.h"
 #include "support/read_file.h"
@@ -26,12 +27,7 @@ namespace {
 using test::read_file;
 using test::ScratchFolder;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 RunLog open(const ScratchFolder& folder) {
   Result<RunLog> log = RunLog::open(folder.path());

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "report/contains.h"
 #include "report/scaling/runs.h"
 #include "support/process.h"
 #include "support/read_file.h"
@@ -18,12 +19,6 @@ namespace lockstep::report {
 namespace {
 
 using test::ScratchFolder;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // The published times of a ResNet on one, two and four GPUs.
 const std::vector<Measurement> kPublished = {{4, 37.8, 0.94, kNan}, {1, 128.84, 0.95, 0.9}, {2, 66.5, 0.94, 0.8}};

@@ -26,8 +26,8 @@ namespace {
 using nlohmann::json;
 using test::ScratchFolder;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 json read_by_tensorboard(const std::string& folder) {
   test::Process reader({LOCKSTEP_TENSORBOARD_PYTHON, LOCKSTEP_REPORT_SCRIPTS "/read_events.py", folder});
@@ -59,7 +59,7 @@ data::Image gradient(int width, int height) {
 
 TEST(SummaryWriterParity, TensorBoardReadsEveryValue) {
   const ScratchFolder folder;
-  const std::vector<double> numbers = {0.0, -0.0, 1.5, -1e-30, 1e300, kNan, kInfinity, -kInfinity, 0.1};
+  const std::vector<double> numbers = {0.0, -0.0, 1.5, -1e-30, 1e300, kFloatNan, kFloatInfinity, -kFloatInfinity, 0.1};
   const std::vector<std::int64_t> steps = {0,
                                            1,
                                            127,
@@ -69,8 +69,9 @@ TEST(SummaryWriterParity, TensorBoardReadsEveryValue) {
                                            std::int64_t{1} << 41,
                                            std::int64_t{1} << 42,
                                            std::numeric_limits<std::int64_t>::max()};
-  const std::vector<float> values = {-3.0F, -0.5F, 0.0F, 0.0F, 1e-13F, 0.25F, 0.26F, 2.0F, 1e30F, kNan, kInfinity};
-  const std::vector<float> none = {kNan, kInfinity};
+  const std::vector<float> values = {-3.0F, -0.5F, 0.0F,  0.0F,      1e-13F,        0.25F,
+                                     0.26F, 2.0F,  1e30F, kFloatNan, kFloatInfinity};
+  const std::vector<float> none = {kFloatNan, kFloatInfinity};
   const data::Image picture = gradient(300, 200);
   {
     SummaryWriter writer = open(folder.path());

@@ -42,8 +42,8 @@ struct Arguments {
 };
 
 int make_report(const Arguments& arguments) {
-  const std::filesystem::path file =
-      arguments.file.empty() ? std::filesystem::path(arguments.folder) / "report.html" : arguments.file;
+  const std::filesystem::path file = arguments.file.empty() ? std::filesystem::path(arguments.folder) / "report.html"
+                                                            : std::filesystem::path(arguments.file);
   if (const Status status = lockstep::report::write_report(arguments.folder, file); !status.ok()) return fail(status);
   fmt::print("{}\n", lockstep::printable(file.native()));
   return EXIT_SUCCESS;

@@ -15,7 +15,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr std::int64_t kMostInMatrix = 25;
-constexpr std::size_t kMostRows = 12;
+constexpr std::size_t kMostClassRows = 12;
 constexpr double kStrong = 0.6;  // from this shade on, text is in the colour of the page
 
 struct ClassCounts {
@@ -86,7 +86,7 @@ std::string confused_pairs(const RunRecord& run) {
   }
   if (wrong.empty()) return "";
   std::stable_sort(wrong.begin(), wrong.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
-  if (wrong.size() > kMostRows) wrong.resize(kMostRows);
+  if (wrong.size() > kMostClassRows) wrong.resize(kMostClassRows);
   std::string text =
       "<div class='card scroll'><h3>Most confused</h3><table class='full'><tr><th>label</th><th class='left'>taken "
       "for</th>"
@@ -104,7 +104,7 @@ std::string class_table(const RunRecord& run, const std::map<std::int64_t, Class
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.recall() < b.second.recall(); });
   const std::size_t all = rows.size();
-  if (rows.size() > kMostRows) rows.resize(kMostRows);
+  if (rows.size() > kMostClassRows) rows.resize(kMostClassRows);
   std::string text = fmt::format(
       "<div class='card scroll'><h3>{}</h3><table class='full'><tr><th>class</th><th>samples</th><th>recall</th>"
       "<th>precision</th></tr>\n",

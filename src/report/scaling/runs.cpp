@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotTold = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kResult = "lockstep-result: ";
 
 // In the child of a fork: becomes the program. Only what a signal handler may call.
@@ -133,7 +133,7 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
   std::vector<std::string> command = {options.launcher.native(), "run", "--standalone", "--nproc-per-node",
                                       std::to_string(processes)};
   command.insert(command.end(), options.command.begin(), options.command.end());
-  Measurement told{.processes = processes, .seconds_per_epoch = kNan, .accuracy = kNan, .device_use = kNan};
+  Measurement told{.processes = processes, .seconds_per_epoch = kNotTold, .accuracy = kNotTold, .device_use = kNotTold};
   LOCKSTEP_RETURN_IF_ERROR(
       run_once(command, {"LOCKSTEP_RUN_FOLDER=" + std::filesystem::absolute(folder).native(), threads}, told));
   const Measurement logged = measurement_of(folder);
@@ -164,7 +164,7 @@ void take_result_line(const std::string& line, Measurement& measurement) {
 }
 
 Measurement measurement_of(const std::filesystem::path& run_folder) {
-  Measurement result{.seconds_per_epoch = kNan, .accuracy = kNan, .device_use = kNan};
+  Measurement result{.seconds_per_epoch = kNotTold, .accuracy = kNotTold, .device_use = kNotTold};
   const Result<RunRecord> read = read_run(run_folder);
   if (!read.ok()) return result;
   const RunRecord& run = read.value();
