@@ -2,6 +2,7 @@
 # Everything except Debian packages is in .deps/ of the checkout.
 
 readonly DEFAULT_TORCH=2.15.0
+readonly TENSORBOARD=2.21.0
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev
   python3-venv dataset-fashion-mnist fonts-dejavu-core iproute2 libcli11-dev libfmt-dev libfontconfig-dev libfreetype-dev
   libgtest-dev libjpeg-dev libopenmpi-dev libpng-dev libspdlog-dev libssl-dev libtiff-dev libucx-dev libwebp-dev libhwloc-dev libyaml-cpp-dev
@@ -89,6 +90,15 @@ fill_peer_venv() {
   "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt || return
   # oneCCL's library loads itself by a name that its wheel does not have.
   [[ -e $1/lib/libccl.so.2 ]] || ln -s libccl.so.1 "$1/lib/libccl.so.2"
+}
+
+fill_tensorboard_venv() {
+  "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "tensorboard==$1"
+}
+
+# TensorBoard, the judge of our event files, in an environment of its own: the torch wheel must not depend on it.
+need_tensorboard() {
+  make_venv .deps/tensorboard "tensorboard $TENSORBOARD" fill_tensorboard_venv "$TENSORBOARD"
 }
 
 # Installs the packages that PyTorch's own tests import besides torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.

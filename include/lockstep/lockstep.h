@@ -51,3 +51,8 @@
 #include "lockstep/nn/scatter.h"                         // IWYU pragma: export
 #include "lockstep/nn/sync_batch_norm.h"                 // IWYU pragma: export
 #include "lockstep/nn/zero_redundancy_optimizer.h"       // IWYU pragma: export
+#include "lockstep/report/part_timer.h"                  // IWYU pragma: export
+#include "lockstep/report/progress.h"                    // IWYU pragma: export
+#include "lockstep/report/report.h"                      // IWYU pragma: export
+#include "lockstep/report/run_log.h"                     // IWYU pragma: export
+#include "lockstep/report/summary_writer.h"              // IWYU pragma: export

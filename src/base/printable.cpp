@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "base/valid_utf8.h"
+
 namespace lockstep {
 namespace {
 
@@ -50,6 +52,17 @@ std::string printable(std::string_view text) {
       for (const char c : bytes) fmt::format_to(std::back_inserter(result), "\\x{:02x}", static_cast<unsigned char>(c));
     }
     text.remove_prefix(bytes.size());
+  }
+  return result;
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t bytes = first_character(text).bytes;
+    result += bytes == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, bytes);
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
   }
   return result;
 }

@@ -102,6 +102,7 @@ int main(int argc, char** argv) {
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
   if (command_name == "doctor" || command_name == "bench") return become_program("lockstep-doctor", argv);
+  if (command_name == "report" || command_name == "scaling") return become_program("lockstep-report", argv);
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -115,6 +116,8 @@ int main(int argc, char** argv) {
   lockstep::cli::add_site_options(*run_command, site);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
+  app.add_subcommand("report", "Make a page with curves, times and worst samples of a training run");
+  app.add_subcommand("scaling", "Compare how fast a program trains with several numbers of processes");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   app.add_subcommand("doctor", "Look for what is wrong with this machine");
   app.add_subcommand("bench", "Measure how fast ranks communicate on this machine");

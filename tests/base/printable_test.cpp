@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/valid_utf8.h"
+
 namespace lockstep {
 namespace {
 
@@ -30,6 +32,12 @@ TEST(Printable, LeavesOtherTextAsItIs) {
     EXPECT_EQ(printable(text), text);
     EXPECT_EQ(printable(printable(text)), text);
   }
+}
+
+TEST(ValidUtf8, ReplacesBytesThatAreNotUtf8) {
+  EXPECT_EQ(valid_utf8("tab\t, \xc3\xa9, \xf0\x9f\x90\x88"), "tab\t, \xc3\xa9, \xf0\x9f\x90\x88");
+  EXPECT_EQ(valid_utf8("\xff a \xc3"), "\xef\xbf\xbd a \xef\xbf\xbd");
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
 }
 
 }  // namespace

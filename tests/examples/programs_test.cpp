@@ -8,6 +8,7 @@
 #include "parity/python.h"
 #endif
 #include "support/process.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -140,6 +141,19 @@ TEST(TrainingExamplesMulti, WarmUpAndCosine) {
   EXPECT_NE(lines[0].find("Rank 0, epoch 0: rate 0.0"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("epoch 1: rate 0.0000, test loss "), std::string::npos) << lines[1];
   EXPECT_NE(lines[1].find("top-1 "), std::string::npos) << lines[1];
+}
+
+// A loop by hand logs what the page is made of.
+TEST(TrainingExamplesMulti, ReportOfATraining) {
+  const ScratchFolder folder;
+  run_example("report_train", 2, {folder.path("run"), "2", "1280", LOCKSTEP_FASHION_MNIST});
+  const Finished made = run_program({LOCKSTEP_PROGRAM, "report", folder.path("run")});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  const std::string page = read_file(folder.path("run/report.html"));
+  for (const char* part : {"Fashion-MNIST", "finished", "2 processes on", "Best accuracy", "Loss, each step",
+                           "Where the time went", "Confusion, epoch 2", "Ankle boot"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
 }
 
 TEST(PretrainedExample, NamesWhatIsWrong) {

@@ -1,11 +1,11 @@
 #include "data/preview/contact_sheet.h"
 
 #include <fmt/format.h>
-#include <png.h>
 
 #include <algorithm>
 
 #include "base/printable.h"
+#include "data/image/encode_png.h"
 #include "data/image/memory_errors.h"
 #include "data/image/resample.h"
 #include "data/preview/lettering.h"
@@ -169,22 +169,10 @@ Result<ContactSheet> contact_sheet(const std::filesystem::path& folder, const Co
 }
 
 Status write_png(const Image& image, const std::filesystem::path& path) {
-  const std::vector<std::uint8_t> pixels = packed_bytes(image);
-  png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  png.width = static_cast<png_uint_32>(image.width());
-  png.height = static_cast<png_uint_32>(image.height());
-  png.format = PNG_FORMAT_RGB;
-  png_alloc_size_t size = 0;
-  std::vector<std::uint8_t> encoded;
-  bool done = png_image_write_get_memory_size(png, size, 0, pixels.data(), 0, nullptr) != 0;
-  if (done) {
-    encoded.resize(size);
-    done = png_image_write_to_memory(&png, encoded.data(), &size, 0, pixels.data(), 0, nullptr) != 0;
-  }
-  if (!done) return {ErrorCode::kIo, fmt::format("{}: cannot make a PNG: {}", printable(path.native()), png.message)};
+  const Result<std::vector<std::uint8_t>> encoded = encode_png(image);
+  if (!encoded.ok()) return encoded.status().with_context(printable(path.native()));
   LOCKSTEP_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
-  LOCKSTEP_RETURN_IF_ERROR(file.append({encoded.data(), size}));
+  LOCKSTEP_RETURN_IF_ERROR(file.append(encoded.value()));
   return file.commit();
 }
 

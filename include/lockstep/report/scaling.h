@@ -1,0 +1,61 @@
+// The table of this field: how much faster a training is with more processes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::report {
+
+// What one run has told. NaN: it did not tell.
+struct Measurement {
+  int processes = 1;
+  double seconds_per_epoch = 0.0;
+  double accuracy = 0.0;    // 0 to 1
+  double device_use = 0.0;  // 0 to 1: the part of the time that the ranks spent in "compute"
+};
+
+// Median, smallest and largest of several runs; NaN when no run told it.
+struct Spread {
+  double median = 0.0;
+  double low = 0.0;
+  double high = 0.0;
+};
+
+enum class ScalingKind {
+  kStrong,  // all processes together have a fixed amount of work: with twice as many an epoch should take half the time
+  kWeak,    // each process has a fixed amount of work: an epoch should take the same time
+};
+
+struct ScalingRow {
+  int processes = 1;
+  int runs = 0;
+  Spread seconds = {};
+  double speed_up = 0.0;    // against the first row, times its processes. Weak: of the work done per second
+  double efficiency = 0.0;  // speed-up / processes
+  Spread accuracy = {};
+  Spread device_use = {};
+};
+
+struct ScalingTable {
+  ScalingKind kind = ScalingKind::kStrong;
+  std::vector<std::string> command = {};
+  std::vector<ScalingRow> rows = {};  // by number of processes; empty: there is no table
+};
+
+// The speed-up is that of the medians. The first row has its number of processes as speed-up, so 1 with one process.
+ScalingTable scaling_table(const std::vector<Measurement>& measurements, ScalingKind kind,
+                           std::vector<std::string> command);
+
+// For terminals, with a newline at the end of each line.
+std::string to_text(const ScalingTable& table);
+// A plot: speed-up over processes, with the ideal line and the spread. A whole SVG file.
+std::string to_svg(const ScalingTable& table);
+// folder/scaling.json. Errors: those of AtomicFile; kNotFound, kCorrupt.
+Status write_scaling(const ScalingTable& table, const std::filesystem::path& folder);
+Result<ScalingTable> read_scaling(const std::filesystem::path& folder);
+
+}  // namespace lockstep::report

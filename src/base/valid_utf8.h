@@ -1,0 +1,12 @@
+// Text from outside for formats that take UTF-8 alone. (printable.h is for text that people read.)
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// The text with U+FFFD for each byte that is not UTF-8.
+std::string valid_utf8(std::string_view text);
+
+}  // namespace lockstep

@@ -1,0 +1,209 @@
+#include "report/scaling/runs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "base/printable.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/report/run.h"
+#include "lockstep/report/run_log.h"
+#include "report/json_numbers.h"
+#include "report/page/sections.h"
+
+namespace lockstep::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNotTold = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kResult = "lockstep-result: ";
+
+// In the child of a fork: becomes the program. Only what a signal handler may call.
+[[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(126);  // it has died before
+  ::dup2(out, STDOUT_FILENO);
+  ::execve(arguments[0], arguments, environment);
+  ::_exit(127);
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (std::string& word : words) list.push_back(word.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<std::string> environment_with(const std::vector<std::string>& more) {
+  std::vector<std::string> list;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view variable = *entry;
+    const bool replaced = std::any_of(more.begin(), more.end(), [&](const std::string& ours) {
+      return variable.starts_with(std::string_view(ours).substr(0, ours.find('=') + 1));
+    });
+    if (!replaced) list.emplace_back(variable);
+  }
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+// Passes the output on, and looks at each line. A line of more than 64 KiB is no result.
+void pass_on(int from, Measurement& measurement) {
+  std::array<char, 4096> bytes{};
+  std::string line;
+  while (true) {
+    const ssize_t got = ::read(from, bytes.data(), bytes.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
+    // The output of the runs is for people; where nobody takes it, measuring goes on.
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t written = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+      if (written < 0 && errno != EINTR) break;
+      done += static_cast<std::size_t>(std::max<ssize_t>(0, written));
+    }
+    for (const char c : text) {
+      if (c == '\n') {
+        take_result_line(line, measurement);
+        line.clear();
+      } else if (line.size() < (1U << 16)) {
+        line += c;
+      }
+    }
+  }
+  take_result_line(line, measurement);
+}
+
+Status run_once(std::vector<std::string> command, const std::vector<std::string>& variables, Measurement& measurement) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe", errno);
+  const Fd out(ends[0]);
+  Fd in(ends[1]);
+  std::vector<std::string> environment = environment_with(variables);
+  const std::vector<char*> argument_pointers = pointers(command);
+  const std::vector<char*> environment_pointers = pointers(environment);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return Status::from_errno("cannot start a process", errno);
+  if (child == 0) become(argument_pointers.data(), environment_pointers.data(), in.get(), parent);
+  in.reset();
+  pass_on(out.get(), measurement);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
+    return {ErrorCode::kIo, fmt::format("cannot start {}, or the program that it runs", printable(command.front()))};
+  }
+  const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
+                                              : fmt::format("ended with {}", WEXITSTATUS(status));
+  return {ErrorCode::kInternal, fmt::format("a run with {} process{} {} (its reason is above)", measurement.processes,
+                                            measurement.processes == 1 ? "" : "es", how)};
+}
+
+// Every row has as many threads a process, because the table compares processes.
+std::string threads_variable(const std::vector<int>& processes) {
+  const auto set = Environment::of_process().get("OMP_NUM_THREADS");
+  if (set) return "OMP_NUM_THREADS=" + *set;
+  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  const int most = *std::max_element(processes.begin(), processes.end());
+  return fmt::format("OMP_NUM_THREADS={}", std::max(1L, cores / most));
+}
+
+Result<Measurement> measure(const ScalingOptions& options, int processes, int run, const std::string& threads) {
+  const std::filesystem::path folder = options.folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    return Status::from_errno("cannot make the folder", error.value()).with_context(printable(folder.native()));
+  // What is there is of an earlier call.
+  std::filesystem::remove(folder / kRunLogName, error);
+  std::vector<std::string> command = {options.launcher.native(), "run", "--standalone", "--nproc-per-node",
+                                      std::to_string(processes)};
+  command.insert(command.end(), options.command.begin(), options.command.end());
+  Measurement told{.processes = processes, .seconds_per_epoch = kNotTold, .accuracy = kNotTold, .device_use = kNotTold};
+  LOCKSTEP_RETURN_IF_ERROR(
+      run_once(command, {"LOCKSTEP_RUN_FOLDER=" + std::filesystem::absolute(folder).native(), threads}, told));
+  const Measurement logged = measurement_of(folder);
+  const auto fill = [](double& value, double other) { value = std::isnan(value) ? other : value; };
+  fill(told.seconds_per_epoch, logged.seconds_per_epoch);
+  fill(told.accuracy, logged.accuracy);
+  fill(told.device_use, logged.device_use);
+  if (std::isfinite(told.seconds_per_epoch) && told.seconds_per_epoch > 0.0) return told;
+  return Status(
+      ErrorCode::kNotFound,
+      fmt::format("the run with {} process{} told no seconds per epoch; expected epochs in {} (RunLog in the folder "
+                  "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
+                  processes, processes == 1 ? "" : "es", printable((folder / kRunLogName).native()), kResult));
+}
+
+}  // namespace
+
+void take_result_line(const std::string& line, Measurement& measurement) {
+  const auto at = line.find(kResult);
+  if (at == std::string::npos) return;
+  const Json json = Json::parse(line.substr(at + kResult.size()), nullptr, false);
+  const auto take = [&](const char* key, double& value) {
+    if (json.is_object() && json.contains(key) && json[key].is_number()) value = json[key].get<double>();
+  };
+  take("seconds_per_epoch", measurement.seconds_per_epoch);
+  take("accuracy", measurement.accuracy);
+  take("device_use", measurement.device_use);
+}
+
+Measurement measurement_of(const std::filesystem::path& run_folder) {
+  Measurement result{.seconds_per_epoch = kNotTold, .accuracy = kNotTold, .device_use = kNotTold};
+  const Result<RunRecord> read = read_run(run_folder);
+  if (!read.ok()) return result;
+  const RunRecord& run = read.value();
+  std::vector<double> seconds;
+  for (const PassRecord& pass : run.epochs) seconds.push_back(pass.seconds);
+  if (seconds.size() >= 3) seconds.erase(seconds.begin());
+  result.seconds_per_epoch = median(seconds);
+  if (!run.evaluations.empty()) result.accuracy = scalar(run.evaluations.back().scalars, "accuracy");
+  double compute = 0.0;
+  double all = 0.0;
+  for (const TimesRecord& times : run.times) {
+    for (const RankTimesRecord& rank : times.ranks) {
+      for (const auto& [name, value] : rank.seconds) {
+        all += value;
+        if (name == "compute") compute += value;
+      }
+    }
+  }
+  if (all > 0.0) result.device_use = compute / all;
+  return result;
+}
+
+Result<ScalingTable> measure_scaling(const ScalingOptions& options,
+                                     const std::function<void(const std::string&)>& say) {
+  if (options.processes.empty() || options.command.empty() || options.runs < 1) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "expected numbers of processes, a number of runs from 1 on, and a program");
+  }
+  const std::string threads = threads_variable(options.processes);
+  std::vector<Measurement> measurements;
+  for (int run = 1; run <= options.runs; ++run) {
+    for (const int processes : options.processes) {
+      say(fmt::format("== run {} of {}, {} process{}, {}", run, options.runs, processes, processes == 1 ? "" : "es",
+                      threads));
+      LOCKSTEP_ASSIGN_OR_RETURN(const Measurement measurement, measure(options, processes, run, threads));
+      measurements.push_back(measurement);
+    }
+  }
+  return scaling_table(measurements, options.kind, options.command);
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,36 @@
+// Runs a program under `lockstep run` with several numbers of processes, and reads what each run has told.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "lockstep/report/scaling.h"
+
+namespace lockstep::report {
+
+struct ScalingOptions {
+  std::vector<int> processes = {};  // of each row, in the order of the runs
+  int runs = 1;  // of each row; taken in turn, so that what slows the machine for a while meets all rows
+  ScalingKind kind = ScalingKind::kStrong;
+  std::filesystem::path folder = {};    // gets a folder for each run: procs-2/run-1
+  std::filesystem::path launcher = {};  // the `lockstep` program
+  std::vector<std::string> command = {};
+};
+
+// The output of the runs goes to stdout. `say` gets a line for people before each run. Blocks until all runs are done.
+// Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run told no seconds per
+// epoch. When this process ends, the run under way gets SIGTERM.
+Result<ScalingTable> measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
+
+// What the log of a run tells: the median seconds of its epochs (without the first, which warms up, when there are
+// three or more), the accuracy of the last evaluation, the part of the time in "compute". NaN: not told.
+Measurement measurement_of(const std::filesystem::path& run_folder);
+
+// Takes what a line of output tells, for programs without a log; anything may be before it:
+//   lockstep-result: {"seconds_per_epoch": 1.5, "accuracy": 0.91, "device_use": 0.8}
+void take_result_line(const std::string& line, Measurement& measurement);
+
+}  // namespace lockstep::report

@@ -1,0 +1,151 @@
+#include "lockstep/report/summary_writer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/host.h"
+#include "base/printable.h"
+#include "base/valid_utf8.h"
+#include "data/image/encode_png.h"
+#include "data/image/memory_errors.h"
+#include "lockstep/base/fork.h"
+#include "lockstep/base/log.h"
+#include "report/append_file.h"
+#include "report/tensorboard/events.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr std::size_t kMostBytes = 1 << 16;
+constexpr std::chrono::seconds kLongestDelay{10};
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// TensorBoard recognises files by "tfevents" in their names, and reads those of a folder in the order of the names.
+Result<AppendFile> new_file(const std::filesystem::path& folder) {
+  static std::atomic<int> files{0};
+  const auto seconds = static_cast<std::int64_t>(wall_time());
+  while (true) {
+    const std::filesystem::path path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds, host_name(),
+                                                            ::getpid(), files.fetch_add(1));
+    Result<AppendFile> file = AppendFile::create(path);
+    // A process of another container may have the same numbers.
+    std::error_code ignored;
+    if (file.ok() || !std::filesystem::exists(path, ignored)) return file;
+  }
+}
+
+}  // namespace
+
+class SummaryWriter::Writer {
+ public:
+  explicit Writer(AppendFile file) : file_(std::move(file)) { buffer_ = record(version_event(wall_time())); }
+  ~Writer() { flush(); }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  void add(std::int64_t step, const Message& value) {
+    if (!origin_.is_this_process()) return;
+    const std::string bytes = record(summary_event(wall_time(), step, value));
+    const std::lock_guard lock(mutex_);
+    buffer_ += bytes;
+    if (buffer_.size() >= kMostBytes || Clock::now() - written_ >= kLongestDelay) write_buffer();
+  }
+  void flush() {
+    if (!origin_.is_this_process()) return;
+    const std::lock_guard lock(mutex_);
+    write_buffer();
+  }
+  Status status() const {
+    const std::lock_guard lock(mutex_);
+    return file_.status();
+  }
+  const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void write_buffer() {
+    if (!buffer_.empty()) file_.append(buffer_);
+    buffer_.clear();
+    written_ = Clock::now();
+  }
+
+  Origin origin_;
+  mutable std::mutex mutex_;
+  AppendFile file_;
+  std::string buffer_;
+  Clock::time_point written_ = Clock::now();
+};
+
+SummaryWriter::SummaryWriter() = default;
+SummaryWriter::SummaryWriter(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}
+SummaryWriter::SummaryWriter(SummaryWriter&&) noexcept = default;
+SummaryWriter& SummaryWriter::operator=(SummaryWriter&&) noexcept = default;
+SummaryWriter::~SummaryWriter() = default;
+
+Result<SummaryWriter> SummaryWriter::open(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return Status::from_errno("cannot make the folder", error.value()).with_context(printable(folder.native()));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(AppendFile file, new_file(folder));
+  auto writer = std::make_unique<Writer>(std::move(file));
+  writer->flush();
+  return SummaryWriter(std::move(writer));
+}
+
+void SummaryWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
+  if (writer_ != nullptr) writer_->add(step, scalar_value(valid_utf8(tag), value));
+}
+
+void SummaryWriter::add_image(std::string_view tag, const data::Image& image, std::int64_t step) {
+  if (writer_ == nullptr) return;
+  const auto png = data::or_out_of_memory(tag, [&] { return data::encode_png(image); });
+  if (!png.ok()) return log::warning(fmt::format("{} is left out: {}", printable(tag), png.status().message()));
+  const std::string_view bytes(reinterpret_cast<const char*>(png.value().data()), png.value().size());
+  writer_->add(step, image_value(valid_utf8(tag), image.width(), image.height(), bytes));
+}
+
+void SummaryWriter::add_histogram(std::string_view tag, std::span<const float> values, std::int64_t step) {
+  if (writer_ == nullptr) return;
+  const std::optional<Histogram> counted = histogram(values);
+  if (counted) writer_->add(step, histogram_value(valid_utf8(tag), *counted));
+}
+
+void SummaryWriter::add_text(std::string_view tag, std::string_view text, std::int64_t step) {
+  if (writer_ != nullptr) writer_->add(step, text_value(valid_utf8(tag), valid_utf8(text)));
+}
+
+void SummaryWriter::add_hparams(const Values& hparams, const Scalars& metrics) {
+  if (writer_ == nullptr) return;
+  writer_->add(0, hparams_experiment(hparams, metrics));
+  writer_->add(0, hparams_session_start(hparams));
+  for (const auto& [name, value] : metrics) writer_->add(0, scalar_value(valid_utf8(name), value));
+  writer_->add(0, hparams_session_end());
+}
+
+void SummaryWriter::flush() {
+  if (writer_ != nullptr) writer_->flush();
+}
+
+Status SummaryWriter::status() const {
+  return writer_ == nullptr ? Status() : writer_->status();
+}
+
+std::filesystem::path SummaryWriter::path() const {
+  return writer_ == nullptr ? std::filesystem::path() : writer_->path();
+}
+
+}  // namespace lockstep::report

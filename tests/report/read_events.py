@@ -1,0 +1,73 @@
+"""Reads a folder of event files with TensorBoard's own reader and prints all that is in them as JSON.
+
+Text and pictures are in base64. usage: read_events.py FOLDER
+"""
+import base64
+import json
+import sys
+
+from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
+from tensorboard.backend.event_processing.event_file_loader import TimestampedEventFileLoader
+from tensorboard.backend.event_processing import io_wrapper
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.util import tensor_util
+
+
+def encoded(data):
+    return base64.b64encode(data).decode()
+
+
+def hparams(accumulator):
+    """What the HPARAMS page is made of."""
+    found = {}
+    for tag, content in accumulator.PluginTagToContent("hparams").items():
+        data = plugin_data_pb2.HParamsPluginData.FromString(content)
+        kind = data.WhichOneof("data")
+        if kind == "experiment":
+            found["infos"] = {info.name: info.type for info in data.experiment.hparam_infos}
+            found["metrics"] = [info.name.tag for info in data.experiment.metric_infos]
+        elif kind == "session_start_info":
+            values = data.session_start_info.hparams
+            found["values"] = {name: getattr(value, value.WhichOneof("kind")) for name, value in values.items()}
+        elif kind == "session_end_info":
+            found["status"] = data.session_end_info.status
+        found.setdefault("tags", []).append(tag)
+    return found
+
+
+def main():
+    folder = sys.argv[1]
+    everything = {name: 0 for name in event_accumulator.STORE_EVERYTHING_SIZE_GUIDANCE}
+    accumulator = event_accumulator.EventAccumulator(folder, size_guidance=everything)
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    result = {"scalars": {}, "images": {}, "histograms": {}, "texts": {}, "hparams": {}, "events": 0}
+    for tag in tags["scalars"]:
+        result["scalars"][tag] = [[event.step, repr(event.value)] for event in accumulator.Scalars(tag)]
+    for tag in tags["images"]:
+        result["images"][tag] = [
+            [event.step, event.width, event.height, encoded(event.encoded_image_string)] for event in accumulator.Images(tag)]
+    for tag in tags["histograms"]:
+        for event in accumulator.Histograms(tag):
+            value = event.histogram_value
+            result["histograms"].setdefault(tag, []).append({
+                "step": event.step, "min": value.min, "max": value.max, "num": value.num, "sum": value.sum,
+                "sum_squares": value.sum_squares, "limits": list(value.bucket_limit), "counts": list(value.bucket)})
+    for tag in tags["tensors"]:
+        if accumulator.SummaryMetadata(tag).plugin_data.plugin_name != "text":
+            continue
+        for event in accumulator.Tensors(tag):
+            text = tensor_util.make_ndarray(event.tensor_proto)
+            result["texts"].setdefault(tag, []).append([event.step, list(text.shape), encoded(text.reshape(-1)[0])])
+    if "hparams" in {accumulator.SummaryMetadata(tag).plugin_data.plugin_name for tag in tags["tensors"]
+} or any(
+            tag.startswith("_hparams_/") for tag in accumulator.summary_metadata):
+        result["hparams"] = hparams(accumulator)
+    loader = DirectoryLoader(folder, TimestampedEventFileLoader, path_filter=io_wrapper.IsTensorFlowEventsFile)
+    result["events"] = sum(1 for _ in loader.Load())
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,422 @@
+// The log of a run, written and read back; what damages it, and what it survives.
+#include "lockstep/report/run_log.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "lockstep/base/log.h"
+#include "lockstep/report/run.h"
+#include "report/contains.h"
+#include "support/full_disk.h"
+#include "support/process.h"
+#include "support/read_file.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::report {
+namespace {
+
+using test::read_file;
+using test::ScratchFolder;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+RunLog open(const ScratchFolder& folder) {
+  Result<RunLog> log = RunLog::open(folder.path());
+  if (!log.ok()) throw std::runtime_error(log.status().message());
+  return std::move(log).value();
+}
+
+RunRecord read(const ScratchFolder& folder) {
+  Result<RunRecord> run = read_run(folder.path());
+  if (!run.ok()) throw std::runtime_error(run.status().message());
+  return std::move(run).value();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+data::Image grey(int width, int height) {
+  return data::image_from_packed(std::vector<std::uint8_t>(static_cast<std::size_t>(width * height), 128),
+                                 {width, height}, 1);
+}
+
+// The messages that Lockstep logs while it lives.
+class CaughtLog {
+ public:
+  CaughtLog() {
+    log::set_output([this](std::string_view line) { lines.emplace_back(line); });
+  }
+  ~CaughtLog() { log::set_output({}); }
+  CaughtLog(const CaughtLog&) = delete;
+  CaughtLog& operator=(const CaughtLog&) = delete;
+
+  std::vector<std::string> lines;
+};
+
+TEST(RunLog, IsReadBackAsItWasWritten) {
+  const ScratchFolder folder;
+  {
+    RunLog log = open(folder);
+    log.start({.name = "first run",
+               .configuration = {{"optimizer.lr", 0.1}, {"epochs", 2}, {"pretrained", false}, {"model", "resnet18"}},
+               .versions = {{"torch", "2.15.0"}},
+               .world_size = 2,
+               .classes = {"cat", "dog"}});
+    log.step(0, 0, {{"loss", 0.5}, {"lr", 0.1}});
+    log.step(0, 1, {{"loss", kNan}, {"lr", kInfinity}});
+    log.epoch(0, {.seconds = 1.5, .samples = 100, .scalars = {{"loss", 0.25}}});
+    log.evaluation(0, {.seconds = 0.5, .samples = 10, .scalars = {{"accuracy", 0.75}}});
+    const std::vector<RankTimes> times = {{1, "b", {{"input", 0.25}}}, {0, "a", {{"compute", 1.0}, {"saving", 2.0}}}};
+    log.times(0, times);
+    log.confusion(0, std::vector<std::int64_t>{5, 1, 0, 4});
+    log.note("a note");
+    EXPECT_EQ(read(folder).state, RunState::kRunning);
+    log.end({{"accuracy", 0.75}});
+    EXPECT_TRUE(log.status().ok());
+    EXPECT_EQ(log.path(), folder.path() / kRunLogName);
+  }
+  const RunRecord run = read(folder);
+  EXPECT_EQ(run.name, "first run");
+  EXPECT_EQ(run.state, RunState::kFinished);
+  EXPECT_EQ(run.configuration,
+            (Values{{"optimizer.lr", 0.1}, {"epochs", 2}, {"pretrained", false}, {"model", "resnet18"}}));
+  ASSERT_EQ(run.versions.size(), 2U);
+  EXPECT_EQ(run.versions[1].first, "lockstep");
+  EXPECT_EQ(run.classes, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_FALSE(run.command.empty());
+  ASSERT_EQ(run.sessions.size(), 1U);
+  EXPECT_EQ(run.sessions[0].world_size, 2);
+  ASSERT_EQ(run.steps.at("loss").size(), 2U);
+  EXPECT_EQ(run.steps.at("loss")[0].value, 0.5);
+  EXPECT_TRUE(std::isnan(run.steps.at("loss")[1].value));
+  EXPECT_EQ(run.steps.at("lr")[1].value, kInfinity);
+  ASSERT_EQ(run.epochs.size(), 1U);
+  EXPECT_EQ(run.epochs[0].seconds, 1.5);
+  EXPECT_EQ(run.epochs[0].samples, 100);
+  EXPECT_EQ(scalar(run.evaluations.at(0).scalars, "accuracy"), 0.75);
+  EXPECT_TRUE(std::isnan(scalar(run.evaluations.at(0).scalars, "loss")));
+  ASSERT_EQ(run.times.at(0).ranks.size(), 2U);
+  EXPECT_EQ(run.times[0].ranks[0].host, "a");
+  EXPECT_EQ(run.times[0].ranks[0].seconds, (Scalars{{"compute", 1.0}, {"saving", 2.0}}));
+  EXPECT_EQ(run.confusion.size(), 3U);
+  EXPECT_EQ(run.confusion_classes, 2);
+  EXPECT_EQ(run.notes.at(0).text, "a note");
+  EXPECT_EQ(run.results, (Scalars{{"accuracy", 0.75}}));
+  EXPECT_EQ(run.bad_lines, 0);
+}
+
+TEST(RunLog, WithoutAFolderWritesNothing) {
+  RunLog log;
+  log.start({});
+  log.step(0, 0, {{"loss", 1.0}});
+  log.worst_samples(0, std::vector<Sample>(1));
+  log.end();
+  EXPECT_TRUE(log.path().empty());
+  EXPECT_TRUE(log.status().ok());
+}
+
+TEST(RunLog, KeepsTheWorstSamplesWithSmallPictures) {
+  const ScratchFolder folder;
+  const data::Image large = grey(400, 200);
+  const data::Image none;
+  std::vector<Sample> samples(40);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i] = {.name = std::to_string(i), .label = "a", .predicted = "b", .loss = static_cast<double>(i)};
+  }
+  samples[3].loss = kNan;
+  samples[3].picture = &large;
+  samples[39].picture = &none;
+  open(folder).worst_samples(2, samples);
+  const RunRecord run = read(folder);
+  ASSERT_EQ(run.samples.size(), RunLog::kMostSamples);
+  EXPECT_EQ(run.samples_epoch, 2);
+  EXPECT_EQ(run.samples[0].name, "3");
+  EXPECT_TRUE(run.samples[0].jpeg_base64.starts_with("/9j/"));  // a JPEG
+  EXPECT_LT(run.samples[0].jpeg_base64.size(), 4000U);
+  EXPECT_EQ(run.samples[1].name, "39");
+  EXPECT_TRUE(run.samples[1].jpeg_base64.empty());
+}
+
+TEST(RunLog, LeavesOutAConfusionMatrixOfAnotherSize) {
+  const ScratchFolder folder;
+  RunLog log = open(folder);
+  const CaughtLog caught;
+  log.confusion(0, std::vector<std::int64_t>(3));
+  log.start({.classes = {"a", "b", "c"}});
+  log.confusion(0, std::vector<std::int64_t>(4));
+  ASSERT_EQ(caught.lines.size(), 2U);
+  EXPECT_PRED2(contains, caught.lines[0], "of 3 counts is left out; expected a square");
+  EXPECT_PRED2(contains, caught.lines[1], "of 4 counts is left out; expected 3 x 3, for 3 classes");
+  EXPECT_EQ(read(folder).confusion_epoch, -1);
+}
+
+// What a resumed run repeats replaces what was after its checkpoint.
+TEST(RunLog, AResumedRunReplacesWhatItRepeats) {
+  const ScratchFolder folder;
+  const auto epochs = [](RunLog& log, std::int64_t first, std::int64_t last, double loss) {
+    for (std::int64_t epoch = first; epoch <= last; ++epoch) {
+      for (std::int64_t step = 10 * epoch; step < 10 * (epoch + 1); ++step) log.step(epoch, step, {{"loss", loss}});
+      log.epoch(epoch, {.scalars = {{"loss", loss}}});
+      log.evaluation(epoch, {.scalars = {{"loss", loss}}});
+    }
+  };
+  {
+    RunLog log = open(folder);
+    log.start({});
+    epochs(log, 0, 4, 1.0);
+  }
+  EXPECT_EQ(read(folder).state, RunState::kInterrupted);
+  {
+    RunLog log = open(folder);
+    log.start({.first_epoch = 3});
+    EXPECT_EQ(read(folder).epochs.size(), 3U);
+    EXPECT_EQ(read(folder).steps.at("loss").size(), 30U);
+    epochs(log, 3, 3, 2.0);
+    log.fail("a disk full of cats");
+  }
+  RunRecord run = read(folder);
+  EXPECT_EQ(run.state, RunState::kFailed);
+  EXPECT_EQ(run.error, "a disk full of cats");
+  EXPECT_EQ(run.sessions.size(), 2U);
+  ASSERT_EQ(run.epochs.size(), 4U);
+  EXPECT_EQ(run.steps.at("loss").size(), 40U);
+  EXPECT_EQ(run.steps.at("loss").back().value, 2.0);
+  EXPECT_EQ(scalar(run.evaluations.back().scalars, "loss"), 2.0);
+  // In the middle of an epoch the steps before it count.
+  open(folder).start({.first_epoch = 3, .first_step = 35});
+  run = read(folder);
+  EXPECT_EQ(run.epochs.size(), 3U);
+  EXPECT_EQ(run.steps.at("loss").size(), 35U);
+  // A new run in the folder replaces all.
+  open(folder).start({});
+  EXPECT_TRUE(read(folder).steps.empty());
+}
+
+TEST(RunLog, RemovesAnUnfinishedLineAndAppends) {
+  const ScratchFolder folder;
+  open(folder).note("kept");
+  const std::string whole = read_file(folder.path("run.jsonl"));
+  for (const std::string& rest : {std::string("{\"event\":\"no"), std::string(200000, '\0')}) {
+    folder.write("run.jsonl", whole + rest);
+    open(folder).note("next");
+    const std::string text = read_file(folder.path("run.jsonl"));
+    EXPECT_TRUE(text.starts_with(whole));
+    EXPECT_EQ(lines_of(text).size(), 2U);
+    EXPECT_EQ(read(folder).notes.size(), 2U);
+    EXPECT_EQ(read(folder).bad_lines, 0);
+  }
+  folder.write("run.jsonl", "{\"never ended");
+  open(folder).note("alone");
+  EXPECT_EQ(read(folder).notes.size(), 1U);
+}
+
+TEST(RunLog, LeavesWhatIsNotALogAlone) {
+  const ScratchFolder folder;
+  const auto error = [&] {
+    const Result<RunLog> log = RunLog::open(folder.path());
+    return log.ok() ? "none" : log.status().message();
+  };
+  folder.write("run.jsonl", "my notes");
+  EXPECT_PRED2(contains, error(), "run.jsonl: expected a log of JSON lines, or no file; found a file that begins with");
+  EXPECT_EQ(read_file(folder.path("run.jsonl")), "my notes");
+  std::filesystem::remove(folder.path("run.jsonl"));
+  ASSERT_EQ(::mkfifo(folder.path("run.jsonl").c_str(), 0600), 0);
+  EXPECT_PRED2(contains, error(), "found a FIFO");
+  std::filesystem::remove(folder.path("run.jsonl"));
+  std::filesystem::create_directory(folder.path("run.jsonl"));
+  EXPECT_PRED2(contains, error(), "found a folder");
+  const Result<RunLog> below = RunLog::open(folder.path() / "run.jsonl" / "a" / "b");
+  EXPECT_TRUE(below.ok());
+  folder.write("file", "");
+  EXPECT_PRED2(contains, RunLog::open(folder.path() / "file" / "a").status().message(), "cannot make the run's folder");
+}
+
+TEST(RunLog, HasOneWriter) {
+  const ScratchFolder folder;
+  {
+    RunLog log = open(folder);
+    const Result<RunLog> second = RunLog::open(folder.path());
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.status().code(), ErrorCode::kUnavailable);
+    EXPECT_PRED2(contains, second.status().message(), "another process writes this log");
+    // A fork writes nothing, and does not hold the lock longer.
+    const pid_t child = ::fork();
+    if (child == 0) {
+      log.note("from the fork");
+      ::pause();
+    }
+    log.note("from the rank");
+    EXPECT_EQ(read(folder).notes.size(), 1U);
+    log = RunLog();
+    // The fork lets go of the lock when it begins to run.
+    EXPECT_TRUE(test::wait_for([&] { return RunLog::open(folder.path()).ok(); }));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  EXPECT_EQ(read(folder).notes.size(), 1U);
+}
+
+TEST(RunLog, ThreadsWriteWholeLines) {
+  const ScratchFolder folder;
+  {
+    RunLog log = open(folder);
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&log] {
+        for (int i = 0; i < 200; ++i) log.note(std::string(static_cast<std::size_t>(i), 'x'));
+      });
+    }
+  }
+  EXPECT_EQ(read(folder).notes.size(), 800U);
+  EXPECT_EQ(read(folder).bad_lines, 0);
+}
+
+// One warning, whole lines only, and lines again when there is room again.
+TEST(RunLogFault, AFullDiskIsOneWarning) {
+  const ScratchFolder folder;
+  RunLog log = open(folder);
+  log.note("before");
+  const CaughtLog caught;
+  {
+    const test::FileSizeLimit limit(std::filesystem::file_size(log.path()) + 20);
+    for (int i = 0; i < 5; ++i) log.note("does not fit");
+    EXPECT_EQ(lines_of(read_file(log.path())).size(), 1U);
+  }
+  log.note("after");
+  ASSERT_EQ(caught.lines.size(), 1U);
+  EXPECT_PRED2(contains, caught.lines[0], "run.jsonl: cannot write: File too large");
+  EXPECT_FALSE(log.status().ok());
+  const RunRecord run = read(folder);
+  ASSERT_EQ(run.notes.size(), 2U);
+  EXPECT_EQ(run.notes[1].text, "after");
+  EXPECT_EQ(run.bad_lines, 0);
+}
+
+TEST(RunLogFault, ADiskWithoutRoomKeepsWholeLines) {
+  const test::SmallDisk disk(64 << 10);
+  const CaughtLog caught;
+  {
+    RunLog log = RunLog::open(disk.path("run")).value();
+    for (int i = 0; i < 1000; ++i) log.note(std::string(500, 'x'));
+    log.end();
+  }
+  ASSERT_EQ(caught.lines.size(), 1U);
+  EXPECT_PRED2(contains, caught.lines[0], "No space left on device");
+  const Result<RunRecord> run = read_run(disk.path("run"));
+  ASSERT_TRUE(run.ok());
+  EXPECT_GT(run.value().notes.size(), 50U);
+  EXPECT_EQ(run.value().bad_lines, 0);
+}
+
+TEST(RunLogFault, AKilledRunHasWholeLines) {
+  const ScratchFolder folder;
+  for (int round = 0; round < 5; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      RunLog log = RunLog::open(folder.path()).value();
+      for (int i = 0;; ++i) log.step(0, i, {{"loss", 1.0 / i}});
+    }
+    const auto before =
+        std::filesystem::exists(folder.path("run.jsonl")) ? read_file(folder.path("run.jsonl")).size() : 0;
+    while (read_file(folder.path("run.jsonl")).size() < before + 20000) std::this_thread::yield();
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const RunRecord run = read(folder);
+    EXPECT_EQ(run.bad_lines, 0);
+    EXPECT_EQ(run.state, RunState::kInterrupted);
+    EXPECT_TRUE(read_file(folder.path("run.jsonl")).ends_with("}\n"));
+  }
+}
+
+// Every line is JSON as all readers know it.
+TEST(RunLog, LinesAreJson) {
+  const ScratchFolder folder;
+  {
+    RunLog log = open(folder);
+    log.start({.name = "bytes \xff\xfe and \"quotes\"\n", .configuration = {{"rate", kInfinity}, {"rate", 1}}});
+    log.step(0, 0, {{"loss", -kInfinity}});
+    log.worst_samples(0, std::vector<Sample>{{.name = "\xc3(.png"}});
+  }
+  for (const std::string& line : lines_of(read_file(folder.path("run.jsonl")))) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_FALSE(json.is_discarded()) << line;
+    EXPECT_TRUE(json.at("event").is_string());
+    EXPECT_GT(json.at("time").get<double>(), 1e9);
+  }
+  EXPECT_EQ(read(folder).name, "bytes \xef\xbf\xbd\xef\xbf\xbd and \"quotes\"\n");
+  EXPECT_EQ(read(folder).configuration, (Values{{"rate", 1}}));
+}
+
+TEST(ReadRun, LeavesOutDamagedLinesAndKeepsTheOthers) {
+  const ScratchFolder folder;
+  const std::vector<std::string> bad = {
+      "{",
+      "null",
+      "[]",
+      "1e999",
+      "{}",
+      R"({"event":7})",
+      R"({"event":"step","epoch":"one","step":1,"scalars":{}})",
+      R"({"event":"step","epoch":-1,"step":1,"scalars":{}})",
+      R"({"event":"step","epoch":1,"step":1,"scalars":{"loss":"high"}})",
+      R"({"event":"step","epoch":1,"step":1,"scalars":{"loss":null}})",
+      R"({"event":"epoch","epoch":1e300})",
+      R"({"event":"times","epoch":1,"ranks":[7]})",
+      R"({"event":"confusion","epoch":1,"classes":2,"cells":[[1]]})",
+      R"({"event":"samples","epoch":1,"samples":[[]]})",
+      R"({"event":"start","command":"a string"})",
+      R"({"event":"note","text":7})",
+      std::string(100000, '['),
+      std::string("\0\0\0", 3),
+  };
+  std::string text;
+  for (const std::string& line : bad) text += line + "\n";
+  text += R"({"event":"of a later version","what":[1,2]})"
+          "\n\n \r\n";
+  text += R"({"event":"confusion","epoch":1,"classes":2,"cells":[[0,0,5],[2,0,1],[-1,0,1],[0,1,-3]]})"
+          "\n";
+  text += R"({"event":"samples","epoch":1,"samples":[{"name":"a","jpeg":"\"><script>"},{"name":"b","jpeg":"AAAA"}]})"
+          "\n";
+  text += R"({"event":"step","epoch":1,"step":1,"scalars":{"loss":0.5}})";  // no newline
+  folder.write("run.jsonl", text);
+  const RunRecord run = read(folder);
+  EXPECT_EQ(run.bad_lines, static_cast<std::int64_t>(bad.size()));
+  EXPECT_EQ(run.confusion.size(), 1U);
+  EXPECT_EQ(run.samples.at(0).jpeg_base64, "");
+  EXPECT_EQ(run.samples.at(1).jpeg_base64, "AAAA");
+  EXPECT_EQ(run.steps.at("loss").size(), 1U);
+}
+
+TEST(ReadRun, SaysWhatIsWrongWithTheFile) {
+  const ScratchFolder folder;
+  EXPECT_EQ(read_run(folder.path()).status().code(), ErrorCode::kNotFound);
+  folder.write("run.jsonl", "");
+  EXPECT_EQ(read_run(folder.path()).status().code(), ErrorCode::kCorrupt);
+  folder.write("run.jsonl", "hello\n");
+  const Status status = read_run(folder.path("run.jsonl")).status();
+  EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
+  EXPECT_PRED2(contains, status.message(), "run.jsonl: expected lines of JSON with the events of a run, found none");
+}
+
+TEST(RunFolder, IsTheLaunchersWhereItWantsOne) {
+  EXPECT_EQ(run_folder("mine"), "mine");
+  ::setenv("LOCKSTEP_RUN_FOLDER", "/tmp/theirs", 1);
+  EXPECT_EQ(run_folder("mine"), "/tmp/theirs");
+  ::unsetenv("LOCKSTEP_RUN_FOLDER");
+}
+
+}  // namespace
+}  // namespace lockstep::report

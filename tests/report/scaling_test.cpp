@@ -1,0 +1,165 @@
+// The scaling table: its arithmetic, its file, and `lockstep scaling` with real processes.
+#include "lockstep/report/scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+
+#include "report/contains.h"
+#include "report/scaling/runs.h"
+#include "support/process.h"
+#include "support/read_file.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::report {
+namespace {
+
+using test::ScratchFolder;
+
+// The published times of a ResNet on one, two and four GPUs.
+const std::vector<Measurement> kPublished = {{4, 37.8, 0.94, kNan}, {1, 128.84, 0.95, 0.9}, {2, 66.5, 0.94, 0.8}};
+
+TEST(ScalingTable, IsThePublishedOne) {
+  const ScalingTable table = scaling_table(kPublished, ScalingKind::kStrong, {"./train"});
+  ASSERT_EQ(table.rows.size(), 3U);
+  EXPECT_EQ(to_text(table),
+            "processes  seconds per epoch  speed-up  efficiency  device use  accuracy\n"
+            "        1             128.84     1.00x      100.0%       90.0%     95.0%\n"
+            "        2              66.50     1.94x       96.9%       80.0%     94.0%\n"
+            "        4              37.80     3.41x       85.2%           -     94.0%\n");
+}
+
+TEST(ScalingTable, TakesTheMedianAndShowsTheSpread) {
+  const ScalingTable table = scaling_table(
+      {{1, 10.0, 0.9, kNan}, {2, 6.0, 0.9, kNan}, {1, 12.0, 0.9, kNan}, {1, 11.0, 0.9, kNan}, {2, 5.0, kNan, kNan}},
+      ScalingKind::kStrong, {});
+  EXPECT_EQ(table.rows[0].runs, 3);
+  EXPECT_EQ(table.rows[0].seconds.median, 11.0);
+  EXPECT_EQ(table.rows[1].seconds.low, 5.0);
+  EXPECT_EQ(table.rows[1].speed_up, 2.0);
+  EXPECT_TRUE(contains(to_text(table), "11.00 (10.00 to 12.00)"));
+}
+
+// With fixed work for each process, equal times are a speed-up of n.
+TEST(ScalingTable, WeakScalingCountsWork) {
+  const ScalingTable table =
+      scaling_table({{2, 10.0, kNan, kNan}, {4, 10.0, kNan, kNan}, {8, 20.0, kNan, kNan}}, ScalingKind::kWeak, {});
+  EXPECT_EQ(table.rows[0].speed_up, 2.0);
+  EXPECT_EQ(table.rows[1].speed_up, 4.0);
+  EXPECT_EQ(table.rows[2].speed_up, 4.0);
+  EXPECT_EQ(table.rows[2].efficiency, 0.5);
+}
+
+TEST(ScalingTable, IsReadBackAsItWasWritten) {
+  const ScratchFolder folder;
+  const ScalingTable table = scaling_table(kPublished, ScalingKind::kWeak, {"./train", "--name", "a b"});
+  ASSERT_TRUE(write_scaling(table, folder.path()).ok());
+  const Result<ScalingTable> back = read_scaling(folder.path());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().command, table.command);
+  EXPECT_EQ(back.value().kind, ScalingKind::kWeak);
+  EXPECT_EQ(to_text(back.value()), to_text(table));
+  EXPECT_EQ(read_scaling(folder.path("none")).status().code(), ErrorCode::kNotFound);
+  folder.write("scaling.json", R"({"kind":"weak","command":[],"rows":[{"processes":"two"}]})");
+  EXPECT_EQ(read_scaling(folder.path()).status().code(), ErrorCode::kCorrupt);
+}
+
+TEST(ScalingPlot, HasAPointForEachRow) {
+  const std::string svg = to_svg(scaling_table(kPublished, ScalingKind::kStrong, {}));
+  EXPECT_TRUE(contains(svg, "1.94x, 96.9 %"));
+  EXPECT_TRUE(contains(svg, "3.41x, 85.2 %"));
+  EXPECT_FALSE(contains(svg, "nan"));
+}
+
+TEST(ResultLine, IsTakenFromAnyLine) {
+  Measurement told{1, kNan, kNan, kNan};
+  take_result_line("nothing here", told);
+  take_result_line("lockstep-result: {broken", told);
+  take_result_line("lockstep-result: [1]", told);
+  EXPECT_TRUE(std::isnan(told.seconds_per_epoch));
+  take_result_line(R"([rank 0] lockstep-result: {"seconds_per_epoch": 1.5, "accuracy": "high"})", told);
+  EXPECT_EQ(told.seconds_per_epoch, 1.5);
+  EXPECT_TRUE(std::isnan(told.accuracy));
+}
+
+// A program whose epochs take 8 seconds divided by the number of processes, as it says.
+const std::string kLog = R"(test $RANK = 0 || exit 0; s=$((8 / WORLD_SIZE)); for e in 0 1 2; do
+echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":1}'; done > $LOCKSTEP_RUN_FOLDER/run.jsonl;
+echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl;
+echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl)";
+
+TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
+  const ScratchFolder folder;
+  test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "--runs", "2", "-o", folder.path("table"), "--",
+                         "/bin/sh", "-c", kLog, "--", "an argument"});
+  const test::Finished finished = scaling.finish(std::chrono::seconds(60));
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_TRUE(contains(finished.out, "strong scaling, median of 2 runs")) << finished.out;
+  EXPECT_TRUE(contains(finished.out, "        2               4.00     2.00x      100.0%       75.0%     50.0%\n"))
+      << finished.out;
+  EXPECT_TRUE(contains(finished.err, "== run 1 of 2, 1 process, OMP_NUM_THREADS="));
+  EXPECT_LT(finished.err.find("== run 1 of 2, 2 processes"), finished.err.find("== run 2 of 2, 1 process"));
+  EXPECT_TRUE(contains(test::read_file(folder.path("table/scaling.svg")), "<svg"));
+  EXPECT_TRUE(contains(test::read_file(folder.path("table/report.html")), "Strong scaling"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("table/procs-2/run-2/run.jsonl")));
+  EXPECT_TRUE(scaling.wait_until_no_descendant());
+}
+
+TEST(ScalingMulti, SaysWhatIsWrong) {
+  const ScratchFolder folder;
+  const auto scaling = [&](std::vector<std::string> options, std::vector<std::string> program) {
+    std::vector<std::string> command = {LOCKSTEP_PROGRAM, "scaling", "-o", folder.path("table")};
+    command.insert(command.end(), options.begin(), options.end());
+    command.emplace_back("--");
+    command.insert(command.end(), program.begin(), program.end());
+    return test::run_program(command);
+  };
+  const test::Finished silent = scaling({"--procs", "2"}, {"true"});
+  EXPECT_EQ(silent.exit_code, 1);
+  EXPECT_TRUE(contains(silent.err, "the run with 2 processes told no seconds per epoch; expected epochs in"))
+      << silent.err;
+  const test::Finished failing = scaling({"--procs", "1"}, {"/bin/sh", "-c", "exit 3"});
+  EXPECT_EQ(failing.exit_code, 1);
+  EXPECT_TRUE(contains(failing.err, "a run with 1 process ended with ")) << failing.err;
+  EXPECT_EQ(scaling({"--procs", "two"}, {"true"}).exit_code, 2);
+  EXPECT_EQ(scaling({"--procs", "0"}, {"true"}).exit_code, 2);
+  EXPECT_EQ(scaling({"--weak", "--strong"}, {"true"}).exit_code, 2);
+  EXPECT_EQ(scaling({}, {}).exit_code, 2);
+  const test::Finished line =
+      scaling({"--procs", "1"}, {"/bin/sh", "-c", "echo 'lockstep-result: {\"seconds_per_epoch\": 2.5}'"});
+  EXPECT_TRUE(contains(line.out, "2.50     1.00x")) << line.out << line.err;
+}
+
+// Killed half way, it leaves nothing running.
+TEST(ScalingFault, EndsItsRunWhenItIsKilled) {
+  const ScratchFolder folder;
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "2", "-o", folder.path("table"), "--", "/bin/sh",
+                           "-c", "echo begun; sleep 1000"});
+    EXPECT_TRUE(test::wait_for([&] { return contains(scaling.out_so_far(), "begun"); }));
+    ::kill(scaling.pid(), signal);
+    scaling.finish();
+    EXPECT_TRUE(scaling.wait_until_no_descendant(std::chrono::seconds(60)));
+  }
+}
+
+TEST(ReportCommand, MakesThePage) {
+  const ScratchFolder folder;
+  folder.write("run/run.jsonl", "{\"event\":\"start\",\"name\":\"a run\"}\n");
+  const test::Finished made =
+      test::run_program({LOCKSTEP_PROGRAM, "report", folder.path("run"), "-o", folder.path("page.html")});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_EQ(made.out, folder.path("page.html") + "\n");
+  EXPECT_TRUE(contains(test::read_file(folder.path("page.html")), "<h1>a run</h1>"));
+  const test::Finished none = test::run_program({LOCKSTEP_PROGRAM, "report", folder.path("none")});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_TRUE(contains(none.err, "No such file or directory")) << none.err;
+  EXPECT_EQ(test::run_program({LOCKSTEP_PROGRAM, "report"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::report
