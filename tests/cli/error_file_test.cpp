@@ -1,7 +1,7 @@
 // torchelastic's error files, and --dry-run.
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/nodes.h"
@@ -22,13 +22,13 @@ TEST(ErrorFilesMulti, AWorkersErrorIsReportedOnEveryNodeAndPassedOn) {
   LocalNodes job("2", {"--log-dir", folder.path().string(), "--rdzv-id", "hot"});
   for (int node = 0; node < 2; ++node) {
     job.start(1, {"sh", "-c", kRecorded}, {"--node-rank", std::to_string(node)},
-              {"TORCHELASTIC_ERROR_FILE=" + folder.path("reply" + std::to_string(node)).string()});
+              {"TORCHELASTIC_ERROR_FILE=" + folder.path("reply" + std::to_string(node))});
   }
   for (int node = 0; node < 2; ++node) {
     const Finished end = job.node(node).finish();
     EXPECT_EQ(end.exit_code, 4);
     EXPECT_TRUE(contains(end.err, "\n  its error: ValueError: too hot\n")) << end.err;
-    for (const auto& path : {folder.path("reply" + std::to_string(node)), folder.path() / "hot" / "error.json"}) {
+    for (const std::string& path : {folder.path("reply" + std::to_string(node)), folder.path("hot/error.json")}) {
       const json report = json::parse(read_file(path), nullptr, false);
       ASSERT_TRUE(report.is_object()) << path;
       EXPECT_EQ(report["message"]["message"], "ValueError: too hot");
@@ -62,7 +62,7 @@ TEST(ErrorFilesFault, AReportThatCannotBeWrittenIsAWarning) {
 TEST(DryRunMulti, ThePlanIsPrintedAndNothingIsDone) {
   const ScratchFolder folder;
   const Finished end = run_program({LOCKSTEP_PROGRAM, "run", "--dry-run", "--nnodes", "2:3", "--rdzv-endpoint",
-                                    "node7:77", "--nproc-per-node", "2", "touch", folder.path("touched").string()});
+                                    "node7:77", "--nproc-per-node", "2", "touch", folder.path("touched")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   for (const char* words :
        {"nodes: 2 to 3", "meet at: node7:77", "workers on this node: 2", "/touch\n", "local rank 1: "})

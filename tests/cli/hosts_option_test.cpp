@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -42,7 +43,7 @@ TEST(HostList, WordsSurviveAShell) {
 
 // A program that is called as ssh is: NAME COMMAND_LINE.
 std::string fake_ssh(const ScratchFolder& folder, const std::string& body) {
-  const std::string path = (folder.path() / "fake_ssh").string();
+  const std::string path = folder.path("fake_ssh");
   std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
   chmod(path.c_str(), 0755);
   return path;
@@ -62,13 +63,12 @@ Words on_hosts(const std::string& hosts, const std::string& ssh, const Words& re
 TEST(HostsMulti, EachHostRunsALauncher) {
   const ScratchFolder folder;
   // It also tells whether the key is on a command line.
-  const std::string ssh =
-      fake_ssh(folder, "echo \"$@\" >> " + folder.path("lines").string() + "; cd /; exec sh -c \"$2\"");
+  const std::string ssh = fake_ssh(folder, "echo \"$@\" >> " + folder.path("lines") + "; cd /; exec sh -c \"$2\"");
   const Finished end = run_program(on_hosts("localhost,b:2", ssh,
                                             {"--nproc-per-node", "1", "sh", "-c",
                                              "echo $RANK $GROUP_RANK $WORLD_SIZE \"it's\" $(pwd); "
                                              "echo ${#LOCKSTEP_JOB_KEY} > " +
-                                                 folder.path("key").string()}));
+                                                 folder.path("key")}));
   EXPECT_EQ(end.exit_code, 0) << end.err;
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0 0 3 it's " + here, "[rank 1]: 1 1 3 it's " + here,
@@ -88,9 +88,8 @@ TEST(HostsMulti, OverMachinesOfTheirOwn) {
     cases += Machines::ipv4(machine) + ") exec " + line.str() + "\"$2\";; ";
   }
   const std::string ssh = fake_ssh(folder, "case $1 in " + cases + "esac");
-  const Words command =
-      on_hosts("localhost:2," + Machines::ipv4(1) + "," + Machines::ipv4(2), ssh,
-               {"--nproc-per-node", "1", LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "5"});
+  const Words command = on_hosts("localhost:2," + Machines::ipv4(1) + "," + Machines::ipv4(2), ssh,
+                                 {"--nproc-per-node", "1", LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "5"});
   Process job(machines.on(0, command));
   const Finished end = job.finish();
   EXPECT_EQ(end.exit_code, 0) << end.err;

@@ -35,7 +35,7 @@ TEST(NodeMachinesMulti, RanksMeetAtTheAddressOfTheFirstNode) {
   for (const std::string& address : {Machines::ipv4(0), "[" + Machines::ipv6(0) + "]"}) {
     const ScratchFolder folder;
     const Words options{"--nnodes", "3", "--rdzv-endpoint", address};
-    const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "5"};
+    const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "5"};
     std::vector<Process*> launchers;
     for (int machine = 2; machine >= 0; --machine) {
       launchers.push_back(&cluster.start(
@@ -60,7 +60,7 @@ TEST(NodeMachinesFault, AMachineThatCannotBeReachedIsLostAndTheOthersGoOn) {
   const ScratchFolder folder;
   const Words options{"--nnodes",       "1:2", "--rdzv-endpoint", Machines::ipv4(0),
                       "--max-restarts", "1",   "--rdzv-conf",     "last_call_timeout=20,silence=2"};
-  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "1000", "-1", "0", "0", "5"};
+  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "1000", "-1", "0", "0", "5"};
   Process& first = cluster.start(0, options + Words{"--node-rank", "0"}, program);
   Process& second = cluster.start(1, options + Words{"--node-rank", "1"}, program);
   ASSERT_TRUE(wait_for([&] { return contains(first.out_so_far(), "rank 0 of 2 begins at step 0"); }))

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -95,7 +96,7 @@ TEST(NodesMulti, MasterAddressAndVariablesAsKubeflowSetsThem) {
 TEST(NodesMulti, TheKeyMayBeInAFileOrInTheHomeDirectory) {
   const ScratchFolder folder;
   std::ofstream(folder.path("key")) << "a secret\n";
-  for (const Words& options : {Words{"--job-key-file", folder.path("key").string()}, Words{}}) {
+  for (const Words& options : {Words{"--job-key-file", folder.path("key")}, Words{}}) {
     LocalNodes job("2", options);
     const Words home{"LOCKSTEP_JOB_KEY=", "HOME=" + folder.path().string(), "XDG_STATE_HOME="};
     job.start(1, {"true"}, {}, home);
@@ -124,7 +125,7 @@ TEST(NodesFault, TheFirstFailureIsNamedOnEveryNode) {
 TEST(NodesFault, ARestartGoesOnFromTheLastStep) {
   const ScratchFolder folder;
   LocalNodes job("2", {"--max-restarts", "2"});
-  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "40", "2", "25", "1"};
+  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "40", "2", "25", "1"};
   job.start(2, program, {"--node-rank", "0"});
   job.start(1, program, {"--node-rank", "1"});
   const Finished first = job.node(0).finish();
@@ -160,7 +161,7 @@ bool says(const Process& process, const std::string& text) {
 TEST(NodesFault, AnElasticJobLosesANodeAndGetsAnother) {
   const ScratchFolder folder;
   LocalNodes job("1:2", {"--max-restarts", "3", "--rdzv-conf", "last_call_timeout=20"});
-  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps").string(), "100000", "-1", "0", "0", "5"};
+  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "100000", "-1", "0", "0", "5"};
   Process& first = job.start(1, program, {"--node-rank", "0"});
   Process& second = job.start(2, program, {"--node-rank", "1"});
   ASSERT_TRUE(says(first, "rank 0 of 3 begins at step 0")) << first.err_so_far();

@@ -100,7 +100,10 @@ void JobState::join(const NodeInfo& info) {
   }
   standby_.push_back(info);
   if (twin != members_.end() || phase_ != Phase::kRunning) {
-    return note(fmt::format("{} waits for a place; there are {}", info.text(), list_members()));
+    return note(
+        fmt::format("{} waits for a place. The job has {}; another job needs another --rdzv-id or "
+                    "--rdzv-endpoint",
+                    info.text(), list_members()));
   }
   note(fmt::format("{} asks to join", info.text()));
   disturbed(Cause::kNodeJoined, {});

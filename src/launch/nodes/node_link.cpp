@@ -211,9 +211,9 @@ Status NodeLink::serve() {
     auto event = decode_event(*arrived.value());
     if (event.ok()) {
       std::vector<Note> notes = state_.apply(event.value());
+      has_joined_ = has_joined_ || (event->kind == EventKind::kJoin && event->node == self_.id);
       // What was before this node came is not its news, and the reason of a refusal is told as an error.
       if (has_joined_ && !state_.refusal(self_.id)) std::move(notes.begin(), notes.end(), std::back_inserter(notes_));
-      has_joined_ = has_joined_ || (event->kind == EventKind::kJoin && event->node == self_.id);
     }
     // Nothing else matters now, in particular not whether the store is still there.
     if (has_joined_ && state_.phase() == Phase::kOver) break;
