@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/printable.h"
@@ -24,6 +25,13 @@ struct JobArguments {
   bool now = false;
   double timeout = 30;
 };
+
+// fmt::print throws when the reader has gone. What could not be written is told at the end of main().
+template <typename... Values>
+void put(fmt::format_string<Values...> format, Values&&... values) {
+  const std::string text = fmt::format(format, std::forward<Values>(values)...);
+  std::fputs(text.c_str(), stdout);
+}
 
 int fail(const Status& status) {
   std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
@@ -75,18 +83,17 @@ int list_jobs(const JobArguments& arguments) {
   if (arguments.json) {
     nlohmann::json all = nlohmann::json::array();
     for (const site::RunningJob& job : jobs) all.push_back(to_json(job));
-    fmt::print("{}\n", dump(all));
+    put("{}\n", dump(all));
     return 0;
   }
   if (arguments.quiet) {
-    for (const site::RunningJob& job : jobs)
-      fmt::print("{}\n", job.id.empty() ? std::to_string(job.launcher.pid) : job.id);
+    for (const site::RunningJob& job : jobs) put("{}\n", job.id.empty() ? std::to_string(job.launcher.pid) : job.id);
     return 0;
   }
-  if (!jobs.empty()) fmt::print("{:<18} {:>8} {:>8} {:>12} {}\n", "JOB", "PROCESS", "WORKERS", "RUNS FOR", "COMMAND");
+  if (!jobs.empty()) put("{:<18} {:>8} {:>8} {:>12} {}\n", "JOB", "PROCESS", "WORKERS", "RUNS FOR", "COMMAND");
   for (const site::RunningJob& job : jobs) {
-    fmt::print("{:<18} {:>8} {:>8} {:>12} {}\n", id_of(job), job.launcher.pid, job.workers.size(),
-               time_text(job.launcher.age_seconds), command_of(job));
+    put("{:<18} {:>8} {:>8} {:>12} {}\n", id_of(job), job.launcher.pid, job.workers.size(),
+        time_text(job.launcher.age_seconds), command_of(job));
   }
   return 0;
 }
@@ -107,19 +114,18 @@ int show_job(const JobArguments& arguments) {
   auto job = site::find_job(site::running_jobs(), arguments.job);
   if (!job.ok()) return fail(job.status());
   if (arguments.json) {
-    fmt::print("{}\n", dump(to_json(job.value())));
+    put("{}\n", dump(to_json(job.value())));
     return 0;
   }
-  fmt::print("job {}, process {}, runs for {}\n  {}\n  {} of {} workers are on this machine; restarts: {} of {}\n",
-             id_of(*job), job->launcher.pid, time_text(job->launcher.age_seconds), command_of(*job),
-             job->workers.size(), job->world_size, job->restarts, job->max_restarts);
+  put("job {}, process {}, runs for {}\n  {}\n  {} of {} workers are on this machine; restarts: {} of {}\n",
+      id_of(*job), job->launcher.pid, time_text(job->launcher.age_seconds), command_of(*job), job->workers.size(),
+      job->world_size, job->restarts, job->max_restarts);
   if (!job->workers.empty()) {
-    fmt::print("{:>6} {:>8} {:>10} {:>12} {:>11} {}\n", "RANK", "PROCESS", "MEMORY", "CPU", "RUNS FOR", "STATE");
+    put("{:>6} {:>8} {:>10} {:>12} {:>11} {}\n", "RANK", "PROCESS", "MEMORY", "CPU", "RUNS FOR", "STATE");
   }
   for (const site::JobWorker& worker : job->workers) {
-    fmt::print("{:>6} {:>8} {:>6} MiB {:>12} {:>11} {}\n", worker.rank, worker.process.pid,
-               worker.process.memory_bytes >> 20U, time_text(worker.process.cpu_seconds),
-               time_text(worker.process.age_seconds), state_text(worker.process.state));
+    put("{:>6} {:>8} {:>6} MiB {:>12} {:>11} {}\n", worker.rank, worker.process.pid, worker.process.memory_bytes >> 20U,
+        time_text(worker.process.cpu_seconds), time_text(worker.process.age_seconds), state_text(worker.process.state));
   }
   return 0;
 }
@@ -130,7 +136,7 @@ int stop(const JobArguments& arguments) {
   const auto limit = std::chrono::milliseconds(static_cast<long long>(arguments.timeout * 1000));
   const Status stopped = site::stop_job(job.value(), arguments.now, Deadline::after(limit));
   if (!stopped.ok()) return fail(stopped);
-  fmt::print("job {} has ended\n", id_of(*job));
+  put("job {} has ended\n", id_of(*job));
   return 0;
 }
 

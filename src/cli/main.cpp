@@ -59,10 +59,19 @@ int run_on_hosts(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
+// The exit code of a command that has printed: what a full disk has swallowed is a failure.
+int end_output(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  return fail(lockstep::Status::from_errno("cannot write the output", errno));
+}
+
 int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli::SiteArguments& site) {
   auto config = lockstep::cli::apply_config(command, site, arguments);
   if (!config.ok()) return fail(config.status());
-  if (site.print_config) return std::fputs(config->c_str(), stdout) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+  if (site.print_config) {
+    std::fputs(config->c_str(), stdout);
+    return end_output(EXIT_SUCCESS);
+  }
   lockstep::cli::Machine machine;
   machine.cores = lockstep::launch::usable_cores();
   machine.gpus = lockstep::launch::visible_gpus();
@@ -132,7 +141,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
-  if (!run_command->parsed()) return exit_code;
+  if (!run_command->parsed()) return end_output(exit_code);
   arguments.program = run_command->remaining();
   // The program is behind them.
   const auto options_end = dashes - static_cast<std::ptrdiff_t>(arguments.program.size());

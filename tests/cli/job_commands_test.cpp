@@ -92,6 +92,14 @@ TEST_F(JobsMulti, AProcessThatOnlyHasTheNumberIsNoJob) {
   EXPECT_TRUE(contains(end.err, "no job ")) << end.err;
 }
 
+TEST(CompletionMulti, OutputThatADiskSwallowsIsAFailure) {
+  for (const std::string words : {"completion man", "run --print-config"}) {
+    const Finished end = run_program({"sh", "-c", LOCKSTEP_PROGRAM " " + words + " > /dev/full"});
+    EXPECT_EQ(end.exit_code, 1);
+    EXPECT_TRUE(contains(end.err, "cannot write the output: No space left on device")) << end.err;
+  }
+}
+
 TEST(CompletionMulti, BashCompletesCommandsOptionsAndValues) {
   const ScratchFolder folder;
   const Finished script = run_program({LOCKSTEP_PROGRAM, "completion", "bash"});

@@ -27,8 +27,8 @@ namespace {
 
 namespace {
 
-struct Options;
-[[maybe_unused]] void train(const Options& /*options*/) {}
+template <typename Options>
+void train(const Options& /*options*/) {}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // does not load the engine.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -103,5 +104,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
-  return doctor->parsed() ? diagnose(arguments) : bench(arguments);
+  const int exit_code = doctor->parsed() ? diagnose(arguments) : bench(arguments);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  return fail(Status::from_errno("cannot write the output", errno));
 }
