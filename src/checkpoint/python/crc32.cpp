@@ -2,6 +2,8 @@
 
 #include <zlib.h>
 
+#include <cstring>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -16,9 +18,17 @@ std::uint32_t by_tables(std::uint32_t crc, const unsigned char* bytes, std::size
 #if defined(__x86_64__)
 
 // After "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Gopal and others, Intel, 2009). The
-// constants are powers of x modulo the polynomial of CRC-32, bits reversed: x^544 and x^480 move 512 bits ahead, x^160
-// and x^96 128 bits, x^64 reduces to 64 bits; then the polynomial and its reciprocal for Barrett's reduction.
-constexpr std::size_t kLanes = 64;  // bytes that one step takes
+// constants are powers of x modulo the polynomial of CRC-32, bits reversed: x^2080 and x^2016 move 2048 bits ahead,
+// x^544 and x^480 512 bits, x^160 and x^96 128 bits, x^64 reduces to 64 bits; then the polynomial and its reciprocal
+// for Barrett's reduction.
+constexpr std::size_t kLanes = 64;        // bytes that one step takes
+constexpr std::size_t kWideLanes = 256;   // the same with AVX-512
+constexpr std::size_t kWorthWide = 1024;  // bytes
+
+// Bytes that have the same CRC as all bytes so far, where that of no bytes is 0.
+struct Folded {
+  alignas(64) unsigned char bytes[kLanes];
+};
 
 [[gnu::target("pclmul,sse4.1")]] inline __m128i load(const unsigned char* bytes) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
@@ -30,15 +40,41 @@ constexpr std::size_t kLanes = 64;  // bytes that one step takes
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-// `count` is a multiple of 16, and at least kLanes. `crc` is inverted, as inside of the algorithm.
-[[gnu::target("pclmul,sse4.1")]] std::uint32_t by_multiplication(std::uint32_t crc, const unsigned char* bytes,
-                                                                 std::size_t count) {
+[[gnu::target("avx512f,vpclmulqdq")]] inline __m512i fold_wide(__m512i lane, __m512i by, __m512i next) {
+  constexpr int kXorOfThree = 0x96;
+  const __m512i low = _mm512_clmulepi64_epi128(lane, by, 0x00);
+  const __m512i high = _mm512_clmulepi64_epi128(lane, by, 0x11);
+  return _mm512_ternarylogic_epi64(low, high, next, kXorOfThree);
+}
+
+// `count` is a multiple of kWideLanes, and not 0. `crc` is inverted, as inside of the algorithm.
+[[gnu::target("avx512f,vpclmulqdq")]] Folded fold_wide(std::uint32_t crc, const unsigned char* bytes,
+                                                       std::size_t count) {
+  const __m512i by_2048 = _mm512_set_epi64(0x1322d1430, 0x11542778a, 0x1322d1430, 0x11542778a, 0x1322d1430, 0x11542778a,
+                                           0x1322d1430, 0x11542778a);
+  const __m512i by_512 = _mm512_set_epi64(0x1c6e41596, 0x154442bd4, 0x1c6e41596, 0x154442bd4, 0x1c6e41596, 0x154442bd4,
+                                          0x1c6e41596, 0x154442bd4);
+  __m512i lanes[4];
+  for (std::size_t i = 0; i < 4; ++i) lanes[i] = _mm512_loadu_si512(bytes + 64 * i);
+  lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  for (std::size_t at = kWideLanes; at < count; at += kWideLanes) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      lanes[i] = fold_wide(lanes[i], by_2048, _mm512_loadu_si512(bytes + at + 64 * i));
+    }
+  }
+  for (std::size_t i = 1; i < 4; ++i) lanes[i] = fold_wide(lanes[i - 1], by_512, lanes[i]);
+  Folded folded;
+  _mm512_store_si512(folded.bytes, lanes[3]);
+  return folded;
+}
+
+// The CRC of all bytes so far and of `count` more, a multiple of 16; inverted.
+[[gnu::target("pclmul,sse4.1")]] std::uint32_t reduce(const Folded& folded, const unsigned char* bytes,
+                                                      std::size_t count) {
   const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
   const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-  __m128i lanes[4] = {load(bytes), load(bytes + 16), load(bytes + 32), load(bytes + 48)};
-  lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(static_cast<int>(crc)));
-  bytes += kLanes;
-  count -= kLanes;
+  __m128i lanes[4];
+  for (std::size_t i = 0; i < 4; ++i) lanes[i] = load(folded.bytes + 16 * i);
   for (; count >= kLanes; bytes += kLanes, count -= kLanes) {
     for (std::size_t i = 0; i < 4; ++i) lanes[i] = fold(lanes[i], by_512, load(bytes + 16 * i));
   }
@@ -57,8 +93,25 @@ constexpr std::size_t kLanes = 64;  // bytes that one step takes
   return static_cast<std::uint32_t>(_mm_extract_epi32(_mm_xor_si128(all, quotient), 1));
 }
 
+// `count` is a multiple of 16, and at least kLanes.
+std::uint32_t by_multiplication(std::uint32_t crc, const unsigned char* bytes, std::size_t count, bool wide) {
+  if (wide && count >= kWorthWide) {
+    const std::size_t whole = count / kWideLanes * kWideLanes;
+    return reduce(fold_wide(crc, bytes, whole), bytes + whole, count - whole);
+  }
+  Folded folded;
+  std::memcpy(folded.bytes, bytes, kLanes);
+  for (std::size_t i = 0; i < sizeof(crc); ++i) folded.bytes[i] ^= static_cast<unsigned char>(crc >> (8 * i));
+  return reduce(folded, bytes + kLanes, count - kLanes);
+}
+
 bool can_multiply() {
   static const bool can = __builtin_cpu_supports("pclmul") != 0 && __builtin_cpu_supports("sse4.1") != 0;
+  return can;
+}
+
+bool can_multiply_wide() {
+  static const bool can = __builtin_cpu_supports("vpclmulqdq") != 0 && __builtin_cpu_supports("avx512f") != 0;
   return can;
 }
 
@@ -66,14 +119,18 @@ bool can_multiply() {
 
 }  // namespace
 
-std::uint32_t crc32_of(std::uint32_t crc, const void* bytes, std::size_t count) {
+std::uint32_t crc32_of(std::uint32_t crc, const void* bytes, std::size_t count, InstructionSet widest) {
   const auto* at = static_cast<const unsigned char*>(bytes);
 #if defined(__x86_64__)
-  if (const std::size_t whole = count / 16 * 16; whole >= kLanes && can_multiply()) {
-    crc = ~by_multiplication(~crc, at, whole);
+  const std::size_t whole = count / 16 * 16;
+  if (whole >= kLanes && widest != InstructionSet::kPortable && can_multiply()) {
+    const bool wide = widest == InstructionSet::kAvx512 && can_multiply_wide();
+    crc = ~by_multiplication(~crc, at, whole, wide);
     at += whole;
     count -= whole;
   }
+#else
+  static_cast<void>(widest);
 #endif
   return by_tables(crc, at, count);
 }
