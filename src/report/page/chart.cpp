@@ -16,6 +16,7 @@ namespace {
 constexpr double kWidth = 2000;
 constexpr double kHeight = 600;
 constexpr std::size_t kMostDots = 250;
+constexpr std::size_t kMostVisibleDots = 50;  // more of them appear under the mouse only
 
 struct Range {
   double low = std::numeric_limits<double>::infinity();
@@ -111,9 +112,10 @@ std::string dots(const Curve& curve, const Chart& chart, const Axis& x, const Ax
     if (!std::isfinite(point.y)) continue;
     // A line of no length with round ends stays round in a stretched picture.
     fmt::format_to(std::back_inserter(text),
-                   "<path class='dot c{}' d='M{:.0f} {:.0f}h0'><title>{}, {} {}: {}</title></path>", curve.colour,
-                   kWidth * x.place(point.x), kHeight * (1.0 - y.place(point.y)), escaped(curve.name),
-                   escaped(chart.x_name), number_text(point.x), tick_text(point.y, chart.percent));
+                   "<path class='dot c{}{}' d='M{:.0f} {:.0f}h0'><title>{}, {} {}: {}</title></path>", curve.colour,
+                   curve.points.size() > kMostVisibleDots ? " hidden" : "", kWidth * x.place(point.x),
+                   kHeight * (1.0 - y.place(point.y)), escaped(curve.name), escaped(chart.x_name), number_text(point.x),
+                   tick_text(point.y, chart.percent));
   }
   return text;
 }

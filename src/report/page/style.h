@@ -47,7 +47,7 @@ white-space:pre-wrap;overflow-wrap:anywhere}
 .plot path{fill:none;vector-effect:non-scaling-stroke;stroke-linecap:round;stroke-linejoin:round}
 .plot .grid{display:inline;stroke:var(--grid);stroke-width:1}
 .line{stroke:var(--c);stroke-width:2}.line.faint{stroke-width:1;opacity:.3}.line.dashed{stroke-dasharray:5 5;stroke-width:1.5;opacity:.7}
-.dot{stroke:var(--c);stroke-width:5}.dot:hover{stroke-width:9}
+.dot{stroke:var(--c);stroke-width:5}.dot.hidden{stroke-opacity:0;stroke-width:9}.dot:hover{stroke-width:9;stroke-opacity:1}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--edge);white-space:nowrap}

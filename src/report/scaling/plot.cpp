@@ -63,12 +63,15 @@ std::string to_svg(const ScalingTable& table) {
     if (!std::isfinite(row.speed_up)) continue;
     const double at = x(row.processes);
     fmt::format_to(std::back_inserter(line), "{}{:.1f} {:.1f}", line.empty() ? 'M' : 'L', at, y(row.speed_up));
+    // Beside the point, or below the line where that leaves the plot.
+    const bool at_the_edge = at > kLeft + kPlotWidth - 110;
     fmt::format_to(
         std::back_inserter(dots),
         "<path class='measured' d='M{0:.1f} {1:.1f}V{2:.1f}'/><circle class='dot' cx='{0:.1f}' cy='{3:.1f}' r='5'/>"
-        "<text class='value' x='{4:.1f}' y='{5:.1f}'>{6:.2f}x, {7}</text>\n",
+        "<text class='value' x='{4:.1f}' y='{5:.1f}' text-anchor='{8}'>{6:.2f}x, {7}</text>\n",
         at, y(std::min(top, speed_up_at(row, row.seconds.low))), y(speed_up_at(row, row.seconds.high)), y(row.speed_up),
-        std::min(at + 10, kLeft + kPlotWidth - 100), y(row.speed_up) + 22, row.speed_up, percent_text(row.efficiency));
+        at_the_edge ? at : at + 10, y(row.speed_up) + (at_the_edge ? 46 : 22), row.speed_up,
+        percent_text(row.efficiency), at_the_edge ? "end" : "start");
   }
   return text + "<path class='measured' d='" + line + "'/>\n" + dots + "</svg>\n";
 }
