@@ -81,7 +81,7 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   job->nodes.version = LOCKSTEP_VERSION;
   if (arguments.dry_run) {
     std::fputs(lockstep::launch::describe_plan(job.value()).c_str(), stdout);
-    return EXIT_SUCCESS;
+    return end_output(EXIT_SUCCESS);
   }
   if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   // The leases on GPUs end with this function.
