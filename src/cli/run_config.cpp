@@ -28,6 +28,10 @@ struct Setting {
   int whole = 0;
   double number = 0;
   std::string text;
+  // For defaults that no user could give: they stand for "not set".
+  bool maybe = false;
+  std::optional<int> maybe_whole;
+  std::optional<std::string> maybe_text;
 };
 
 std::string key_of(const CLI::Option& option) {
@@ -125,6 +129,10 @@ class LaunchSection {
   config::Key& declare(Setting& setting, const CLI::Option& option, const std::string& value, const std::string& type) {
     const std::string& help = option.get_description();
     if (is_flag(option)) return section_.key(setting.key, setting.flag, help);
+    const bool chosen = type.find(":{") != std::string::npos;
+    setting.maybe = type.starts_with("INT") ? value.starts_with('-') : chosen && value.empty();
+    if (setting.maybe && !chosen) return section_.key(setting.key, setting.maybe_whole, help);
+    if (setting.maybe) return section_.key(setting.key, setting.maybe_text, help);
     if (type.starts_with("INT")) {
       std::from_chars(value.data(), value.data() + value.size(), setting.whole);
       return section_.key(setting.key, setting.whole, help);
@@ -138,10 +146,11 @@ class LaunchSection {
   }
 
   void take(Setting& setting) {
+    if (setting.maybe && !setting.maybe_whole && !setting.maybe_text) return;
     const std::string type = setting.option->get_type_name();
-    std::string value = setting.text;
+    std::string value = setting.maybe_text.value_or(setting.text);
     if (is_flag(*setting.option)) value = setting.flag ? "true" : "false";
-    if (type.starts_with("INT")) value = std::to_string(setting.whole);
+    if (type.starts_with("INT")) value = std::to_string(setting.maybe_whole.value_or(setting.whole));
     if (type.starts_with("FLOAT")) value = fmt::format("{}", setting.number);
     setting.option->clear();
     setting.option->add_result(value);
