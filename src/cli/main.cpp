@@ -57,6 +57,7 @@ int run_on_hosts(const lockstep::cli::RunArguments& arguments) {
 }
 
 int run(const lockstep::cli::RunArguments& arguments) {
+  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   lockstep::cli::Machine machine;
   machine.cores = std::max(1, static_cast<int>(lockstep::launch::allowed_cores().size()));
   machine.gpus = lockstep::launch::visible_gpus();
@@ -68,7 +69,6 @@ int run(const lockstep::cli::RunArguments& arguments) {
     std::fputs(lockstep::launch::describe_plan(job.value()).c_str(), stdout);
     return EXIT_SUCCESS;
   }
-  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());
 }
