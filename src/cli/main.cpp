@@ -72,6 +72,7 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
     std::fputs(config->c_str(), stdout);
     return end_output(EXIT_SUCCESS);
   }
+  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   lockstep::cli::Machine machine;
   machine.cores = lockstep::launch::usable_cores();
   machine.gpus = lockstep::launch::visible_gpus();
@@ -83,7 +84,6 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
     std::fputs(lockstep::launch::describe_plan(job.value()).c_str(), stdout);
     return end_output(EXIT_SUCCESS);
   }
-  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
   // The leases on GPUs end with this function.
   const auto devices = lockstep::cli::apply_devices(site, arguments, job.value());
   if (!devices.ok()) return fail(devices.status());

@@ -239,6 +239,10 @@ Result<std::pair<int, int>> parse_nnodes(std::string_view text) {
 Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, const std::string& nproc_per_node,
                                               const std::vector<std::string>& words,
                                               const std::vector<std::string>& program) {
+  if (program.empty()) return wrong("no program to run was given: lockstep run --hosts A,B [options] PROGRAM [args]");
+  if (program.front().starts_with("-")) {
+    return wrong(fmt::format("unknown option '{}'; `lockstep run --help` lists them all", program.front()));
+  }
   launch::HostsOptions hosts;
   LOCKSTEP_ASSIGN_OR_RETURN(hosts.hosts, launch::parse_hosts(arguments.hosts));
   const int count = static_cast<int>(hosts.hosts.size());

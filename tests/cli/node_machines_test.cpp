@@ -60,7 +60,7 @@ TEST(NodeMachinesFault, AMachineThatCannotBeReachedIsLostAndTheOthersGoOn) {
   const ScratchFolder folder;
   const Words options{"--nnodes",       "1:2", "--rdzv-endpoint", Machines::ipv4(0),
                       "--max-restarts", "1",   "--rdzv-conf",     "last_call_timeout=20,silence=2"};
-  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "1000", "-1", "0", "0", "5"};
+  const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "300", "-1", "0", "0", "10"};
   Process& first = cluster.start(0, options + Words{"--node-rank", "0"}, program);
   Process& second = cluster.start(1, options + Words{"--node-rank", "1"}, program);
   ASSERT_TRUE(wait_for([&] { return contains(first.out_so_far(), "rank 0 of 2 begins at step 0"); }))
@@ -75,7 +75,7 @@ TEST(NodeMachinesFault, AMachineThatCannotBeReachedIsLostAndTheOthersGoOn) {
   EXPECT_EQ(lost.exit_code, 1);
   EXPECT_TRUE(contains(lost.err, "lost the launcher that serves the rendezvous at " + Machines::ipv4(0))) << lost.err;
   EXPECT_EQ(first.finish().exit_code, 0);
-  EXPECT_EQ(read_file(folder.path("steps")), "1000\n");
+  EXPECT_EQ(read_file(folder.path("steps")), "300\n");
 }
 
 TEST(NodeMachinesFault, AnAddressThatNobodyHasIsNamed) {

@@ -160,10 +160,13 @@ bool says(const Process& process, const std::string& text) {
 
 TEST(NodesFault, AnElasticJobLosesANodeAndGetsAnother) {
   const ScratchFolder folder;
-  LocalNodes job("1:2", {"--max-restarts", "3", "--rdzv-conf", "last_call_timeout=20"});
+  LocalNodes job("1:2", {"--max-restarts", "3"});
   const Words program{LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "100000", "-1", "0", "0", "5"};
-  Process& first = job.start(1, program, {"--node-rank", "0"});
-  Process& second = job.start(2, program, {"--node-rank", "1"});
+  const auto numbered = [](const char* rank, const char* host) {
+    return Words{"--node-rank", rank, "--rdzv-conf", std::string("last_call_timeout=20,is_host=") + host};
+  };
+  Process& first = job.start(1, program, numbered("0", "true"));
+  Process& second = job.start(2, program, numbered("1", "false"));
   ASSERT_TRUE(says(first, "rank 0 of 3 begins at step 0")) << first.err_so_far();
   ASSERT_TRUE(wait_for([&] { return read_file(folder.path("steps")).size() >= 3; }));
   kill(second.pid(), SIGKILL);
@@ -172,7 +175,7 @@ TEST(NodesFault, AnElasticJobLosesANodeAndGetsAnother) {
   EXPECT_TRUE(contains(first.err_so_far(), "node 1 (host ")) << first.err_so_far();
   EXPECT_TRUE(contains(first.err_so_far(), "was lost")) << first.err_so_far();
   EXPECT_TRUE(contains(first.err_so_far(), "a node was lost (restart 1 of 3)")) << first.err_so_far();
-  Process& third = job.start(1, program, {"--node-rank", "1"});
+  Process& third = job.start(1, program, numbered("1", "false"));
   ASSERT_TRUE(says(third, "rank 1 of 2 begins at step ")) << third.err_so_far();
   EXPECT_FALSE(contains(third.out_so_far(), "begins at step 0\n"));
   // A node that leaves does not count as a failure.
