@@ -67,10 +67,10 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   machine.gpus = lockstep::launch::visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
   auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
-  if (!job.ok()) return fail(job.status());
+  if (!job.ok()) return fail(lockstep::cli::with_place(site, job.status()));
   // The leases on GPUs end with this function.
   const auto devices = lockstep::cli::apply_devices(site, arguments, job.value());
-  if (!devices.ok()) return fail(devices.status());
+  if (!devices.ok()) return fail(lockstep::cli::with_place(site, devices.status()));
   lockstep::cli::apply_placement(devices.value(), job.value());
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());
