@@ -78,7 +78,7 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   machine.gpus = lockstep::launch::visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
   auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
-  if (!job.ok()) return fail(job.status());
+  if (!job.ok()) return fail(lockstep::cli::with_place(site, job.status()));
   job->nodes.version = LOCKSTEP_VERSION;
   if (arguments.dry_run) {
     std::fputs(lockstep::launch::describe_plan(job.value()).c_str(), stdout);
@@ -86,7 +86,7 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   }
   // The leases on GPUs end with this function.
   const auto devices = lockstep::cli::apply_devices(site, arguments, job.value());
-  if (!devices.ok()) return fail(devices.status());
+  if (!devices.ok()) return fail(lockstep::cli::with_place(site, devices.status()));
   lockstep::cli::apply_placement(devices.value(), job.value());
   const auto code = lockstep::launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());

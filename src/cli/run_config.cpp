@@ -6,10 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <deque>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/site_options.h"
@@ -92,7 +94,9 @@ class LaunchSection {
   Status apply(SiteArguments& site, RunArguments& run) {
     for (Setting& setting : settings_) {
       const config::Key& key = *schema_.find("launch." + setting.key);
-      if (key.origin().layer == config::Layer::kFile) take(setting);
+      if (key.origin().layer != config::Layer::kFile) continue;
+      take(setting);
+      site.from_file.emplace_back(setting.option_name, key.origin().place);
     }
     site.nproc_given = layer_of("nproc_per_node") != config::Layer::kDefault;
     LOCKSTEP_RETURN_IF_ERROR(check(site));
@@ -181,6 +185,15 @@ Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArgu
     return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {}", site.config, error.what()));
   }
   return site.print_config ? section.print() : std::string();
+}
+
+Status with_place(const SiteArguments& site, const Status& error) {
+  for (const auto& [option, place] : site.from_file) {
+    const bool is_about_it =
+        error.message().starts_with(option) && error.message().substr(option.size(), 1).find_first_of(" :") == 0;
+    if (is_about_it) return error.with_context(place);
+  }
+  return error;
 }
 
 }  // namespace lockstep::cli

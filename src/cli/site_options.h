@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/run_options.h"
@@ -17,6 +18,8 @@ struct SiteArguments {
   std::string config;                   // --config; empty: none
   bool print_config = false;
   bool nproc_given = false;  // whether a layer says --nproc-per-node
+  // The options that the file gave, and where: {"--tee", "config.yaml:3:8"}.
+  std::vector<std::pair<std::string, std::string>> from_file;
 };
 
 void add_site_options(CLI::App& command, SiteArguments& arguments);
@@ -24,6 +27,9 @@ void add_site_options(CLI::App& command, SiteArguments& arguments);
 // Reads the file's section `launch` into the options of `run` that the command line has not given, and its key
 // `program` into run.program when that is empty. With --print-config the text of all values comes back, else "".
 Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArguments& run);
+
+// An error about an option that the file gave, with the place in the file.
+Status with_place(const SiteArguments& site, const Status& error);
 
 // Takes leases on the GPUs that --devices names, and gives each worker its own. The leases end with the result. Without
 // --devices nothing happens.
