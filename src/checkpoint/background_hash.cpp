@@ -8,7 +8,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::uint64_t kWorthAThread = 4 << 20;
-constexpr std::size_t kMostWaiting = 4;
+constexpr std::size_t kMostWaiting = 32;
 
 }  // namespace
 
@@ -22,12 +22,12 @@ BackgroundHash::~BackgroundHash() {
   stop();
 }
 
-void BackgroundHash::add(const torch::Tensor& tensor, std::uint64_t count) {
-  if (!thread_.joinable()) return hash({tensor, count});
+void BackgroundHash::add(const torch::Tensor& tensor, std::span<const std::uint8_t> bytes) {
+  if (!thread_.joinable()) return hash({tensor, bytes});
   {
     const MutexLock lock(mutex_);
     while (waiting_.size() >= kMostWaiting) changed_.wait(mutex_);
-    waiting_.push_back({tensor, count});
+    waiting_.push_back({tensor, bytes});
   }
   changed_.notify_all();
 }
@@ -69,7 +69,7 @@ void BackgroundHash::run() {
 }
 
 void BackgroundHash::hash(const Work& work) {
-  hash_.update(work.tensor.const_data_ptr(), work.count);
+  hash_.update(work.bytes.data(), work.bytes.size());
 }
 
 }  // namespace lockstep::checkpoint

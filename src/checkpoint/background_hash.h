@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -23,16 +24,16 @@ class BackgroundHash {
   BackgroundHash(const BackgroundHash&) = delete;
   BackgroundHash& operator=(const BackgroundHash&) = delete;
 
-  // Adds the `count` bytes of a contiguous CPU tensor, which must not change before digits(). Waits while several
-  // others are not hashed yet: they may be copies, which take memory.
-  void add(const torch::Tensor& tensor, std::uint64_t count);
+  // Adds bytes of a CPU tensor, which must not change before digits(). Waits while much is not hashed yet: the tensors
+  // may be copies, which take memory.
+  void add(const torch::Tensor& tensor, std::span<const std::uint8_t> bytes);
   // Ends the calculation.
   std::string digits();
 
  private:
   struct Work {
-    torch::Tensor tensor;
-    std::uint64_t count;
+    torch::Tensor tensor;  // keeps the bytes alive
+    std::span<const std::uint8_t> bytes;
   };
 
   void run();

@@ -14,8 +14,8 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "mapped_tensor_file.h"
 #include "python/file_bytes.h"
+#include "state_tensor_file.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -105,7 +105,7 @@ void write_state_dict(const std::filesystem::path& path, const StateDict& state)
   TensorFile file;
   for (const auto& entry : state) file.tensors[entry.key()] = *entry;
   file.metadata["format"] = "pt";  // Hugging Face's libraries ask for it
-  write_tensor_file(path, file);
+  write_state_tensor_file(path, file);
 }
 
 }  // namespace lockstep::checkpoint

@@ -10,12 +10,12 @@
 #include <memory>
 #include <span>
 
-#include "background_hash.h"
 #include "base/regular_file.h"
 #include "error_context.h"
+#include "file_checksum.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/errors.h"
-#include "mapped_tensor_file.h"
+#include "state_tensor_file.h"
 #include "tensor_file_header.h"
 
 namespace lockstep::checkpoint {
@@ -24,7 +24,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensor files hold little-endian bytes");
 
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the same limit as in other readers of the format
-const std::string kNoDigits(kSha256Digits, '0');
 
 // A file that is hashed while it is read.
 class Reader {
@@ -80,20 +79,6 @@ class Reader {
   std::uint64_t data_bytes_ = 0;
 };
 
-std::string_view length_prefix(const std::uint64_t& length) {
-  return {reinterpret_cast<const char*>(&length), sizeof(length)};
-}
-
-// Starts the hash with everything before the data, with zeros in place of the checksum's digits.
-Sha256 hash_header(std::string text, std::optional<std::size_t> digits) {
-  const std::uint64_t length = text.size();
-  if (digits) text.replace(*digits, kSha256Digits, kNoDigits);
-  Sha256 hash;
-  hash.update(length_prefix(length));
-  hash.update(text);
-  return hash;
-}
-
 // An error of the file system as a CheckpointError.
 void check_written(const Status& status) {
   if (status.ok()) return;
@@ -110,6 +95,14 @@ std::span<const std::uint8_t> as_bytes(const void* data, std::size_t count) {
   return {static_cast<const std::uint8_t*>(data), count};
 }
 
+// Calls `use` for one piece of `bytes` after the other.
+template <typename Byte, typename Use>
+void for_each_piece(std::span<Byte> bytes, Use use) {
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), FileChecksum::kPiece))) {
+    use(bytes.first(std::min(bytes.size(), FileChecksum::kPiece)));
+  }
+}
+
 // The elements on the CPU in memory order without gaps. LibTorch calculates the values of conjugated and negated views
 // and of tensors of zeros when they are copied: their own memory holds other values or does not exist.
 torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
@@ -119,62 +112,87 @@ torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
   return torch::empty(values.sizes(), values.scalar_type()).copy_(values);
 }
 
-}  // namespace
-
-void write_tensor_file(const std::filesystem::path& path, const TensorFile& file) {
+void write(const std::filesystem::path& path, const TensorFile& file, const ChecksumKind& kind) {
   TensorFileHeader header;
   const std::string text = in_context(path.native(), [&] {
     header = {lay_out(file.tensors), file.metadata};
     header.metadata[std::string(kFormatKey)] = kFormat;
-    header.metadata[std::string(kChecksumKey)] = kNoDigits;
+    header.metadata[std::string(kind.key)] = std::string(kind.digits, '0');
     return format_header(header);
   });
-  const std::size_t digits = find_checksum(text).value();
+  const ChecksumPlace place = find_checksum(text).value();
 
   AtomicFile out = create_file(path);
   const std::uint64_t length = text.size();
   check_written(out.append(as_bytes(&length, sizeof(length))));
   check_written(out.append(as_bytes(text.data(), text.size())));
-  BackgroundHash hash(hash_header(text, digits), header.entries.empty() ? 0 : header.entries.back().end);
+  FileChecksum checksum(text, place, header.entries.empty() ? 0 : header.entries.back().end);
   for (const TensorEntry& entry : header.entries) {
     const torch::Tensor tensor = in_context(fmt::format("{}: cannot read tensor \"{}\"", path.native(), entry.name),
                                             [&] { return bytes_in_order(file.tensors.at(entry.name)); });
-    hash.add(tensor, entry.end - entry.begin);
-    check_written(out.append(as_bytes(tensor.const_data_ptr(), entry.end - entry.begin)));
+    for_each_piece(as_bytes(tensor.const_data_ptr(), entry.end - entry.begin), [&](const auto piece) {
+      checksum.add(tensor, piece);
+      check_written(out.append(piece));
+    });
   }
-  const std::string found = hash.digits();
-  check_written(out.overwrite(sizeof(length) + digits, as_bytes(found.data(), found.size())));
+  const std::string found = checksum.digits();
+  check_written(out.overwrite(sizeof(length) + place.at, as_bytes(found.data(), found.size())));
   check_written(out.commit());
 }
 
-TensorFile read_tensor_file(const std::filesystem::path& path, Checksum checksum) {
+// Whether the metadata say that the file was written here, so that it must have a checksum.
+bool must_have_checksum(const TensorFileHeader& header) {
+  const auto has = [&](std::string_view key) { return header.metadata.contains(std::string(key)); };
+  return has(kFormatKey) || has(kSha256.key) || has(kCrc32.key);
+}
+
+void require_equal(const Reader& reader, std::string_view text, const ChecksumPlace& place, FileChecksum& checksum) {
+  const std::string found = checksum.digits();
+  if (found == text.substr(place.at, place.kind.digits)) return;
+  reader.fail(ErrorCode::kCorrupt,
+              fmt::format("damaged: its contents do not fit its checksum ({} {:.16}...)", place.kind.name, found));
+}
+
+// Metadata of the file's writer, without what belongs to the format.
+std::map<std::string, std::string> written_metadata(TensorFileHeader& header) {
+  for (const std::string_view key : {kFormatKey, kSha256.key, kCrc32.key}) header.metadata.erase(std::string(key));
+  return std::move(header.metadata);
+}
+
+}  // namespace
+
+void write_tensor_file(const std::filesystem::path& path, const TensorFile& file) {
+  write(path, file, kSha256);
+}
+
+void write_state_tensor_file(const std::filesystem::path& path, const TensorFile& file) {
+  write(path, file, kCrc32);
+}
+
+TensorFile read_tensor_file(const std::filesystem::path& path, Checksum wanted) {
   Reader reader(path);
   const std::string text = reader.read_header_text();
   TensorFileHeader header = reader.parse(text);
-  const auto digits = find_checksum(text);
-  if (!digits && (checksum == Checksum::kRequired || header.metadata.contains(std::string(kChecksumKey)))) {
-    reader.fail(ErrorCode::kCorrupt, fmt::format("damaged: its metadata has no valid {}", kChecksumKey));
+  const auto place = find_checksum(text);
+  if (!place && (wanted == Checksum::kRequired || must_have_checksum(header))) {
+    reader.fail(ErrorCode::kCorrupt,
+                fmt::format("damaged: its metadata has no valid {} or {}", kSha256.key, kCrc32.key));
   }
-  const bool has_bytes = digits && !header.entries.empty();
-  BackgroundHash hash(hash_header(text, digits), has_bytes ? header.entries.back().end : 0);
+  std::optional<FileChecksum> checksum;
+  if (place) checksum.emplace(text, *place, header.entries.empty() ? 0 : header.entries.back().end);
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {
     torch::Tensor tensor = in_context(fmt::format("{}: no memory for tensor \"{}\"", path.native(), entry.name),
                                       [&] { return torch::empty(entry.shape, entry.dtype); });
-    reader.read(tensor.mutable_data_ptr(), entry.end - entry.begin);
-    if (digits) hash.add(tensor, entry.end - entry.begin);
+    auto* const bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+    for_each_piece(std::span(bytes, entry.end - entry.begin), [&](const auto piece) {
+      reader.read(piece.data(), piece.size());
+      if (checksum) checksum->add(tensor, piece);
+    });
     file.tensors[entry.name] = std::move(tensor);
   }
-  if (digits) {
-    const std::string found = hash.digits();
-    if (found != std::string_view(text).substr(*digits, kSha256Digits)) {
-      reader.fail(ErrorCode::kCorrupt,
-                  fmt::format("damaged: its contents do not fit its checksum (SHA-256 {:.16}...)", found));
-    }
-  }
-  file.metadata = std::move(header.metadata);
-  file.metadata.erase(std::string(kFormatKey));
-  file.metadata.erase(std::string(kChecksumKey));
+  if (place) require_equal(reader, text, *place, *checksum);
+  file.metadata = written_metadata(header);
   return file;
 }
 
@@ -215,7 +233,9 @@ std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
   Reader reader(path);
   const std::string text = reader.read_header_text();
   TensorFileHeader header = reader.parse(text);
-  if (header.metadata.contains(std::string(kChecksumKey))) return std::nullopt;
+  const auto place = find_checksum(text);
+  const bool copied = place ? place->kind.key == kSha256.key : must_have_checksum(header);
+  if (copied) return std::nullopt;
   const std::uint64_t data = sizeof(std::uint64_t) + text.size();
   const auto is_aligned = [&](const TensorEntry& entry) {
     return (data + entry.begin) % c10::elementSize(entry.dtype) == 0;
@@ -226,6 +246,11 @@ std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
   if (const int error = mapping->bring(); error != 0) {
     reader.fail(ErrorCode::kIo, fmt::format("cannot read it: {}", std::strerror(error)));
   }
+  if (place) {
+    FileChecksum checksum(text, *place, reader.size() - data);
+    checksum.add({}, as_bytes(mapping->at(data), reader.size() - data));
+    require_equal(reader, text, *place, checksum);
+  }
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {
     const bool empty = entry.begin == entry.end;
@@ -234,7 +259,7 @@ std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
               : torch::from_blob(
                     mapping->at(data + entry.begin), entry.shape, [mapping](void*) {}, torch::dtype(entry.dtype));
   }
-  file.metadata = std::move(header.metadata);
+  file.metadata = written_metadata(header);
   return file;
 }
 

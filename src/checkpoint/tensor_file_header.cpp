@@ -289,14 +289,4 @@ TensorFileHeader parse_header(std::string_view text, std::uint64_t data_bytes) {
   return header;
 }
 
-std::optional<std::size_t> find_checksum(std::string_view text) {
-  // JSON escapes quotes inside of texts, so this can only be the key itself.
-  const std::string before = fmt::format("\"{}\":\"", kChecksumKey);
-  const std::size_t found = text.find(before);
-  if (found == std::string_view::npos) return std::nullopt;
-  const std::size_t digits = found + before.size();
-  if (text.size() <= digits + kSha256Digits || text[digits + kSha256Digits] != '"') return std::nullopt;
-  return digits;
-}
-
 }  // namespace lockstep::checkpoint

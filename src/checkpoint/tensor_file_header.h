@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +12,6 @@
 namespace lockstep::checkpoint {
 
 inline constexpr std::string_view kFormatKey = "lockstep.format";
-inline constexpr std::string_view kChecksumKey = "lockstep.sha256";
 inline constexpr std::string_view kFormat = "1";
 
 // One tensor of the file.
@@ -39,8 +37,5 @@ std::string format_header(const TensorFileHeader& header);
 
 // `data_bytes`: the bytes that follow the header. Throws CheckpointError (kCorrupt, kUnsupported) without the path.
 TensorFileHeader parse_header(std::string_view text, std::uint64_t data_bytes);
-
-// The position of the checksum's digits in the header's text; nothing if there is no checksum of 64 digits.
-std::optional<std::size_t> find_checksum(std::string_view text);
 
 }  // namespace lockstep::checkpoint

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <optional>
 
+#include "checkpoint/staging.h"
 #include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"
@@ -185,6 +186,92 @@ TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
   manager.wait();
   for (std::int64_t step = 0; step < 5; ++step) {
     EXPECT_EQ(weight_of(manager.load(step), 100000), static_cast<double>(step));
+  }
+}
+
+// Parameters and the optimizer's tensors are copied beside the pass that changes the buffers.
+TEST_F(CheckpointFolders, OverlappedCopiesHaveTheStateOfTheCall) {
+  CheckpointManager manager(folder_, {.keep_last = 10, .asynchronous = true, .overlap_copy = true});
+  torch::nn::BatchNorm1d layer(500'000);
+  torch::optim::Adam optimizer(layer->parameters(), torch::optim::AdamOptions(0.5));
+  std::vector<std::vector<torch::Tensor>> expected;
+  const auto values = [&](const torch::Tensor& moment) {
+    return std::vector<torch::Tensor>{layer->weight.detach().clone(), layer->running_mean.clone(), moment.clone()};
+  };
+  const auto moment = [&] {
+    auto& states = optimizer.state();
+    return static_cast<torch::optim::AdamParamState&>(*states.at(layer->weight.unsafeGetTensorImpl())).exp_avg();
+  };
+  for (std::int64_t step = 0; step < 4; ++step) {
+    layer->running_mean.fill_(static_cast<double>(step));
+    layer->weight.mutable_grad() = torch::full_like(layer->weight, 1.0 + static_cast<double>(step));
+    layer->bias.mutable_grad() = torch::ones_like(layer->bias);
+    manager.wait_copied();
+    optimizer.step();
+    Checkpoint state;
+    state.add_model(*layer);
+    state.add_optimizer(optimizer);
+    expected.push_back(values(moment()));
+    manager.save(step, state);
+    layer->running_mean.fill_(-1.0);
+  }
+  manager.wait();
+  for (std::int64_t step = 0; step < 4; ++step) {
+    const Checkpoint state = manager.load(step);
+    state.restore_model(*layer);
+    state.restore_optimizer(optimizer);
+    const std::vector<torch::Tensor> found = values(moment());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(torch::equal(found[i], expected[static_cast<std::size_t>(step)][i])) << step << ", " << i;
+    }
+  }
+}
+
+TEST(StagedCopies, AChangeThatComesTooEarlyIsAnError) {
+  const torch::Tensor weight = torch::ones({1000}).requires_grad_();
+  const torch::Tensor buffer = torch::ones({1000});
+  Tensors kept;
+  for (const bool changed : {false, true, false}) {
+    const Staged staged = stage({{"model.weight", weight}, {"model.buffer", buffer}}, kept, /*overlap=*/true, "run");
+    ASSERT_EQ(staged.pending.size(), 1U);
+    const torch::NoGradGuard no_grad;
+    buffer.add_(1);
+    if (changed) weight.add_(1);
+    try {
+      copy_pending(staged.pending, "run");
+      EXPECT_FALSE(changed);
+      EXPECT_TRUE(torch::equal(staged.tensors.at("model.weight"), weight));
+      EXPECT_TRUE(torch::equal(staged.tensors.at("model.buffer"), buffer - 1));
+    } catch (const CheckpointError& error) {
+      EXPECT_TRUE(changed);
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("\"model.weight\" was changed"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// What has gaps, is lazy or has other sizes than before; large tensors are copied by several threads.
+TEST(StagedCopies, AreThoseOfEveryTensor) {
+  Tensors kept;
+  for (const std::int64_t rows : {3, 3, 7000}) {
+    const torch::Tensor base = torch::randn({rows, 1500});
+    const torch::Tensor numbers = torch::complex(base, base + 1);
+    const Tensors tensors{{"plain", base},
+                          {"again", base},
+                          {"transposed", base.t()},
+                          {"part", base.narrow(1, 3, 7)},
+                          {"expanded", base.narrow(0, 0, 1).expand({4, 1500})},
+                          {"conjugated", numbers.conj()},
+                          {"negated", at::_neg_view(base)},
+                          {"zeros", at::_efficientzerotensor({2, 3}, torch::kFloat)},
+                          {"empty", torch::empty({0, 3})},
+                          {"odd", base.flatten().narrow(0, 1, 4321)}};
+    const Staged staged = stage(tensors, kept, /*overlap=*/false, "run");
+    EXPECT_TRUE(staged.pending.empty());
+    for (const auto& [name, tensor] : tensors) {
+      EXPECT_TRUE(torch::equal(staged.tensors.at(name), tensor)) << name;
+      EXPECT_TRUE(tensor.numel() == 0 || !staged.tensors.at(name).is_alias_of(tensor)) << name;
+    }
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/one_cycle_lr.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -97,6 +99,25 @@ TEST(SchedulerCheckpoints, PlateauGoesOn) {
         return Plateau(optimizer, Plateau::min, 0.5F, /*patience=*/1, 1e-4, Plateau::rel, /*cooldown=*/1);
       },
       [&](Plateau& scheduler, int i) { scheduler.step(losses[i]); });
+}
+
+TEST(SchedulerCheckpoints, SchedulesOfLockstepGoOn) {
+  namespace ours = lockstep::optim;
+  const auto one_step = [](auto& scheduler, int) { scheduler.step(); };
+  expect_same_rates_when_resumed([](optim::Optimizer& optimizer) { return ours::StepLR(optimizer, 3, 0.5); }, one_step);
+  expect_same_rates_when_resumed(
+      [](optim::Optimizer& optimizer) {
+        return ours::OneCycleLR(optimizer, {.max_lr = {0.5}, .total_steps = 20, .cycle_momentum = false});
+      },
+      one_step);
+  expect_same_rates_when_resumed(
+      [](optim::Optimizer& optimizer) {
+        auto warmup = std::make_shared<ours::LinearLR>(
+            optimizer, ours::LinearLROptions{.start_factor = 0.1, .end_factor = 1.0, .total_iters = 4});
+        auto cosine = std::make_shared<ours::CosineAnnealingLR>(optimizer, 8);
+        return ours::SequentialLR(optimizer, {warmup, cosine}, {4});
+      },
+      one_step);
 }
 
 using Dict = c10::impl::GenericDict;

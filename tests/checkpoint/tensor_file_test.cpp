@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 #include "checkpoint/tensor_file_header.h"
 #include "lockstep/checkpoint/errors.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
 
@@ -141,6 +143,86 @@ TEST_F(TensorFiles, EveryDamageIsNoticed) {
   }
   put(good + "x");
   EXPECT_EQ(code_of_reading(Checksum::kRequired), ErrorCode::kCorrupt);
+}
+
+// The files of state dicts: every byte is changed, and they are cut at every length. Mapped and copied, they are good
+// or damaged in the same way.
+TEST_F(TensorFiles, EveryDamageOfAStateDictIsNoticed) {
+  StateDict state;
+  state.insert("a", torch::arange(5));
+  state.insert("b", torch::ones({2, 2}));
+  const auto file = folder_.path() / "a.safetensors";
+  write_state_dict(file, state);
+  const std::string good = test::read_file(file);
+  EXPECT_NE(good.find("lockstep.crc32"), std::string::npos);
+  EXPECT_TRUE(torch::equal(read_state_dict(file)["a"], torch::arange(5)));
+  EXPECT_TRUE(torch::equal(read_tensor_file(file).tensors.at("b"), torch::ones({2, 2})));
+  const auto expect_damaged = [&](const std::string& bytes, const std::string& trace) {
+    put(bytes);
+    const ErrorCode code = code_of_reading(Checksum::kIfPresent);
+    EXPECT_TRUE(code == ErrorCode::kCorrupt || code == ErrorCode::kUnsupported) << trace;
+    EXPECT_THROW(read_state_dict(path()), CheckpointError) << trace;
+  };
+  std::mt19937 random(2);
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string flipped = good;
+    flipped[i] = static_cast<char>(flipped[i] ^ (1 << random() % 8));
+    expect_damaged(flipped, "byte " + std::to_string(i));
+  }
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    expect_damaged(good.substr(0, length), std::to_string(length) + " bytes");
+  }
+  expect_damaged(good + "x", "a byte more");
+}
+
+// Nothing can tell whether such a file is what its writer meant. It is an error, or tensors whose bytes all exist, and
+// the same ones whether it is mapped or copied.
+TEST_F(TensorFiles, DamagedFilesOfOthersAreReadOrRefused) {
+  put_header(
+      R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"I64","shape":[],"data_offsets":[24,32]},)"
+      R"("c":{"dtype":"U8","shape":[0,2],"data_offsets":[32,32]},"d":{"dtype":"BOOL","shape":[4],"data_offsets":[32,36]}})",
+      36);
+  const std::string good = bytes();
+  std::mt19937 random(3);
+  const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random() % bound); };
+  const auto outcome = [](const auto& read) {
+    std::string text;
+    try {
+      read([&](const std::string& name, const torch::Tensor& tensor) {
+        const torch::Tensor copy = tensor.contiguous();
+        text += name + std::string(static_cast<const char*>(copy.const_data_ptr()), copy.nbytes());
+      });
+    } catch (const CheckpointError& error) {
+      text = std::to_string(static_cast<int>(error.code()));
+    }
+    return text;
+  };
+  std::set<std::string> outcomes;
+  for (int i = 0; i < 3000; ++i) {
+    std::string damaged = good;
+    for (std::size_t changes = 1 + below(3); changes > 0 && !damaged.empty(); --changes) {
+      const std::size_t at = below(damaged.size());
+      switch (below(4)) {
+        case 0: damaged[at] = static_cast<char>(random()); break;
+        case 1: damaged[at] = "0123456789[]{},:\""[below(17)]; break;
+        case 2: damaged.resize(at); break;
+        default: damaged.insert(at, damaged.substr(below(damaged.size()), below(40))); break;
+      }
+    }
+    put(damaged);
+    const std::string mapped = outcome([&](const auto& use) {
+      std::map<std::string, torch::Tensor> sorted;
+      for (const auto& entry : read_state_dict(path())) sorted[entry.key()] = *entry;
+      for (const auto& [name, tensor] : sorted) use(name, tensor);
+    });
+    const std::string copied = outcome([&](const auto& use) {
+      for (const auto& [name, tensor] : read_tensor_file(path(), Checksum::kIfPresent).tensors) use(name, tensor);
+    });
+    if (damaged.starts_with("PK") || damaged.starts_with('\x80')) continue;  // taken for a file of torch.save
+    EXPECT_EQ(mapped, copied) << "case " << i;
+    outcomes.insert(mapped);
+  }
+  EXPECT_GT(outcomes.size(), 5U) << "some must have been read";
 }
 
 TEST_F(TensorFiles, HostileHeadersAreErrors) {

@@ -25,6 +25,7 @@ class AtomicFile {
   // Removes the temporary file if it was not committed.
   ~AtomicFile();
 
+  // The disk begins to take the bytes while more are made, so that commit() need not wait for all of them.
   Status append(std::span<const std::uint8_t> bytes);
   Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
   // Bytes appended so far.

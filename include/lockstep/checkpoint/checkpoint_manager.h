@@ -33,7 +33,14 @@ struct CheckpointManagerOptions {
   // save() copies the tensors and returns; a thread writes them. The copy takes as much memory as the state, and the
   // manager keeps it for the next save, which is then twice as fast: fresh memory costs more than copying.
   bool asynchronous = false;
+
+  // When asynchronous: the copies too are made by the thread, beside the next forward and backward pass, and save()
+  // copies only what these may change: buffers, generators, tensors on devices. Parameters and the optimizer's state
+  // must then not change before wait_copied() has returned. Call it before each optimizer.step().
+  bool overlap_copy = false;
 };
+
+struct PendingCopy;
 
 class CheckpointManager {
  public:
@@ -49,6 +56,10 @@ class CheckpointManager {
   // the file is on the disk; when asynchronous, until the previous save has finished. Throws CheckpointError, also when
   // the previous save failed: the new one is then not saved.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
+  // Blocks until the last save has copied everything, so that parameters and the optimizer may change. Returns at once
+  // unless `overlap_copy` is set. A save that finds that something has changed too early fails: the next save() or
+  // wait() says so.
+  void wait_copied();
   // Blocks until all saves of this process have finished; a fork does not wait for those of its parent. Throws the
   // error of the last one, if it failed.
   void wait();
@@ -80,11 +91,12 @@ class CheckpointManager {
   // A save in progress. In a fork its thread is not there, and its result never comes.
   struct Saving {
     Origin origin;
+    std::future<void> copied;
     std::future<void> result;
     std::jthread thread;
   };
 
-  Checkpoint copy_of(const Checkpoint& checkpoint);
+  void start_saving(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending);
   void write(std::int64_t step, const Checkpoint& checkpoint);
   void remove_unneeded(std::int64_t just_saved);
   void remove_abandoned();

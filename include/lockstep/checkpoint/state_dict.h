@@ -55,13 +55,14 @@ StateDict to(const StateDict& state, torch::ScalarType dtype);
 // holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is the key. kMismatch when the file holds
 // something else; its text lists the keys.
 //
-// A safetensors file without a checksum (those of others) is not copied: tensors on the CPU are in the pages of the
-// file, as in Python, and get their own when they are written to. The file may be replaced by another while they live,
-// but not be made shorter or written over in place. load_state_dict() copies the values.
+// A safetensors file, those of others too, is not copied: tensors on the CPU are in the pages of the file, as in
+// Python, and get their own when they are written to. The file may be replaced by another while they live, but not be
+// made shorter or written over in place. load_state_dict() copies the values. (Files with a SHA-256, such as
+// checkpoints, are copied.)
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location = torch::kCPU,
                           std::string_view entry = "");
 // Replaces `path` in one step by a safetensors file if its name ends in ".safetensors", and otherwise by a file that
-// Python's torch.load(path, weights_only=True) reads.
+// Python's torch.load(path, weights_only=True) reads. Both have a CRC-32, which read_state_dict() compares.
 void write_state_dict(const std::filesystem::path& path, const StateDict& state);
 
 // From and to the values of read_torch_file(). kMismatch for anything but a dict from text to tensors.

@@ -9,6 +9,7 @@
 
 #include "checkpoint/dict_growth.h"
 #include "checkpoint/error_context.h"
+#include "checkpoint/file_checksum.h"
 #include "checkpoint/file_kind.h"
 #include "checkpoint/number_text.h"
 #include "checkpoint/optimizer_dict.h"
@@ -86,9 +87,11 @@ bool is_checkpoint(const std::map<std::string, std::string>& metadata, const Ten
 
 AnyFile read_tensors(const fs::path& path) {
   const auto metadata = read_tensor_file_metadata(path);
-  const bool checksum = metadata.contains(std::string(kChecksumKey));
   const TensorFile file = read_tensor_file(path, Checksum::kIfPresent);
-  AnyFile read{path, "safetensors", checksum ? "its SHA-256" : "its structure; it has no checksum", {}};
+  AnyFile read{path, "safetensors", "its structure; it has no checksum", {}};
+  for (const ChecksumKind& kind : {kSha256, kCrc32}) {
+    if (metadata.contains(std::string(kind.key))) read.checked = fmt::format("its {}", kind.name);
+  }
   if (is_checkpoint(metadata, file)) {
     read.format = "checkpoint of Lockstep";
     read.value = in_context(path.native(), [&] { return run_of(file); });
