@@ -1,7 +1,7 @@
 // All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel,
-// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints and spawn. Not here:
-// image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms, lockstep/data/tools), the
-// stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
+// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints, configuration and spawn.
+// Not here: image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms,
+// lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/device_mesh.h"                   // IWYU pragma: export
@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/distributed_checkpoint.h"  // IWYU pragma: export
 #include "lockstep/checkpoint/state_dict.h"              // IWYU pragma: export
 #include "lockstep/checkpoint/torch_file.h"              // IWYU pragma: export
+#include "lockstep/config/command_line.h"                // IWYU pragma: export
 #include "lockstep/data/cifar.h"                         // IWYU pragma: export
 #include "lockstep/data/data_loader.h"                   // IWYU pragma: export
 #include "lockstep/data/data_partitioner.h"              // IWYU pragma: export
