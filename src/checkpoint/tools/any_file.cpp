@@ -67,6 +67,7 @@ c10::IValue run_of(const TensorFile& file) {
   if (file.metadata.contains("optimizer.type")) run.insert("optimizer", python_optimizer(file));
   if (file.metadata.contains("scheduler.type")) run.insert("scheduler", scheduler_from(file));
   add("generators", part_of(file.tensors, "generator.", tensor));
+  add("tensors", part_of(file.tensors, "tensors.", tensor));
   add("values", part_of(file.metadata, "value.", value_from));
   for (const char* name : {"step", "metric"}) {
     if (const auto found = file.metadata.find(name); found != file.metadata.end()) {
@@ -78,7 +79,7 @@ c10::IValue run_of(const TensorFile& file) {
 
 // Files of write_state_dict() say which library their names are for; checkpoints do not.
 bool is_checkpoint(const std::map<std::string, std::string>& metadata, const TensorFile& file) {
-  constexpr std::array<std::string_view, 3> kParts = {"model.", "optimizer.param.", "generator."};
+  constexpr std::array<std::string_view, 4> kParts = {"model.", "optimizer.param.", "generator.", "tensors."};
   return metadata.contains(std::string(kFormatKey)) && !metadata.contains("format") &&
          std::all_of(file.tensors.begin(), file.tensors.end(), [&](const auto& tensor) {
            return std::any_of(kParts.begin(), kParts.end(),
