@@ -1,4 +1,5 @@
 // Code of docs/trainer.md and lockstep/trainer/*.h.
+#include <lockstep/data/transforms/parse.h>
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -43,6 +44,14 @@ void rates(Trainer& trainer, DataLoader& train, const Step& step) {
 
 }  // namespace
 
+// lockstep/data/transforms/parse.h
+void transforms() {
+  using data::parse_transforms;
+  const auto parsed = parse_transforms({"RandomResizedCrop(224, scale=(0.2, 1.0))", "RandomHorizontalFlip", "ToTensor",
+                                        "Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])"});
+  static_cast<void>(parsed.ok());
+}
+
 // lockstep/trainer/trainer.h
 template <typename Net>
 void in_the_header(lockstep::data::DataLoader& train_loader, lockstep::data::DataLoader& test_loader) {
@@ -62,6 +71,7 @@ int use_all(const std::string& folder, Trainer& trainer, DataLoader& loader) {
   std::vector<double> values;
   double seconds = 0;
   std::filesystem::path path;
+  transforms();
   looking_in(values, values, seconds, path);
   rates(trainer, loader, [](data::Example& batch) { return batch.data.mean(); });
   return whole(folder);
