@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/standard_descriptors.h"
+#include "cli/new_project.h"
 #include "cli/run_options.h"
 #include "launch/agent.h"
 #include "launch/background_writer.h"
@@ -57,11 +58,14 @@ int run(const lockstep::cli::RunArguments& arguments) {
   return code.ok() ? code.value() : fail(code.status());
 }
 
+std::filesystem::path program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
 // Commands that need large libraries are in other programs next to this one: loading them would delay `run`.
 int become_program(const char* name, char** argv) {
-  std::error_code ignored;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::filesystem::path program = self.parent_path() / name;
+  const std::filesystem::path program = program_folder() / name;
   ::execv(program.c_str(), argv);
   const int error = errno;
   std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
@@ -75,6 +79,7 @@ int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
+  if (command_name == "new") return lockstep::cli::new_command({argv + 2, argv + argc}, program_folder());
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -85,6 +90,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
+  app.add_subcommand("new", "Make a project that builds and trains at once");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
   // arguments.
