@@ -1,6 +1,6 @@
 // All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel,
-// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints, configuration and spawn.
-// Not here: image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms,
+// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints, the Trainer, configuration
+// and spawn. Not here: image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms,
 // lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
@@ -56,3 +56,4 @@
 #include "lockstep/report/report.h"                      // IWYU pragma: export
 #include "lockstep/report/run_log.h"                     // IWYU pragma: export
 #include "lockstep/report/summary_writer.h"              // IWYU pragma: export
+#include "lockstep/trainer/trainer.h"                    // IWYU pragma: export

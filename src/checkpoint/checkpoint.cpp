@@ -16,6 +16,11 @@ namespace {
 
 constexpr std::string_view kValue = "value.";
 
+// "tensors.ema.": in front of the names of a program's own tensors.
+std::string prefix_of(std::string_view name) {
+  return fmt::format("tensors.{}.", name);
+}
+
 }  // namespace
 
 void Checkpoint::add_model(const torch::nn::Module& model) {
@@ -62,6 +67,21 @@ void Checkpoint::add_generators(std::span<const at::Tensor> states, torch::Devic
 
 void Checkpoint::restore_generator(torch::Device device) const {
   in_context(origin_, [&] { checkpoint::restore_generator(file_, device); });
+}
+
+void Checkpoint::add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors) {
+  for (const auto& [part, tensor] : tensors) file_.tensors[prefix_of(name) + part] = tensor;
+}
+
+std::map<std::string, at::Tensor> Checkpoint::get_tensors(std::string_view name) const {
+  const std::string prefix = prefix_of(name);
+  std::map<std::string, at::Tensor> tensors;
+  for (auto entry = file_.tensors.lower_bound(prefix); entry != file_.tensors.end() && entry->first.starts_with(prefix);
+       ++entry) {
+    tensors.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  if (!tensors.empty()) return tensors;
+  throw CheckpointError(ErrorCode::kNotFound, fmt::format("{} holds no tensors \"{}\"", origin_, name));
 }
 
 void Checkpoint::set(std::string_view name, std::int64_t value) {

@@ -17,6 +17,7 @@
 #include "base/standard_descriptors.h"
 #include "cli/completion.h"
 #include "cli/job_commands.h"
+#include "cli/new_project.h"
 #include "cli/run_options.h"
 #include "cli/site_options.h"
 #include "launch/agent.h"
@@ -92,11 +93,14 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   return code.ok() ? code.value() : fail(code.status());
 }
 
+std::filesystem::path program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
 // Commands that need large libraries are in other programs next to this one: loading them would delay `run`.
 int become_program(const char* name, char** argv) {
-  std::error_code ignored;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::filesystem::path program = self.parent_path() / name;
+  const std::filesystem::path program = program_folder() / name;
   ::execv(program.c_str(), argv);
   const int error = errno;
   std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s\n", program.c_str(),
@@ -112,6 +116,7 @@ int main(int argc, char** argv) {
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
   if (command_name == "doctor" || command_name == "bench") return become_program("lockstep-doctor", argv);
   if (command_name == "report" || command_name == "scaling") return become_program("lockstep-report", argv);
+  if (command_name == "new") return lockstep::cli::new_command({argv + 2, argv + argc}, program_folder());
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -127,6 +132,7 @@ int main(int argc, char** argv) {
   app.add_subcommand("data", "Preview or check a folder of pictures");
   app.add_subcommand("report", "Make a page with curves, times and worst samples of a training run");
   app.add_subcommand("scaling", "Compare how fast a program trains with several numbers of processes");
+  app.add_subcommand("new", "Make a project that builds and trains at once");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   app.add_subcommand("doctor", "Look for what is wrong with this machine");
   app.add_subcommand("bench", "Measure how fast ranks communicate on this machine");

@@ -53,6 +53,14 @@ if(TORCH)
   step("run on two processes" ${launcher} run --nproc-per-node 2 ${SCRATCH}/build/consumer)
   expect_output("rank 0 of 2: slope 2.00")
   expect_output("rank 1 of 2: slope 2.00")
+  # A new project builds, trains and passes its own tests.
+  step("new" ${launcher} new ${SCRATCH}/pictures)
+  step("new, again" FAILS ${launcher} new ${SCRATCH}/pictures)
+  expect_output("not an empty folder")
+  step("configure the new project" ${CMAKE_COMMAND} -G Ninja -S ${SCRATCH}/pictures -B ${SCRATCH}/pictures/build
+    -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${SCRATCH}/moved)
+  step("build the new project" ${CMAKE_COMMAND} --build ${SCRATCH}/pictures/build)
+  step("test the new project" ${CMAKE_CTEST_COMMAND} --test-dir ${SCRATCH}/pictures/build --output-on-failure)
   # A backend's library is found in the moved package.
   if(MPI)
     step("run over MPI" mpirun --allow-run-as-root --oversubscribe --mca oob_tcp_if_include lo --mca btl self,vader -n 2

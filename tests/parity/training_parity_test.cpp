@@ -7,6 +7,7 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/models/mnist_net.h"
+#include "lockstep/trainer/trainer.h"
 #include "parity/python.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -65,6 +66,26 @@ TEST(DistributedDataParallelParity, TwoRanksReachPythonsWeights) {
   test::run_processes(2, [&folder](int rank) {
     const ProcessGroupGuard group;
     const models::MnistNet net = train(/*world=*/2, rank, kSteps);
+    if (rank == 0) torch::save(net, folder.path("net.pt"));
+  });
+  models::MnistNet net;
+  torch::load(net, folder.path("net.pt"));
+  expect_same_bits(net, python_weights(/*world=*/2, kSteps));
+}
+
+// The Trainer's loop is that of Python's script.
+TEST(TrainerParity, TwoRanksReachPythonsWeights) {
+  constexpr int kSteps = 20;
+  const test::SharedScratchFolder folder;
+  test::run_processes(2, [&folder](int rank) {
+    const ProcessGroupGuard group;
+    torch::set_num_threads(1);
+    torch::manual_seed(kSeed);
+    models::MnistNet net;
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+    data::DataLoader loader(data::Mnist(kData, /*train=*/true), {.batch_size = 64, .shuffle = true, .seed = kSeed});
+    Trainer trainer(net, optimizer, {.epochs = 1, .seed = kSeed, .limit_batches = kSteps});
+    trainer.fit(loader, [&](data::Example& batch) { return torch::nll_loss(net->forward(batch.data), batch.target); });
     if (rank == 0) torch::save(net, folder.path("net.pt"));
   });
   models::MnistNet net;

@@ -31,6 +31,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -110,6 +111,12 @@ class Checkpoint {
   // such rank logs a warning. So no two ranks draw the same numbers, whichever number of them resumes.
   // `device`: whose generator it is. kNotFound when the checkpoint has none of its type.
   void restore_generator(torch::Device device = torch::kCPU) const;
+
+  // Your own tensors under one name, such as an ExponentialMovingAverage's: add_tensors("ema", ema.tensors()). Not
+  // copied, like the model's.
+  void add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors);
+  // kNotFound when the checkpoint has none of this name.
+  std::map<std::string, at::Tensor> get_tensors(std::string_view name) const;
 
   // Your own values.
   void set(std::string_view name, std::int64_t value);

@@ -66,6 +66,7 @@ c10::IValue run_of(const TensorFile& file) {
   if (file.metadata.contains("optimizer.type")) run.insert("optimizer", python_optimizer(file));
   if (file.metadata.contains("scheduler.type")) run.insert("scheduler", python_scheduler(file));
   add("generators", part_of(file.tensors, "generator.", growth, tensor_value));
+  add("tensors", part_of(file.tensors, "tensors.", growth, tensor_value));
   add("values", part_of(file.metadata, "value.", growth, value));
   for (const char* name : {"step", "metric"}) {
     if (const auto found = file.metadata.find(name); found != file.metadata.end()) {
@@ -77,7 +78,7 @@ c10::IValue run_of(const TensorFile& file) {
 
 // Files of write_state_dict() say which library their names are for; checkpoints do not.
 bool is_checkpoint(const std::map<std::string, std::string>& metadata, const TensorFile& file) {
-  constexpr std::array<std::string_view, 3> kParts = {"model.", "optimizer.param.", "generator."};
+  constexpr std::array<std::string_view, 4> kParts = {"model.", "optimizer.param.", "generator.", "tensors."};
   return metadata.contains(std::string(kFormatKey)) && !metadata.contains("format") &&
          std::all_of(file.tensors.begin(), file.tensors.end(), [&](const auto& tensor) {
            return std::any_of(kParts.begin(), kParts.end(),

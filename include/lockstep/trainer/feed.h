@@ -1,0 +1,77 @@
+// Batches for a Trainer, without their type: a DataLoader of any batches together with the program's step function.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "lockstep/data/data_loader.h"
+#include "lockstep/trainer/reports.h"
+
+namespace lockstep::trainer_detail {
+
+class Feed {
+ public:
+  virtual ~Feed() = default;
+  virtual data::DataLoaderBase& loader() = 0;
+  // Begins the loader's epoch and gets its first batch.
+  virtual void begin() = 0;
+  // Gets the next batch; the first call after begin() keeps the one that is there. False at the end.
+  virtual bool next() = 0;
+  // Runs the program's step on the batch. Tensors of a data::Example go to `device` first.
+  virtual StepOutput run(torch::Device device) = 0;
+  // Lets go of the last batch.
+  virtual void end() = 0;
+};
+
+// Moves the batch, and returns its number of samples; -1: not known.
+inline std::int64_t prepare(data::Example& batch, torch::Device device) {
+  batch.data = batch.data.to(device, /*non_blocking=*/true);
+  batch.target = batch.target.to(device, /*non_blocking=*/true);
+  return batch.data.dim() > 0 ? batch.data.size(0) : 1;
+}
+template <typename B>
+std::int64_t prepare(B& /*batch*/, torch::Device /*device*/) {
+  return -1;
+}
+
+inline void complete(StepOutput& output, const data::Example& batch) {
+  if (!output.labels.defined()) output.labels = batch.target;
+}
+template <typename B>
+void complete(StepOutput& /*output*/, const B& /*batch*/) {}
+
+template <typename S, typename B, typename Step>
+class LoaderFeed final : public Feed {
+ public:
+  LoaderFeed(data::DataLoaderOf<S, B>& loader, Step& step) : loader_(loader), step_(step) {}
+
+  data::DataLoaderBase& loader() override { return loader_; }
+  void begin() override {
+    at_.reset();
+    at_.emplace(loader_.begin());
+    fresh_ = true;
+  }
+  bool next() override {
+    if (!std::exchange(fresh_, false)) ++*at_;
+    return !(*at_ == std::default_sentinel);
+  }
+  StepOutput run(torch::Device device) override {
+    B& batch = **at_;
+    const std::int64_t samples = prepare(batch, device);
+    StepOutput output = step_(batch);
+    if (output.samples < 0) output.samples = samples;
+    complete(output, batch);
+    return output;
+  }
+  void end() override { at_.reset(); }
+
+ private:
+  data::DataLoaderOf<S, B>& loader_;
+  Step& step_;
+  std::optional<typename data::DataLoaderOf<S, B>::Iterator> at_;
+  bool fresh_ = false;
+};
+
+}  // namespace lockstep::trainer_detail

@@ -1,0 +1,102 @@
+// What a Trainer tells the program, and what a step of the program tells the Trainer.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+// The result of one forward pass. A step function may return a loss alone.
+struct StepOutput {
+  StepOutput(torch::Tensor the_loss, torch::Tensor the_scores = {})  // NOLINT: implicit on purpose
+      : loss(std::move(the_loss)), scores(std::move(the_scores)) {}
+
+  // One number: the mean over the samples of the batch.
+  torch::Tensor loss;
+  // {N, C}: a score for each class. Evaluations count accuracies where it is there.
+  torch::Tensor scores;
+  // The class of each sample, {N}; not defined: the target of a data::Example.
+  torch::Tensor labels = {};
+  // -1: the length of a data::Example. For batches of other types it must be set.
+  std::int64_t samples = -1;
+};
+
+// One step of the optimizer. Made on every rank, about this rank where nothing else is said.
+struct StepReport {
+  std::int64_t epoch = 0;    // from 0
+  std::int64_t step = 0;     // steps of the whole training, from 1; the same on all ranks
+  std::int64_t batch = 0;    // batches of this epoch that are done
+  std::int64_t batches = 0;  // batches of this epoch
+  std::int64_t samples = 0;  // of this step
+  torch::Tensor loss;        // mean over its batches, one number without graph, on the device: reading it waits for it
+  double learning_rate = 0;  // of the first parameter group, in this step
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping; NaN without clip_grad_norm
+  bool skipped = false;      // the optimizer took no step: loss or gradients were not finite
+  double seconds = 0;        // all of it
+  double input_seconds = 0;  // waiting for batches
+};
+
+// The training part of an epoch: the same on all ranks but for the times.
+struct EpochReport {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;                                   // the last one
+  std::int64_t samples = 0;                                // of all ranks, since the training was started or resumed
+  double loss = std::numeric_limits<double>::quiet_NaN();  // mean over all samples of the epoch on all ranks
+  double learning_rate = 0;
+  double seconds = 0;
+  double input_seconds = 0;
+};
+
+// Exact over all ranks if the loader is (`exact`); the same on all ranks but for the time.
+struct Evaluation {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> accuracies;  // one for each of TrainerOptions::top_k; empty when steps give no scores
+  torch::Tensor confusion;         // int64 {C, C} when TrainerOptions::confusion_classes is set
+  bool is_best = false;            // by TrainerOptions::monitor, of all evaluations so far
+  double seconds = 0;
+};
+
+// A checkpoint that is on the disk (with asynchronous checkpoints: that is being written).
+struct CheckpointReport {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::filesystem::path path;
+};
+
+// The places where a program can look in. Each is called on every rank, in the thread of the training, and may make
+// collective calls. An exception ends the training: on all ranks if all throw, else the others learn of it as of any
+// failure of a rank.
+struct TrainerCallbacks {
+  std::function<void(const StepReport&)> on_step_end = {};
+  std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation
+  std::function<void(const Evaluation&)> on_evaluation = {};
+  std::function<void(const CheckpointReport&)> on_checkpoint = {};
+};
+
+enum class TrainingEnd {
+  kFinished,      // all epochs are done
+  kEarlyStopped,  // the evaluations have not become better for TrainerOptions::patience epochs
+  kInterrupted,   // a signal asked for it (or Trainer::stop)
+};
+
+struct TrainingResult {
+  TrainingEnd end = TrainingEnd::kFinished;
+  int signal = 0;           // that of kInterrupted; 0 for Trainer::stop. The same on all ranks
+  std::int64_t epochs = 0;  // that are done, those before a resumption included
+  std::int64_t steps = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last epoch that this call trained
+  std::optional<Evaluation> evaluation = {};               // the last one of this call
+  std::optional<double> best_metric = {};                  // by TrainerOptions::monitor, over the whole training
+};
+
+}  // namespace lockstep

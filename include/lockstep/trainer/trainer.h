@@ -1,0 +1,197 @@
+// Trainer: the whole training loop around a model, an optimizer, loaders and a step function of the program's own.
+//
+//   lockstep::ProcessGroupGuard group;
+//   torch::manual_seed(1);                                     // the same weights on all ranks
+//   Net net;
+//   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+//   lockstep::Trainer trainer(net, optimizer, {.epochs = 10, .checkpoint_dir = "runs/a", .resume = true});
+//   trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
+//     const torch::Tensor scores = net->forward(batch.data);
+//     return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
+//   });
+//
+// It adds nothing of its own to the numbers: a step is zero_grad, forward and backward through
+// DistributedDataParallel, clipping, FiniteCheck, the optimizer's step, the average of parameters. The weights are
+// those of a loop written by hand, bit for bit. What is not in its options, such as several optimizers, is for such a
+// loop: all parts are there without the Trainer.
+//
+// Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
+// block. Options or loaders that differ are an error on every rank before the first step. After another exception the
+// ranks may be at different places: end the process (ProcessGroupGuard tells the others). Not thread-safe, but stop()
+// may be called from any thread.
+//
+// Errors: c10::Error and its kinds for arguments and groups, data::DataError, checkpoint::CheckpointError.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/nn/comm_hook.h"
+#include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/lr_scheduler.h"
+#include "lockstep/nn/module_of.h"
+#include "lockstep/nn/replica.h"
+#include "lockstep/trainer/feed.h"
+#include "lockstep/trainer/reports.h"
+
+namespace lockstep {
+
+enum class TrainingPrecision {
+  kFloat32,
+  kBFloat16,  // Autocast around each step function
+  kFloat16,   // the same in half precision, with a GradScaler, which skips steps that are not finite
+};
+
+// What an evaluation is judged by: for the best checkpoint and for early stopping.
+enum class Monitor {
+  kLoss,      // lower is better
+  kAccuracy,  // that of the first of top_k; steps must give scores
+};
+
+struct TrainerOptions {
+  // In all, those before a resumption included.
+  std::int64_t epochs = 1;
+
+  // Where the model goes, and the tensors of each data::Example. Empty: local_device().
+  std::optional<torch::Device> device = {};
+  TrainingPrecision precision = TrainingPrecision::kFloat32;
+
+  // Null: the learning rate stays. Made for the same optimizer.
+  std::shared_ptr<optim::LRScheduler> scheduler = nullptr;
+  enum class Interval { kEpoch, kStep } scheduler_interval = Interval::kEpoch;
+
+  // Batches in a step of the optimizer. The last step of an epoch may have fewer. Losses are divided by their number.
+  std::int64_t accumulation = 1;
+  // When positive: the largest norm of all gradients together (clip_grad_norm_).
+  double clip_grad_norm = 0.0;
+  // When positive: the decay of an ExponentialMovingAverage, which evaluations then use.
+  double ema_decay = 0.0;
+  // Empty: losses and gradients that are not finite are not looked for. Not used with kFloat16.
+  std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
+
+  DistributedDataParallelOptions ddp = {};
+  std::shared_ptr<CommHook> comm_hook = nullptr;  // null: an all-reduce
+
+  // Rank r begins with torch::manual_seed(seed + r), so that dropout differs. A resumed training goes on with the
+  // saved generators. Weights belong to the program: seed before it makes the model. The order of samples has the
+  // loader's seed.
+  std::uint64_t seed = 0;
+  // When positive: the most batches of an epoch, of the evaluation too, for trying things out.
+  std::int64_t limit_batches = 0;
+
+  // Epochs from one evaluation to the next. The last epoch has one too.
+  std::int64_t evaluate_every = 1;
+  Monitor monitor = Monitor::kLoss;
+  std::vector<std::int64_t> top_k = {1};
+  std::int64_t confusion_classes = 0;  // when positive: evaluations make a confusion matrix of so many classes
+  // When positive: stops after so many evaluations in a row that are not better by more than min_delta.
+  std::int64_t patience = 0;
+  double min_delta = 0.0;
+
+  // Empty: no checkpoints. Else the folder of a CheckpointManager, which rank 0 writes and all ranks read. Saved are
+  // the last state, after each epoch, and the best one.
+  std::filesystem::path checkpoint_dir = {};
+  int keep_last = 2;
+  std::int64_t checkpoint_every_steps = 0;  // when positive: within epochs too
+  bool asynchronous_checkpoints = false;
+  // Goes on from the newest good checkpoint, with any number of ranks, also in mid-epoch. Begins anew, with a line in
+  // the log, if there is none.
+  bool resume = false;
+
+  // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns
+  // kInterrupted. A second signal, a second later or more, ends the process.
+  bool handle_signals = true;
+
+  // When positive: rank 0 writes a trace of the first steps of fit() to this file, for chrome://tracing and Perfetto.
+  std::int64_t profile_steps = 0;
+  std::filesystem::path profile_file = "profile.json";
+
+  TrainerCallbacks callbacks = {};
+};
+
+struct LearningRateFinderOptions {
+  double min_rate = 1e-7;
+  double max_rate = 10.0;
+  std::int64_t steps = 100;
+};
+
+// The range test of Smith (2015): the learning rate grows by the same factor in each step.
+struct LearningRates {
+  std::vector<double> rates;
+  std::vector<double> losses;  // mean over ranks, smoothed; ends early where the loss has become 4 times the lowest
+  // Where the loss falls most steeply over the logarithm of the rate. Empty: it does not fall.
+  std::optional<double> suggestion;
+};
+
+class Trainer {
+ public:
+  // Moves the model to the device and wraps it (DistributedDataParallel): collective, all ranks have rank 0's values
+  // afterwards. There must be a world. `model`: made with TORCH_MODULE, or a shared_ptr. The optimizer has the model's
+  // parameters, and lives longer than the Trainer.
+  template <typename Net>
+  Trainer(Net model, torch::optim::Optimizer& optimizer, TrainerOptions options = {})
+      : Trainer(std::shared_ptr<torch::nn::Module>(nn_detail::pointer_to(model)), optimizer, std::move(options)) {}
+  Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer, TrainerOptions options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Trains up to options.epochs. `step(batch)` is called for each batch, with the model in training mode, and returns
+  // the loss: a StepOutput or a tensor. All ranks must have equally many batches in an epoch: loaders have, but those
+  // with `exact`. `step` is called for evaluation too, with the model in evaluation mode and without gradients. It must
+  // call the module itself, not another wrapper.
+  template <typename S, typename B, typename Step>
+  TrainingResult fit(data::DataLoaderOf<S, B>& train, Step step) {
+    trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
+    return fit_feeds(feed, nullptr);
+  }
+  template <typename S, typename B, typename S2, typename B2, typename Step>
+  TrainingResult fit(data::DataLoaderOf<S, B>& train, data::DataLoaderOf<S2, B2>& evaluation, Step step) {
+    trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
+    trainer_detail::LoaderFeed<S2, B2, Step> evaluation_feed(evaluation, step);
+    return fit_feeds(feed, &evaluation_feed);
+  }
+
+  // With the averages, if there are any. Does not count for best and patience.
+  template <typename S, typename B, typename Step>
+  Evaluation evaluate(data::DataLoaderOf<S, B>& loader, Step step) {
+    trainer_detail::LoaderFeed<S, B, Step> feed(loader, step);
+    return evaluate_feed(feed);
+  }
+
+  // Tries rates on the first batches of the loader's epoch 0. Model, optimizer and generators are afterwards as before.
+  template <typename S, typename B, typename Step>
+  LearningRates find_learning_rate(data::DataLoaderOf<S, B>& train, Step step,
+                                   const LearningRateFinderOptions& options = {}) {
+    trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
+    return find_rate(feed, options);
+  }
+
+  // Reads the checkpoint with the best evaluation into the model: the averages, if there are any. False if there is
+  // none.
+  bool load_best();
+
+  // As a signal: fit returns after the present step. Any thread; one rank is enough.
+  void stop() noexcept;
+
+  std::int64_t epoch() const;  // that is trained, or comes next
+  std::int64_t step() const;   // steps that are done
+  torch::Device device() const;
+
+ private:
+  TrainingResult fit_feeds(trainer_detail::Feed& train, trainer_detail::Feed* evaluation);
+  Evaluation evaluate_feed(trainer_detail::Feed& feed);
+  LearningRates find_rate(trainer_detail::Feed& feed, const LearningRateFinderOptions& options);
+
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,193 @@
+#include "cli/new_project.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/printable.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSide = 32;
+constexpr int kTrainPictures = 24;  // of each class
+constexpr int kTestPictures = 8;
+constexpr std::array<std::string_view, 3> kClasses = {"circle", "cross", "square"};
+
+Status system_error(std::string_view what, const fs::path& path, const std::error_code& error) {
+  return Status::from_errno(fmt::format("{} {}", what, path.native()), error.value());
+}
+
+Status check_name(const fs::path& folder) {
+  const std::string name = folder.filename();
+  const auto allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
+  if (!name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) != 0 &&
+      std::all_of(name.begin(), name.end(), allowed)) {
+    return {};
+  }
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("new: expected a name of letters, digits, '-' and '_' that begins with a letter, found '{}'", name));
+}
+
+Status write_file(const fs::path& path, std::string_view bytes) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) return system_error("cannot make the folder", path.parent_path(), error);
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  if (!file) return Status::from_errno(fmt::format("cannot write {}", path.native()), errno != 0 ? errno : EIO);
+  return {};
+}
+
+std::string with_name(std::string text, const std::string& name) {
+  constexpr std::string_view kPlace = "@NAME@";
+  for (std::size_t at = text.find(kPlace); at != std::string::npos; at = text.find(kPlace, at + name.size())) {
+    text.replace(at, kPlace.size(), name);
+  }
+  return text;
+}
+
+Status copy_templates(const fs::path& templates, const fs::path& folder, const std::string& name) {
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(templates, error)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (!file) return Status(ErrorCode::kIo, fmt::format("cannot read {}", entry.path().native()));
+    // "gitignore" is one without its dot in the package, where it would hide files.
+    fs::path place = fs::relative(entry.path(), templates);
+    if (place == "gitignore") place = ".gitignore";
+    LOCKSTEP_RETURN_IF_ERROR(write_file(folder / place, with_name(text, name)));
+    if (place.extension() == ".sh") {
+      fs::permissions(folder / place, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                      fs::perm_options::add, error);
+    }
+  }
+  return error ? system_error("cannot read", templates, error) : Status();
+}
+
+// The same pictures everywhere.
+class Random {
+ public:
+  explicit Random(std::uint32_t seed) : state_(seed * 2654435761U + 1) {}
+  int below(int end) {
+    state_ = state_ * 1664525U + 1013904223U;
+    return static_cast<int>((state_ >> 8) % static_cast<std::uint32_t>(end));
+  }
+
+ private:
+  std::uint32_t state_;
+};
+
+bool covers(std::size_t shape, int x, int y, int radius) {
+  if (shape == 0) return x * x + y * y <= radius * radius;
+  if (shape == 1)
+    return (std::abs(x) <= radius / 3 || std::abs(y) <= radius / 3) && std::max(std::abs(x), std::abs(y)) <= radius;
+  return std::max(std::abs(x), std::abs(y)) <= radius;
+}
+
+// A shape on a noisy ground, as a PPM file.
+std::string picture(std::size_t shape, int number) {
+  Random random(static_cast<std::uint32_t>(number) * 3 + static_cast<std::uint32_t>(shape));
+  const int radius = 7 + random.below(5);
+  const int x0 = radius + random.below(kSide - 2 * radius);
+  const int y0 = radius + random.below(kSide - 2 * radius);
+  const std::array<int, 3> color{120 + random.below(136), 120 + random.below(136), 120 + random.below(136)};
+  std::string bytes = fmt::format("P6\n{} {}\n255\n", kSide, kSide);
+  for (int y = 0; y < kSide; ++y) {
+    for (int x = 0; x < kSide; ++x) {
+      for (const int level : color) {
+        const int ground = random.below(80);
+        bytes.push_back(static_cast<char>(covers(shape, x - x0, y - y0, radius) ? level - ground / 4 : ground));
+      }
+    }
+  }
+  return bytes;
+}
+
+Status draw_pictures(const fs::path& folder) {
+  for (std::size_t shape = 0; shape < kClasses.size(); ++shape) {
+    for (int number = 0; number < kTrainPictures + kTestPictures; ++number) {
+      const fs::path place = folder / (number < kTrainPictures ? "train" : "test") / kClasses[shape];
+      LOCKSTEP_RETURN_IF_ERROR(write_file(place / fmt::format("{:02}.ppm", number), picture(shape, number)));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+fs::path project_templates(const fs::path& program_folder) {
+  return program_folder.parent_path() / "share" / "lockstep" / "templates" / "project";
+}
+
+Status new_project(const fs::path& templates, const fs::path& given) {
+  const fs::path folder = given.has_filename() ? given : given.parent_path();  // without a slash at the end
+  LOCKSTEP_RETURN_IF_ERROR(check_name(folder));
+  std::error_code error;
+  if (!fs::is_directory(templates, error)) {
+    return Status(
+        ErrorCode::kNotFound,
+        fmt::format("new: the templates are not there: {}; they are installed with the program", templates.native()));
+  }
+  const bool was_there = fs::exists(fs::symlink_status(folder, error));
+  if (was_there && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error) || error)) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("new: {} is there already, and not an empty folder; choose another name", folder.native()));
+  }
+  Status status = copy_templates(templates, folder, folder.filename());
+  if (status.ok()) status = draw_pictures(folder / "data" / "pictures");
+  if (status.ok()) return status;
+  if (was_there) {
+    for (const auto& entry : fs::directory_iterator(folder, error)) fs::remove_all(entry.path(), error);
+  } else {
+    fs::remove_all(folder, error);
+  }
+  return status.with_context("new");
+}
+
+int new_command(const std::vector<std::string>& words, const fs::path& program_folder) {
+  constexpr int kUsageError = 2;
+  constexpr const char* kUsage =
+      "Usage: lockstep new NAME\n\nMakes a project in the folder NAME that builds and trains at once: CMake, "
+      "config.yaml,\n"
+      "model, data, trainer, scripts for one machine, Slurm and Kubernetes, tests.\n";
+  if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (words.size() != 1 || words[0].empty() || words[0][0] == '-') {
+    std::fputs(kUsage, stderr);
+    return kUsageError;
+  }
+  const Status status = new_project(project_templates(program_folder), words[0]);
+  if (!status.ok()) {
+    std::fprintf(stderr, "lockstep: %s\n", printable(status.message()).c_str());
+    return status.code() == ErrorCode::kInvalidArgument ? kUsageError : 1;
+  }
+  std::printf(
+      "%s is there. Next:\n  cd %s\n  cmake -B build -G Ninja && cmake --build build\n"
+      "  ./build/train --config config.yaml\n",
+      words[0].c_str(), words[0].c_str());
+  return 0;
+}
+
+}  // namespace lockstep::cli

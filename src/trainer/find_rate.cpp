@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "loop.h"
+#include "nn/all_ranks.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kSmoothing = 0.98;  // of the moving average of the losses
+constexpr double kDiverged = 4.0;    // times the lowest loss
+
+void set_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+}
+
+// The mean over ranks.
+double mean_loss(const torch::Tensor& loss) {
+  const std::vector<double> all = nn_detail::of_all_ranks(loss.item<double>(), nullptr);
+  double sum = 0;
+  for (const double value : all) sum += value;
+  return sum / static_cast<double>(all.size());
+}
+
+// The rates grow by a constant factor, so differences of losses are slopes over the logarithm. The first losses are
+// those of rates that are much too small, the last ones those of a training that diverges.
+std::optional<double> steepest(const LearningRates& found) {
+  constexpr std::size_t kSkippedAtBegin = 5;
+  constexpr std::size_t kSkippedAtEnd = 3;
+  std::optional<double> rate;
+  double slope = 0;
+  for (std::size_t i = kSkippedAtBegin; i + 1 + kSkippedAtEnd < found.losses.size(); ++i) {
+    const double here = (found.losses[i + 1] - found.losses[i - 1]) / 2;
+    if (here >= slope) continue;
+    slope = here;
+    rate = found.rates[i];
+  }
+  return rate;
+}
+
+}  // namespace
+
+LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptions& options) {
+  TORCH_CHECK_VALUE(options.steps >= 2 && options.min_rate > 0 && options.max_rate > options.min_rate,
+                    "find_learning_rate: expected at least 2 steps and 0 < min_rate < max_rate, got ", options.steps,
+                    " steps from ", options.min_rate, " to ", options.max_rate);
+  checkpoint::Checkpoint now;
+  now.add_model(*model_);
+  now.add_optimizer(optimizer_);
+  now.add_generator();
+  const checkpoint::Checkpoint before = now.clone();
+  const at::Tensor generator = checkpoint::generator_state();
+  const double factor = std::pow(options.max_rate / options.min_rate, 1.0 / static_cast<double>(options.steps - 1));
+  LearningRates found;
+  double smooth = 0;
+  double lowest = 0;
+  model_->train();
+  std::int64_t left = 0;
+  for (std::int64_t i = 0; i < options.steps; ++i, --left) {
+    if (left == 0) {
+      feed.loader().set_epoch(0);
+      feed.begin();
+      left = feed.loader().size();
+    }
+    const double rate = options.min_rate * std::pow(factor, static_cast<double>(i));
+    set_rate(optimizer_, rate);
+    const double loss = mean_loss(step_.run(feed, 1, /*trial=*/true).loss);
+    if (!std::isfinite(loss)) break;
+    smooth = kSmoothing * smooth + (1 - kSmoothing) * loss;
+    const double corrected = smooth / (1 - std::pow(kSmoothing, static_cast<double>(i + 1)));
+    if (i == 0 || corrected < lowest) lowest = corrected;
+    found.rates.push_back(rate);
+    found.losses.push_back(corrected);
+    if (corrected > kDiverged * lowest) break;
+  }
+  feed.end();
+  feed.loader().set_epoch(0);
+  static_cast<void>(step_.take_losses());
+  before.restore_model(*model_);
+  before.restore_optimizer(optimizer_);
+  at::Generator(at::detail::getDefaultCPUGenerator()).set_state(generator);
+  optimizer_.zero_grad();
+  found.suggestion = steepest(found);
+  return found;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,266 @@
+#include "loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/process_groups.h"
+#include "nn/all_ranks.h"
+#include "nn/backend.h"
+#include "nn/same_on_all_ranks.h"
+#include "stop_signals.h"
+
+namespace lockstep {
+namespace {
+
+using trainer_detail::Clock;
+using trainer_detail::seconds_since;
+using trainer_detail::StopSignals;
+
+std::shared_ptr<torch::nn::Module> on_device(std::shared_ptr<torch::nn::Module> model, torch::Device device) {
+  TORCH_CHECK_VALUE(model, "Trainer: the model is null");
+  model->to(device);
+  return model;
+}
+
+void check_optimizer(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  const std::vector<torch::Tensor> parameters = model.parameters();
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& tensor : group.params()) {
+      if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) { return p.is_same(tensor); })) return;
+    }
+  }
+  TORCH_CHECK_VALUE(false,
+                    "Trainer: the optimizer has none of the model's parameters; make it from this model's "
+                    "parameters()");
+}
+
+TrainerOptions checked(TrainerOptions options) {
+  const auto least = [](const char* name, auto value, auto bound) {
+    TORCH_CHECK_VALUE(value >= bound, "Trainer: ", name, " must be at least ", bound, ", got ", value);
+  };
+  least("epochs", options.epochs, 0);
+  least("accumulation", options.accumulation, 1);
+  least("limit_batches", options.limit_batches, 0);
+  least("evaluate_every", options.evaluate_every, 1);
+  least("patience", options.patience, 0);
+  least("checkpoint_every_steps", options.checkpoint_every_steps, 0);
+  least("profile_steps", options.profile_steps, 0);
+  least("clip_grad_norm", options.clip_grad_norm, 0.0);
+  TORCH_CHECK_VALUE(options.ema_decay >= 0 && options.ema_decay < 1, "Trainer: ema_decay must be in [0, 1), got ",
+                    options.ema_decay);
+  TORCH_CHECK_VALUE(!options.top_k.empty(), "Trainer: top_k is empty");
+  TORCH_CHECK_VALUE(!options.resume || !options.checkpoint_dir.empty(), "Trainer: resume needs checkpoint_dir");
+  TORCH_CHECK_VALUE(!options.ddp.process_group,
+                    "Trainer: it trains on all ranks of the world; leave "
+                    "ddp.process_group empty");
+  return options;
+}
+
+}  // namespace
+
+Trainer::Loop::Loop(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
+                    TrainerOptions options)
+    : model_(std::move(model)),
+      optimizer_(optimizer),
+      options_(checked(std::move(options))),
+      device_(options_.device.value_or(local_device())),
+      step_(on_device(model_, device_), optimizer_, options_, device_),
+      state_(model_, optimizer_, options_, device_, step_) {
+  check_optimizer(*model_, optimizer_);
+}
+
+std::int64_t Trainer::Loop::limited(std::int64_t batches) const {
+  return options_.limit_batches > 0 ? std::min(batches, options_.limit_batches) : batches;
+}
+
+// What must be the same on all ranks, or they would wait for one another.
+std::string Trainer::Loop::description(Feed& train, const Feed* evaluation) const {
+  TORCH_CHECK_VALUE(options_.patience == 0 || evaluation != nullptr,
+                    "Trainer: patience needs evaluations; give fit a second loader");
+  const std::int64_t batches = train.loader().size();
+  TORCH_CHECK_VALUE(batches > 0, "Trainer: the training loader has no batch; with drop_last a rank needs at least ",
+                    train.loader().batch_size(), " samples");
+  return fmt::format(
+      "batches in an epoch: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nevaluation: {}\nevaluate_every: {}\n"
+      "monitor: {}\npatience: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\nnon_finite: {}\nscheduler: {}\n"
+      "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
+      batches, options_.epochs, options_.accumulation, options_.limit_batches, evaluation != nullptr,
+      options_.evaluate_every, static_cast<int>(options_.monitor), options_.patience, options_.clip_grad_norm,
+      options_.ema_decay, static_cast<int>(options_.precision),
+      options_.non_finite ? static_cast<int>(*options_.non_finite) : -1,
+      options_.scheduler ? static_cast<int>(options_.scheduler_interval) : -1, !options_.checkpoint_dir.empty(),
+      options_.checkpoint_every_steps, options_.resume);
+}
+
+void Trainer::Loop::start(Feed& train, Feed* evaluation) {
+  nn_detail::check_same_lines(
+      nn_detail::Backend::for_host_data(nullptr, device_), [&] { return description(train, evaluation); },
+      "Trainer needs the same options and equally many batches");
+  if (started_) return;
+  started_ = true;
+  torch::manual_seed(options_.seed + static_cast<std::uint64_t>(get_rank()));
+  if (options_.resume && state_.resume(train.loader()) && get_rank() == 0) {
+    log::info(fmt::format("resumed at epoch {}, step {}", progress().epoch, progress().step));
+  }
+  step_.set_step(progress().step);
+}
+
+TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
+  const StopSignals signals(options_.handle_signals);
+  asked_ = 0;
+  start(train, evaluation);
+  if (options_.profile_steps > 0 && get_rank() == 0) profile_.emplace(options_.profile_steps, options_.profile_file);
+  TrainingResult result;
+  while (true) {
+    if (state_.progress.evaluation_due && evaluation != nullptr) judge(train, *evaluation, result);
+    if (asked_to_stop()) return finish(TrainingEnd::kInterrupted, std::move(result));
+    if (options_.patience > 0 && progress().not_better >= options_.patience) {
+      return finish(TrainingEnd::kEarlyStopped, std::move(result));
+    }
+    if (progress().epoch >= options_.epochs) return finish(TrainingEnd::kFinished, std::move(result));
+    EpochReport report;
+    if (!train_epoch(train, report)) {
+      state_.save(train.loader());
+      return finish(TrainingEnd::kInterrupted, std::move(result));
+    }
+    end_epoch(train, evaluation, report, result);
+  }
+}
+
+TrainingResult Trainer::Loop::finish(TrainingEnd end, TrainingResult result) {
+  profile_.reset();
+  state_.wait();
+  result.end = end;
+  result.signal = end == TrainingEnd::kInterrupted ? asked_ - 1 : 0;
+  result.epochs = progress().epoch;
+  result.steps = progress().step;
+  result.best_metric = progress().best;
+  stop_ = false;
+  return result;
+}
+
+// Collective: what one rank was asked, all do.
+bool Trainer::Loop::asked_to_stop() {
+  if (asked_ != 0) return true;
+  const int pending = options_.handle_signals ? StopSignals::pending() : 0;
+  int mine = pending != 0 ? 1 + pending : (stop_ ? 1 : 0);
+  if (nn_detail::has_other_ranks(nullptr)) {
+    const std::vector<double> all = nn_detail::of_all_ranks(mine, nullptr);
+    mine = static_cast<int>(*std::max_element(all.begin(), all.end()));
+  }
+  asked_ = mine;
+  return asked_ != 0;
+}
+
+// Of this rank, from the loader's cursor to the end of the epoch.
+std::int64_t Trainer::Loop::batches_left(const data::DataLoaderBase& loader) const {
+  const data::SamplerState at = loader.state();
+  if (at.consumed == 0) return loader.size();
+  std::int64_t global_batch = 0;
+  for (const double size : nn_detail::of_all_ranks(static_cast<double>(loader.batch_size()), nullptr)) {
+    global_batch += static_cast<std::int64_t>(size);
+  }
+  const std::int64_t left = at.size - at.consumed;
+  const bool whole_batches_only = loader.size() * global_batch <= at.size;
+  return whole_batches_only ? left / global_batch : (left + global_batch - 1) / global_batch;
+}
+
+bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
+  const auto start = Clock::now();
+  data::DataLoaderBase& loader = feed.loader();
+  trainer_detail::Progress& progress = state_.progress;
+  loader.set_epoch(progress.epoch);
+  model_->train();
+  StepReport last;
+  const std::int64_t batches = limited(loader.size());
+  std::int64_t batch = loader.size() - batches_left(loader);
+  double waited = 0;
+  if (batch < batches) {
+    feed.begin();
+    waited = seconds_since(start);
+  }
+  bool stopped = false;
+  std::int64_t samples = 0;
+  while (batch < batches && !stopped) {
+    const auto parts = static_cast<int>(std::min(options_.accumulation, batches - batch));
+    StepReport report = step_.run(feed, parts);
+    if (profile_) profile_->step();
+    if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kStep) {
+      options_.scheduler->step();
+    }
+    batch += parts;
+    report.epoch = progress.epoch;
+    report.step = ++progress.step;
+    report.batch = batch;
+    report.batches = batches;
+    report.input_seconds += waited;
+    report.seconds += std::exchange(waited, 0.0);
+    samples += report.samples;
+    epoch.input_seconds += report.input_seconds;
+    epoch.learning_rate = report.learning_rate;
+    if (options_.callbacks.on_step_end) options_.callbacks.on_step_end(report);
+    stopped = asked_to_stop();
+    if (!stopped && batch < batches && options_.checkpoint_every_steps > 0 &&
+        progress.step % options_.checkpoint_every_steps == 0) {
+      progress.losses.merge(step_.take_losses());
+      state_.save(loader);
+    }
+  }
+  progress.losses.merge(step_.take_losses());
+  if (batch < batches) return false;  // the cursor is the loader's present one
+  feed.end();
+  epoch.epoch = progress.epoch;
+  epoch.step = progress.step;
+  epoch.loss = progress.losses.compute();
+  for (const double count : nn_detail::of_all_ranks(static_cast<double>(samples), nullptr)) {
+    epoch.samples += static_cast<std::int64_t>(count);
+  }
+  epoch.seconds = seconds_since(start);
+  return true;
+}
+
+void Trainer::Loop::end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result) {
+  trainer_detail::Progress& progress = state_.progress;
+  result.loss = report.loss;
+  if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kEpoch) {
+    options_.scheduler->step();
+  }
+  feed.loader().set_epoch(++progress.epoch);
+  progress.losses = Average();
+  progress.evaluation_due =
+      evaluation != nullptr && (progress.epoch % options_.evaluate_every == 0 || progress.epoch == options_.epochs);
+  if (options_.callbacks.on_epoch_end) options_.callbacks.on_epoch_end(report);
+  // Who asks for an end gets one now; the evaluation comes first when the training is resumed.
+  if (!progress.evaluation_due || asked_to_stop()) state_.save(feed.loader());
+}
+
+double Trainer::Loop::monitored(const Evaluation& evaluation) const {
+  if (options_.monitor == Monitor::kLoss) return evaluation.loss;
+  TORCH_CHECK_VALUE(!evaluation.accuracies.empty(),
+                    "Trainer: monitor is kAccuracy, but the step function gives no scores in an evaluation; return "
+                    "them in StepOutput, or monitor kLoss");
+  return evaluation.accuracies[0];
+}
+
+// Evaluates, remembers whether that was the best, and saves.
+void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result) {
+  if (asked_ != 0) return;  // the state is saved, and says that an evaluation is due
+  trainer_detail::Progress& progress = state_.progress;
+  Evaluation found = evaluate(evaluation);
+  found.epoch = progress.epoch - 1;
+  const double metric = monitored(found);
+  const double sign = options_.monitor == Monitor::kLoss ? -1.0 : 1.0;
+  found.is_best = std::isfinite(metric) && (!progress.best || sign * metric > sign * *progress.best);
+  const bool better = found.is_best && (!progress.best || sign * metric > sign * *progress.best + options_.min_delta);
+  progress.not_better = better ? 0 : progress.not_better + 1;
+  if (found.is_best) progress.best = metric;
+  progress.evaluation_due = false;
+  if (options_.callbacks.on_evaluation) options_.callbacks.on_evaluation(found);
+  result.evaluation = found;
+  state_.save(train.loader(), std::isfinite(metric) ? std::optional(metric) : std::nullopt);
+}
+
+}  // namespace lockstep

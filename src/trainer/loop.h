@@ -1,0 +1,57 @@
+// The parts of a Trainer, and the loop over epochs.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "lockstep/trainer/trainer.h"
+#include "optimizer_step.h"
+#include "profile.h"
+#include "run_state.h"
+
+namespace lockstep {
+
+class Trainer::Loop {
+ public:
+  using Feed = trainer_detail::Feed;
+
+  Loop(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer, TrainerOptions options);
+
+  TrainingResult fit(Feed& train, Feed* evaluation);
+  Evaluation evaluate(Feed& feed);
+  LearningRates find_rate(Feed& feed, const LearningRateFinderOptions& options);
+
+  bool load_best() { return state_.load_best(); }
+  void stop() noexcept { stop_ = true; }
+  const trainer_detail::Progress& progress() const { return state_.progress; }
+  torch::Device device() const { return device_; }
+
+ private:
+  void start(Feed& train, Feed* evaluation);
+  std::string description(Feed& train, const Feed* evaluation) const;
+  // False: it was asked to stop within the epoch.
+  bool train_epoch(Feed& feed, EpochReport& epoch);
+  void end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result);
+  void judge(Feed& train, Feed& evaluation, TrainingResult& result);
+  double monitored(const Evaluation& evaluation) const;
+  bool asked_to_stop();
+  std::int64_t limited(std::int64_t batches) const;
+  std::int64_t batches_left(const data::DataLoaderBase& loader) const;
+  TrainingResult finish(TrainingEnd end, TrainingResult result);
+
+  std::shared_ptr<torch::nn::Module> model_;
+  torch::optim::Optimizer& optimizer_;
+  const TrainerOptions options_;
+  const torch::Device device_;
+  trainer_detail::OptimizerStep step_;
+  trainer_detail::RunState state_;
+  std::optional<trainer_detail::Profile> profile_;
+  bool started_ = false;
+  std::atomic<bool> stop_{false};
+  int asked_ = 0;  // what all ranks know: 0, or 1 + the signal
+};
+
+}  // namespace lockstep

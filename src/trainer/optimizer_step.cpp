@@ -1,0 +1,89 @@
+#include "optimizer_step.h"
+
+#include "lockstep/nn/clip_grad.h"
+#include "lockstep/nn/gradient_accumulation.h"
+#include "lockstep/nn/mixed_precision.h"
+
+namespace lockstep::trainer_detail {
+
+OptimizerStep::OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
+                             const TrainerOptions& options, torch::Device device)
+    : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device), ddp_(model_, options.ddp) {
+  if (options.comm_hook) ddp_.register_comm_hook(options.comm_hook);
+  if (options.ema_decay > 0) averages_.emplace(*model_, ExponentialMovingAverageOptions{.decay = options.ema_decay});
+  if (options.precision == TrainingPrecision::kFloat16) {
+    scaler_.emplace();
+  } else if (options.non_finite) {
+    finite_.emplace(*model_, FiniteCheckOptions{.policy = *options.non_finite});
+  }
+}
+
+StepOutput OptimizerStep::forward(Feed& feed) {
+  std::optional<Autocast> autocast;
+  if (options_.precision == TrainingPrecision::kBFloat16) autocast.emplace(device_.type(), torch::kBFloat16);
+  if (options_.precision == TrainingPrecision::kFloat16) autocast.emplace(device_.type(), torch::kHalf);
+  StepOutput output = feed.run(device_);
+  TORCH_CHECK_VALUE(output.loss.defined() && output.loss.numel() == 1 && output.loss.is_floating_point(),
+                    "Trainer: the step function must return a loss of one number (the mean over the batch), got ",
+                    output.loss.defined() ? c10::str(output.loss.scalar_type(), output.loss.sizes())
+                                          : std::string("an undefined tensor"));
+  TORCH_CHECK_VALUE(output.samples >= 0,
+                    "Trainer: this batch is no data::Example; the step function must set StepOutput::samples");
+  return output;
+}
+
+StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
+  const auto start = Clock::now();
+  StepReport report;
+  report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
+  optimizer_.zero_grad();
+  const auto loss_of_part = [&](int) {
+    const auto waiting = Clock::now();
+    TORCH_CHECK(feed.next(), "Trainer: the loader has given fewer batches than its size()");
+    report.input_seconds += seconds_since(waiting);
+    ddp_.operator->();  // the pass begins
+    StepOutput output = forward(feed);
+    report.samples += output.samples;
+    const torch::Tensor sum = output.loss.detach().to(torch::kDouble).reshape({}) * output.samples;
+    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
+    return scaler_ ? scaler_->scale(output.loss.to(torch::kFloat)) : output.loss;
+  };
+  report.loss = accumulate_gradients(ddp_, parts, loss_of_part, {.mean = parts > 1});
+  if (scaler_) report.loss = report.loss / scaler_->get_scale();
+  samples_ += report.samples;
+  report.skipped = !take(report, trial);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+// Returns whether the optimizer took its step.
+bool OptimizerStep::take(StepReport& report, bool trial) {
+  if (!scaler_ && finite_ && !trial && !finite_->check(report.loss)) return false;
+  if (options_.clip_grad_norm > 0) {
+    if (scaler_) scaler_->unscale_(optimizer_);
+    report.gradient_norm = clip_grad_norm_(*model_, options_.clip_grad_norm);
+  }
+  bool stepped = true;
+  if (scaler_) {
+    stepped = scaler_->step(optimizer_);
+    scaler_->update();
+  } else {
+    optimizer_.step();
+  }
+  if (stepped && averages_ && !trial) averages_->update();
+  return stepped;
+}
+
+void OptimizerStep::set_step(std::int64_t step) {
+  if (finite_) finite_->set_step(step);
+}
+
+Average OptimizerStep::take_losses() {
+  Average losses;
+  if (loss_sum_.defined()) losses.add(loss_sum_.item<double>(), static_cast<double>(samples_));
+  loss_sum_ = torch::Tensor();
+  samples_ = 0;
+  return losses;
+}
+
+}  // namespace lockstep::trainer_detail

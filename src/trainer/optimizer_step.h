@@ -1,0 +1,59 @@
+// One step of the optimizer, from one or several batches.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/exponential_moving_average.h"
+#include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/metrics.h"
+#include "lockstep/trainer/trainer.h"
+
+namespace lockstep::trainer_detail {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class OptimizerStep {
+ public:
+  OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
+                const TrainerOptions& options, torch::Device device);
+
+  // Takes `parts` batches from the feed. Fills what the report says of the step alone. `trial`: a step that may
+  // diverge, which averages do not see.
+  StepReport run(Feed& feed, int parts, bool trial = false);
+  // The program's step function on the present batch, in the precision of the training.
+  StepOutput forward(Feed& feed);
+
+  // The number of the next step, for messages.
+  void set_step(std::int64_t step);
+  // Of this rank's batches since the last call: the sum of the losses, and the samples.
+  Average take_losses();
+
+  std::optional<ExponentialMovingAverage>& averages() { return averages_; }
+  std::optional<GradScaler>& scaler() { return scaler_; }
+
+ private:
+  bool take(StepReport& report, bool trial);
+
+  std::shared_ptr<torch::nn::Module> model_;
+  torch::optim::Optimizer& optimizer_;
+  const TrainerOptions& options_;
+  torch::Device device_;
+  DistributedDataParallel<std::shared_ptr<torch::nn::Module>> ddp_;
+  std::optional<ExponentialMovingAverage> averages_;
+  std::optional<GradScaler> scaler_;
+  std::optional<FiniteCheck> finite_;
+  torch::Tensor loss_sum_;  // double, on the device: nobody waits for it before the epoch ends
+  std::int64_t samples_ = 0;
+};
+
+}  // namespace lockstep::trainer_detail

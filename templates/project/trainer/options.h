@@ -1,0 +1,40 @@
+// The keys of config.yaml, with their defaults.
+#pragma once
+
+#include <lockstep/config/schema.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+struct Options {
+  std::string output = "runs/first";
+  std::string train = "data/pictures/train";
+  std::string test = "data/pictures/test";
+  std::vector<std::string> transforms = {"ToTensor"};
+  std::vector<std::string> test_transforms = {"ToTensor"};
+  double lr = 0.01;
+  double momentum = 0.9;
+  std::int64_t epochs = 20;
+  std::int64_t batch_size = 8;
+  std::int64_t seed = 1;
+  bool resume = false;
+};
+
+inline void declare(Options& options, lockstep::config::Schema& schema) {
+  schema.ignore_section("launch");  // that of `lockstep run`
+  schema.section("", "").key("output", options.output, "Folder of the run: its checkpoints");
+  auto data = schema.section("data", "Where the pictures are");
+  data.key("train", options.train, "Folder of the training");
+  data.key("test", options.test, "Folder of the evaluation");
+  data.key("transforms", options.transforms, "Of the training, as in torchvision");
+  data.key("test_transforms", options.test_transforms, "Of the evaluation");
+  auto optimizer = schema.section("optimizer", "SGD");
+  optimizer.key("lr", options.lr, "Learning rate").at_least(0);
+  optimizer.key("momentum", options.momentum, "Momentum").at_least(0);
+  auto trainer = schema.section("trainer", "The training");
+  trainer.key("epochs", options.epochs, "Passes over the data").at_least(0);
+  trainer.key("batch_size", options.batch_size, "Samples in a batch of each process").at_least(1);
+  trainer.key("seed", options.seed, "Of weights, order and transforms").at_least(0);
+  schema.section("checkpoint", "Checkpoints").key("resume", options.resume, "Go on from the newest one");
+}

@@ -1,0 +1,59 @@
+// Trains the model on the data. Start it alone, or with `lockstep run` on several processes and machines.
+#include <lockstep/config/command_line.h>
+#include <lockstep/lockstep.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "data/pictures.h"
+#include "model/net.h"
+#include "trainer/options.h"
+
+int train(const Options& options) {
+  const lockstep::ProcessGroupGuard group;
+  auto pictures = open_pictures(options.train, options.transforms);
+  const auto classes = static_cast<std::int64_t>(pictures.classes().size());
+  const auto seed = static_cast<std::uint64_t>(options.seed);
+  lockstep::data::DataLoader train_loader(
+      std::move(pictures),
+      {.batch_size = options.batch_size, .shuffle = true, .seed = seed, .num_workers = lockstep::data::kAutoWorkers});
+  lockstep::data::DataLoader test_loader(open_pictures(options.test, options.test_transforms),
+                                         {.batch_size = options.batch_size, .exact = true});
+  torch::manual_seed(seed);
+  Net net(classes);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
+
+  lockstep::TrainerOptions settings{.epochs = options.epochs};
+  settings.seed = seed;
+  settings.monitor = lockstep::Monitor::kAccuracy;
+  settings.checkpoint_dir = options.output + "/checkpoints";
+  settings.resume = options.resume;
+  settings.callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
+    if (group.rank() != 0) return;
+    std::printf("epoch %lld: test loss %.3f, accuracy %.1f %%\n", static_cast<long long>(found.epoch + 1), found.loss,
+                100 * found.accuracies[0]);
+    std::fflush(stdout);
+  };
+  lockstep::Trainer trainer(net, optimizer, settings);
+  const lockstep::TrainingResult result =
+      trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
+        const torch::Tensor scores = net->forward(batch.data);
+        return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
+      });
+  return result.signal == 0 ? 0 : 128 + result.signal;
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  lockstep::config::Schema schema;
+  declare(options, schema);
+  const auto words = lockstep::config::configure(schema, argc, argv);
+  if (!words.ok()) std::fprintf(stderr, "train: %s\n", words.status().message().c_str());
+  if (!words.ok() || !words.value()) return words.ok() ? 0 : 2;
+  try {
+    return train(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,80 @@
+// Transforms as text.
+#include "lockstep/data/transforms/parse.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::data {
+namespace {
+
+template <typename T>
+T one(const std::string& text) {
+  const auto transforms = parse_transforms({text});
+  EXPECT_TRUE(transforms.ok()) << transforms.status().message();
+  if (!transforms.ok() || !std::holds_alternative<T>(transforms.value().at(0))) throw std::runtime_error(text);
+  return std::get<T>(transforms.value()[0]);
+}
+
+TEST(ParseTransforms, ReadsPythonsNotation) {
+  const auto crop = one<RandomResizedCrop>(" RandomResizedCrop(224, scale=(0.2, 1), interpolation='bicubic') ");
+  EXPECT_EQ(crop.size.height, 224);
+  EXPECT_DOUBLE_EQ(crop.scale.low, 0.2);
+  EXPECT_DOUBLE_EQ(crop.ratio.high, 4.0 / 3.0);
+  EXPECT_EQ(crop.interpolation, Interpolation::kBicubic);
+  EXPECT_EQ(one<CenterCrop>("transforms.CenterCrop((3, 5))").size.width, 5);
+  EXPECT_EQ(std::get<int>(one<Resize>("Resize(256, InterpolationMode.BILINEAR, 512)").size), 256);
+  EXPECT_EQ(std::get<OutputSize>(one<Resize>("Resize([2, 4])").size).width, 4);
+  EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip").p, 0.5);
+  EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip(p=1)").p, 1.0);
+  EXPECT_EQ(one<RandomRotation>("RandomRotation(15, fill=(1, 2, 3))").fill, Fill(1, 2, 3));
+  const auto affine = one<RandomAffine>("RandomAffine(degrees=0, translate=(0.1, 0.2), shear=[-1, 1, -2, 2])");
+  EXPECT_EQ(affine.translate->y, 0.2);
+  EXPECT_EQ(affine.shear_y->high, 2.0);
+  EXPECT_EQ(*one<ColorJitter>("ColorJitter(0.4, hue=0.1)").brightness.amount, 0.4);
+  EXPECT_EQ(one<ColorJitter>("ColorJitter((0.5, 2))").brightness.high, 2.0);
+  EXPECT_EQ(one<RandomCrop>("RandomCrop(32, padding=None)").padding.has_value(), false);
+  EXPECT_EQ(one<RandomCrop>("RandomCrop(32, padding=4, padding_mode='reflect')").padding->bottom, 4);
+  EXPECT_EQ(one<Normalize>("Normalize(mean=[0.5], std=[0.25])").std, std::vector<double>{0.25});
+  EXPECT_EQ(one<AutoAugment>("AutoAugment(AutoAugmentPolicy.CIFAR10)").policy, AutoAugmentPolicy::kCifar10);
+  const auto apply = one<RandomApply>("RandomApply([ColorJitter(0.1), RandomChoice([RandomInvert()])], p=0.3)");
+  ASSERT_EQ(apply.transforms.size(), 2U);
+  EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).transforms.size(), 1U);
+}
+
+struct Wrong {
+  std::string text;
+  std::vector<std::string> parts;
+};
+
+TEST(ParseTransforms, SaysWhatIsWrong) {
+  for (const auto& [text, parts] : std::vector<Wrong>{
+           {"RandomHorizontalFlips", {"no transform", "RandomHorizontalFlip"}},
+           {"Lambda(f)", {"no transform 'Lambda'"}},
+           {"RandomRotation(degree=5)", {"RandomRotation", "no parameter 'degree'", "degrees, interpolation"}},
+           {"CenterCrop", {"'size' is missing"}},
+           {"CenterCrop(1, 2)", {"too many"}},
+           {"CenterCrop(2.5)", {"size", "whole number", "2.5"}},
+           {"CenterCrop(2, size=2)", {"'size' is there twice"}},
+           {"Pad((1, 2, 3))", {"padding", "1, 2 or 4"}},
+           {"Resize(2, 'cubic')", {"interpolation", "bicubic", "cubic"}},
+           {"Resize(2", {"expected ',' or ')'", "the end"}},
+           {"Resize(2) x", {"expected the end", "'x'"}},
+           {"Resize(2, max_size=)", {"expected a value"}},
+           {"Resize(size=2, 3)", {"NAME=VALUE"}},
+           {"", {"the name of a transform"}},
+           {"(1)", {"the name of a transform"}},
+           {"Resize('a)", {"closing quote"}},
+           {"RandomApply(ToTensor)", {"list of transforms"}},
+           {std::string(50, '['), {"the name of a transform"}},
+           {"Resize(" + std::string(5000, '['), {"at most"}}}) {
+    const auto transforms = parse_transforms({"ToTensor", text});
+    ASSERT_FALSE(transforms.ok()) << text;
+    EXPECT_EQ(transforms.status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(transforms.status().message().rfind("transform 1, \"", 0), 0U) << transforms.status().message();
+    for (const std::string& part : parts) {
+      EXPECT_NE(transforms.status().message().find(part), std::string::npos) << transforms.status().message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

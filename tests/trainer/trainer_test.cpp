@@ -1,0 +1,250 @@
+// The Trainer against loops written by hand, and its evaluations, ends and checkpoints.
+// tests/parity/training_parity_test.cpp compares it with Python.
+#include "lockstep/trainer/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "lockstep/nn/clip_grad.h"
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/gradient_accumulation.h"
+#include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/mixed_precision.h"
+#include "small_job.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+void expect_same_values(const torch::nn::Module& model, const torch::nn::Module& other, const std::string& where) {
+  const auto expected = values_of(other);
+  for (const auto& [name, value] : values_of(model)) {
+    EXPECT_TRUE(torch::equal(value, expected.at(name))) << where << ": " << name;
+  }
+}
+
+class TrainerMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, TrainerMulti, testing::Values(1, 2, 3));
+
+struct Mode {
+  std::string name;
+  std::int64_t accumulation = 1;
+  double clip = 0;
+  bool per_step = false;
+  bool half = false;
+};
+
+// Everything that the Trainer does for the weights, written out.
+void train_by_hand(const Mode& mode, Net& net, int epochs) {
+  DistributedDataParallel<Net> ddp(net);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  optim::StepLR scheduler(optimizer, mode.per_step ? 3 : 1, 0.8);
+  data::DataLoader loader(Sines(60), {.batch_size = 4, .shuffle = true, .seed = 3});
+  torch::manual_seed(static_cast<std::uint64_t>(get_rank()));
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    auto at = loader.begin();
+    for (std::int64_t left = loader.size(); left > 0;) {
+      const auto parts = static_cast<int>(std::min(mode.accumulation, left));
+      optimizer.zero_grad();
+      accumulate_gradients(ddp, parts, [&](int) {
+        if (left-- != loader.size()) ++at;
+        std::optional<Autocast> autocast;
+        if (mode.half) autocast.emplace(torch::kCPU);
+        return torch::nn::functional::cross_entropy(ddp->forward(at->data), at->target);
+      });
+      if (mode.clip > 0) clip_grad_norm_(*net, mode.clip);
+      optimizer.step();
+      if (mode.per_step) scheduler.step();
+    }
+    if (!mode.per_step) scheduler.step();
+  }
+}
+
+TEST_P(TrainerMulti, HasTheBitsOfALoopWrittenByHand) {
+  run_processes(GetParam(), [](int) {
+    const ProcessGroupGuard group;
+    for (const Mode& mode : {Mode{.name = "plain"}, Mode{.name = "parts", .accumulation = 4, .clip = 0.5},
+                             Mode{.name = "schedule", .per_step = true}, Mode{.name = "bfloat16", .half = true}}) {
+      auto options = TrainerOptions{.epochs = 2,
+                                    .precision = mode.half ? TrainingPrecision::kBFloat16 : TrainingPrecision::kFloat32,
+                                    .accumulation = mode.accumulation,
+                                    .clip_grad_norm = mode.clip};
+      Net net = make_net();
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+      options.scheduler = std::make_shared<optim::StepLR>(optimizer, mode.per_step ? 3 : 1, 0.8);
+      if (mode.per_step) options.scheduler_interval = TrainerOptions::Interval::kStep;
+      data::DataLoader loader(Sines(60), {.batch_size = 4, .shuffle = true, .seed = 3});
+      Trainer trainer(net, optimizer, options);
+      // A step may return the loss alone.
+      const TrainingResult result = trainer.fit(loader, [&](data::Example& batch) {
+        return torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+      });
+      EXPECT_EQ(result.end, TrainingEnd::kFinished);
+      EXPECT_EQ(result.epochs, 2);
+      EXPECT_EQ(result.steps, 2 * ((loader.size() + mode.accumulation - 1) / mode.accumulation));
+      Net by_hand = make_net();
+      train_by_hand(mode, by_hand, 2);
+      expect_same_values(*net, *by_hand, mode.name);
+    }
+  });
+}
+
+// Loss and accuracy are those of all samples, each once, also where the last evaluation of a rank is empty.
+TEST_P(TrainerMulti, EvaluatesExactlyAndWithTheAverages) {
+  run_processes(GetParam(), [](int) {
+    const ProcessGroupGuard group;
+    std::vector<Evaluation> seen;
+    TrainerOptions options{.epochs = 3, .ema_decay = 0.9, .monitor = Monitor::kAccuracy, .top_k = {1, 2}};
+    options.confusion_classes = kClasses;
+    options.callbacks.on_evaluation = [&](const Evaluation& found) { seen.push_back(found); };
+    Job job(options);
+    const TrainingResult result = job.fit();
+    ASSERT_EQ(seen.size(), 3U);
+    EXPECT_EQ(seen[2].samples, 31);
+    EXPECT_EQ(seen[2].epoch, 2);
+    ASSERT_EQ(seen[2].accuracies.size(), 2U);
+    EXPECT_EQ(seen[2].confusion.sum().item<std::int64_t>(), 31);
+    EXPECT_DOUBLE_EQ(seen[2].confusion.trace().item<double>() / 31, seen[2].accuracies[0]);
+    EXPECT_TRUE(seen[0].is_best);
+    EXPECT_TRUE(result.best_metric.has_value());
+    // The module's own weights give something else: the evaluation used the averages.
+    job.net->eval();
+    const torch::NoGradGuard no_grad;
+    double loss = 0;
+    for (std::int64_t i = 0; i < 31; ++i) {
+      data::Example sample = Sines(31).get(i);
+      sample.data = sample.data.unsqueeze(0);
+      sample.target = sample.target.unsqueeze(0);
+      loss += job.output_of(sample).loss.item<double>();
+    }
+    EXPECT_NE(loss / 31, seen[2].loss);
+    EXPECT_NEAR(loss / 31, seen[2].loss, 0.3);
+    EXPECT_EQ(job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); }).loss,
+              seen[2].loss);
+  });
+}
+
+TEST_P(TrainerMulti, StopsAfterEvaluationsThatAreNotBetterAndFindsTheBest) {
+  const SharedScratchFolder folder;
+  run_processes(GetParam(), [&](int) {
+    const ProcessGroupGuard group;
+    TrainerOptions options{.epochs = 50, .monitor = Monitor::kAccuracy, .patience = 2, .checkpoint_dir = folder.path()};
+    options.min_delta = 2.0;  // no accuracy is better by that
+    Job job(options);
+    const TrainingResult result = job.fit();
+    EXPECT_EQ(result.end, TrainingEnd::kEarlyStopped);
+    EXPECT_EQ(result.epochs, 3);
+    EXPECT_TRUE(job.trainer.load_best());
+    const Evaluation best = job.trainer.evaluate(job.test, [&](data::Example& b) { return job.output_of(b); });
+    EXPECT_EQ(best.accuracies[0], *result.best_metric);
+  });
+}
+
+// Stopped by a signal to one rank, by stop() on another, or at the last step of an epoch: all ranks stop there. The
+// resumed training has the bits of one that was not stopped.
+TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
+  const SharedScratchFolder folder;
+  const std::int64_t batches = (60 / GetParam() + 3) / 4;
+  run_processes(GetParam(), [&](int rank) {
+    const ProcessGroupGuard group;
+    const auto options = [&](const char* name) {
+      return TrainerOptions{.epochs = 3, .ema_decay = 0.9, .checkpoint_dir = folder.path(name)};
+    };
+    Job whole(options("whole"));
+    const TrainingResult expected = whole.fit();
+    for (const std::int64_t last : {std::int64_t{1}, batches + 2, 2 * batches}) {
+      TrainerOptions stopped = options(std::to_string(last).c_str());
+      const int asked = (GetParam() - 1) / 2;
+      Trainer* trainer = nullptr;
+      stopped.callbacks.on_step_end = [&](const StepReport& step) {
+        if (step.step != last || rank != asked) return;
+        last == 1 ? static_cast<void>(::raise(SIGTERM)) : trainer->stop();
+      };
+      Job first(stopped);
+      trainer = &first.trainer;
+      const TrainingResult result = first.fit();
+      EXPECT_EQ(result.end, TrainingEnd::kInterrupted);
+      EXPECT_EQ(result.signal, last == 1 ? SIGTERM : 0);
+      EXPECT_EQ(result.steps, last);
+      TrainerOptions resumed = options(std::to_string(last).c_str());
+      resumed.resume = true;
+      Job second(resumed);
+      const TrainingResult end = second.fit();
+      EXPECT_EQ(end.steps, expected.steps);
+      EXPECT_EQ(end.best_metric, expected.best_metric);
+      EXPECT_DOUBLE_EQ(end.loss, expected.loss);
+      EXPECT_EQ(end.evaluation->loss, expected.evaluation->loss);
+      expect_same_values(*second.net, *whole.net, "stopped at " + std::to_string(last));
+    }
+  });
+}
+
+TEST(TrainerResumeMulti, GoesOnInMidEpochWithAnotherNumberOfRanks) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int) {
+    const ProcessGroupGuard group;
+    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .checkpoint_every_steps = 3};
+    Trainer* trainer = nullptr;
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 3) trainer->stop();
+    };
+    Job job(options);
+    trainer = &job.trainer;
+    EXPECT_EQ(job.fit().steps, 3);  // 24 of 60 samples
+  });
+  run_processes(3, [&](int) {
+    const ProcessGroupGuard group;
+    std::vector<EpochReport> epochs;
+    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .resume = true};
+    options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { epochs.push_back(epoch); };
+    Job job(options);
+    EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
+    ASSERT_EQ(epochs.size(), 2U);
+    EXPECT_EQ(epochs[0].samples, 36);
+    EXPECT_EQ(epochs[0].step, 6);
+    EXPECT_EQ(epochs[1].samples, 60);
+    // Finished: a third start has nothing to do.
+    Job again(options);
+    EXPECT_EQ(again.fit().steps, 11);
+    EXPECT_EQ(epochs.size(), 2U);
+    expect_same_values(*again.net, *job.net, "resumed at the end");
+  });
+}
+
+TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
+  const ProcessGroupGuard group;
+  Job job({.epochs = 1});
+  Job other({.epochs = 1});
+  const auto step = [&](data::Example& batch) { return job.output_of(batch); };
+  torch::manual_seed(5);
+  const torch::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+  const LearningRates found = job.trainer.find_learning_rate(job.train, step, {.min_rate = 1e-4, .steps = 60});
+  ASSERT_GE(found.rates.size(), 20U);
+  EXPECT_DOUBLE_EQ(found.rates[0], 1e-4);
+  ASSERT_TRUE(found.suggestion.has_value());
+  EXPECT_GT(*found.suggestion, 1e-4);
+  EXPECT_LT(*found.suggestion, 10.0);
+  EXPECT_TRUE(torch::equal(generator, at::detail::getDefaultCPUGenerator().get_state()));
+  job.fit();
+  other.fit();
+  expect_same_values(*job.net, *other.net, "after the search");
+}
+
+TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  TrainerOptions options{
+      .epochs = 2, .limit_batches = 3, .profile_steps = 2, .profile_file = folder.path("trace.json")};
+  std::vector<std::int64_t> batches;
+  options.callbacks.on_step_end = [&](const StepReport& step) { batches.push_back(step.batch * 10 + step.batches); };
+  Job job(options);
+  const TrainingResult result = job.fit();
+  EXPECT_EQ(batches, (std::vector<std::int64_t>{13, 23, 33, 13, 23, 33}));
+  EXPECT_EQ(result.evaluation->samples, 12);
+  EXPECT_GT(std::filesystem::file_size(folder.path("trace.json")), 1000U);
+}
+
+}  // namespace
+}  // namespace lockstep::test
