@@ -1,7 +1,8 @@
 // All of Lockstep that a training program uses: process groups, collectives and objects, DDP and DataParallel,
-// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints, the Trainer, configuration
-// and spawn. Not here: image files and transforms by themselves (lockstep/data/image, lockstep/data/transforms,
-// lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
+// synchronised batch normalisation, sharded optimizers, metrics and models, data, checkpoints, the Trainer,
+// configuration and spawn. Not here: image files and transforms by themselves (lockstep/data/image,
+// lockstep/data/transforms, lockstep/data/tools), the stores (lockstep/store), and the engine without LibTorch
+// (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/device_mesh.h"                   // IWYU pragma: export
