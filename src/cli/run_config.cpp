@@ -103,6 +103,7 @@ class LaunchSection {
     // The command line's --devices wins over both keys of the file.
     if (!device_ids_.empty() && layer_of("devices") != config::Layer::kCommandLine) {
       site.devices = fmt::format("{}", fmt::join(device_ids_, ","));
+      site.from_file.emplace_back("--devices", schema_.find("launch.device_ids")->origin().place);
     }
     if (run.program.empty()) run.program = program_;
     return {};

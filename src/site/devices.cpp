@@ -127,7 +127,13 @@ Result<TakenDevices> take_devices(const DeviceRequest& request, const std::vecto
       reasons.push_back(gpu.health.message());
       continue;
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(std::optional<Lease> lease, leases.try_take(lease_name(gpu)));
+    auto asked = leases.try_take(lease_name(gpu));
+    if (!asked.ok()) {
+      if (!any) return asked.status();
+      reasons.push_back(asked.status().message());
+      continue;
+    }
+    std::optional<Lease> lease = std::move(asked).value();
     if (!lease) {
       reasons.push_back(fmt::format("GPU {} is leased by {}", gpu.index, leases.holder_of(lease_name(gpu))));
       continue;
