@@ -12,14 +12,14 @@ namespace lockstep::report {
 namespace {
 
 // Frames of the widths that a page must fit, and the width that it needs there.
-constexpr const char* kFrames = R"page(<!DOCTYPE html><body><script>
+constexpr const char* kFrames = R"html(<!DOCTYPE html><body><script>
 function look(frame) {
   const page = frame.contentDocument;
   document.body.append("width " + frame.width + ": " + page.documentElement.scrollWidth + ", " +
     page.querySelectorAll("section").length + " sections; ");
 }
 </script><iframe src="report.html" width="400" height="3000" onload="look(this)"></iframe>
-<iframe src="report.html" width="1600" height="3000" onload="look(this)"></iframe></body>)page";
+<iframe src="report.html" width="1600" height="3000" onload="look(this)"></iframe></body>)html";
 
 class BrowserParity : public ::testing::TestWithParam<const char*> {};
 

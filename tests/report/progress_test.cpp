@@ -148,7 +148,7 @@ TEST(Progress, RedrawsOneLineOfATerminal) {
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 0);
     ASSERT_EQ(shown(text).size(), 1U);
     EXPECT_LT(shown(text)[0].size(), 60U);
-    EXPECT_EQ(shown(text)[0], "train 2/3  ########........  500/1000  loss 0.5  0:05 left");
+    EXPECT_EQ(shown(text)[0], "train 2/3  #########........  500/1000  loss 0.5  0:05 left");
     // Messages of any thread come above the line, which is drawn again.
     log::warning("a picture is corrupt");
     progress.print("printed\033[2J");
