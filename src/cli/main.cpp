@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   const std::string_view command_name = argc > 1 ? argv[1] : "";
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
   if (command_name == "new") return lockstep::cli::new_command({argv + 2, argv + argc}, program_folder());
+  if (command_name == "train") return become_program("lockstep-train", argv);
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -90,6 +91,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_run_options(*run_command, arguments);
   app.add_subcommand("pack", "Put a folder of pictures into one file that is read faster");
   app.add_subcommand("data", "Preview or check a folder of pictures");
+  app.add_subcommand("train", "Train a model on pictures, as config.yaml says");
   app.add_subcommand("new", "Make a project that builds and trains at once");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
