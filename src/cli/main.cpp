@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
   if (command_name == "doctor" || command_name == "bench") return become_program("lockstep-doctor", argv);
   if (command_name == "report" || command_name == "scaling") return become_program("lockstep-report", argv);
   if (command_name == "new") return lockstep::cli::new_command({argv + 2, argv + argc}, program_folder());
+  if (command_name == "train") return become_program("lockstep-train", argv);
   if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
@@ -132,6 +133,7 @@ int main(int argc, char** argv) {
   app.add_subcommand("data", "Preview or check a folder of pictures");
   app.add_subcommand("report", "Make a page with curves, times and worst samples of a training run");
   app.add_subcommand("scaling", "Compare how fast a program trains with several numbers of processes");
+  app.add_subcommand("train", "Train a model on pictures, as config.yaml says");
   app.add_subcommand("new", "Make a project that builds and trains at once");
   app.add_subcommand("checkpoint", "Show, verify, compare or convert files of models and training runs");
   app.add_subcommand("doctor", "Look for what is wrong with this machine");

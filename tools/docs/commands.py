@@ -7,8 +7,8 @@ import markdown
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 # Up to a comment, the end of inline code, or a pipe.
 DEV = re.compile(r"\./dev(?: ([a-z_-]+))?((?: [^`|#;)]*)?)")
-# Options come before the program's name, which has a path or an extension.
-RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?:--?[\w-]+|[\w:,]+))*)")
+# Options come before the program's name, which has a path or an extension, or is lockstep itself.
+RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?!lockstep\b)(?:--?[\w-]+|[\w:,]+))*)")
 PICTURES = re.compile(r"(?<![\w/])lockstep (pack|data \w+)([^`|#;)]*)")
 SETTING = re.compile(r"-D(LOCKSTEP_\w+)")
 

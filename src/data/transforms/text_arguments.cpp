@@ -75,6 +75,9 @@ void read_one_or_two(const TextValue& value, Pair& into) {
 void read(const TextValue& value, OutputSize& into) {
   read_one_or_two<OutputSize, int>(value, into);
 }
+void read(const TextValue& value, KernelSize& into) {
+  read_one_or_two<KernelSize, int>(value, into);
+}
 void read(const TextValue& value, AngleRange& into) {
   read_one_or_two<AngleRange, double>(value, into);
 }

@@ -22,6 +22,7 @@ void read(const TextValue& value, double& into);
 void read(const TextValue& value, int& into);
 void read(const TextValue& value, bool& into);
 void read(const TextValue& value, OutputSize& into);
+void read(const TextValue& value, KernelSize& into);
 void read(const TextValue& value, AngleRange& into);
 void read(const TextValue& value, Jitter& into);
 void read(const TextValue& value, PerAxis& into);

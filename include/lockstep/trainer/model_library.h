@@ -1,0 +1,39 @@
+// A model of your own for `lockstep train`, in a shared object:
+//
+//   std::shared_ptr<NetImpl> make_net(const lockstep::ModelRequest& request) {
+//     return std::make_shared<NetImpl>(request);
+//   }
+//   LOCKSTEP_MODEL(make_net)
+//
+// config.yaml then says `model: {name: custom, library: build/libnet.so}`. The module's forward takes pictures
+// {N, channels, height, width} and returns scores {N, num_classes}. Build the shared object against the LibTorch that
+// `lockstep train` has, and link LibTorch dynamically; another version is refused.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace lockstep {
+
+struct ModelRequest {
+  std::int64_t num_classes = 0;  // of the data, or model.num_classes
+  std::int64_t channels = 3;     // of the first sample, as the next two
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::map<std::string, std::string> options = {};  // model.options
+};
+
+}  // namespace lockstep
+
+// `make`: from a const ModelRequest& to a shared_ptr to a module. Once in a shared object.
+#define LOCKSTEP_MODEL(make)                                                                                        \
+  extern "C" __attribute__((visibility("default"))) const char* lockstep_model_torch_version() {                    \
+    return TORCH_VERSION;                                                                                           \
+  }                                                                                                                 \
+  extern "C" __attribute__((visibility("default"))) void lockstep_make_model(const lockstep::ModelRequest* request, \
+                                                                             torch::nn::AnyModule* model) {         \
+    *model = torch::nn::AnyModule(make(*request));                                                                  \
+  }

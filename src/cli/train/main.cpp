@@ -1,0 +1,51 @@
+// The program behind `lockstep train`. `lockstep` executes it, so the launcher does not load LibTorch.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "base/standard_descriptors.h"
+#include "lockstep/config/command_line.h"
+#include "trainer/job/job.h"
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+void print_error(std::string_view text) {
+  std::fprintf(stderr, "lockstep: %s\n", std::string(text).c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  lockstep::fill_standard_descriptors();
+  if (argc > 1 && std::string_view(argv[1]) == "train") {
+    --argc;
+    ++argv;
+  }
+  lockstep::trainer_detail::JobOptions options;
+  lockstep::config::Schema schema;
+  lockstep::trainer_detail::declare(options, schema);
+  const auto words = lockstep::config::configure(schema, argc, argv);
+  if (!words.ok()) {
+    print_error(words.status().message());
+    return kUsageError;
+  }
+  if (!words.value().has_value()) return EXIT_SUCCESS;
+  if (!words.value()->empty()) {
+    print_error("train: expected options alone, found " + words.value()->front() + "; give the file with --config");
+    return kUsageError;
+  }
+  if (const lockstep::Status wrong = lockstep::trainer_detail::check(options); !wrong.ok()) {
+    print_error(wrong.message());
+    return kUsageError;
+  }
+  try {
+    return lockstep::trainer_detail::run_job(options);
+  } catch (const std::exception& error) {
+    print_error(error.what());
+    return EXIT_FAILURE;
+  }
+}

@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+
+#include "lockstep/data/cifar.h"
+#include "lockstep/data/image_folder.h"
+#include "lockstep/data/mnist.h"
+#include "lockstep/data/packed_images.h"
+#include "lockstep/data/transforms/parse.h"
+#include "trainer/job/job_parts.h"
+
+namespace lockstep::trainer_detail {
+namespace {
+
+data::Compose transforms_of(const std::vector<std::string>& texts) {
+  auto transforms = data::parse_transforms(texts);
+  if (!transforms.ok()) throw std::runtime_error(transforms.status().message());
+  return data::Compose(std::move(transforms).value());
+}
+
+data::ImageOptions image_options(const JobOptions& options) {
+  switch (options.on_corrupt) {
+    case CorruptPolicy::kReplace: return {.on_corrupt = data::OnCorrupt::kReplace};
+    case CorruptPolicy::kSkip: return {.on_corrupt = data::OnCorrupt::kSkip};
+    default: return {};
+  }
+}
+
+template <typename Pictures, typename Open>
+JobData open_pictures(const JobOptions& options, const Open& open) {
+  const auto train = std::make_shared<const Pictures>(open(options.train, options.transforms));
+  JobData data{train, nullptr, train->classes()};
+  if (options.test.empty()) return data;
+  const auto test = std::make_shared<const Pictures>(
+      open(options.test, options.test_transforms.empty() ? options.transforms : options.test_transforms));
+  if (test->classes() != data.classes) {
+    throw std::runtime_error(fmt::format("data.test: {} has the {} classes {}, but data.train {} has {}: {}",
+                                         options.test, test->classes().size(), fmt::join(test->classes(), ", "),
+                                         options.train, data.classes.size(), fmt::join(data.classes, ", ")));
+  }
+  data.test = test;
+  return data;
+}
+
+template <typename Cifar>
+JobData open_cifar(const JobOptions& options) {
+  const auto train = std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
+  const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
+  const auto test =
+      std::make_shared<const Cifar>(options.test.empty() ? options.train : options.test, false, transforms_of(texts));
+  return {train, test, train->classes()};
+}
+
+}  // namespace
+
+JobData open_data(const JobOptions& options) {
+  switch (options.format) {
+    case DataFormat::kMnist: {
+      JobData data{std::make_shared<const data::Mnist>(options.train, true),
+                   std::make_shared<const data::Mnist>(options.test.empty() ? options.train : options.test, false),
+                   {}};
+      for (int digit = 0; digit < 10; ++digit) data.classes.push_back(std::to_string(digit));
+      return data;
+    }
+    case DataFormat::kCifar10: return open_cifar<data::Cifar10>(options);
+    case DataFormat::kCifar100: return open_cifar<data::Cifar100>(options);
+    case DataFormat::kPack:
+      return open_pictures<data::PackedImages>(options, [&](const std::string& path, const auto& texts) {
+        return data::PackedImages(path, transforms_of(texts), image_options(options));
+      });
+    case DataFormat::kImageFolder: break;
+  }
+  return open_pictures<data::ImageFolder>(options, [&](const std::string& path, const auto& texts) {
+    return data::ImageFolder(path, transforms_of(texts), {.image = image_options(options)});
+  });
+}
+
+std::vector<data::CorruptFile> corrupt_files(const JobData& data) {
+  std::vector<data::CorruptFile> all;
+  for (const auto& dataset : {data.train, data.test}) {
+    const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset.get());
+    if (pictures == nullptr) continue;
+    const auto found = pictures->corrupt_files();
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+}  // namespace lockstep::trainer_detail

@@ -1,0 +1,210 @@
+#include "trainer/job/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/process_groups.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/trainer/trainer.h"
+#include "trainer/job/job_parts.h"
+#include "trainer/job/job_report.h"
+
+namespace lockstep::trainer_detail {
+namespace {
+
+torch::Device device_of(const JobOptions& options) {
+  if (options.device == "auto") return local_device();
+  const torch::Device asked(options.device);
+  TORCH_CHECK_VALUE(!asked.is_cuda() || torch::cuda::is_available(), "trainer.device: ", options.device,
+                    ", but this process sees no GPU");
+  return asked.is_cuda() && !asked.has_index()
+             ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(get_local_rank() %
+                                                                         static_cast<int>(torch::cuda::device_count())))
+             : asked;
+}
+
+data::DataLoaderOptions loader_options(const JobOptions& options, torch::Device device, bool is_test) {
+  data::DataLoaderOptions loader;
+  const std::int64_t batch = is_test && options.test_batch_size > 0 ? options.test_batch_size : options.batch_size;
+  if (options.batch_per_machine && !is_test) {
+    loader.machine_batch_size = batch;
+  } else {
+    loader.batch_size = batch;
+  }
+  loader.shuffle = !is_test;
+  loader.exact = is_test;
+  loader.seed = static_cast<std::uint64_t>(options.seed);
+  // MNIST is in memory: its batches take less time than handing them over.
+  if (options.format != DataFormat::kMnist) {
+    if (options.workers < 0) {
+      loader.num_workers = data::kAutoWorkers;
+    } else {
+      loader.machine_workers = options.workers;
+    }
+  }
+  if (!device.is_cpu()) loader.device = device;
+  return loader;
+}
+
+TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const std::filesystem::path& output) {
+  TrainerOptions t;
+  t.epochs = o.epochs;
+  t.device = device;
+  t.precision = o.precision == JobPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
+                : o.precision == JobPrecision::kFloat16 ? TrainingPrecision::kFloat16
+                                                        : TrainingPrecision::kFloat32;
+  t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
+                                                                                    : TrainerOptions::Interval::kEpoch;
+  t.accumulation = o.accumulation;
+  t.clip_grad_norm = o.clip_grad_norm;
+  t.ema_decay = o.ema_decay;
+  t.non_finite = o.non_finite == NonFinite::kIgnore ? std::nullopt
+                 : o.non_finite == NonFinite::kSkip ? std::optional(NonFinitePolicy::kSkip)
+                                                    : std::optional(NonFinitePolicy::kError);
+  t.seed = static_cast<std::uint64_t>(o.seed);
+  t.limit_batches = o.limit_batches;
+  t.evaluate_every = o.evaluate_every;
+  t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
+  t.patience = o.patience;
+  t.min_delta = o.min_delta;
+  if (o.save) t.checkpoint_dir = output / "checkpoints";
+  t.keep_last = o.keep_last;
+  t.checkpoint_every_steps = o.every_steps;
+  t.asynchronous_checkpoints = o.asynchronous;
+  t.resume = o.resume;
+  t.profile_steps = o.profile_steps;
+  t.profile_file = output / "profile.json";
+  return t;
+}
+
+std::string mebibytes(std::int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+// Everything of a job but the training.
+struct Job {
+  explicit Job(const JobOptions& the_options)
+      : options(the_options),
+        device(device_of(options)),
+        pictures(open_data(options)),
+        train(pictures.train, loader_options(options, device, /*is_test=*/false)),
+        sample(data::one_sample(*pictures.train, 0, {}).data) {
+    if (pictures.test) test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
+    torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+    model = make_model(options, pictures, sample);
+    model.model->to(device);
+    optimizer = make_optimizer(options, model.model->parameters());
+    schedule = make_schedule(options, *optimizer, steps());
+  }
+
+  std::int64_t batches() const {
+    return options.limit_batches > 0 ? std::min(train.size(), options.limit_batches) : train.size();
+  }
+  std::int64_t steps() const { return (batches() + options.accumulation - 1) / options.accumulation; }
+  StepOutput run(data::Example& batch) {
+    torch::Tensor scores = model.forward.forward(batch.data);
+    const auto loss_options = torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
+    return {torch::nn::functional::cross_entropy(scores, batch.target, loss_options), scores};
+  }
+
+  const JobOptions& options;
+  torch::Device device;
+  JobData pictures;
+  data::DataLoader train;
+  torch::Tensor sample;
+  std::optional<data::DataLoader> test;
+  JobModel model;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::shared_ptr<optim::LRScheduler> schedule;
+};
+
+std::int64_t state_factor(const JobOptions& options) {
+  if (options.optimizer == "sgd") return options.momentum > 0 ? 1 : 0;
+  if (options.optimizer == "adagrad") return 1;
+  if (options.optimizer == "rmsprop") return options.momentum > 0 ? 2 : 1;
+  return 2;
+}
+
+void print_plan(const Job& job) {
+  const auto parameters = job.model.model->parameters();
+  std::int64_t numbers = 0;
+  for (const torch::Tensor& parameter : parameters) numbers += parameter.numel();
+  const std::int64_t weights = bytes_of(parameters);
+  const std::int64_t copies = 2 + state_factor(job.options) + (job.options.ema_decay > 0 ? 1 : 0);
+  const std::int64_t batch = job.train.batch_size() * static_cast<std::int64_t>(job.sample.nbytes());
+  std::printf("model       %s: %lld parameters, %lld classes\n", job.options.model.c_str(),
+              static_cast<long long>(numbers), static_cast<long long>(job.model.num_classes));
+  std::printf("training    %lld samples of %s, %zu classes\n", static_cast<long long>(job.pictures.train->size()),
+              c10::str(job.sample.sizes()).c_str(), job.pictures.classes.size());
+  if (job.pictures.test) std::printf("evaluation  %lld samples\n", static_cast<long long>(job.pictures.test->size()));
+  std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), job.device.str().c_str(),
+              static_cast<long long>(job.train.batch_size()));
+  std::printf("steps       %lld in an epoch, %lld in %lld epochs\n", static_cast<long long>(job.steps()),
+              static_cast<long long>(job.steps() * job.options.epochs), static_cast<long long>(job.options.epochs));
+  std::printf("memory      %s a rank for weights, gradients and optimizer; %s a batch; activations come on top\n",
+              mebibytes(weights * copies).c_str(), mebibytes(batch).c_str());
+  std::fflush(stdout);
+}
+
+void print_rates(const LearningRates& found) {
+  std::printf("%-12s loss\n", "rate");
+  for (std::size_t i = 0; i < found.rates.size(); ++i) std::printf("%-12.4g %.4f\n", found.rates[i], found.losses[i]);
+  if (found.suggestion) {
+    std::printf("suggestion: optimizer.lr %.2g, where the loss falls most steeply\n", *found.suggestion);
+  } else {
+    std::printf("no suggestion: the loss does not fall at any of these rates\n");
+  }
+}
+
+int train(Job& job, Trainer& trainer, JobReport& report) {
+  const auto step = [&](data::Example& batch) { return job.run(batch); };
+  TrainingResult result;
+  try {
+    result = job.test ? trainer.fit(job.train, *job.test, step) : trainer.fit(job.train, step);
+  } catch (const std::exception& error) {
+    report.fail(error.what());
+    throw;
+  }
+  report.end(result, corrupt_files(job.pictures));
+  return result.end == TrainingEnd::kInterrupted && result.signal != 0 ? 128 + result.signal : 0;
+}
+
+}  // namespace
+
+int run_job(const JobOptions& options) {
+  const ProcessGroupGuard group;
+  Job job(options);
+  if (options.dry_run) {
+    if (get_rank() == 0) print_plan(job);
+    return 0;
+  }
+  const std::filesystem::path output = JobReport::folder(options);
+  TrainerOptions trainer_settings = trainer_options(options, job.device, output);
+  trainer_settings.scheduler = job.schedule;
+  trainer_settings.confusion_classes = job.model.num_classes;
+  JobReport report(options, output, job.pictures.classes, job.pictures.train->size());
+  if (options.find_lr) {
+    trainer_settings.checkpoint_dir.clear();
+    trainer_settings.resume = false;
+  } else {
+    trainer_settings.callbacks = report.callbacks();
+  }
+  Trainer trainer(job.model.model, *job.optimizer, std::move(trainer_settings));
+  if (!options.find_lr) return train(job, trainer, report);
+  const LearningRates found =
+      trainer.find_learning_rate(job.train, [&](data::Example& batch) { return job.run(batch); });
+  if (get_rank() == 0) print_rates(found);
+  return 0;
+}
+
+}  // namespace lockstep::trainer_detail

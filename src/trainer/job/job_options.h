@@ -1,0 +1,95 @@
+// What config.yaml says about a training, for `lockstep train`. No torch header.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/config/schema.h"
+
+namespace lockstep::trainer_detail {
+
+enum class DataFormat { kImageFolder, kMnist, kCifar10, kCifar100, kPack };
+enum class CorruptPolicy { kRaise, kReplace, kSkip };
+enum class JobPrecision { kFloat32, kBFloat16, kFloat16 };
+enum class NonFinite { kError, kSkip, kIgnore };
+enum class Metric { kAccuracy, kLoss };
+enum class Interval { kEpoch, kStep };
+
+struct JobOptions {
+  bool dry_run = false;
+  bool find_lr = false;
+  std::string output = "runs/train";
+
+  DataFormat format = DataFormat::kImageFolder;
+  std::string train;
+  std::string test;
+  std::vector<std::string> transforms = {"ToTensor"};
+  std::vector<std::string> test_transforms;
+  CorruptPolicy on_corrupt = CorruptPolicy::kRaise;
+  int workers = -1;  // of a machine; -1: as many as are needed
+
+  std::string model = "resnet18";
+  std::string library;
+  std::vector<std::string> model_options;  // NAME=VALUE
+  std::string weights;
+  std::int64_t num_classes = 0;  // 0: those of the data
+  bool small_images = false;
+  std::int64_t image_size = 224;
+  std::int64_t patch_size = 16;
+  bool sync_batch_norm = false;
+
+  std::string optimizer = "sgd";
+  double lr = 0.1;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0.0;
+  std::vector<double> betas = {0.9, 0.999};
+  double alpha = 0.99;
+  double eps = 1e-8;
+
+  std::string schedule = "none";
+  Interval interval = Interval::kEpoch;
+  std::int64_t step_size = 30;
+  std::vector<std::int64_t> milestones;
+  double gamma = 0.1;
+  double power = 1.0;
+  double eta_min = 0.0;
+  std::int64_t warmup = 0;
+  double warmup_factor = 0.01;
+
+  std::int64_t epochs = 10;
+  std::int64_t batch_size = 32;
+  bool batch_per_machine = false;
+  std::int64_t test_batch_size = 0;  // 0: batch_size
+  std::string device = "auto";
+  JobPrecision precision = JobPrecision::kFloat32;
+  std::int64_t accumulation = 1;
+  double clip_grad_norm = 0.0;
+  double ema_decay = 0.0;
+  double label_smoothing = 0.0;
+  NonFinite non_finite = NonFinite::kError;
+  std::int64_t seed = 0;
+  std::int64_t limit_batches = 0;
+  std::int64_t evaluate_every = 1;
+  Metric monitor = Metric::kAccuracy;
+  std::int64_t patience = 0;
+  double min_delta = 0.0;
+
+  bool save = true;
+  bool resume = false;
+  int keep_last = 2;
+  std::int64_t every_steps = 0;
+  bool asynchronous = false;
+
+  std::int64_t profile_steps = 0;
+};
+
+// Binds all keys to `options`, which must outlive the schema.
+void declare(JobOptions& options, config::Schema& schema);
+
+// What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
+Status check(const JobOptions& options);
+
+}  // namespace lockstep::trainer_detail

@@ -1,0 +1,43 @@
+// The parts of a job, from its options. Functions throw std::runtime_error with the key that is wrong.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/image_dataset.h"
+#include "lockstep/nn/lr_scheduler.h"
+#include "trainer/job/job_options.h"
+
+namespace lockstep::trainer_detail {
+
+struct JobData {
+  std::shared_ptr<const data::Dataset> train;
+  std::shared_ptr<const data::Dataset> test;  // null: no evaluation
+  std::vector<std::string> classes;           // names; MNIST has digits
+};
+
+JobData open_data(const JobOptions& options);
+// Pictures that could not be decoded so far, of both datasets.
+std::vector<data::CorruptFile> corrupt_files(const JobData& data);
+
+// The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
+// for fewer classes than the data has are an error. `model` is the module, `forward` calls it.
+struct JobModel {
+  std::shared_ptr<torch::nn::Module> model;
+  torch::nn::AnyModule forward;
+  std::int64_t num_classes = 0;
+};
+JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample);
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& options,
+                                                        std::vector<torch::Tensor> parameters);
+// Null: the rate stays. `steps`: of the optimizer in an epoch.
+std::shared_ptr<optim::LRScheduler> make_schedule(const JobOptions& options, torch::optim::Optimizer& optimizer,
+                                                  std::int64_t steps);
+
+}  // namespace lockstep::trainer_detail

@@ -1,0 +1,124 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/nn/models/mnist_net.h"
+#include "lockstep/nn/models/mobilenet_v3.h"
+#include "lockstep/nn/models/resnet.h"
+#include "lockstep/nn/models/vision_transformer.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/trainer/model_library.h"
+#include "trainer/job/job_parts.h"
+
+namespace lockstep::trainer_detail {
+namespace {
+
+using torch::nn::AnyModule;
+
+ModelRequest request_for(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
+  ModelRequest request{
+      .num_classes = options.num_classes > 0 ? options.num_classes : static_cast<std::int64_t>(data.classes.size()),
+      .channels = sample.size(-3),
+      .height = sample.size(-2),
+      .width = sample.size(-1)};
+  for (const std::string& option : options.model_options) {
+    const std::size_t equals = option.find('=');
+    request.options[option.substr(0, equals)] = option.substr(equals + 1);
+  }
+  return request;
+}
+
+template <typename Function>
+Function symbol(void* library, const std::string& path, const char* name) {
+  void* found = ::dlsym(library, name);
+  if (found == nullptr) {
+    throw std::runtime_error(fmt::format(
+        "model.library: {} has no {}; it must name its model with LOCKSTEP_MODEL (lockstep/trainer/model_library.h)",
+        path, name));
+  }
+  return reinterpret_cast<Function>(found);
+}
+
+// The library stays loaded: the model's code is in it.
+AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
+  const std::string path = std::filesystem::absolute(options.library);
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw std::runtime_error(fmt::format(
+        "model.library: cannot load {}: {}. Is it a shared object, built against LibTorch " TORCH_VERSION "?", path,
+        ::dlerror()));
+  }
+  const auto version = symbol<const char* (*)()>(library, path, "lockstep_model_torch_version");
+  if (std::string(version()) != TORCH_VERSION) {
+    throw std::runtime_error(
+        fmt::format("model.library: {} was built against LibTorch {}, but this program has " TORCH_VERSION
+                    "; build it again against that",
+                    path, version()));
+  }
+  const auto make = symbol<void (*)(const ModelRequest*, AnyModule*)>(library, path, "lockstep_make_model");
+  AnyModule model;
+  make(&request, &model);
+  if (model.is_empty()) throw std::runtime_error(fmt::format("model.library: {} has made no model", path));
+  return model;
+}
+
+AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
+  const models::ResNetOptions resnet{
+      .num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images};
+  const models::VisionTransformerOptions transformer{
+      .image_size = o.image_size, .patch_size = o.patch_size, .num_classes = r.num_classes, .in_channels = r.channels};
+  if (o.model == "resnet18") return AnyModule(models::resnet18(resnet));
+  if (o.model == "resnet34") return AnyModule(models::resnet34(resnet));
+  if (o.model == "resnet50") return AnyModule(models::resnet50(resnet));
+  if (o.model == "resnet101") return AnyModule(models::resnet101(resnet));
+  if (o.model == "vit_tiny") return AnyModule(models::vit_tiny(transformer));
+  if (o.model == "vit_b_16") return AnyModule(models::vit_b_16(transformer));
+  if (o.model == "mnist_net") return AnyModule(models::MnistNet());
+  return AnyModule(models::mobilenet_v3_small(
+      {.num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images}));
+}
+
+// One sample through the model, so that a wrong shape or a wrong number of classes is an error before the training.
+std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample) {
+  const torch::NoGradGuard no_grad;
+  made.model->eval();
+  torch::Tensor scores;
+  try {
+    scores = made.forward.forward(sample.unsqueeze(0));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("model.name: {} cannot take the data's samples, {}: {}", options.model,
+                                         c10::str(sample.sizes()), error.what()));
+  }
+  made.model->train();
+  if (scores.dim() != 2 || scores.size(0) != 1) {
+    throw std::runtime_error(fmt::format("model.name: {} gives {} for one sample, expected [1, classes]", options.model,
+                                         c10::str(scores.sizes())));
+  }
+  return scores.size(1);
+}
+
+}  // namespace
+
+JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
+  const ModelRequest request = request_for(options, data, sample);
+  JobModel made;
+  made.forward = options.model == "custom" ? from_library(options, request) : built_in(options, request);
+  made.model = made.forward.ptr();
+  made.num_classes = scores_of(made, options, sample);
+  if (made.num_classes < static_cast<std::int64_t>(data.classes.size())) {
+    throw std::runtime_error(
+        fmt::format("model.name: {} has {} classes, but the data has {} ({} ... {}); {}", options.model,
+                    made.num_classes, data.classes.size(), data.classes.front(), data.classes.back(),
+                    options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
+  }
+  if (!options.weights.empty()) {
+    checkpoint::load_state_dict(*made.model, checkpoint::read_state_dict(options.weights));
+  }
+  if (options.sync_batch_norm) convert_sync_batchnorm(*made.model);
+  return made;
+}
+
+}  // namespace lockstep::trainer_detail
