@@ -31,9 +31,10 @@ TEST_P(BrowserParity, ShowsThePageWithoutComplaint) {
   ASSERT_TRUE(write_report(folder.path()).ok());
   folder.write("frames.html", kFrames);
   test::Process browser({LOCKSTEP_CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu",
-                         "--disable-dev-shm-usage", "--no-first-run", "--user-data-dir=" + folder.path("profile"),
-                         "--allow-file-access-from-files", "--enable-logging=stderr", "--log-level=0",
-                         "--virtual-time-budget=10000", "--dump-dom", "file://" + folder.path("frames.html")});
+                         "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+                         "--user-data-dir=" + folder.path("profile"), "--allow-file-access-from-files",
+                         "--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=10000", "--dump-dom",
+                         "file://" + folder.path("frames.html")});
   const test::Finished finished = browser.finish(std::chrono::seconds(100));
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_NE(finished.out.find("width 400: 400, 6 sections"), std::string::npos) << finished.out;

@@ -133,7 +133,8 @@ TEST(SummaryWriterParity, AKilledRunAndItsSuccessorAreRead) {
     SummaryWriter writer = open(folder.path());
     for (int step = 0; step < 100; ++step) writer.add_scalar("loss", 0.5, step);
     writer.flush();
-    for (int step = 100;; ++step) writer.add_scalar("loss", 0.5, step);  // written in blocks of 64 KiB
+    for (int step = 100; step < 20000; ++step) writer.add_scalar("loss", 0.5, step);  // in blocks of 64 KiB
+    ::pause();
   }
   const auto bytes = [&] {
     std::uintmax_t sum = 0;
