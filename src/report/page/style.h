@@ -12,18 +12,18 @@ inline constexpr std::string_view kStyle = R"css(
 --grid:#222a34;--c1:#6ea0ff;--c2:#f2a154;--c3:#3cc8b8;--c4:#b79bff;--heat:110,160,255;--miss:242,161,84;--good:#4fd1a1;--bad:#ff8a80;
 --badbg:#3a1d1d}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+body{overflow-wrap:anywhere;margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1480px;margin:0 auto;padding:28px 20px 48px}
-h1{font-size:26px;line-height:1.25;margin:0;overflow-wrap:anywhere}
+h1{font-size:26px;line-height:1.25;margin:0}
 h2{font-size:18px;margin:36px 0 12px}
-h3{font-size:14px;margin:0;font-weight:600;overflow-wrap:anywhere}
+h3{font-size:14px;margin:0;font-weight:600}
 p{margin:6px 0}.bars+p{margin-top:14px}
 .soft,.note{color:var(--soft)}.note{font-size:13px}
 header .title{display:flex;gap:12px;align-items:center;flex-wrap:wrap}
 .badge{font-size:13px;font-weight:600;padding:2px 10px;border-radius:99px;border:1px solid currentColor;color:var(--soft)}
 .badge.finished{color:var(--good)}.badge.failed,.badge.interrupted{color:var(--bad)}.badge.running{color:var(--c1)}
 .error{background:var(--badbg);border-left:4px solid var(--bad);padding:10px 14px;border-radius:6px;margin:16px 0;
-white-space:pre-wrap;overflow-wrap:anywhere}
+white-space:pre-wrap}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:20px 0 0}
 .card,.tile{background:var(--card);border:1px solid var(--edge);border-radius:10px;margin:0;min-width:0}
 .tile{padding:12px 16px}.tile .name{color:var(--soft);font-size:13px}.tile .value{font-size:24px;font-weight:650;line-height:1.3}
@@ -72,12 +72,12 @@ font-weight:500;overflow:hidden;text-overflow:ellipsis}
 .sample{background:var(--card);border:1px solid var(--edge);border-radius:10px;overflow:hidden;font-size:13px;line-height:1.4}
 .sample .picture{height:112px;background:var(--grid);display:flex;align-items:center;justify-content:center;color:var(--soft)}
 .sample img{width:96px;height:96px;object-fit:contain}
-.sample .text{padding:8px 10px;overflow-wrap:anywhere}
+.sample .text{padding:8px 10px}
 .sample .wrong{color:var(--bad);font-weight:600}
 .sample .path{color:var(--soft);font-size:11px}
 dl{display:grid;grid-template-columns:minmax(90px,auto) 1fr;gap:4px 16px;margin:10px 0 0;font-size:14px}
-dt{color:var(--soft);overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace;margin:10px 0 0}
+dt{color:var(--soft)}dd{margin:0}
+pre{white-space:pre-wrap;font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace;margin:10px 0 0}
 details{margin-top:16px}summary{cursor:pointer;color:var(--soft);font-size:14px;padding:4px 0}
 ul{margin:8px 0;padding-left:20px}
 footer{margin-top:40px;color:var(--soft);font-size:13px}

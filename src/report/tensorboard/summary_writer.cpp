@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,18 +28,35 @@ namespace {
 
 constexpr std::size_t kMostBytes = 1 << 16;
 constexpr std::chrono::seconds kLongestDelay{10};
+constexpr std::int64_t kLatest = 9'999'999'999;  // names sort by ten digits
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// TensorBoard recognises files by "tfevents" in their names, and reads those of a folder in the order of the names.
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// TensorBoard recognises files by "tfevents" in their names, and reads those of a folder in the order of the names. It
+// never goes back. So a new file comes after all that are there, also after those of this second and of faster clocks.
+std::int64_t seconds_for_a_name(const std::filesystem::path& folder) {
+  auto seconds = static_cast<std::int64_t>(wall_time());
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t of_file = 0;
+    if (!name.starts_with(kPrefix)) continue;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), of_file);
+    if (of_file >= seconds && of_file < kLatest) seconds = of_file + 1;
+  }
+  return seconds;
+}
+
 Result<AppendFile> new_file(const std::filesystem::path& folder) {
   static std::atomic<int> files{0};
-  const auto seconds = static_cast<std::int64_t>(wall_time());
+  const std::int64_t seconds = seconds_for_a_name(folder);
   while (true) {
-    const std::filesystem::path path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds, host_name(),
-                                                            ::getpid(), files.fetch_add(1));
+    const std::filesystem::path path =
+        folder / fmt::format("{}{:010}.{}.{}.{}", kPrefix, seconds, host_name(), ::getpid(), files.fetch_add(1));
     Result<AppendFile> file = AppendFile::create(path);
     // A process of another container may have the same numbers.
     std::error_code ignored;
