@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/new_project.h"
+#include "lockstep/report/run.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -47,6 +48,20 @@ class TrainProgramMulti : public testing::Test {
       EXPECT_NE(finished.err.find(part), std::string::npos) << part << " in: " << finished.err;
   }
 
+  // One epoch on one rank, then one on two.
+  void expect_log() const {
+    auto run = report::read_run(scratch_.path("run"));
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    EXPECT_EQ(run->epochs.size(), 2U);
+    EXPECT_EQ(run->evaluations.size(), 2U);
+    EXPECT_EQ(run->steps.at("loss").size(), 9U);
+    EXPECT_EQ(run->sessions.back().world_size, 2);
+    EXPECT_EQ(run->state, report::RunState::kFinished);
+    EXPECT_EQ(run->times.back().ranks.size(), 2U);
+    EXPECT_EQ(run->confusion_classes, 3);
+    EXPECT_EQ(run->classes.size(), 3U);
+  }
+
   ScratchFolder scratch_;
   std::string project_ = scratch_.path("project");
 };
@@ -62,10 +77,13 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
   const Finished first = train({"--epochs", "1"});
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_NE(first.out.find("epoch 1/1: test loss"), std::string::npos) << first.out;
+  EXPECT_TRUE(fs::exists(scratch_.path("run/report.html")));
+  EXPECT_FALSE(fs::is_empty(scratch_.path("run/tensorboard")));
   const Finished second = train({"--resume"}, 2);
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(second.out.find("epoch 1/2"), std::string::npos) << second.out;
   EXPECT_NE(second.out.find("finished after 2 epochs, 9 steps"), std::string::npos) << second.out;
+  expect_log();
 }
 
 TEST_F(TrainProgramMulti, SaysWhatIsWrong) {

@@ -47,15 +47,18 @@ std::string of_epoch(const PassRecord& pass, std::string_view what) {
 double communication_part(const RunRecord& run) {
   double communication = 0.0;
   double all = 0.0;
+  bool told = false;
   for (const TimesRecord& times : run.times) {
     for (const RankTimesRecord& rank : times.ranks) {
       for (const auto& [name, seconds] : rank.seconds) {
         all += seconds;
-        if (name == "communication") communication += seconds;
+        if (name != "communication") continue;
+        communication += seconds;
+        told = true;
       }
     }
   }
-  return all > 0.0 ? communication / all : std::numeric_limits<double>::quiet_NaN();
+  return told && all > 0.0 ? communication / all : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::string tiles(const RunRecord& run) {

@@ -22,6 +22,7 @@ struct RankSum {
   int rank = 0;
   std::string host = {};
   std::map<std::string, double> seconds = {};
+  bool tells_waiting = false;  // else its other parts have it
 
   double all() const {
     double sum = 0.0;
@@ -43,6 +44,7 @@ std::vector<RankSum> sums(const RunRecord& run) {
       sum.rank = record.rank;
       sum.host = record.host;
       for (const auto& [name, seconds] : record.seconds) {
+        sum.tells_waiting |= name == "communication";
         if (std::isfinite(seconds) && seconds > 0.0) sum.seconds[name] += seconds;
       }
     }
@@ -98,6 +100,9 @@ std::string bar(const RankSum& rank, const std::vector<std::string>& parts, doub
 
 std::string stragglers(const std::vector<RankSum>& ranks) {
   if (ranks.size() < 2) return "";
+  if (std::none_of(ranks.begin(), ranks.end(), [](const RankSum& rank) { return rank.tells_waiting; })) {
+    return "<p>This run has not told its communication from its work: who makes the others wait is not known.</p>";
+  }
   std::vector<double> work;
   for (const RankSum& rank : ranks) work.push_back(rank.own_work());
   const double middle = median(work);

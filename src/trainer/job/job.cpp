@@ -166,10 +166,23 @@ void print_rates(const LearningRates& found) {
   }
 }
 
-int train(Job& job, Trainer& trainer, JobReport& report) {
+int find_rate(Job& job, TrainerOptions settings) {
+  settings.checkpoint_dir.clear();
+  settings.resume = false;
+  Trainer trainer(job.model.model, *job.optimizer, std::move(settings));
+  const LearningRates found =
+      trainer.find_learning_rate(job.train, [&](data::Example& batch) { return job.run(batch); });
+  if (get_rank() == 0) print_rates(found);
+  return 0;
+}
+
+int train(Job& job, TrainerOptions settings, const std::filesystem::path& output) {
+  JobReport report(job.options, output, job.pictures.classes, job.steps());
+  settings.callbacks = report.callbacks();
   const auto step = [&](data::Example& batch) { return job.run(batch); };
   TrainingResult result;
   try {
+    Trainer trainer(job.model.model, *job.optimizer, std::move(settings));
     result = job.test ? trainer.fit(job.train, *job.test, step) : trainer.fit(job.train, step);
   } catch (const std::exception& error) {
     report.fail(error.what());
@@ -192,19 +205,8 @@ int run_job(const JobOptions& options) {
   TrainerOptions trainer_settings = trainer_options(options, job.device, output);
   trainer_settings.scheduler = job.schedule;
   trainer_settings.confusion_classes = job.model.num_classes;
-  JobReport report(options, output, job.pictures.classes, job.pictures.train->size());
-  if (options.find_lr) {
-    trainer_settings.checkpoint_dir.clear();
-    trainer_settings.resume = false;
-  } else {
-    trainer_settings.callbacks = report.callbacks();
-  }
-  Trainer trainer(job.model.model, *job.optimizer, std::move(trainer_settings));
-  if (!options.find_lr) return train(job, trainer, report);
-  const LearningRates found =
-      trainer.find_learning_rate(job.train, [&](data::Example& batch) { return job.run(batch); });
-  if (get_rank() == 0) print_rates(found);
-  return 0;
+  return options.find_lr ? find_rate(job, std::move(trainer_settings))
+                         : train(job, std::move(trainer_settings), output);
 }
 
 }  // namespace lockstep::trainer_detail
