@@ -120,6 +120,11 @@ void write(const std::filesystem::path& path, const TensorFile& file, const Chec
     header.metadata[std::string(kind.key)] = std::string(kind.digits, '0');
     return format_header(header);
   });
+  if (text.size() > kMostHeaderBytes) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          fmt::format("{}: names and text values take {} bytes; no reader accepts over {}",
+                                      path.native(), text.size(), kMostHeaderBytes));
+  }
   const ChecksumPlace place = find_checksum(text).value();
 
   AtomicFile out = create_file(path);

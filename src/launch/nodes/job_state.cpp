@@ -30,9 +30,12 @@ std::string nnodes(const NodeInfo& info) {
 std::vector<Note> JobState::apply(const Event& event) {
   notes_.clear();
   if (phase_ == Phase::kOver) {
-    if (event.kind == EventKind::kJoin)
-      refused_[event.node] =
-          "the job with this --rdzv-id has ended already, or was lost with all of its nodes; take another --rdzv-id";
+    if (event.kind == EventKind::kJoin) {
+      refused_[event.node] = outcome_.reason.empty()
+                                 ? "the job with this --rdzv-id has ended already, or was lost with "
+                                   "all of its nodes; take another --rdzv-id"
+                                 : "the job has ended already: " + outcome_.reason;
+    }
     return {};
   }
   switch (event.kind) {

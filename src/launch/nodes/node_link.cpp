@@ -98,18 +98,23 @@ Status unreachable(const Status& status, const MeetingOptions& options) {
                   options.endpoint.text()));
 }
 
+struct AgreedRun {
+  std::string id;
+  bool store_outlives_it = false;
+};
+
 // The run id on which all agree: the hosting launcher's, if it serves this job alone.
-Result<std::string> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool hosts) {
+Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool hosts) {
   const std::string own = options.run_id.empty() ? kDefaultRunId : options.run_id;
   if (hosts) {
     LOCKSTEP_RETURN_IF_ERROR(announce_job(store, own));
-    return own;
+    return AgreedRun{own};
   }
   // A launcher sets it as soon as it serves; another program, whose store is for any number of jobs, never does.
   const std::vector<std::string> keys{kHostKey};
-  if (!store.wait(keys, Deadline::after(kHostKeyPatience)).ok()) return own;
+  if (!store.wait(keys, Deadline::after(kHostKeyPatience)).ok()) return AgreedRun{own, true};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string hosted, store.get(kHostKey, Deadline::after(kRequestTimeout)));
-  if (options.run_id.empty() || options.run_id == hosted) return hosted;
+  if (options.run_id.empty() || options.run_id == hosted) return AgreedRun{hosted};
   return Status(ErrorCode::kMismatch,
                 fmt::format("the launcher at {} serves the job '{}', and this one belongs to '{}' (--rdzv-id). Give "
                             "each job an endpoint of its own",
@@ -158,11 +163,12 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, 
   if (!store.ok()) return unreachable(store.status(), options);
   info.hosts = meeting.server != nullptr;
   info.address = options.local_addr.empty() ? session->local().host : options.local_addr;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string run_id, agree_on_run_id(*store.value(), options, info.hosts));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string generation, store.value()->compare_set(generation_key(run_id), "", "0"));
+  LOCKSTEP_ASSIGN_OR_RETURN(AgreedRun run, agree_on_run_id(*store.value(), options, info.hosts));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string generation, store.value()->compare_set(generation_key(run.id), "", "0"));
   std::unique_ptr<NodeLink> link(new NodeLink(std::move(meeting.server), std::move(store).value(),
-                                              std::move(session).value(), std::move(info), std::move(run_id),
+                                              std::move(session).value(), std::move(info), std::move(run.id),
                                               std::move(generation), std::move(key), options.endpoint.text()));
+  link->store_outlives_job_ = run.store_outlives_it;
   LOCKSTEP_RETURN_IF_ERROR(link->begin(options.silence));
   return link;
 }
@@ -175,9 +181,9 @@ Status NodeLink::begin(std::chrono::milliseconds silence) {
 }
 
 void NodeLink::leave(int interrupt_fd, Deadline deadline) {
-  // The next job with this run id begins anew, if the store outlives this one.
+  // The next job with this run id begins anew. Where the store goes with this job, who comes late belongs to this one.
   const std::string next = std::to_string(std::atoi(generation_.c_str()) + 1);
-  if (state_.phase() == Phase::kOver) {
+  if (store_outlives_job_ && state_.phase() == Phase::kOver) {
     static_cast<void>(store_->compare_set(generation_key(run_id_), generation_, next));
   }
   store_->close();

@@ -67,6 +67,7 @@ class NodeLink {
   NodeInfo self_;
   std::string run_id_;
   std::string generation_;
+  bool store_outlives_job_ = false;
   std::string job_key_;
   std::string list_;  // of the events
   std::string where_;
