@@ -34,9 +34,9 @@ configure_and_build() {
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
 }
 
-# run_tests LABEL FILTER: both may be empty. The last line of the output is "N passed, N failed".
+# run_tests LABEL FILTER: both may be empty. Two tests run at once: most of them wait for other processes. The last line of the output is "N passed, N failed".
 run_tests() {
-  local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 1) log=$BUILD/test.log status=0
+  local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 2) log=$BUILD/test.log status=0
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
   [[ -n $2 ]] && arguments+=(-R "$2")
   # Python's torch cannot be loaded into an instrumented process.
