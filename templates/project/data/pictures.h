@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-inline lockstep::data::ImageFolder open_pictures(const std::string& folder, const std::vector<std::string>& transforms) {
+inline lockstep::data::ImageFolder open_pictures(const std::string& folder,
+                                                 const std::vector<std::string>& transforms) {
   return lockstep::data::ImageFolder(
       folder, lockstep::data::Compose(lockstep::data::value_or_throw(lockstep::data::parse_transforms(transforms))));
 }

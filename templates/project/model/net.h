@@ -7,11 +7,11 @@ class NetImpl : public torch::nn::Module {
  public:
   explicit NetImpl(std::int64_t classes) {
     body_ = register_module(
-        "body", torch::nn::Sequential(
-                    torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3).padding(1).bias(false)), torch::nn::BatchNorm2d(16),
-                    torch::nn::ReLU(), torch::nn::MaxPool2d(2),
-                    torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1).bias(false)), torch::nn::BatchNorm2d(32),
-                    torch::nn::ReLU(), torch::nn::AdaptiveAvgPool2d(4), torch::nn::Flatten()));
+        "body", torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3).padding(1).bias(false)),
+                                      torch::nn::BatchNorm2d(16), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
+                                      torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1).bias(false)),
+                                      torch::nn::BatchNorm2d(32), torch::nn::ReLU(), torch::nn::AdaptiveAvgPool2d(4),
+                                      torch::nn::Flatten()));
     head_ = register_module("head", torch::nn::Linear(32 * 4 * 4, classes));
   }
 
