@@ -1,11 +1,12 @@
 #include "base/instruction_set.h"
 
 #include <array>
-#include <cstdlib>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+#include "lockstep/base/environment.h"
 
 namespace lockstep {
 namespace {
@@ -52,7 +53,10 @@ InstructionSet choose_instruction_set(std::span<const InstructionSet> supported,
 }
 
 InstructionSet instruction_set() {
-  static const InstructionSet set = choose_instruction_set(supported_instruction_sets(), std::getenv("LOCKSTEP_ISA"));
+  static const InstructionSet set = [] {
+    const auto requested = Environment::of_process().get("LOCKSTEP_ISA");
+    return choose_instruction_set(supported_instruction_sets(), requested ? requested->c_str() : nullptr);
+  }();
   return set;
 }
 

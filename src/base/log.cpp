@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/host.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/fork.h"
 
 namespace lockstep::log {
@@ -62,9 +62,9 @@ class Sink final : public spdlog::sinks::base_sink<std::mutex> {
 std::shared_ptr<spdlog::logger> make_logger(const std::shared_ptr<Sink>& sink) {
   auto logger = std::make_shared<spdlog::logger>("lockstep", sink);
   logger->set_pattern(pattern_for(current_rank.load()));
-  const char* value = std::getenv("LOCKSTEP_LOG_LEVEL");
+  const std::string value = Environment::of_process().get("LOCKSTEP_LOG_LEVEL").value_or("");
   bool known = false;
-  logger->set_level(level_from(value == nullptr ? "" : value, known));
+  logger->set_level(level_from(value, known));
   if (!known) {
     logger->warn("LOCKSTEP_LOG_LEVEL is '{}', expected debug, info, warning, error or off; using warning", value);
   }

@@ -46,10 +46,6 @@ const char* text_of(BackendName name) {
   }
 }
 
-std::string device_name(c10::DeviceType device) {
-  return c10::DeviceTypeName(device, /*lower_case=*/true);
-}
-
 // Reads one backend string, for `caller`.
 class BackendParser {
  public:
@@ -196,6 +192,10 @@ bool BackendChoice::serves(c10::DeviceType device) const {
 BackendChoice parse_backends(std::string_view text, const char* caller) {
   if (text.empty()) text = kHasNccl && has_gpus() ? "cpu:lockstep,cuda:nccl" : "lockstep";
   return BackendParser(text, caller).parse();
+}
+
+std::string device_name(c10::DeviceType device) {
+  return c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
 std::string text_of(const BackendChoice& choice) {

@@ -32,6 +32,9 @@ BackendChoice parse_backends(std::string_view text, const char* caller);
 // "cpu:lockstep,cuda:nccl": every device with its backend, in a fixed order.
 std::string text_of(const BackendChoice& choice);
 
+// "cpu", "cuda".
+std::string device_name(c10::DeviceType device);
+
 // Throws ArgumentError unless `options` is null or belongs to one of the backends, which has options of its own.
 void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller);
 

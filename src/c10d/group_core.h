@@ -44,12 +44,12 @@ class GroupCore {
     return communicator_;
   }
 
-  // Works and this object hold references to each other. leave() ends this circle.
+  // Works and this object hold references to each other, until leave() ends that.
   WorksUnderWay& works() { return works_; }
   void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
 
-  // Takes a call with which this rank tells the others that it cannot take part. Leaving waits for it like for a work:
-  // without it, the others would learn only that this rank has left.
+  // Keeps a refusal: the call that tells the others that this rank cannot take part. Leaving the group waits for it as
+  // for a work. Else the others would learn only that this rank has left.
   void keep_refusal(comm::Operation refusal) LOCKSTEP_EXCLUDES(mutex_);
 
   // Made at the first call; null once the group was left. Throws in a fork.

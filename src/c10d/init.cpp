@@ -6,10 +6,11 @@
 #include <numeric>
 #include <optional>
 
+#include "c10d/engine_of.h"
 #include "c10d/world.h"
 #include "launch/first_failure.h"
+#include "launch/slurm.h"
 #include "lockstep/base/log.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/launch/world.h"
 #include "store/membership/refuse_rendezvous.h"
 #include "store/membership/same_choice.h"
@@ -27,6 +28,7 @@ constexpr std::chrono::milliseconds kPartingTime{5000};
 struct Place {
   comm::RendezvousOptions rendezvous;
   std::optional<launch::World> world = {};  // none: the local rank is not known
+  std::string step = {};  // of Slurm. Should another step's store be at this port, no rank joins the wrong world there
 };
 
 // Rank, size and address, from the environment.
@@ -45,6 +47,7 @@ Place find_place(const InitOptions& options) {
   // MASTER_PORT is not handed on: the rendezvous reads it, and knows when torchrun's agent listens there.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
   if (found_out) place.rendezvous.master_port = world->master_port;
+  if (world->source == "Slurm") place.step = launch::slurm_step_name(Environment::of_process());
   if (world->local_rank_known) place.world = world.value();
   return place;
 }
@@ -60,6 +63,7 @@ Place make_place(const InitOptions& options) {
   }
   place.rendezvous.timeout = options.timeout;
   if (!options.group_name.empty()) place.rendezvous.group_name = options.group_name;
+  if (!place.step.empty()) place.rendezvous.group_name.insert(0, place.step + "/");
   return place;
 }
 
@@ -199,11 +203,10 @@ void destroy_process_group(const ProcessGroup& group) {
 void abort_process_group(const std::string& reason, const ProcessGroup& group) {
   const ProcessGroup target = group != nullptr ? group : default_group();
   for (const auto& device : target->getDeviceTypes()) {
-    const auto backend = target->getBackend(device.type());
-    if (auto* engine = dynamic_cast<ProcessGroupLockstep*>(backend.get())) {
+    if (auto* const engine = engine_of(target, device.type())) {
       engine->abort(reason);
     } else {
-      backend->abort();
+      target->getBackend(device.type())->abort();
     }
   }
 }

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "c10d/engine_of.h"
 #include "c10d/target.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -59,8 +59,7 @@ void refuse_object(const std::exception& why, const CollectiveOptions& options) 
   const ProcessGroup group = options.group != nullptr ? options.group : default_group();
   const std::vector<c10::Device> devices = group->getDeviceTypes();
   if (std::none_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); })) return;
-  auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(c10::DeviceType::CPU).get());
-  if (engine != nullptr) engine->refuse(plain_text(why));
+  if (auto* const engine = engine_of(group, c10::DeviceType::CPU)) engine->refuse(plain_text(why));
 }
 
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options) {

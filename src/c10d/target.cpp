@@ -5,16 +5,13 @@
 
 #include <algorithm>
 
+#include "c10d/backends.h"
+#include "c10d/engine_of.h"
 #include "c10d/world.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
 namespace {
-
-std::string device_name(c10::DeviceType device) {
-  return c10::DeviceTypeName(device, /*lower_case=*/true);
-}
 
 // Called when `group` has no backend for `device`. The error names those that it has.
 [[noreturn]] void throw_no_backend(const ProcessGroup& group, c10::DeviceType device, const char* operation) {
@@ -113,9 +110,9 @@ bool tell_others(const ProcessGroup& group, const std::exception& error) {
   if (!target->hasBackends()) return true;
   ProcessGroupLockstep* only = nullptr;
   for (const auto& device : target->getDeviceTypes()) {
-    auto* const backend = dynamic_cast<ProcessGroupLockstep*>(target->getBackend(device.type()).get());
-    if (backend == nullptr || (only != nullptr && only != backend)) return false;
-    only = backend;
+    ProcessGroupLockstep* const engine = engine_of(target, device.type());
+    if (engine == nullptr || (only != nullptr && only != engine)) return false;
+    only = engine;
   }
   if (only != nullptr) only->refuse(plain_text(error));
   return true;

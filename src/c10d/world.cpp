@@ -6,10 +6,10 @@
 #include <atomic>
 #include <numeric>
 
+#include "c10d/engine_of.h"
 #include "c10d/group_watch.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
-#include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
@@ -45,8 +45,7 @@ int rank_of_parent() {
 
 void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
   for (const at::Device& device : group->getDeviceTypes()) {
-    auto* const engine = dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device.type()).get());
-    if (engine != nullptr) engine->retire(parting_time);
+    if (auto* const engine = engine_of(group, device.type())) engine->retire(parting_time);
   }
 }
 

@@ -6,6 +6,8 @@
 #include "engine/core/topology.h"
 #include "engine/hierarchical/hierarchical_group.h"
 #include "engine/local/local_group.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "store/membership/delete_by_last_rank.h"
 #include "store/membership/exchange_members.h"
 
@@ -86,11 +88,26 @@ Result<std::vector<Member>> find_members(Store& store, const CommunicatorOptions
                           Deadline::after(options.timeout));
 }
 
+// Said by rank 0, once for each way in which the ranks of a world are spread.
+void say_reach(const Topology& topology, const CommunicatorOptions& options) {
+  const Roster roster(options.world_ranks);
+  if (options.rank != 0 || roster.number(0) != 0 || *roster.suffix() != 0) return;
+  const Reach reach = describe_reach(topology, roster);
+  static Mutex mutex;
+  static std::string& said = *new std::string;
+  MutexLock lock(mutex);
+  if (said == reach.text) return;
+  said = reach.text;
+  if (reach.reason.empty()) return log::info(reach.text);
+  log::warning(fmt::format("{}. {}", reach.text, reach.reason));
+}
+
 // Once every rank knows all members, all ranks pick the same engine.
 Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
   if (options.world_size == 1) return join_locally(store, options);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, find_members(*store, options));
   Topology topology(members);
+  say_reach(topology, options);
   if (topology.machines() == 1) return join_locally(store, options);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto group, HierarchicalGroup::create(store, options, std::move(topology)));
   clear_store(*store, options, group->meeting_keys());

@@ -11,8 +11,8 @@
 
 namespace lockstep::comm {
 
-// memcpy for blocks that shall stay in cache. The C library copies more than 2 KiB with `rep movsb`. On Zen 3 and 4
-// that is some 50 times slower than vector moves when source and destination lie at nearly the same offset in their
+// memcpy for blocks that are to stay in the cache. The C library copies more than 2 KiB with `rep movsb`. On Zen 3 and
+// 4 that is some 50 times slower than vector moves when source and destination lie at nearly the same offset in their
 // pages, as ours often do. Above some MiB it also bypasses the cache, from which the next rank is about to read.
 inline void copy_cached(void* to, const void* from, std::size_t bytes) {
   auto* out = static_cast<std::byte*>(to);
@@ -34,7 +34,7 @@ inline void copy_cached(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(out, in, bytes);
 }
 
-// memcpy past the cache, for memory that this rank writes and others read, again and again. A plain store to a line
+// memcpy past the cache, for memory that this rank writes and others read, time after time. A plain store to a line
 // that another core has read must wait until that core gives the line up: some 27 ns a line on Zen 4, one after the
 // other. Streaming stores do not wait, and the readers get the line just as quickly.
 inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {
@@ -62,10 +62,10 @@ inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(out, in, bytes);
 }
 
-// memcpy for results that together, on all ranks, take as much as a third-level cache holds: it saves reading each line
-// before it is overwritten. Smaller results are copied into the cache, in half the time, where their next reader finds
-// them.
+// From this size on, of all ranks' results together, results do not fit into a third-level cache. Smaller ones are
+// copied into the cache: that takes half the time, and the next reader finds them there.
 inline constexpr std::size_t kLargeResults = std::size_t{32} << 20;
+// memcpy for large results. A plain store would read each line from memory before it overwrites it.
 inline void copy_past_caches(void* to, const void* from, std::size_t bytes) {
   copy_to_readers(to, from, bytes);
 }

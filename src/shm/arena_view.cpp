@@ -32,7 +32,8 @@ std::size_t size_of_file(int fd) {
 Result<Fd> hold_owner_lock(int arena) {
   const std::string path = fmt::format("/proc/self/fd/{}", arena);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd.valid()) return Status::from_errno(fmt::format("cannot open shared memory again, as {}", path), errno);
+  if (!fd.valid())
+    return Status::from_errno(fmt::format("cannot open shared memory again, as {}; is /proc mounted?", path), errno);
   fd.keep_from_forks();
   struct flock lock = owner_lock();
   if (fcntl(fd.get(), F_OFD_SETLK, &lock) != 0) return Status::from_errno("cannot lock shared memory", errno);

@@ -7,10 +7,17 @@
 
 #include <cerrno>
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
 namespace lockstep::comm {
 
 Result<Fd> make_memory_file(const char* name, std::size_t bytes) {
-  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // A container may allow only files in memory that can never be executed (vm.memfd_noexec=2). Kernels before 6.3 do
+  // not know this flag.
+  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+  if (!fd.valid() && errno == EINVAL) fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Status::from_errno("cannot create shared memory (memfd_create)", errno);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return Status::from_errno(

@@ -37,7 +37,9 @@ const char* Peer::how_gone() const {
 
 Result<Fd> open_own_process() {
   Fd process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (!process.valid()) return Status::from_errno("pidfd_open (Linux 5.3 or newer is needed)", errno);
+  if (!process.valid())
+    return Status::from_errno(
+        "pidfd_open (needs Linux 5.3 or newer, and in a container a seccomp profile that allows it)", errno);
   return process;
 }
 

@@ -13,6 +13,7 @@
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/store/rendezvous.h"
 #include "support/process_ranks.h"
+#include "support/sanitizers.h"
 #include "support/thread_limit.h"
 
 namespace lockstep::test {
@@ -142,6 +143,7 @@ TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
 
 // Without threads a future fails, but the work itself needs none and goes on.
 TEST(FutureThreadsFault, WithoutAThreadTheFutureIsAnErrorAndTheWorkEnds) {
+  expect_no_leak_search_in_programs();
   run_processes(2, [](int rank) {
     const ProcessGroupGuard group;
     const torch::Tensor tensor = torch::ones({3});

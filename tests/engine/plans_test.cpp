@@ -80,12 +80,13 @@ class ThreadOfRanks {
       for (int peer = 0; peer < world(); ++peer) {
         if (peer != rank) transports_[rank]->introduce(peer, transports_[peer]->address());
       }
-      contexts_.push_back({topology_, rank, *transports_[rank], arena_, roster_, /*tag_key=*/0x9d2c5680ca6b01f7});
+      contexts_.push_back({topology_, rank, *transports_[rank], arena_, GroupNames{name_, roster_}, /*token=*/"",
+                           /*tag_key=*/0x9d2c5680ca6b01f7});
     }
   }
 
   int world() const { return topology_.world(); }
-  const StepContext& context(int rank) const { return contexts_[rank]; }
+  const GroupContext& context(int rank) const { return contexts_[rank]; }
   const std::shared_ptr<SharedArena>& arena() const { return arena_; }
 
   // All ranks make these requests, as after a meeting.
@@ -160,10 +161,11 @@ class ThreadOfRanks {
 
   const Topology topology_;
   const Roster roster_;
+  const std::string name_;
   const std::shared_ptr<SharedArena> arena_;
   const test::FakeSwitch network_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  std::vector<StepContext> contexts_;
+  std::vector<GroupContext> contexts_;
   std::uint64_t number_ = 0;  // of the next step
 };
 
@@ -432,9 +434,11 @@ TEST(StepTags, NeedTheKeyOfTheirGroup) {
   ends[2]->introduce(1, ends[1]->address());
   const Topology topology(members_on({0, 1}));
   const Roster roster;
-  const StepContext sender{topology, 0, *ends[0], nullptr, roster, 77};
-  const StepContext receiver{topology, 1, *ends[1], nullptr, roster, 77};
-  const StepContext stranger{topology, 0, *ends[2], nullptr, roster, 0};
+  const std::string name;
+  const GroupNames names{name, roster};
+  const GroupContext sender{topology, 0, *ends[0], nullptr, names, "", 77};
+  const GroupContext receiver{topology, 1, *ends[1], nullptr, names, "", 77};
+  const GroupContext stranger{topology, 0, *ends[2], nullptr, names, "", 0};
   const int right = 1;
   const int wrong = 2;
   int got = 0;

@@ -129,5 +129,27 @@ TEST(Topology, ErrorsNameRanksWithTheirHosts) {
   EXPECT_EQ(ranks_with_hosts(topology, Roster({10, 11, 12, 13, 14}), {3}), "rank(s) 13 (on node0) of the world");
 }
 
+TEST(Topology, SaysWhoSharesMemoryAndWhyOthersDoNot) {
+  const Reach one = describe_reach(Topology(members_on({0, 0, 0})), Roster());
+  EXPECT_EQ(one.text, "3 rank(s) share memory (host node0)");
+  EXPECT_EQ(one.reason, "");
+  const Reach two = describe_reach(Topology(members_on({0, 1, 0})), Roster());
+  EXPECT_EQ(two.text,
+            "3 ranks in 2 places: ranks of one place share memory, places are connected by the network: rank(s) 0, 2 "
+            "(on node0); rank(s) 1 (on node1)");
+  EXPECT_EQ(two.reason, "") << "machines in name only";
+  std::vector<Member> containers = members_on({0, 1, 2});
+  const std::string boot = "01234567-89ab-cdef-0123-456789abcdef";
+  containers[1].machine = boot + ":7:0";
+  containers[2].machine = boot + ":8:0";
+  const Reach reach = describe_reach(Topology(containers), Roster());
+  EXPECT_TRUE(reach.reason.starts_with(
+      "rank 1 and rank 2 do not share memory, but use the network: they have different networks"))
+      << reach.reason;
+  std::vector<int> many;
+  for (int machine = 0; machine < 10; ++machine) many.push_back(machine);
+  EXPECT_TRUE(describe_reach(Topology(members_on(many)), Roster()).text.ends_with("; and 2 more"));
+}
+
 }  // namespace
 }  // namespace lockstep::comm

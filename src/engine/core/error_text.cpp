@@ -9,7 +9,7 @@ namespace lockstep::comm {
 namespace {
 
 std::string describe_one(const RequestTerms& terms, const Roster& ranks) {
-  const std::string name = to_string(terms.kind);
+  std::string name = to_string(terms.kind);
   const std::string op = terms.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(terms.op), terms.factor)
                                                           : std::string(to_string(terms.op));
   const std::string_view type = to_string(terms.type);

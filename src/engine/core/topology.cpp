@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "store/membership/machine.h"
+
 namespace lockstep::comm {
 
 Topology::Topology(const std::vector<Member>& members) : members_(members) {
@@ -37,6 +39,29 @@ std::string ranks_with_hosts(const Topology& topology, const Roster& roster, con
     if (last_of_machine) text += fmt::format(" (on {})", topology.member(ranks[i]).host);
   }
   return text + roster.suffix();
+}
+
+Reach describe_reach(const Topology& topology, const Roster& roster) {
+  constexpr int kListed = 8;
+  if (topology.machines() == 1)
+    return {fmt::format("{} rank(s) share memory (host {})", topology.world(), topology.member(0).host), {}};
+  Reach reach{fmt::format("{} ranks in {} places: ranks of one place share memory, places are connected by the network",
+                          topology.world(), topology.machines()),
+              {}};
+  for (int machine = 0; machine < std::min(topology.machines(), kListed); ++machine)
+    reach.text += (machine == 0 ? ": " : "; ") + ranks_with_hosts(topology, roster, topology.ranks(machine));
+  if (topology.machines() > kListed) reach.text += fmt::format("; and {} more", topology.machines() - kListed);
+  for (int machine = 0; machine < topology.machines() && reach.reason.empty(); ++machine) {
+    for (int other = 0; other < machine && reach.reason.empty(); ++other) {
+      const int left = topology.rank_at(other, 0), right = topology.rank_at(machine, 0);
+      const std::string why = why_apart(topology.member(left).machine, topology.member(right).machine);
+      if (!why.empty()) {
+        reach.reason = fmt::format("{} and {} do not share memory, but use the network: {}", roster.name(left),
+                                   roster.name(right), why);
+      }
+    }
+  }
+  return reach;
 }
 
 }  // namespace lockstep::comm

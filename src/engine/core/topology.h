@@ -40,4 +40,11 @@ class Topology {
 // "rank(s) 2, 3 (on node7), 5 (on node8)"
 std::string ranks_with_hosts(const Topology& topology, const Roster& roster, const std::vector<int>& ranks);
 
+// How the ranks reach one another, for people.
+struct Reach {
+  std::string text;    // "2 ranks share memory (host a)"
+  std::string reason;  // why ranks of one machine do not share memory, although nobody asked for that; else empty
+};
+Reach describe_reach(const Topology& topology, const Roster& roster);
+
 }  // namespace lockstep::comm

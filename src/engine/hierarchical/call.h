@@ -24,7 +24,7 @@ struct Call {
   std::uint64_t count = 0;
   double factor = 1.0;
   std::uint64_t input_bytes = 0;   // of the input, or of each input in a list; kUneven: they differ
-  std::uint64_t output_bytes = 0;  // likewise
+  std::uint64_t output_bytes = 0;  // the same of the outputs
   static constexpr std::uint64_t kUneven = ~std::uint64_t{0};
   // A small input travels inside the record. If all do, no other message is needed.
   static constexpr std::size_t kPayloadBytes = 216;

@@ -9,37 +9,37 @@
 
 namespace lockstep::comm {
 
-void HierarchicalMailbox::start(Transfer& transfer) {
-  if (!transfer.is_send) {
-    receives_.push_back(&transfer);
-    progress();
+void HierarchicalMailbox::start(std::shared_ptr<Operation::State> state) {
+  Transfer& transfer = state->transfer;
+  states_.push_back(std::move(state));
+  if (transfer.is_send) {
+    context_.is_local(transfer.peer) ? start_local_send(transfer) : start_send(transfer);
     return;
   }
-  if (is_local(transfer.peer)) {
-    Transfer inside = transfer;
-    inside.peer = topology_.index_of(transfer.peer);
-    auto started = local_.launch(inside, nullptr);
-    if (started.ok()) {
-      local_sends_.push_back({&transfer, std::move(started).value()});
-    } else {
-      transfer.status = started.status();
-      transfer.over = true;
-    }
-    return;
-  }
-  ActiveMessageHeader header;
-  header.source = rank_;
-  header.tag = transfer.tag;
-  under_way_.push_back({&transfer, TransportRequest()});
-  const std::string text = token_ + std::string(reinterpret_cast<const char*>(&header), sizeof header);
-  LOCKSTEP_FAULT_POINT("hierarchical: message");
-  transport_.post(transfer.peer, text, transfer.source.data, transfer.source.bytes, under_way_.back().request);
+  receives_.push_back(&transfer);
+  progress();
 }
 
-void HierarchicalMailbox::withdraw(Transfer& transfer) {
-  receives_.remove(&transfer);
-  under_way_.remove_if([&](const UnderWay& item) { return item.transfer == &transfer; });
-  local_sends_.remove_if([&](const LocalSend& item) { return item.transfer == &transfer; });
+void HierarchicalMailbox::start_local_send(Transfer& transfer) {
+  Transfer inside = transfer;
+  inside.peer = context_.topology.index_of(transfer.peer);
+  auto started = local_.launch(inside, nullptr);
+  if (started.ok()) {
+    local_sends_.push_back({&transfer, std::move(started).value()});
+  } else {
+    transfer.status = started.status();
+    transfer.over = true;
+  }
+}
+
+void HierarchicalMailbox::start_send(Transfer& transfer) {
+  ActiveMessageHeader header;
+  header.source = context_.rank;
+  header.tag = transfer.tag;
+  under_way_.push_back({&transfer, TransportRequest()});
+  LOCKSTEP_FAULT_POINT("hierarchical: message");
+  context_.transport.post(transfer.peer, pack_header(header, context_.token), transfer.source.data,
+                          transfer.source.bytes, under_way_.back().request);
 }
 
 void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, const ActiveMessage& message) {
@@ -50,12 +50,12 @@ void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, const Activ
 
 bool HierarchicalMailbox::try_local(Transfer& transfer) {
   const bool any = transfer.peer == kAnySource;
-  if (!any && !is_local(transfer.peer)) return false;
+  if (!any && !context_.is_local(transfer.peer)) return false;
   Transfer inside = transfer;
-  if (!any) inside.peer = topology_.index_of(transfer.peer);
+  if (!any) inside.peer = context_.topology.index_of(transfer.peer);
   if (!local_.try_receive(inside)) return false;
   transfer.status = inside.status;
-  transfer.from = topology_.rank_at(topology_.machine_of(rank_), inside.from);
+  transfer.from = context_.topology.rank_at(context_.machine(), inside.from);
   transfer.over = true;
   return true;
 }
@@ -63,13 +63,14 @@ bool HierarchicalMailbox::try_local(Transfer& transfer) {
 void HierarchicalMailbox::deliver(Transfer& transfer, Arrival& arrival) {
   transfer.from = arrival.source;
   if (transfer.target.bytes != arrival.bytes) {
-    if (arrival.handle != nullptr) transport_.discard(arrival.handle);
-    transfer.status = {ErrorCode::kMismatch,
-                       fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
-                                   roster_.name(arrival.source), arrival.tag, transfer.target.bytes, arrival.bytes)};
+    if (arrival.handle != nullptr) context_.transport.discard(arrival.handle);
+    transfer.status = {
+        ErrorCode::kMismatch,
+        fmt::format("recv from {} with tag {}: expected {} bytes, the message has {}",
+                    context_.names.ranks.name(arrival.source), arrival.tag, transfer.target.bytes, arrival.bytes)};
   } else if (arrival.handle != nullptr) {
     under_way_.push_back({&transfer, TransportRequest()});
-    transport_.fetch(arrival.handle, transfer.target.data, arrival.bytes, under_way_.back().request);
+    context_.transport.fetch(arrival.handle, transfer.target.data, arrival.bytes, under_way_.back().request);
     return;
   } else if (arrival.bytes > 0) {
     std::memcpy(transfer.target.data, arrival.data.data(), arrival.bytes);
@@ -78,8 +79,14 @@ void HierarchicalMailbox::deliver(Transfer& transfer, Arrival& arrival) {
 }
 
 bool HierarchicalMailbox::progress() {
-  bool moved = false;
   local_.progress_messages();
+  bool moved = match_receives();
+  moved = end_messages() || moved;
+  return end_local_sends() || moved;
+}
+
+bool HierarchicalMailbox::match_receives() {
+  bool moved = false;
   for (auto receive = receives_.begin(); receive != receives_.end();) {
     Transfer& transfer = **receive;
     const auto matching = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrival& arrival) {
@@ -95,6 +102,11 @@ bool HierarchicalMailbox::progress() {
     moved = true;
     receive = receives_.erase(receive);
   }
+  return moved;
+}
+
+bool HierarchicalMailbox::end_messages() {
+  bool moved = false;
   for (auto item = under_way_.begin(); item != under_way_.end();) {
     if (!item->request.done) {
       ++item;
@@ -105,6 +117,11 @@ bool HierarchicalMailbox::progress() {
     item = under_way_.erase(item);
     moved = true;
   }
+  return moved;
+}
+
+bool HierarchicalMailbox::end_local_sends() {
+  bool moved = false;
   for (auto send = local_sends_.begin(); send != local_sends_.end();) {
     if (!local_.test_locally(*send->local)) {
       ++send;
@@ -118,6 +135,34 @@ bool HierarchicalMailbox::progress() {
     moved = true;
   }
   return moved;
+}
+
+const Transfer* HierarchicalMailbox::finish() {
+  const Transfer* lost = nullptr;
+  std::erase_if(states_, [&](const std::shared_ptr<Operation::State>& state) {
+    const Transfer& transfer = state->transfer;
+    if (!transfer.over) return false;
+    if (transfer.status.code() == ErrorCode::kPeerFailed) {
+      lost = &transfer;
+      return false;
+    }
+    state->status = transfer.status;
+    state->keep_alive.reset();
+    state->over.store(true, std::memory_order_release);
+    return true;
+  });
+  return lost;
+}
+
+void HierarchicalMailbox::fail(const Status& status) {
+  receives_.clear();
+  under_way_.clear();
+  local_sends_.clear();
+  for (const auto& state : states_) {
+    state->status = status;
+    state->over.store(true, std::memory_order_release);
+  }
+  states_.clear();
 }
 
 }  // namespace lockstep::comm

@@ -8,41 +8,33 @@
 #include <memory>
 #include <vector>
 
-#include "engine/core/topology.h"
+#include "active_message.h"
 #include "engine/local/local_group.h"
-#include "engine/local/mailbox.h"
+#include "group_context.h"
 #include "net/transport.h"
-#include "step.h"
 
 namespace lockstep::comm {
 
-// The header of every active message of a group. It follows the group's token.
-struct ActiveMessageHeader {
-  // kCause and kGoodbye carry the sender's known cause (failure.h).
-  enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kCause, kGoodbye };
-  Type type = Type::kMessage;
-  std::int32_t source = 0;
-  std::int64_t tag = 0;  // of a message its tag; of an abort its error code
-};
-
 class HierarchicalMailbox {
  public:
-  HierarchicalMailbox(const StepContext& context, LocalGroup& local, std::string token)
-      : topology_(context.topology),
-        roster_(context.roster),
-        rank_(context.rank),
-        transport_(context.transport),
-        local_(local),
-        token_(std::move(token)) {}
+  // `local`: where messages within the machine go.
+  HierarchicalMailbox(const GroupContext& context, LocalGroup& local) : context_(context), local_(local) {}
 
-  // `transfer` must exist until it is over or withdrawn.
-  void start(Transfer& transfer);
-  // Close the transport first: it may still have the send or receive under way.
-  void withdraw(Transfer& transfer);
+  // Begins a send or receive.
+  void start(std::shared_ptr<Operation::State> state);
+  // A message has come from another machine.
   void arrived(const ActiveMessageHeader& header, const ActiveMessage& message);
   // Moves what is under way, without waiting. Whether anything moved.
   bool progress();
-  bool idle() const { return receives_.empty() && under_way_.empty() && local_sends_.empty(); }
+  // Tells the callers of those that are over. A transfer whose peer was lost in the middle of a message is returned
+  // instead: the group must break, and the transfer gets the group's error.
+  const Transfer* finish();
+  // Ends all with this error. Close the transport first: it may still have their memory.
+  void fail(const Status& status);
+
+  bool idle() const { return states_.empty(); }
+  // The oldest transfer under way; only if not idle().
+  const Transfer& oldest() const { return states_.front()->transfer; }
 
  private:
   struct Arrival {
@@ -56,23 +48,25 @@ class HierarchicalMailbox {
     Transfer* transfer;
     TransportRequest request;
   };
-  bool is_local(int rank) const { return topology_.machine_of(rank) == topology_.machine_of(rank_); }
-  bool try_local(Transfer& transfer);
-  void deliver(Transfer& transfer, Arrival& arrival);
-
-  const Topology& topology_;
-  const Roster& roster_;
-  const int rank_;
-  Transport& transport_;
-  LocalGroup& local_;
-  const std::string token_;
-  std::list<Transfer*> receives_;  // not matched yet
-  std::deque<Arrival> unexpected_;
-  std::list<UnderWay> under_way_;
   struct LocalSend {
     Transfer* transfer;
     std::shared_ptr<LocalOperation> local;
   };
+  void start_send(Transfer& transfer);
+  void start_local_send(Transfer& transfer);
+  bool try_local(Transfer& transfer);
+  void deliver(Transfer& transfer, Arrival& arrival);
+
+  bool match_receives();
+  bool end_messages();
+  bool end_local_sends();
+
+  const GroupContext& context_;
+  LocalGroup& local_;
+  std::vector<std::shared_ptr<Operation::State>> states_;  // started, and their callers do not know that they are over
+  std::list<Transfer*> receives_;                          // not matched yet
+  std::deque<Arrival> unexpected_;
+  std::list<UnderWay> under_way_;
   std::list<LocalSend> local_sends_;
 };
 

@@ -57,7 +57,7 @@ std::byte* at(const Piece& piece, std::size_t offset) {
 // each with the ranks of its machine.
 class GatherStep final : public Step {
  public:
-  GatherStep(const StepContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
+  GatherStep(const GroupContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, int source,
              int round, std::size_t chunk)
       : Step(context), request_(request), sizes_(std::move(sizes)), source_(source), round_(round), chunk_(chunk) {}
 
@@ -153,7 +153,7 @@ class ScatterSumStep final : public Step {
     int rounds;
     std::size_t chunk;
   };
-  ScatterSumStep(const StepContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, Place place,
+  ScatterSumStep(const GroupContext& context, const Request& request, std::shared_ptr<const Sizes> sizes, Place place,
                  std::shared_ptr<Partials> partials)
       : Step(context), request_(request), sizes_(std::move(sizes)), place_(place), partials_(std::move(partials)) {}
 
@@ -239,7 +239,7 @@ class ScatterSumStep final : public Step {
 // gather, scatter, all_to_all: every piece goes straight from its owner to its receiver.
 class DirectStep final : public Step {
  public:
-  DirectStep(const StepContext& context, const Request& request) : Step(context), request_(request) {}
+  DirectStep(const GroupContext& context, const Request& request) : Step(context), request_(request) {}
 
   Result<Request> before() override {
     const int root = context_.topology.index_of(request_.root);

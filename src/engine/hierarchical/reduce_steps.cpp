@@ -35,7 +35,7 @@ ReduceOp within(ReduceOp op) {
 
 class ReduceStep final : public Step {
  public:
-  ReduceStep(const StepContext& context, const Request& request, Range chunk)
+  ReduceStep(const GroupContext& context, const Request& request, Range chunk)
       : Step(context), request_(request), chunk_(chunk), element_(unit_of(request.kind, request.type)) {
     const Topology& topology = context.topology;
     has_root_ = request.kind != Kind::kAllReduce;

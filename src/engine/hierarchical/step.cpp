@@ -43,7 +43,7 @@ void StepMessages::look() {
     if (message.request.done && !message.request.status.ok() && status_.ok()) {
       failed_with_ = message.peer;
       status_ = message.request.status.with_context((message.is_send ? "sending to " : "receiving from ") +
-                                                    context_.roster.name(message.peer));
+                                                    context_.names.ranks.name(message.peer));
     }
   }
   while (!under_way_.empty() && under_way_.front().request.done) under_way_.pop_front();

@@ -11,32 +11,16 @@
 
 #include "call.h"
 #include "engine/core/request.h"
-#include "engine/core/topology.h"
 #include "engine/local/collective.h"
+#include "group_context.h"
 #include "net/transport.h"
-#include "store/membership/roster.h"
 
 namespace lockstep::comm {
-
-// What steps know of their group. It exists as long as the group.
-struct StepContext {
-  const Topology& topology;
-  int rank;
-  Transport& transport;
-  std::shared_ptr<SharedArena> arena;
-  const Roster& roster;
-  std::uint64_t tag_key;  // mixed into tags: who does not know the group's token cannot guess them
-
-  int machine() const { return topology.machine_of(rank); }
-  int index() const { return topology.index_of(rank); }
-  int world() const { return topology.world(); }
-  std::span<const int> local_ranks() const { return topology.ranks(machine()); }
-};
 
 // The tagged messages of one step. Empty messages are not sent: both sides know the size.
 class StepMessages {
  public:
-  explicit StepMessages(const StepContext& context) : context_(context) {}
+  explicit StepMessages(const GroupContext& context) : context_(context) {}
 
   void number(std::uint64_t step) { step_ = step; }
   void send(int peer, int stage, const void* data, std::size_t bytes);
@@ -64,7 +48,7 @@ class StepMessages {
   std::uint64_t tag(int stage, int source) const;
   void look();
 
-  const StepContext& context_;
+  const GroupContext& context_;
   std::uint64_t step_ = 0;
   std::deque<StepMessage> under_way_;
   Status status_;
@@ -92,15 +76,15 @@ class Step {
   StepMessages& messages() { return messages_; }
 
  protected:
-  explicit Step(const StepContext& context) : context_(context), messages_(context) {}
-  const StepContext& context_;
+  explicit Step(const GroupContext& context) : context_(context), messages_(context) {}
+  const GroupContext& context_;
   StepMessages messages_;
 };
 
 // Every rank gives a block of `bytes`, which is at `mine`; every rank gets all blocks at `all`, by rank.
 class MeetingStep final : public Step {
  public:
-  MeetingStep(const StepContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
+  MeetingStep(const GroupContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
       : Step(context), mine_(mine), all_(all), bytes_(bytes), gathered_(bytes * context.world()) {}
   Result<Request> before() override;
   bool exchange() override;
@@ -120,7 +104,7 @@ class MeetingStep final : public Step {
 // The steps of an operation after its meeting: plan_steps() chooses between the functions below it. `table`: sizes by
 // pair of ranks, if they differ between ranks.
 struct StepPlan {
-  const StepContext& context;
+  const GroupContext& context;
   const Request& request;
   std::span<const SizeEntry> table;
 };

@@ -71,6 +71,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
   if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", text_of(ucx, status)));
   for (const Setting& setting : settings(interface)) {
+    // Not from Environment: UCX takes a variable without a value as set.
     if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) continue;
     // A setting that this version of UCX does not know is not needed there.
     (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());

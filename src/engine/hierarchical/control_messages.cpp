@@ -1,0 +1,66 @@
+#include "control_messages.h"
+
+#include <utility>
+
+#include "base/fault_point.h"
+
+namespace lockstep::comm {
+
+void ControlMessages::tell_neighbours(Type type, const std::string& text, std::int64_t value) {
+  LOCKSTEP_FAULT_POINT("hierarchical: message");
+  const std::string head = pack_header({type, context_.rank, value}, context_.token);
+  const bool ends = type == Type::kAbort || type == Type::kGoodbye;
+  for (int rank = 0; rank < context_.world(); ++rank) {
+    const bool to =
+        context_.topology.are_neighbours(context_.rank, rank) || (ends && context_.transport.is_connected(rank));
+    if (!to || peers_.told(rank).left || context_.transport.is_lost(rank)) continue;
+    Outgoing& message = outgoing_.emplace_back(Outgoing{TransportRequest(), text});
+    context_.transport.post(rank, head, message.text.data(), message.text.size(), message.request);
+  }
+}
+
+void ControlMessages::send_news(bool conditions) {
+  std::vector<RankNews> news;
+  for (const int rank : context_.local_ranks()) {
+    news.push_back({board_.latest(rank), conditions ? peers_.condition(rank) : std::string()});
+  }
+  tell_neighbours(Type::kNews, pack_news(news));
+}
+
+void ControlMessages::take_news(int source, std::string_view text) {
+  const std::vector<int>& ranks = context_.topology.ranks(context_.topology.machine_of(source));
+  const std::vector<RankNews> news = unpack_news(text, ranks.size());
+  if (!news.empty()) peers_.told(source).answered = true;
+  for (std::size_t i = 0; i < news.size(); ++i) {
+    board_.note(ranks[i], news[i].call);
+    peers_.told(ranks[i]).condition = news[i].condition;
+  }
+}
+
+void ControlMessages::ask() {
+  peers_.forget_answers();
+  send_news(/*conditions=*/false);
+  tell_neighbours(Type::kAsk, "");
+}
+
+void ControlMessages::arrived(const ActiveMessageHeader& header, std::string_view text) {
+  Peers::Told& told = peers_.told(header.source);
+  switch (header.type) {
+    case Type::kHello: told.greeted = true; break;
+    case Type::kGoodbye: told.left = true; [[fallthrough]];
+    case Type::kCause:
+      if (told.cause.empty()) told.cause = text;
+      break;
+    case Type::kAsk: asked_ = true; break;
+    case Type::kAbort: reported_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
+    case Type::kNews: take_news(header.source, text); break;
+    case Type::kMessage: break;
+  }
+}
+
+void ControlMessages::progress() {
+  if (std::exchange(asked_, false)) send_news(/*conditions=*/true);
+  while (!outgoing_.empty() && outgoing_.front().request.done) outgoing_.pop_front();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,58 @@
+// FailureWatch: finds out why a wait of a group that spans machines can no longer succeed. The error names the rank,
+// its machine, the operation and its sequence number. Not thread-safe: the group's lock is held around every call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "call_board.h"
+#include "control_messages.h"
+#include "engine/core/operation.h"
+#include "group_context.h"
+#include "peers.h"
+#include "step_queue.h"
+
+namespace lockstep::comm {
+
+class FailureWatch {
+ public:
+  FailureWatch(const GroupContext& context, const Peers& peers, const CallBoard& board, const StepQueue& steps,
+               ControlMessages& messages)
+      : context_(context), peers_(peers), board_(board), steps_(steps), messages_(messages) {}
+
+  // Called by waits every now and then: the error with which the group must break, or ok. `transfer`: what the caller
+  // waits for; null: a collective. `progressed`: when anything has moved last. Also sends news to the others, and asks
+  // for theirs before a wait that has `expired` fails.
+  Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed);
+
+  // The error for a rank that is gone.
+  Status loss_of(int rank, const std::string& during) const;
+
+ private:
+  Status check_deaths(const Transfer* transfer, std::chrono::steady_clock::duration stuck);
+  Status check_messages() const;
+  std::vector<int> suspects(const Transfer* transfer, std::chrono::steady_clock::duration stuck, bool stands) const;
+  bool local_operation_is_stuck();
+  std::vector<int> awaited(const Transfer* transfer) const;
+  // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
+  // have had time to arrive. `late`: the number of the collective that is late, or kMessages.
+  bool has_asked(std::uint64_t late);
+  Status timed_out(const Transfer& transfer) const;
+  Status timed_out(const HierarchicalOperation& operation) const;
+
+  const GroupContext& context_;
+  const Peers& peers_;
+  const CallBoard& board_;
+  const StepQueue& steps_;
+  ControlMessages& messages_;
+  // How far the oldest local operation is, and since when.
+  StepQueue::LocalPosition local_at_ = {};
+  std::chrono::steady_clock::time_point local_since_;
+  std::chrono::steady_clock::time_point last_news_;
+  std::uint64_t asked_about_ = 0;  // the collective that was late, or kMessages
+  std::chrono::steady_clock::time_point asked_at_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,65 @@
+// HierarchicalOperation: a collective of a group that spans machines, from the meeting of its ranks to its results. It
+// says which steps remain; StepQueue carries them out.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "call.h"
+#include "engine/core/operation.h"
+#include "group_context.h"
+#include "integer_mean.h"
+#include "lockstep/engine/communicator.h"
+#include "step.h"
+
+namespace lockstep::comm {
+
+struct HierarchicalOperation {
+  // Its first step is the meeting.
+  HierarchicalOperation(const GroupContext& context, Request its_request, std::uint64_t its_sequence);
+
+  // Call this when a meeting is over: decides what follows it. False: the ranks no longer make the same sequence of
+  // calls, and the group must break with `status`.
+  bool finish_meeting(const GroupContext& context);
+  // Call this when no steps remain, or the group is broken.
+  void finish(Status its_status);
+  bool has_ended_steps() const { return active == 0 && steps.empty(); }
+  // "all_reduce #3 of group 'world'"
+  std::string describe(const GroupContext& context) const;
+
+  Request request;
+  std::uint64_t sequence;
+  bool blocking = false;
+  Communicator::KeepAlive keep_alive;
+  Call call;                                // of this rank
+  std::vector<Call> calls;                  // of all ranks, once they have met
+  std::vector<SizeEntry> row;               // sizes of this rank, if they differ between ranks
+  std::vector<SizeEntry> table;             // sizes of all ranks
+  std::unique_ptr<IntegerMean> mean;        // if set, the steps work on its request instead of `request`
+  std::deque<std::unique_ptr<Step>> steps;  // not begun
+  int active = 0;                           // begun and not over
+  bool planned = false;                     // no steps will be added
+  Status status;
+  std::atomic<bool> over{false};
+
+ private:
+  void plan(const GroupContext& context);
+  void apply_payloads(int rank) const;
+};
+
+// The caller's handle of a collective; of a transfer, if `collective` is null.
+struct HierarchicalState final : Operation::State {
+  using Operation::State::State;
+  bool is_over() const override {
+    return collective ? collective->over.load(std::memory_order_acquire) : Operation::State::is_over();
+  }
+  std::uint64_t sequence() const override { return collective ? collective->sequence : 0; }
+  // What a wait for it waits for, as wait_until_over() and FailureWatch take it.
+  const Transfer* awaited_transfer() const { return collective ? nullptr : &transfer; }
+
+  std::shared_ptr<HierarchicalOperation> collective;
+};
+
+}  // namespace lockstep::comm

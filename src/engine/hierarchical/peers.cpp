@@ -1,0 +1,64 @@
+#include "peers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/process_state.h"
+
+namespace lockstep::comm {
+
+void Peers::forget_answers() {
+  for (Told& told : told_) told.answered = false;
+}
+
+bool Peers::has_left(int rank) const {
+  return context_.is_local(rank) ? local_.waiting().left(context_.topology.index_of(rank)) : told_[rank].left;
+}
+
+bool Peers::is_gone(int rank) const {
+  if (rank == context_.rank) return false;
+  if (!context_.is_local(rank)) return told_[rank].left || context_.transport.is_lost(rank);
+  return local_.waiting().process_gone(context_.topology.index_of(rank)) || has_left(rank);
+}
+
+const char* Peers::how_gone(int rank) const {
+  if (has_left(rank)) return "left the group";
+  return context_.is_local(rank) ? local_peer(rank).how_gone() : "died, or the connection to it broke,";
+}
+
+std::string Peers::known_cause(int rank) const {
+  return context_.is_local(rank) ? local_.waiting().known_cause(context_.topology.index_of(rank)) : told_[rank].cause;
+}
+
+std::vector<int> Peers::silent_neighbours() const {
+  std::vector<int> silent;
+  for (int rank = 0; rank < context_.world(); ++rank) {
+    if (context_.topology.are_neighbours(context_.rank, rank) && !told_[rank].greeted) silent.push_back(rank);
+  }
+  return silent;
+}
+
+std::string Peers::condition(int rank) const {
+  return context_.is_local(rank) ? condition_of(*local_peer(rank).process) : told_[rank].condition;
+}
+
+std::string Peers::why_still(int rank) const {
+  std::string known = condition(rank);
+  const bool silent = context_.topology.are_neighbours(context_.rank, rank) && !told_[rank].answered;
+  return known.empty() && silent ? "did not answer" : known;
+}
+
+std::vector<std::string> Peers::who_stands_still(const std::vector<int>& named) const {
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < context_.world(); ++rank) {
+    if (rank == context_.rank || std::find(named.begin(), named.end(), rank) != named.end()) continue;
+    const std::string why = why_still(rank);
+    if (why.empty()) continue;
+    ranks.push_back(
+        fmt::format("{} (on {}, {})", context_.names.ranks.number(rank), context_.topology.member(rank).host, why));
+  }
+  return ranks;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,82 @@
+// Operations of a LocalGroup whose caller does something else meanwhile: how it starts them, tests them and waits.
+#include <utility>
+
+#include "engine/core/timing.h"
+#include "local_group.h"
+
+namespace lockstep::comm {
+
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive, Deadline admission) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation,
+                            launch(std::move(request), std::move(keep_alive), Caller::kGoesOn, admission));
+  return std::shared_ptr<Operation::State>(std::move(operation));
+}
+
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller,
+                                                           Deadline admission) {
+  auto operation = std::make_shared<LocalOperation>(shared_from_this());
+  operation->keep_alive = std::move(keep_alive);
+  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), caller);
+  LOCKSTEP_RETURN_IF_ERROR(post(*operation->collective, admission));
+  MutexLock lock(mutex_);
+  started_.push_back(operation);
+  set_busy(true);
+  progress_all(/*help=*/false);
+  return operation;
+}
+
+Status LocalGroup::wait(Operation::State& state, Deadline deadline) {
+  auto& operation = static_cast<LocalOperation&>(state);
+  Status status;
+  if (!operation.over.load(std::memory_order_acquire)) {
+    Watch watch;
+    status = wait_until(
+        waiting_, deadline, [&] { return operation.collective ? operation.collective->missing() : -1; },
+        [&] {
+          MutexLock lock(mutex_);
+          if (!operation.over) progress_all(true);
+          return operation.over.load(std::memory_order_relaxed);
+        },
+        [&](bool expired) {
+          return operation.collective ? check(*operation.collective, expired, watch)
+                                      : check(operation.transfer, expired);
+        });
+  }
+  if (status.ok()) return operation.status;
+  // The caller may now free its buffers.
+  if (!operation.collective) return withdraw(operation, std::move(status));
+  forget(*operation.collective);
+  return status;
+}
+
+bool LocalGroup::test_locally(LocalOperation& operation) {
+  if (operation.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
+  MutexLock lock(mutex_);
+  progress_all(/*help=*/true);
+  return operation.over.load(std::memory_order_relaxed) || waiting_.aborted();
+}
+
+bool LocalGroup::test(Operation::State& state) {
+  auto& operation = static_cast<LocalOperation&>(state);
+  if (test_locally(operation)) return true;
+  check_while_testing(operation);
+  GroupRegistry::of_process().progress_others(*this);
+  return waiting_.aborted();
+}
+
+// A caller that only tests must learn of deaths too.
+void LocalGroup::check_while_testing(LocalOperation& operation) {
+  Watch watch;
+  {
+    MutexLock lock(mutex_);
+    if (watch.checked - operation.watch.checked < kCheckEvery) return;
+    operation.watch.checked = watch.checked;
+    watch = operation.watch;
+  }
+  (void)(operation.collective ? check(*operation.collective, /*expired=*/false, watch)
+                              : check(operation.transfer, false));
+  MutexLock lock(mutex_);
+  operation.watch = watch;
+}
+
+}  // namespace lockstep::comm
