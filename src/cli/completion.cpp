@@ -54,7 +54,7 @@ bool takes_job(const CLI::App& command) {
 }
 
 // For a text between single quotes.
-std::string escaped(std::string text, const std::string& special) {
+std::string escaped(const std::string& text, const std::string& special) {
   std::string result;
   for (const char c : text) {
     if (c == '\'') {

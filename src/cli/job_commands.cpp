@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "launch/standby/hook.h"
 #include "site/jobs.h"
 
 namespace lockstep::cli {
@@ -53,6 +55,11 @@ std::string command_of(const site::RunningJob& job) {
   return printable(fmt::format("{}", fmt::join(job.command, " ")));
 }
 
+// It has loaded its libraries and waits.
+bool is_ready(const site::Process& standby) {
+  return standby.name.starts_with(launch::kStandbyPrefix);
+}
+
 nlohmann::json to_json(const site::RunningJob& job) {
   nlohmann::json workers = nlohmann::json::array();
   for (const site::JobWorker& worker : job.workers) {
@@ -63,14 +70,22 @@ nlohmann::json to_json(const site::RunningJob& job) {
                        {"cpu_seconds", worker.process.cpu_seconds},
                        {"memory_bytes", worker.process.memory_bytes}});
   }
+  nlohmann::json standby = nlohmann::json::array();
+  for (const site::Process& process : job.standby) {
+    standby.push_back({{"pid", process.pid}, {"ready", is_ready(process)}, {"memory_bytes", process.memory_bytes}});
+  }
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const site::Process& node : job.nodes) nodes.push_back({{"pid", node.pid}});
   return {{"job", job.id},
+          {"nodes", std::move(nodes)},
           {"pid", job.launcher.pid},
           {"seconds", job.launcher.age_seconds},
           {"world_size", job.world_size},
           {"restarts", job.restarts},
           {"max_restarts", job.max_restarts},
           {"command", command_of(job)},
-          {"workers", std::move(workers)}};
+          {"workers", std::move(workers)},
+          {"standby", std::move(standby)}};
 }
 
 // Texts from outside may hold bytes that JSON does not allow.
@@ -117,9 +132,19 @@ int show_job(const JobArguments& arguments) {
     put("{}\n", dump(to_json(job.value())));
     return 0;
   }
-  put("job {}, process {}, runs for {}\n  {}\n  {} of {} workers are on this machine; restarts: {} of {}\n",
-      id_of(*job), job->launcher.pid, time_text(job->launcher.age_seconds), command_of(*job), job->workers.size(),
-      job->world_size, job->restarts, job->max_restarts);
+  put("job {}, process {}, runs for {}\n  {}\n", id_of(*job), job->launcher.pid, time_text(job->launcher.age_seconds),
+      command_of(*job));
+  if (job->workers.empty() && !job->nodes.empty()) {
+    put("  no worker is on this machine\n");
+  } else {
+    put("  {} of {} workers are on this machine; restarts: {} of {}\n", job->workers.size(), job->world_size,
+        job->restarts, job->max_restarts);
+  }
+  if (!job->standby.empty()) {
+    const auto ready = std::count_if(job->standby.begin(), job->standby.end(), is_ready);
+    put("  {} processes are on standby for a restart, {} of them ready\n", job->standby.size(), ready);
+  }
+  for (const site::Process& node : job->nodes) put("  node: {}\n", site::describe_process(node.pid));
   if (!job->workers.empty()) {
     put("{:>6} {:>8} {:>10} {:>12} {:>11} {}\n", "RANK", "PROCESS", "MEMORY", "CPU", "RUNS FOR", "STATE");
   }

@@ -1,4 +1,4 @@
-// The `lockstep` program: argument parsing only.
+// The `lockstep` program: reads the arguments, then calls a layer or becomes another program.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,11 +20,19 @@
 #include "cli/new_project.h"
 #include "cli/run_options.h"
 #include "cli/site_options.h"
+#include "cli/slurm_nodes.h"
+#include "cli/torch_folder.h"
 #include "launch/agent.h"
 #include "launch/background_writer.h"
 #include "launch/cores.h"
 #include "launch/plan.h"
+#include "launch/standby/hook.h"
+#include "launch/standby/program_note.h"
 #include "lockstep/base/environment.h"
+#include "site/devices.h"
+
+// `lockstep train` becomes another program, which is then the one to be loaded ahead.
+const char lockstep_waits_on_standby_itself = 1;
 
 namespace {
 
@@ -51,19 +59,26 @@ int fail(const lockstep::Status& status) {
   return exit_code_for(status.code());
 }
 
-int run_on_hosts(const lockstep::cli::RunArguments& arguments) {
-  auto options =
-      lockstep::cli::to_hosts_options(arguments.nodes, arguments.nproc_per_node, arguments.options, arguments.program);
-  if (!options.ok()) return fail(options.status());
-  options->grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
-  const auto code = lockstep::launch::run_on_hosts(options.value());
-  return code.ok() ? code.value() : fail(code.status());
-}
-
 // The exit code of a command that has printed: what a full disk has swallowed is a failure.
 int end_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   return fail(lockstep::Status::from_errno("cannot write the output", errno));
+}
+
+int run_on_hosts(const lockstep::cli::RunArguments& arguments, const lockstep::cli::SiteArguments& site) {
+  auto options = lockstep::cli::to_hosts_options(arguments.nodes, site.nproc_given ? arguments.nproc_per_node : "",
+                                                 arguments.options, arguments.program);
+  if (!options.ok()) return fail(options.status());
+  options->grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
+  if (arguments.dry_run) {
+    std::erase_if(options->options, [](const std::string& word) { return word == "--dry-run" || word == "--dry_run"; });
+    const auto plan = lockstep::launch::describe_hosts_plan(options.value());
+    if (!plan.ok()) return fail(plan.status());
+    std::fputs(plan.value().c_str(), stdout);
+    return end_output(EXIT_SUCCESS);
+  }
+  const auto code = lockstep::launch::run_on_hosts(options.value());
+  return code.ok() ? code.value() : fail(code.status());
 }
 
 int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli::SiteArguments& site) {
@@ -73,10 +88,15 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
     std::fputs(config->c_str(), stdout);
     return end_output(EXIT_SUCCESS);
   }
-  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments);
+  if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments, site);
+  const lockstep::Status nodes =
+      lockstep::cli::take_nodes_from_slurm(lockstep::Environment::of_process(), site.nnodes_given, arguments.nodes);
+  if (!nodes.ok()) return fail(nodes);
   lockstep::cli::Machine machine;
   machine.cores = lockstep::launch::usable_cores();
-  machine.gpus = lockstep::launch::visible_gpus();
+  // Not else: asking the driver takes its time.
+  const std::string& workers = arguments.nproc_per_node;
+  if (workers == "gpu" || workers == "auto") machine.gpus = lockstep::site::count_visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");
   auto job = lockstep::cli::to_job_options(arguments, machine, python ? python->c_str() : nullptr);
   if (!job.ok()) return fail(lockstep::cli::with_place(site, job.status()));
@@ -108,17 +128,25 @@ int become_program(const char* name, char** argv) {
   return error == ENOENT ? 127 : 126;
 }
 
+int become_torch_program(const char* name, char** argv) {
+  const lockstep::Status found = lockstep::cli::find_torch_for(argv[1]);
+  return found.ok() ? become_program(name, argv) : fail(found);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  lockstep::fill_standard_descriptors();
   const std::string_view command_name = argc > 1 ? argv[1] : "";
+  if (command_name != "train" || !lockstep::launch::has_standby_hook(program_folder() / "lockstep-train")) {
+    lockstep::launch::wait_on_standby();
+  }
+  lockstep::fill_standard_descriptors();
   if (command_name == "pack" || command_name == "data") return become_program("lockstep-pictures", argv);
   if (command_name == "doctor" || command_name == "bench") return become_program("lockstep-doctor", argv);
   if (command_name == "report" || command_name == "scaling") return become_program("lockstep-report", argv);
   if (command_name == "new") return lockstep::cli::new_command({argv + 2, argv + argc}, program_folder());
-  if (command_name == "train") return become_program("lockstep-train", argv);
-  if (command_name == "checkpoint") return become_program("lockstep-checkpoint", argv);
+  if (command_name == "train") return become_torch_program("lockstep-train", argv);
+  if (command_name == "checkpoint") return become_torch_program("lockstep-checkpoint", argv);
   CLI::App app("Lockstep: data-parallel training for LibTorch on every core, GPU and machine you have.", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(1);

@@ -56,11 +56,22 @@ Status write_file(const fs::path& path, std::string_view bytes) {
   return {};
 }
 
-std::string with_name(std::string text, const std::string& name) {
-  constexpr std::string_view kPlace = "@NAME@";
-  for (std::size_t at = text.find(kPlace); at != std::string::npos; at = text.find(kPlace, at + name.size())) {
-    text.replace(at, kPlace.size(), name);
+// As Kubernetes wants names: small letters, digits and '-', which is not at the end.
+std::string label_of(std::string name) {
+  for (char& c : name) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  while (name.ends_with('-')) name.pop_back();
+  return name;
+}
+
+void replace_all(std::string& text, std::string_view place, const std::string& name) {
+  for (std::size_t at = text.find(place); at != std::string::npos; at = text.find(place, at + name.size())) {
+    text.replace(at, place.size(), name);
   }
+}
+
+std::string with_name(std::string text, const std::string& name) {
+  replace_all(text, "@NAME@", name);
+  replace_all(text, "@LABEL@", label_of(name));
   return text;
 }
 

@@ -180,7 +180,8 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
   const auto option = [&](const char* names, auto& value, const char* help) {
     return command.add_option(both_spellings(names), value, help)->group("Nodes")->envname(pet_variable(names));
   };
-  option("--nnodes", arguments.nnodes, "How many machines: N, or MIN:MAX when nodes may come and go. Default 1");
+  option("--nnodes", arguments.nnodes,
+         "How many machines: N, or MIN:MAX when nodes may come and go. Default 1; under srun the tasks of the step");
   option("--node-rank", arguments.node_rank,
          "This machine's number, from 0. Default with --rdzv-endpoint: the order in which the nodes come")
       ->check(CLI::NonNegativeNumber);
@@ -194,7 +195,7 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
       ->check(CLI::IsMember({"c10d", "static"}));
   option("--rdzv-conf", arguments.rdzv_conf,
          "KEY=VALUE,...: join_timeout (600 s for the fewest nodes to come), last_call_timeout (30 s for more), silence "
-         "(3 s until a machine is lost), is_host, same_program, reports");
+         "(2 s until a machine is lost), is_host, same_program, reports");
   option("--master-addr", arguments.master_addr,
          "One node: MASTER_ADDR for the workers, default 127.0.0.1. Several: the address of node 0");
   option("--master-port", arguments.master_port,
@@ -265,7 +266,8 @@ Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, co
   hosts.nproc_per_node = nproc_per_node;
   hosts.run_id = arguments.rdzv_id;
   hosts.rdzv_conf = arguments.rdzv_conf.empty() ? "join_timeout=60" : arguments.rdzv_conf;
-  hosts.options = {"--nnodes", nnodes, "--rdzv-backend", "c10d"};
+  // What a configuration file, which the launchers read too, says of the last two is for this process alone.
+  hosts.options = {"--nnodes", nnodes, "--rdzv-backend", "c10d", "--hosts", "", "--local-addr", ""};
   const std::vector<std::string> rest =
       launch::without_options(words, {"--hosts", "--ssh", "--nnodes", "--local-addr", "--rdzv-id", "--rdzv-conf",
                                       "--rdzv-backend", "--nproc-per-node"});

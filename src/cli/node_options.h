@@ -42,7 +42,8 @@ Result<std::pair<int, int>> parse_nnodes(std::string_view text);
 // Checks the arguments and fills in `job.nodes`, `job.master_addr` and `job.master_port`.
 Status apply_node_options(const NodeArguments& arguments, launch::JobOptions& job);
 
-// The job of --hosts. `words`: the options as typed, which the launchers get too; `program`: its name and arguments.
+// The job of --hosts. `nproc_per_node`: empty if it was not given. `words`: the options as typed, which the launchers
+// get too; `program`: its name and arguments.
 Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, const std::string& nproc_per_node,
                                               const std::vector<std::string>& words,
                                               const std::vector<std::string>& program);

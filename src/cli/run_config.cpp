@@ -99,6 +99,7 @@ class LaunchSection {
       site.from_file.emplace_back(setting.option_name, key.origin().place);
     }
     site.nproc_given = layer_of("nproc_per_node") != config::Layer::kDefault;
+    site.nnodes_given = layer_of("nnodes") != config::Layer::kDefault;
     LOCKSTEP_RETURN_IF_ERROR(check(site));
     // The command line's --devices wins over both keys of the file.
     if (!device_ids_.empty() && layer_of("devices") != config::Layer::kCommandLine) {
@@ -176,6 +177,7 @@ class LaunchSection {
 Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArguments& run) {
   if (site.config.empty() && !site.print_config) {
     site.nproc_given = command.count("--nproc-per-node") > 0;
+    site.nnodes_given = command.count("--nnodes") > 0;
     return std::string();
   }
   LaunchSection section(command);

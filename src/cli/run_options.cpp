@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <optional>
 
 #include "launch/program.h"
@@ -34,11 +36,14 @@ void add_group_options(CLI::App& command, RunArguments& arguments) {
          "there is one, else cpu). Default 1");
   option("--max-restarts", arguments.max_restarts, "How often all workers are restarted after a failure. Default 0")
       ->check(CLI::NonNegativeNumber);
+  option("--standby", arguments.standby,
+         "With --max-restarts: once the workers have run for so many seconds, one more process for each is loaded and "
+         "waits, so that a restart takes less time; or off. For programs with Lockstep alone. Default 3");
   option("--monitor-interval", arguments.monitor_interval,
          "Accepted, without effect: the kernel reports when a worker exits, so nothing is polled");
   option("--grace", arguments.grace_seconds,
          "Seconds between asking workers to end (after a failure or a signal) and killing them. Default 5")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e8));
   option("--role", arguments.role, "The value of ROLE_NAME");
   command
       .add_flag(both_spellings("--no-pin"), arguments.no_pin,
@@ -101,7 +106,7 @@ Result<int> parse_nproc(std::string_view text, const Machine& machine) {
   if (text == "gpu") {
     if (machine.gpus > 0) return machine.gpus;
     return Status(ErrorCode::kUnavailable,
-                  "--nproc-per-node gpu: no NVIDIA GPU is visible here (/proc/driver/nvidia/gpus, "
+                  "--nproc-per-node gpu: no NVIDIA GPU is visible here (NVIDIA's driver and its libnvidia-ml.so.1, "
                   "CUDA_VISIBLE_DEVICES); give a number, cpu or auto");
   }
   const std::optional<int> number = parse_int(text);
@@ -109,7 +114,25 @@ Result<int> parse_nproc(std::string_view text, const Machine& machine) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("--nproc-per-node '{}': expected a number from 1, cpu, gpu or auto", text));
   }
+  // A slip must not take all of the machine's memory.
+  constexpr int kMost = 65536;
+  if (*number > kMost) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("--nproc-per-node {}: more than {} workers do not fit on a machine", text, kMost));
+  }
   return *number;
+}
+
+Result<std::optional<std::chrono::milliseconds>> parse_standby(const std::string& text) {
+  if (text == "off") return std::optional<std::chrono::milliseconds>();
+  constexpr double kMost = 1e8;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= 0 && seconds <= kMost)) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("--standby '{}': expected a number of seconds, 0 or more, or off", text));
+  }
+  return std::optional(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
 }
 
 Result<std::vector<int>> parse_local_ranks(std::string_view text) {
@@ -142,6 +165,7 @@ Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const M
   LOCKSTEP_ASSIGN_OR_RETURN(job.shown_local_ranks, parse_local_ranks(arguments.local_ranks_filter));
   job.role = arguments.role;
   job.max_restarts = arguments.max_restarts;
+  LOCKSTEP_ASSIGN_OR_RETURN(job.standby_after, parse_standby(arguments.standby));
   job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
   job.pin_cores = !arguments.no_pin;
   auto kind = arguments.module ? launch::ProgramKind::kPythonModule : launch::ProgramKind::kByName;

@@ -1,6 +1,8 @@
 // The options of `lockstep run`. They have torchrun's names, with '-' or '_' between words.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,7 @@ struct RunArguments {
   NodeArguments nodes;
   std::string role = "default";
   int max_restarts = 0;
+  std::string standby = "3";
   double monitor_interval = 0.1;
   double grace_seconds = 5;
   bool no_pin = false;
@@ -47,6 +50,9 @@ void add_run_options(CLI::App& command, RunArguments& arguments);
 // "4", "cpu" (allowed cores), "gpu", or "auto" (GPUs if there are any, else cores). kInvalidArgument, or kUnavailable
 // for "gpu" on a machine without GPUs.
 Result<int> parse_nproc(std::string_view text, const Machine& machine);
+
+// "3": seconds, or "off": nullopt.
+Result<std::optional<std::chrono::milliseconds>> parse_standby(const std::string& text);
 
 // "0,2": local ranks, for --local-ranks-filter.
 Result<std::vector<int>> parse_local_ranks(std::string_view text);

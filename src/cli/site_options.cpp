@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -45,10 +44,7 @@ Result<site::TakenDevices> apply_devices(const SiteArguments& site, const RunArg
   auto inventory = site::list_gpus();
   if (!inventory.ok()) return inventory.status().with_context("--devices " + site.devices);
   const Environment environment = Environment::of_process();
-  // Unlike other variables, this one means "none" when it is set to nothing.
-  const char* const cuda = std::getenv("CUDA_VISIBLE_DEVICES");
-  const auto visible =
-      site::visible_gpus(inventory->gpus, cuda == nullptr ? std::nullopt : std::optional<std::string>(cuda));
+  const auto visible = site::visible_gpus(inventory->gpus, site::visible_devices_variable());
   LOCKSTEP_ASSIGN_OR_RETURN(const site::LeaseFolder leases, site::LeaseFolder::find(environment));
   LOCKSTEP_ASSIGN_OR_RETURN(site::TakenDevices taken, site::take_devices(request, visible, leases));
   const bool by_gpus = !site.nproc_given || run.nproc_per_node == "gpu" || run.nproc_per_node == "auto";

@@ -17,7 +17,8 @@ struct SiteArguments {
   std::string visible_devices = "own";  // --visible-devices
   std::string config;                   // --config; empty: none
   bool print_config = false;
-  bool nproc_given = false;  // whether a layer says --nproc-per-node
+  bool nproc_given = false;   // whether a layer says --nproc-per-node
+  bool nnodes_given = false;  // and --nnodes
   // The options that the file gave, and where: {"--tee", "config.yaml:3:8"}.
   std::vector<std::pair<std::string, std::string>> from_file;
 };

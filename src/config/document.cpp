@@ -32,14 +32,18 @@ class Lines {
   }
 
   // Columns count characters.
-  Place place_of(const YAML::Mark& mark) const {
-    Place place{std::max(0, mark.line) + 1, 1};
+  Place place_of(const YAML::Mark& mark) {
     const std::size_t end = offset_of(mark);
-    for (std::size_t i = end - std::min<std::size_t>(end, static_cast<std::size_t>(std::max(0, mark.column))); i < end;
-         ++i) {
-      if ((static_cast<unsigned char>(text_[i]) & 0xc0) != 0x80) ++place.column;
+    const std::size_t begin = end - std::min<std::size_t>(end, static_cast<std::size_t>(std::max(0, mark.column)));
+    // Marks come almost in order. To count from the beginning of a long line each time would take minutes.
+    if (begin != begin_ || end < counted_) {
+      begin_ = counted_ = begin;
+      column_ = 1;
     }
-    return place;
+    for (; counted_ < end; ++counted_) {
+      if ((static_cast<unsigned char>(text_[counted_]) & 0xc0) != 0x80) ++column_;
+    }
+    return {std::max(0, mark.line) + 1, column_};
   }
 
   // Whether the quote that begins there ends; true where none begins.
@@ -66,6 +70,10 @@ class Lines {
 
   const std::string& text_;
   std::vector<std::size_t> begins_;  // where each line begins
+  // The line of the last mark: where it begins, how far its characters are counted, and the column there.
+  std::size_t begin_ = 0;
+  std::size_t counted_ = 0;
+  int column_ = 1;
 };
 
 class TreeBuilder : public YAML::EventHandler {
@@ -125,7 +133,7 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
-    // "?" and "" are plain values, "!" is one in quotes.
+    // The parser gives plain values the tag "?" or "", and values in quotes the tag "!".
     if (tag.size() > 1) {
       problems_.add(lines_.place_of(mark),
                     fmt::format("the tag {} is not supported; write the value alone", shown(tag)));
@@ -158,7 +166,7 @@ class TreeBuilder : public YAML::EventHandler {
       start_member(frame, node);
     } else {
       frame.key->value = std::move(node);
-      // The parser says that nothing is where the next thing is.
+      // The parser places a missing value where the next thing begins.
       if (frame.key->value.kind == Node::Kind::kNull) frame.key->value.place = frame.key->place;
       finish_member(frame);
     }

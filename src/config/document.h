@@ -61,8 +61,8 @@ class Problems {
   std::vector<std::string> elsewhere_;
 };
 
-// The tree of a text. Mistakes go to `problems`; nullopt after one behind which the text cannot be read on. An empty
-// text is an empty map.
+// The tree of a text. Mistakes go to `problems`. nullopt: after one of them the rest of the text cannot be read. An
+// empty text is an empty map.
 std::optional<Node> parse_document(const std::string& text, Problems& problems);
 
 }  // namespace lockstep::config

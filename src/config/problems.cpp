@@ -25,6 +25,7 @@ std::string Problems::text(std::size_t most) const {
     return std::tie(a.place.line, a.place.column) < std::tie(b.place.line, b.place.column);
   });
   std::vector<std::string> lines;
+  lines.reserve(sorted.size());
   for (InFile& problem : sorted) lines.push_back(std::move(problem.text));
   lines.insert(lines.end(), elsewhere_.begin(), elsewhere_.end());
   std::string all;

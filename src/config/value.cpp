@@ -9,6 +9,7 @@
 #include <system_error>
 #include <type_traits>
 
+#include "base/word_distance.h"
 #include "config/words.h"
 
 namespace lockstep::config {
@@ -201,7 +202,7 @@ std::string quoted(const std::string& text) {
   return result + '"';
 }
 
-// Only what no reader of YAML takes for anything but a text goes without quotes.
+// Leaves out the quotes only where every reader of YAML takes the value for a text.
 std::string text_of(const std::string& text) {
   const auto harmless = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '/' || c == '.';

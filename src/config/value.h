@@ -17,8 +17,8 @@ std::string expected(const Key& key);
 // What stores the value in the key's field; nullopt: the node is no value of the key.
 std::optional<std::function<void()>> to_value(const Key& key, const Node& node);
 
-// What a file would say in the place of a text from a variable or a command line: commas separate the values of a list,
-// `none` is no value where a key may have none.
+// The node that a file would have for this text of a variable or a command line: commas separate the values of a list,
+// and `none` means no value where a key may have none.
 Node node_from_text(const Key& key, std::string_view text);
 
 // What was found in the place of a value: "'abc'", "a list", "nothing".

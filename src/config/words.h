@@ -10,10 +10,6 @@ namespace lockstep::config {
 // The word in quotes, with control characters made visible, and cut when it is long.
 std::string shown(std::string_view word);
 
-// How many letters must be inserted, removed, replaced or swapped with the next to make one word of the other. Capitals
-// do not count, nor whether words are joined by '-' or '_'. Of long words only the first 64 letters are compared.
-std::size_t word_distance(std::string_view one, std::string_view other);
-
 // The nearest of the known words if it is near enough to be meant; empty: none is.
 std::string nearest(std::string_view word, const std::vector<std::string>& known);
 

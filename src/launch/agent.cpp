@@ -17,6 +17,7 @@
 #include "launch/log_folder.h"
 #include "launch/nodes/node_agent.h"
 #include "launch/signal_watch.h"
+#include "launch/standby/standby.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/worker_group.h"
 #include "lockstep/base/log.h"
@@ -89,11 +90,11 @@ Result<std::unique_ptr<LogFiles>> start_logs(JobOptions& options, const JobSpec&
 
 // Each attempt gets its own services, which end with it.
 Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
-                              SignalWatch& signals) {
+                              SignalWatch& signals, Standby& standby) {
   job.master_addr = options.master_addr;
   job.master_port = options.master_port;
   LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
-  return WorkerGroup(options, job, consoles, logs, signals).run();
+  return WorkerGroup(options, job, consoles, logs, signals, standby).run();
 }
 
 // If the supervisor is killed, the kernel kills the workers, and the processes that they started become our children.
@@ -117,9 +118,9 @@ class Subreaper {
 };
 
 Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
-                            SignalWatch& signals) {
+                            SignalWatch& signals, Standby& standby) {
   for (;; ++job.restart_count, ++job.restarts) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals, standby));
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
@@ -165,9 +166,12 @@ Result<int> run_job(const JobOptions& given) {
   const auto logs = start_logs(options, job, *consoles, signals);
   LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
   Subreaper subreaper;
+  Standby standby(options);
   Result<JobEnd> end = logs.status();
-  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals).run();
-  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals);
+  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals, standby).run();
+  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals, standby);
+  const Status waiting = standby.end();
+  if (!waiting.ok()) consoles->err().say("lockstep: " + waiting.message());
   if (logs.status().code() == ErrorCode::kAborted) {
     consoles->err().say("lockstep: " + logs.status().message());
     end = JobEnd{.code = 128 + signals.take(), .signalled = true};

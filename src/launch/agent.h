@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct JobOptions {
 
   // How often the worker group is restarted after a failure. Each attempt has a new store, port and log folder.
   int max_restarts = 0;
+
+  // How long the workers run before one more process for each is loaded, for a restart (standby/standby.h). nullopt:
+  // never.
+  std::optional<std::chrono::milliseconds> standby_after = std::chrono::seconds(3);
 
   // After a failure or a signal, the time between SIGTERM (or that signal) and SIGKILL.
   std::chrono::milliseconds grace{5000};

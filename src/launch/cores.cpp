@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <string_view>
 
 namespace lockstep::launch {
 namespace {
@@ -71,8 +68,11 @@ std::optional<double> cgroup_cores(const std::string& memberships, const std::st
 
 int usable_cores() {
   const int allowed = std::max(1, static_cast<int>(allowed_cores().size()));
-  const std::optional<double> limit = cgroup_cores();
-  return limit ? std::clamp(static_cast<int>(std::ceil(*limit)), 1, allowed) : allowed;
+  const double limit = cgroup_cores().value_or(allowed);
+  const int paid = std::clamp(static_cast<int>(std::ceil(limit)), 1, allowed);
+  const char* given = std::getenv("SLURM_CPUS_ON_NODE");
+  const int by_slurm = given != nullptr ? std::atoi(given) : 0;
+  return by_slurm > 0 ? std::min(paid, by_slurm) : paid;
 }
 
 std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int workers) {
@@ -85,18 +85,6 @@ std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int wor
     shares[i].assign(begin, end);
   }
   return shares;
-}
-
-int visible_gpus() {
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
-    const std::string_view list(visible);
-    if (list.empty() || list.starts_with("-")) return 0;
-    return static_cast<int>(std::count(list.begin(), list.end(), ',')) + 1;
-  }
-  std::error_code error;
-  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
-  if (error) return 0;
-  return static_cast<int>(std::distance(begin(gpus), end(gpus)));
 }
 
 }  // namespace lockstep::launch

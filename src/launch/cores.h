@@ -16,14 +16,12 @@ std::vector<int> allowed_cores();
 std::optional<double> cgroup_cores(const std::string& memberships = "/proc/self/cgroup",
                                    const std::string& mount = "/sys/fs/cgroup");
 
-// How many cores are worth using: the allowed cores, or as many as that limit pays for, rounded up. At least 1.
+// How many cores are worth using: the allowed cores, or as many as that limit pays for, rounded up, or as many as Slurm
+// has given the job on this node (SLURM_CPUS_ON_NODE: not every site binds its tasks to them). At least 1.
 int usable_cores();
 
 // One contiguous share for each worker; their sizes differ by at most one. The lists are empty, which means "all
 // cores", if there are more workers than cores or only one worker.
 std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int workers);
-
-// The number of NVIDIA GPUs that a worker can use: those in CUDA_VISIBLE_DEVICES if it is set, else all of the machine.
-int visible_gpus();
 
 }  // namespace lockstep::launch

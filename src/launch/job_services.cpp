@@ -30,7 +30,7 @@ int bound_port(int socket) {
 }
 
 Status port_taken(const std::string& host, int port, int error) {
-  const Status plain = Status::from_errno(fmt::format("cannot reserve {}:{} for MASTER_PORT", host, port), error);
+  Status plain = Status::from_errno(fmt::format("cannot reserve {}:{} for MASTER_PORT", host, port), error);
   if (error == EADDRINUSE) {
     return Status(
         ErrorCode::kUnavailable,

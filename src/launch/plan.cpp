@@ -7,6 +7,7 @@
 
 #include "launch/cores.h"
 #include "launch/program.h"
+#include "launch/standby/program_note.h"
 #include "launch/worker_environment.h"
 #include "lockstep/base/environment.h"
 
@@ -62,7 +63,21 @@ std::string describe_workers(const JobOptions& options) {
   return text + fmt::format("  OMP_NUM_THREADS: {}\n",
                             given != nullptr
                                 ? std::string(given) + ", as you have set it"
-                                : std::to_string(threads_per_worker(static_cast<int>(cores.size()), options.workers)));
+                                : std::to_string(threads_per_worker(options.cores > 0 ? options.cores : usable_cores(),
+                                                                    options.workers)));
+}
+
+std::string describe_standby(const JobOptions& options, const Environment& environment) {
+  const bool restarts = options.max_restarts > 0 || options.nodes.min_nodes < options.nodes.max_nodes;
+  std::string text = "no processes, as there are no restarts";
+  if (restarts && !options.standby_after) text = "no processes (--standby off)";
+  if (restarts && options.standby_after) {
+    const auto found = find_executable(options.command.front(), environment.get("PATH").value_or("/usr/bin:/bin"));
+    text = found.ok() && has_standby_hook(found.value())
+               ? fmt::format("one more process for each worker, loaded after {}", seconds(*options.standby_after))
+               : "no processes, as the program is not one with Lockstep";
+  }
+  return "  on standby for a restart: " + text + "\n";
 }
 
 std::string describe_output(const JobOptions& options) {
@@ -80,7 +95,7 @@ std::string describe_plan(const JobOptions& options) {
          describe_nodes(options, environment) + describe_workers(options) +
          fmt::format("  restarts after failures: {}\n  time to end, before SIGKILL: {}\n", options.max_restarts,
                      seconds(options.grace)) +
-         describe_output(options);
+         describe_standby(options, environment) + describe_output(options);
 }
 
 }  // namespace lockstep::launch

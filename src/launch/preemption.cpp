@@ -66,7 +66,7 @@ PreemptionWatch::PreemptionWatch(std::shared_ptr<comm::Store> store, int world_s
 
 PreemptionWatch::~PreemptionWatch() = default;
 
-Result<std::unique_ptr<PreemptionWatch>> PreemptionWatch::start(std::vector<int> signals,
+Result<std::unique_ptr<PreemptionWatch>> PreemptionWatch::start(const std::vector<int>& signals,
                                                                 const Environment& environment) {
   LOCKSTEP_ASSIGN_OR_RETURN(const World world, resolve_world({}, environment));
   if (world.world_size == 1) return start(nullptr, 1, std::move(signals));
@@ -81,11 +81,11 @@ Result<std::unique_ptr<PreemptionWatch>> PreemptionWatch::start(std::vector<int>
   options.job_key = world.job_key;
   options.request_timeout = kStoreTimeout;
   LOCKSTEP_ASSIGN_OR_RETURN(auto store, comm::TcpStore::connect(options, Deadline::after(kStoreTimeout)));
-  return start(std::move(store), world.world_size, std::move(signals));
+  return start(std::move(store), world.world_size, signals);
 }
 
 Result<std::unique_ptr<PreemptionWatch>> PreemptionWatch::start(std::shared_ptr<comm::Store> store, int world_size,
-                                                                std::vector<int> signals) {
+                                                                const std::vector<int>& signals) {
   if (world_size > 1 && store == nullptr) {
     return Status(ErrorCode::kInvalidArgument, "PreemptionWatch: expected a store, found none");
   }

@@ -54,6 +54,7 @@ std::string describe_worker(const Command& command) {
   header.argument_count = static_cast<std::uint32_t>(command.arguments.size());
   header.environment_count = static_cast<std::uint32_t>(command.environment.size());
   header.pinned = command.cpus.empty() ? 0 : 1;
+  header.low_priority = command.low_priority ? 1 : 0;
   header.string_bytes = static_cast<std::uint32_t>(text.size());
   for (const int cpu : command.cpus) CPU_SET(cpu, &header.cpus);
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
@@ -184,7 +185,7 @@ ProcessTree::~ProcessTree() {
   if (socket_.valid()) (void)end();
 }
 
-Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
+Result<ProcessTree> ProcessTree::begin(std::span<const Command> commands) {
   std::array<int, 2> pair{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return Status::from_errno("cannot make a socket pair for the process that supervises the ranks", errno);
@@ -194,7 +195,11 @@ Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int in
   const Result<pid_t> supervisor = start_supervisor(commands, theirs.get());
   if (!supervisor.ok()) return supervisor_failure(supervisor.status());
   theirs.reset();
-  ProcessTree tree(std::move(ours), supervisor.value(), commands.size());
+  return ProcessTree(std::move(ours), supervisor.value(), commands.size());
+}
+
+Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, begin(commands));
   const Status started = tree.await_started(commands, interrupt_fd);
   if (started.ok()) return tree;
   const Status ended = tree.end();
@@ -223,6 +228,10 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
     ++i;
   }
   return {};
+}
+
+void ProcessTree::restart_clocks() {
+  started_.assign(started_.size(), std::chrono::steady_clock::now());
 }
 
 Result<std::optional<Exit>> ProcessTree::next_exit() {

@@ -29,8 +29,9 @@ struct Command {
   int stdin_fd = 0;
   int stdout_fd = 1;
   int stderr_fd = 2;
-  int report_fd = -1;     // a descriptor that stays open in the worker under the same number; -1: none
-  std::vector<int> cpus;  // the cores it may run on; empty: those of this process
+  int report_fd = -1;         // a descriptor that stays open in the worker under the same number; -1: none
+  std::vector<int> cpus;      // the cores it may run on; empty: those of this process
+  bool low_priority = false;  // nice 19, where this user may take it back, and oom_score_adj 1000
 };
 
 // How a worker exited.
@@ -53,6 +54,14 @@ class ProcessTree {
   // kPermission or kInvalidArgument (no program) because of the executable, kIo otherwise. The launcher's own errors
   // have other codes than these three. kAborted: `interrupt_fd` became readable meanwhile.
   static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1);
+
+  // The halves of start(): begin() does not wait for the programs. Before await_started(), with the same commands, has
+  // succeeded, only end() may be called.
+  static Result<ProcessTree> begin(std::span<const Command> commands);
+  Status await_started(std::span<const Command> commands, int interrupt_fd = -1);
+
+  // The workers' run times count from now.
+  void restart_clocks();
 
   ProcessTree(ProcessTree&&) noexcept = default;
   ProcessTree& operator=(ProcessTree&&) = delete;
@@ -80,7 +89,6 @@ class ProcessTree {
 
  private:
   ProcessTree(Fd socket, pid_t supervisor, std::size_t count);
-  Status await_started(std::span<const Command> commands, int interrupt_fd);
   Status await_empty(std::chrono::milliseconds limit);
   // Waits for the supervisor's exit, which its last message has announced.
   void reap_supervisor();

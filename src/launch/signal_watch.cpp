@@ -4,19 +4,37 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace lockstep::launch {
+#include <initializer_list>
 
-SignalWatch::SignalWatch() {
-  sigset_t watched;
-  sigemptyset(&watched);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) {
+namespace lockstep::launch {
+namespace {
+
+sigset_t set_of(std::initializer_list<int> numbers) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : numbers) {
     // A signal that was ignored at our start (nohup) stays ignored.
     struct sigaction action {};
     sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&watched, number);
+    if (action.sa_handler != SIG_IGN) sigaddset(&set, number);
   }
-  pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
-  fd_.reset(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  return set;
+}
+
+int next_of(int fd) {
+  signalfd_siginfo info{};
+  return read(fd, &info, sizeof info) == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+}  // namespace
+
+SignalWatch::SignalWatch() {
+  const sigset_t ends = set_of({SIGTERM, SIGINT, SIGHUP});
+  const sigset_t for_workers = set_of({SIGUSR1, SIGUSR2});
+  pthread_sigmask(SIG_BLOCK, &ends, &old_mask_);
+  pthread_sigmask(SIG_BLOCK, &for_workers, nullptr);
+  fd_.reset(signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+  workers_fd_.reset(signalfd(-1, &for_workers, SFD_CLOEXEC | SFD_NONBLOCK));
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &old_pipe_);
@@ -24,15 +42,20 @@ SignalWatch::SignalWatch() {
 }
 
 SignalWatch::~SignalWatch() {
+  // One that came when there were no workers would end this process now.
+  while (take_for_workers() != 0) {
+  }
   sigaction(SIGXFSZ, &old_file_size_, nullptr);
   sigaction(SIGPIPE, &old_pipe_, nullptr);
   pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 
 int SignalWatch::take() {
-  signalfd_siginfo info{};
-  return read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo)
-                                                                                  : 0;
+  return next_of(fd_.get());
+}
+
+int SignalWatch::take_for_workers() {
+  return next_of(workers_fd_.get());
 }
 
 }  // namespace lockstep::launch

@@ -1,5 +1,6 @@
-// While it lives, the signals that ask a launcher to end (SIGTERM, SIGINT, SIGHUP) arrive at fd(). SIGPIPE and SIGXFSZ
-// are ignored: output that cannot be written must not kill the launcher.
+// While it lives, the signals that ask a launcher to end (SIGTERM, SIGINT, SIGHUP) arrive at fd(), and those that go to
+// the workers and mean nothing to the launcher (SIGUSR1, SIGUSR2) at workers_fd(). SIGPIPE and SIGXFSZ are ignored:
+// output that cannot be written must not kill the launcher.
 #pragma once
 
 #include <csignal>
@@ -18,11 +19,14 @@ class SignalWatch {
 
   // Readable when a signal has arrived.
   int fd() const { return fd_.get(); }
+  int workers_fd() const { return workers_fd_.get(); }
   // The next signal, or 0. Does not block.
   int take();
+  int take_for_workers();
 
  private:
   Fd fd_;
+  Fd workers_fd_;
   sigset_t old_mask_{};
   struct sigaction old_pipe_ {};
   struct sigaction old_file_size_ {};

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstring>
 
 #include "launch/process_tree.h"
@@ -12,10 +11,6 @@ namespace lockstep::launch {
 std::string signal_name(int number) {
   const char* name = sigabbrev_np(number);
   return name == nullptr ? fmt::format("signal {}", number) : fmt::format("SIG{}", name);
-}
-
-bool is_for_workers_only(int number) {
-  return number == SIGUSR1 || number == SIGUSR2;
 }
 
 std::string describe_exit(const Exit& exit) {

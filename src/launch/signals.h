@@ -10,9 +10,6 @@ struct Exit;
 // "SIGKILL"; "signal 64" for one without a name.
 std::string signal_name(int number);
 
-// SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
-bool is_for_workers_only(int number);
-
 // "exit code 3", "signal SIGSEGV (11)", "signal SIGSEGV (11), core dumped".
 std::string describe_exit(const Exit& exit);
 

@@ -1,5 +1,7 @@
 #include "launch/slurm.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 namespace lockstep::launch {
@@ -22,7 +24,33 @@ bool take(std::string_view& text, std::string_view expected) {
   return true;
 }
 
+// Older versions call it SLURM_STEPID.
+std::optional<std::string> step_id(const Environment& environment) {
+  auto step = environment.get("SLURM_STEP_ID");
+  return step ? step : environment.get("SLURM_STEPID");
+}
+
 }  // namespace
+
+bool inside_slurm_step(const Environment& environment) {
+  // Batch scripts, interactive shells and Slurm's own processes have step ids from here on.
+  constexpr std::uint64_t kFirstSpecialStep = 0xfffffff0;
+  const auto step = step_id(environment);
+  if (!step || !environment.has("SLURM_PROCID")) return false;
+  std::uint64_t id = 0;
+  const auto [end, error] = std::from_chars(step->data(), step->data() + step->size(), id);
+  return error == std::errc() && end == step->data() + step->size() && id < kFirstSpecialStep;
+}
+
+std::string slurm_step_name(const Environment& environment) {
+  return fmt::format("{}.{}", environment.get("SLURM_JOB_ID").value_or("0"), step_id(environment).value_or("0"));
+}
+
+std::string slurm_run_name(const Environment& environment) {
+  const auto restarts = environment.get("SLURM_RESTART_COUNT");
+  const std::string name = "slurm-" + slurm_step_name(environment);
+  return restarts && *restarts != "0" ? fmt::format("{}-restart{}", name, *restarts) : name;
+}
 
 std::optional<std::string> first_host(std::string_view node_list) {
   std::string host;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 namespace lockstep::launch {
 
@@ -17,9 +18,9 @@ Variables worker_variables(const JobSpec& job, int local_rank) {
       {"LOCAL_WORLD_SIZE", std::to_string(job.local_world_size)},
       {"GROUP_RANK", std::to_string(job.node_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(job.num_nodes)},
-      {"ROLE_RANK", rank},
+      {"ROLE_RANK", std::to_string(job.first_role_rank + local_rank)},
       {"ROLE_NAME", job.role},
-      {"ROLE_WORLD_SIZE", world_size},
+      {"ROLE_WORLD_SIZE", std::to_string(job.role_world_size > 0 ? job.role_world_size : job.world_size)},
       {"MASTER_ADDR", job.master_addr},
       {"MASTER_PORT", std::to_string(job.master_port)},
       {"TORCHELASTIC_RUN_ID", job.run_id},
@@ -44,6 +45,20 @@ std::vector<std::string> merge_environment(std::span<const std::string> inherite
   }
   for (const auto& [name, value] : variables) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
+}
+
+std::vector<std::string> changed_variables(std::span<const std::string> before, std::span<const std::string> after) {
+  std::set<std::string_view> names;
+  std::vector<std::string> changes;
+  for (const std::string& entry : after) {
+    names.insert(std::string_view(entry).substr(0, entry.find('=')));
+    if (std::find(before.begin(), before.end(), entry) == before.end()) changes.push_back(entry);
+  }
+  for (const std::string& entry : before) {
+    const std::string name = entry.substr(0, entry.find('='));
+    if (!names.contains(name)) changes.push_back(name);
+  }
+  return changes;
 }
 
 void keep_freed_memory(std::vector<std::string>& environment) {

@@ -24,8 +24,10 @@ struct JobSpec {
   std::string job_key;  // LOCKSTEP_JOB_KEY, hexadecimal; a secret
   std::string run_id = "none";
   std::string role = "default";
-  int restart_count = 0;  // which start this is, from 0
-  int restarts = 0;       // how many of them followed a failure
+  int first_role_rank = 0;  // ROLE_RANK of this node's local rank 0
+  int role_world_size = 0;  // ROLE_WORLD_SIZE; 0: all workers have this role
+  int restart_count = 0;    // which start this is, from 0
+  int restarts = 0;         // how many of them followed a failure
   int max_restarts = 0;
   int omp_threads = 0;  // OMP_NUM_THREADS for the workers; 0: not set here
 };
@@ -40,6 +42,9 @@ void keep_freed_memory(std::vector<std::string>& environment);
 
 // `inherited` ("NAME=value" entries) with `variables` added. If both have a name, `variables` wins. Keeps the order.
 std::vector<std::string> merge_environment(std::span<const std::string> inherited, const Variables& variables);
+
+// What turns one environment into another: "NAME=value" for variables to set, "NAME" for those to remove.
+std::vector<std::string> changed_variables(std::span<const std::string> before, std::span<const std::string> after);
 
 // This process's environment as "NAME=value" entries.
 std::vector<std::string> current_environment();

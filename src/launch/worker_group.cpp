@@ -20,7 +20,6 @@
 #include "launch/first_failure.h"
 #include "launch/nodes/say_notes.h"
 #include "launch/program.h"
-#include "launch/signals.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -74,16 +73,21 @@ Result<RunResult> WorkerGroup::run() {
   if (made.status().code() == ErrorCode::kAborted) return ended_by_signal(made.status());
   LOCKSTEP_RETURN_IF_ERROR(made.status());
   const std::vector<Command>& commands = made.value();
-  auto started = ProcessTree::start(commands, signals_.fd());
+  // What came before there were workers was for none.
+  while (signals_.take_for_workers() != 0) {
+  }
+  if (nodes_ != nullptr) nodes_->take_signals();
+  auto started = start(commands);
   if (started.status().code() == ErrorCode::kAborted) return ended_by_signal(started.status());
   if (is_about_the_program(started.status().code())) {
     result_.program = started.status();
     return std::move(result_);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
+  standby_.prepare(job_, commands);
   exited_.assign(commands.size(), false);
   relay_.started();
-  for (bool going_on = true; going_on && tree.running() > 0;) {
+  for (bool going_on = true; going_on && (tree.running() > 0 || awaits_other_node());) {
     LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
   }
   result_.leftovers = tree.end(options_.end_timeout);
@@ -97,6 +101,11 @@ Result<RunResult> WorkerGroup::run() {
   return std::move(result_);
 }
 
+Result<ProcessTree> WorkerGroup::start(const std::vector<Command>& commands) {
+  if (auto waiting = standby_.release(commands, signals_.fd())) return std::move(*waiting);
+  return ProcessTree::start(commands, signals_.fd());
+}
+
 RunResult WorkerGroup::ended_by_signal(const Status& why) {
   result_.signal = signals_.take();
   result_.leftovers = why;
@@ -104,18 +113,21 @@ RunResult WorkerGroup::ended_by_signal(const Status& why) {
 }
 
 Result<bool> WorkerGroup::step(ProcessTree& tree) {
-  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {signals_.workers_fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
   relay_.add_to(polled);
   consoles_.add_to(polled);
   if (nodes_ != nullptr && result_.nodes.ok()) polled.push_back({nodes_->fd(), POLLIN, 0});
   const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
+  const Deadline standby_due = all_is_well() ? standby_.next_due() : Deadline::never();
   const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
-  const auto waited = poll_until(polled, earlier(nodes_due, earlier(relay_.next_due(), end)));
+  const auto waited = poll_until(polled, earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end)));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   serve_nodes(tree);
+  if (polled[1].revents != 0) pass_on_signal(tree);
   if (polled[0].revents != 0 && !take_signal(tree)) return false;
+  if (all_is_well()) standby_.start_if_due();
   if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(tree);
   return !kill_at_ || !kill_at_->expired();
 }
@@ -155,17 +167,19 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
   return !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
 }
 
+void WorkerGroup::pass_on_signal(ProcessTree& tree) {
+  const int number = signals_.take_for_workers();
+  if (number != 0 && !kill_at_) (void)tree.signal(number);
+}
+
 bool WorkerGroup::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
   if (number == 0) return true;
-  if (is_for_workers_only(number)) {
-    if (!kill_at_) (void)tree.signal(number);
-    return true;
-  }
-  const bool again = kill_at_.has_value();
-  if (result_.signal == 0) result_.signal = number;
-  if (again) return false;
-  begin_stop(tree, number);
+  if (result_.signal != 0) return false;
+  result_.signal = number;
+  // They may have been asked already: a scheduler signals all nodes and all processes of a job, and another node's
+  // launcher, or a worker that such a signal has ended, can be faster.
+  if (!kill_at_) begin_stop(tree, number);
   tell({.kind = EventKind::kLeave, .number = number});
   return true;
 }
@@ -196,6 +210,9 @@ void WorkerGroup::serve_nodes(ProcessTree& tree) {
   if (nodes_ == nullptr) return;
   if (result_.nodes.ok()) result_.nodes = nodes_->serve();
   say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
+  for (const int number : nodes_->take_signals()) {
+    if (!kill_at_) (void)tree.signal(number);
+  }
   const JobState& state = nodes_->state();
   const bool goes_on =
       state.phase() == Phase::kRunning && state.attempt() == job_.restart_count && nodes_->group_rank() >= 0;

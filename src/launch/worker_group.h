@@ -11,6 +11,7 @@
 #include "launch/process_tree.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
+#include "launch/standby/standby.h"
 #include "launch/worker_environment.h"
 
 namespace lockstep::launch {
@@ -32,11 +33,12 @@ class WorkerGroup {
  public:
   // `logs`: nullptr if no stream goes to a file. `nodes`: nullptr if the job has one node.
   WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals,
-              NodeLink* nodes = nullptr)
+              Standby& standby, NodeLink* nodes = nullptr)
       : options_(options),
         job_(job),
         consoles_(consoles),
         signals_(signals),
+        standby_(standby),
         nodes_(nodes),
         relay_(consoles, logs, signals.fd()) {}
 
@@ -46,6 +48,10 @@ class WorkerGroup {
 
  private:
   Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
+  // Of processes on standby, if there are any; else from nothing.
+  Result<ProcessTree> start(const std::vector<Command>& commands);
+  // Whether the workers run, and are to go on.
+  bool all_is_well() const { return !result_.failure && !kill_at_; }
   RunResult ended_by_signal(const Status& why);
   // Waits for events once and handles them. False: end the group now.
   Result<bool> step(ProcessTree& tree);
@@ -56,9 +62,13 @@ class WorkerGroup {
   void tell(const Event& event);
   // The worker that has claimed the first failure and has not exited yet: its local rank, or kElsewhere.
   std::optional<int> claimed_by_running() const;
+  // Whether the failure of this node is not told yet, because a worker of another node has claimed the first one.
+  bool awaits_other_node() const { return awaited_ == kElsewhere && !kill_at_; }
   // False: this is the second signal.
   bool take_signal(ProcessTree& tree);
   void begin_stop(ProcessTree& tree, int signal_number);
+  // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
+  void pass_on_signal(ProcessTree& tree);
   void stop_after_failure(ProcessTree& tree);
   void note_failure(const Exit& exit);
 
@@ -66,6 +76,7 @@ class WorkerGroup {
   const JobSpec& job_;
   Consoles& consoles_;
   SignalWatch& signals_;
+  Standby& standby_;
   NodeLink* const nodes_;
   Relay relay_;
   RunResult result_;

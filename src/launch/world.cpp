@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/mpirun.h"
 #include "launch/slurm.h"
+#include "launch/standby/hook.h"
 
 namespace lockstep::launch {
 namespace {
@@ -26,7 +28,7 @@ struct Placement {
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank = {}, local_world_size = {}, node_rank = {}, num_nodes = {};
-  std::string first_host = {};  // the machine of rank 0, if known
+  std::string first_host = {};  // the machine of rank 0, if known; with mpirun its own machine
   std::string job_id = {};      // for the port; empty if the source is not a scheduler
 };
 
@@ -67,16 +69,6 @@ Result<std::optional<Placement>> from_launcher(const Environment& environment) {
   LOCKSTEP_ASSIGN_OR_RETURN(placement.node_rank, number(environment, "GROUP_RANK"));
   LOCKSTEP_ASSIGN_OR_RETURN(placement.num_nodes, number(environment, "GROUP_WORLD_SIZE"));
   return std::optional<Placement>(std::move(placement));
-}
-
-// Batch scripts, interactive shells and Slurm's own processes have step ids from 0xfffffff0 on.
-bool inside_slurm_step(const Environment& environment) {
-  auto step = environment.get("SLURM_STEP_ID");
-  if (!step) step = environment.get("SLURM_STEPID");
-  if (!step || !environment.has("SLURM_PROCID")) return false;
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(step->data(), step->data() + step->size(), id);
-  return error == std::errc() && end == step->data() + step->size() && id < 0xfffffff0;
 }
 
 // The step's variable if it is set, else the job's.
@@ -123,20 +115,19 @@ Result<std::optional<Placement>> from_slurm(const Environment& environment) {
     if (!host) return invalid(fmt::format("{}: expected a list such as node[01-04], found '{}'", list_name, *list));
     placement.first_host = *host;
   }
-  placement.job_id = fmt::format("{}.{}", environment.get("SLURM_JOB_ID").value_or("0"),
-                                 environment.get("SLURM_STEP_ID").value_or("0"));
+  placement.job_id = slurm_step_name(environment);
   return std::optional<Placement>(std::move(placement));
 }
 
 struct MpiNames {
-  std::string source, rank, size, local_rank, local_size, job;
+  std::string source, rank, size, local_rank, local_size;
 };
 
 Result<std::optional<Placement>> from_mpi(const Environment& environment) {
   const std::vector<MpiNames> kinds{
       {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-       "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
-      {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+       "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
   };
   for (const auto& names : kinds) {
     Placement placement{.source = names.source, .rank_name = names.rank, .size_name = names.size};
@@ -147,8 +138,9 @@ Result<std::optional<Placement>> from_mpi(const Environment& environment) {
     placement.world_size = *size;
     LOCKSTEP_RETURN_IF_ERROR(
         pair(environment, names.local_rank, names.local_size, placement.local_rank, placement.local_world_size));
-    const auto name_space = environment.get("PMIX_NAMESPACE").value_or("mpirun");
-    placement.job_id = environment.get(names.job).value_or(name_space);
+    const std::string job = job_of_mpirun(environment);
+    placement.job_id = job.empty() ? "mpirun" : job;
+    placement.first_host = host_of_mpirun(environment);
     return std::optional<Placement>(std::move(placement));
   }
   return std::optional<Placement>();
@@ -236,11 +228,29 @@ bool is_loopback(std::string_view host) {
          host == "::" || host == "[::]";
 }
 
-// FNV-1a with 32 bits, because the port must be the same on every rank and machine, with any standard library.
+constexpr std::uint64_t kFirstPort = 10000;
+constexpr std::uint64_t kPorts = 20000;
+constexpr std::uint64_t kPortsBetweenSteps = 7919;
+
+// "4711.0" of Slurm: the jobs of an array have consecutive numbers and may share a node, so no two of them get the same
+// port, nor do the steps of a job. nullopt: not of this form.
+std::optional<int> port_for_slurm_step(std::string_view job_id) {
+  std::uint64_t job = 0;
+  std::uint64_t step = 0;
+  const char* const end = job_id.data() + job_id.size();
+  const auto [dot, error] = std::from_chars(job_id.data(), end, job);
+  if (error != std::errc() || dot == end || *dot != '.') return std::nullopt;
+  const auto [rest, step_error] = std::from_chars(dot + 1, end, step);
+  if (step_error != std::errc() || rest != end) return std::nullopt;
+  return static_cast<int>(kFirstPort + (job % kPorts + step % kPorts * kPortsBetweenSteps) % kPorts);
+}
+
+// The port must be the same on every rank and machine, with any standard library: FNV-1a with 32 bits.
 int port_for_job(std::string_view job_id) {
+  if (const auto port = port_for_slurm_step(job_id)) return *port;
   std::uint32_t hash = 2166136261U;
   for (const char letter : job_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
-  return 10000 + static_cast<int>(hash % 20000);
+  return static_cast<int>(kFirstPort + hash % kPorts);
 }
 
 Status resolve_master(const WorldArguments& arguments, const Environment& environment, const Placement& placement,
@@ -304,6 +314,7 @@ Status check(const World& world, const Placement& placement) {
 }  // namespace
 
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment) {
+  link_standby_hook();
   LOCKSTEP_ASSIGN_OR_RETURN(Placement placement, decide(arguments, environment));
   add_local_values(environment, placement);
   World world;
@@ -319,7 +330,7 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
 }
 
 Result<World> resolve_world(const WorldArguments& arguments) {
-  return resolve_world(arguments, Environment::of_process());
+  return resolve_world(arguments, with_hydra(Environment::of_process()));
 }
 
 }  // namespace lockstep::launch

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 namespace lockstep::site {
@@ -112,6 +113,18 @@ std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<s
   return gpus;
 }
 
+std::optional<std::string> visible_devices_variable() {
+  const char* const value = std::getenv("CUDA_VISIBLE_DEVICES");
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+int count_visible_gpus() {
+  const auto variable = visible_devices_variable();
+  if (variable && variable->starts_with("MIG-")) return 1;
+  auto inventory = list_gpus();
+  return inventory.ok() ? static_cast<int>(visible_gpus(inventory->gpus, variable).size()) : 0;
+}
+
 Result<TakenDevices> take_devices(const DeviceRequest& request, const std::vector<Gpu>& visible,
                                   const LeaseFolder& leases) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Gpu> wanted, candidates(request, visible));
@@ -167,6 +180,7 @@ Result<std::vector<std::vector<Gpu>>> share_gpus(const std::vector<Gpu>& gpus, i
 
 launch::Variables cuda_variables(const std::vector<Gpu>& gpus) {
   std::vector<int> indexes;
+  indexes.reserve(gpus.size());
   for (const Gpu& gpu : gpus) indexes.push_back(gpu.index);
   return {{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(indexes, ","))}};
 }

@@ -28,6 +28,13 @@ Result<DeviceRequest> parse_devices(std::string_view text);
 // the first entry that names no GPU.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& visible_devices);
 
+// CUDA_VISIBLE_DEVICES of this process. Unlike other variables, it means "none" when it is set to nothing.
+std::optional<std::string> visible_devices_variable();
+
+// How many GPUs a worker can use: those of visible_gpus(). 0 where there is no driver. One where the variable names
+// parts of GPUs (MIG): CUDA shows a process one part at most. Blocks as list_gpus() does.
+int count_visible_gpus();
+
 // GPUs with the leases on them.
 struct TakenDevices {
   std::vector<Gpu> gpus;

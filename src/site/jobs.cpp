@@ -17,6 +17,7 @@
 
 #include "base/poll.h"
 #include "base/printable.h"
+#include "launch/standby/hook.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::site {
@@ -41,19 +42,60 @@ bool is_run(const Process& process) {
   return arguments.size() > 1 && arguments[1] == "run";
 }
 
-void add_worker(RunningJob& job, const Process& process) {
+// A child of a supervisor: a worker, or what `--hosts` has started for a node.
+void add_child(RunningJob& job, const Process& process) {
   const auto variables = environment_of(process.pid);
   const auto id = variables.find("TORCHELASTIC_RUN_ID");
-  if (!variables.contains("RANK")) return;
+  const auto key = variables.find("LOCKSTEP_JOB_KEY");
+  // It gets the key through its standard input.
+  const bool is_node = key != variables.end() && key->second.empty() && id != variables.end();
+  if (!is_node && !variables.contains("RANK")) return;
+  const auto standby = variables.find(launch::kStandbyVariable);
+  // A process that has become a worker has cleared the value.
+  if (standby != variables.end() && !standby->second.empty()) {
+    job.standby.push_back(process);
+    return;
+  }
   if (id != variables.end()) job.id = printable(id->second);
+  if (is_node) return job.nodes.push_back(process);
   job.world_size = number_of(variables, "WORLD_SIZE");
   job.restarts = number_of(variables, "TORCHELASTIC_RESTART_COUNT");
   job.max_restarts = number_of(variables, "TORCHELASTIC_MAX_RESTARTS");
   job.workers.push_back({process, number_of(variables, "RANK"), number_of(variables, "LOCAL_RANK")});
 }
 
+// The launchers that belong to a job of --hosts on this machine are not listed by themselves.
+void merge_nodes(const std::vector<Process>& processes, const std::map<int, int>& launcher_of,
+                 std::map<int, RunningJob>& by_launcher) {
+  std::map<int, int> parent_of;
+  for (const Process& process : processes) parent_of[process.pid] = process.parent;
+  for (auto job = by_launcher.begin(); job != by_launcher.end();) {
+    // There may be a shell in between. A parent's number is no cycle, but the list is not of one moment.
+    int ancestor = job->second.launcher.parent;
+    for (int depth = 0; depth < 32 && ancestor > 1 && !launcher_of.contains(ancestor); ++depth) {
+      ancestor = parent_of.contains(ancestor) ? parent_of[ancestor] : 0;
+    }
+    const auto launcher = launcher_of.find(ancestor);
+    // Nothing is found for a job that a worker of such a launcher has started: it is another job.
+    const auto found = launcher == launcher_of.end() ? by_launcher.end() : by_launcher.find(launcher->second);
+    if (found == by_launcher.end() || found->second.nodes.empty()) {
+      ++job;
+      continue;
+    }
+    RunningJob& whole = found->second;
+    const RunningJob& part = job->second;
+    whole.world_size = std::max(whole.world_size, part.world_size);
+    whole.restarts = std::max(whole.restarts, part.restarts);
+    whole.max_restarts = std::max(whole.max_restarts, part.max_restarts);
+    whole.workers.insert(whole.workers.end(), part.workers.begin(), part.workers.end());
+    whole.standby.insert(whole.standby.end(), part.standby.begin(), part.standby.end());
+    job = by_launcher.erase(job);
+  }
+}
+
 std::string list_of(const std::vector<const RunningJob*>& jobs) {
   std::vector<std::string> texts;
+  texts.reserve(jobs.size());
   for (const RunningJob* job : jobs) texts.push_back(fmt::format("{} (process {})", job->id, job->launcher.pid));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -71,15 +113,16 @@ std::vector<RunningJob> running_jobs() {
   for (const Process& process : processes) {
     if (!is_ours(process) || process.name != kSupervisor) continue;
     const std::optional<Process> launcher = find_process(process.parent);
-    // Without its launcher it is about to end.
+    // A supervisor without its launcher is about to end.
     if (!launcher || process.parent == 1 || !is_ours(*launcher)) continue;
     launcher_of[process.pid] = launcher->pid;
     by_launcher[launcher->pid].launcher = *launcher;
   }
   for (const Process& process : processes) {
     const auto supervisor = launcher_of.find(process.parent);
-    if (supervisor != launcher_of.end() && is_ours(process)) add_worker(by_launcher[supervisor->second], process);
+    if (supervisor != launcher_of.end() && is_ours(process)) add_child(by_launcher[supervisor->second], process);
   }
+  merge_nodes(processes, launcher_of, by_launcher);
   std::vector<RunningJob> jobs;
   for (auto& [pid, job] : by_launcher) {
     job.command = arguments_of(pid);
@@ -93,11 +136,13 @@ std::vector<RunningJob> running_jobs() {
 }
 
 Result<RunningJob> find_job(const std::vector<RunningJob>& jobs, std::string_view name) {
+  // Jobs that are starting have no name yet, and `lockstep stop "$JOB"` must not end one of them where JOB is not set.
+  if (name.empty()) return Status(ErrorCode::kInvalidArgument, "an empty word names no job; `lockstep ps` lists them");
   std::vector<const RunningJob*> whole;
   std::vector<const RunningJob*> beginning;
   for (const RunningJob& job : jobs) {
     if (job.id == name || std::to_string(job.launcher.pid) == name) whole.push_back(&job);
-    if (!name.empty() && job.id.starts_with(name)) beginning.push_back(&job);
+    if (job.id.starts_with(name)) beginning.push_back(&job);
   }
   const auto& found = whole.empty() ? beginning : whole;
   if (found.size() == 1) return *found.front();
@@ -118,7 +163,7 @@ Status stop_job(const RunningJob& job, bool at_once, Deadline deadline) {
   const std::optional<Process> now = find_process(job.launcher.pid);
   if (!now || now->start != job.launcher.start) return {};
   for (int i = 0; i < (at_once ? 2 : 1); ++i) {
-    // One signal would be lost in the other.
+    // A signal that is sent again before it was taken arrives only once.
     if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (syscall(SYS_pidfd_send_signal, launcher.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH) {
       return Status::from_errno(fmt::format("cannot send a signal to process {}", job.launcher.pid), errno);

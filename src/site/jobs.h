@@ -21,11 +21,14 @@ struct JobWorker {
 struct RunningJob {
   Process launcher;                  // `lockstep run`, or the program that called spawn
   std::vector<std::string> command;  // its command line
-  std::string id;                    // --rdzv-id, else random; empty while no worker runs
-  int world_size = 0;                // over all machines
+  std::string id;                    // --rdzv-id, else random; empty while it starts
+  int world_size = 0;                // over all machines; 0: unknown, as no worker runs here
   int restarts = 0;
   int max_restarts = 0;
   std::vector<JobWorker> workers;  // on this machine, by rank
+  std::vector<Process> standby;    // loaded for a restart, on this machine
+  // With --hosts: what it has started for each node, an ssh or a launcher. Workers of such a launcher are those above.
+  std::vector<Process> nodes;
 };
 
 // By the time they were started.

@@ -36,7 +36,7 @@ Result<Fd> open_or_make(const std::filesystem::path& path) {
   return Status::from_errno(fmt::format("cannot open {} for a lease", printable(path.native())), errno);
 }
 
-// Whether the open file is still the one with this name: its holder before may have removed it.
+// Whether the open file is still the one with this name: its last holder may have removed it.
 bool has_name(int fd, const std::filesystem::path& path) {
   struct stat opened {};
   struct stat named {};

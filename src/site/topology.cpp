@@ -126,7 +126,7 @@ std::vector<std::vector<int>> place_workers(const Topology& topology, const std:
   const bool any_gpu = std::any_of(near.begin(), near.end(), [](int node) { return node >= 0; });
   if (near.size() > topology.cores.size() || (near.size() < 2 && !any_gpu)) return shares;
   std::vector<bool> used(topology.cores.size(), false);
-  // Those with a place they must be near choose first.
+  // Workers with a GPU choose first, because they should be near it.
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < near.size(); ++i) order.push_back(i);
   std::stable_sort(order.begin(), order.end(),

@@ -19,8 +19,8 @@ struct Topology {
   std::vector<Core> cores;
 };
 
-// Whether the machine is more than equal cores around one memory. Costs a few system calls. On other machines nobody
-// need load hwloc, which takes some 10 ms.
+// Whether the machine is more than equal cores around one memory. Costs a few system calls. Only on such a machine is
+// hwloc worth the 10 ms that it takes to load.
 bool has_structure();
 
 // Loads hwloc (libhwloc.so.15) for this call. kUnavailable: it is not installed or cannot read this machine.

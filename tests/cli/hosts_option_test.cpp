@@ -25,8 +25,39 @@ TEST(HostList, NamesAndNumbers) {
   EXPECT_EQ(hosts.value()[0].workers, 0);
   EXPECT_EQ(hosts.value()[1].name, "user@b");
   EXPECT_EQ(hosts.value()[1].workers, 4);
-  for (const char* wrong : {"", "a,", ",a", "a:0", "a:x", "a,a", "a:1,a:2", "-oProxyCommand=x,b"}) {
+  for (const char* wrong : {"", "a,", ",a", "a:0", "a:x", "a,a", "a:1,a:2", "-oProxyCommand=x,b", "@b", "a b", "a:"}) {
     EXPECT_EQ(parse_hosts(wrong).status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(HostList, AddressesOfIpv6) {
+  const auto hosts = parse_hosts("::1,fd00::2,[fd00::3],[fd00:0::4]:4,user@[fd00::5]:2,fe80::1%eth0");
+  ASSERT_TRUE(hosts.ok()) << hosts.status().message();
+  std::vector<std::pair<std::string, int>> found;
+  for (const launch::Host& host : hosts.value()) found.emplace_back(host.name, host.workers);
+  EXPECT_EQ(found,
+            (std::vector<std::pair<std::string, int>>{
+                {"::1", 0}, {"fd00::2", 0}, {"fd00::3", 0}, {"fd00::4", 4}, {"user@fd00::5", 2}, {"fe80::1%eth0", 0}}));
+  EXPECT_TRUE(launch::is_this_machine("::1"));
+  EXPECT_FALSE(launch::is_this_machine("2001:db8::2"));
+  const std::pair<const char*, const char*> wrong[] = {
+      {"fd00::zz", "an IPv6 address, in brackets if a number follows"},
+      {"node7:4:2", "an IPv6 address, in brackets if a number follows"},
+      {"[fd00::2", "']' behind the IPv6 address"},
+      {"[node7]:4", "names and IPv4 addresses have none"},
+      {"[10.0.0.7]", "names and IPv4 addresses have none"},
+      {"[]:4", "an IPv6 address in the brackets"},
+      {"[fd00::2]4", "nothing or ':' and a number behind ']'"},
+      {"[fd00::2]:0", "a number of workers from 1"},
+      {"[fd00::2]:", "a number of workers from 1"},
+      {"fe80::1%", "an IPv6 address"},
+      {"fd00::2,[fd00:0:0::2]:3", "'fd00::2' is there twice; [fd00::2]:2 means"},
+      {"u@fd00::2,u@[fd00::2]", "'u@fd00::2' is there twice; u@[fd00::2]:2 means"},
+      {"b,b", "'b' is there twice; b:2 means"}};
+  for (const auto& [text, words] : wrong) {
+    const Status status = parse_hosts(text).status();
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument) << text;
+    EXPECT_TRUE(contains(status.message(), words)) << text << ": " << status.message();
   }
 }
 
@@ -78,6 +109,30 @@ TEST(HostsMulti, EachHostRunsALauncher) {
   EXPECT_EQ(read_file(folder.path("lines")).substr(0, 2), "b ");
 }
 
+TEST(HostsMulti, AFileMayNameTheHosts) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "echo \"$@\" >> " + folder.path("lines") + "; exec sh -c \"$2\"");
+  folder.write("config.yaml", "launch:\n  hosts: localhost,b\n  local_addr: 127.0.0.1\n  ssh: " + ssh + "\n");
+  const Finished end =
+      run_program({LOCKSTEP_PROGRAM, "run", "--config", folder.path("config.yaml"), "sh", "-c", "echo $RANK"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0", "[rank 1]: 1"}));
+  // With --devices each launcher would start one worker for each GPU.
+  EXPECT_EQ(read_file(folder.path("lines")).find("--nproc-per-node"), std::string::npos);
+}
+
+TEST(HostsMulti, TheScriptOfTheExamples) {
+  const ScratchFolder folder;
+  const std::string programs = std::filesystem::path(LOCKSTEP_PROGRAM).parent_path();
+  const Finished end = run_program({"env", "--chdir=" + folder.path().string(), "PATH=" + programs + ":/usr/bin:/bin",
+                                    "HOSTS=localhost,b:2", "SSH=" + fake_ssh(folder, "exec sh -c \"$2\""),
+                                    LOCKSTEP_SOURCE "/examples/ssh/train.sh", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0 of 3", "[rank 1]: 1 of 3", "[rank 2]: 2 of 3"}));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("logs")));
+}
+
+// The first machine by one of its own addresses, which ssh is not asked for.
 TEST(HostsMulti, OverMachinesOfTheirOwn) {
   const Machines machines(3);
   const ScratchFolder folder;
@@ -85,15 +140,35 @@ TEST(HostsMulti, OverMachinesOfTheirOwn) {
   for (int machine = 1; machine < 3; ++machine) {
     std::ostringstream line;
     for (const std::string& word : machines.on(machine, {"sh", "-c"})) line << word << " ";
-    cases += Machines::ipv4(machine) + ") exec " + line.str() + "\"$2\";; ";
+    cases += Machines::ipv4(machine) + "|" + Machines::ipv6(machine) + ") exec " + line.str() + "\"$2\";; ";
   }
   const std::string ssh = fake_ssh(folder, "case $1 in " + cases + "esac");
-  const Words command = on_hosts("localhost:2," + Machines::ipv4(1) + "," + Machines::ipv4(2), ssh,
-                                 {"--nproc-per-node", "1", LOCKSTEP_STEPPING_WORKER, folder.path("steps"), "5"});
-  Process job(machines.on(0, command));
+  const std::string hosts_4 = Machines::ipv4(0) + ":2," + Machines::ipv4(1) + "," + Machines::ipv4(2);
+  const std::string hosts_6 = "[" + Machines::ipv6(0) + "]:2," + Machines::ipv6(1) + ",[" + Machines::ipv6(2) + "]:1";
+  for (const std::string& hosts : {hosts_4, hosts_6}) {
+    const Words command =
+        on_hosts(hosts, ssh,
+                 {"--nproc-per-node", "1", LOCKSTEP_STEPPING_WORKER, folder.path(hosts == hosts_4 ? "4" : "6"), "5"});
+    Process job(machines.on(0, command));
+    const Finished end = job.finish();
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_TRUE(contains(end.out, "rank 3 of 4 begins at step 0 on 6 addresses")) << end.out << end.err;
+  }
+}
+
+// As Slurm announces the end by --signal. The signal goes to the first process alone.
+TEST(HostsMulti, ASignalForWorkersReachesThoseOfAllNodes) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "exec sh -c \"$2\"");
+  Process job(on_hosts("localhost:2,b", ssh,
+                       {"sh", "-c", "trap 'echo got USR1; exit 0' USR1; echo ready; while :; do sleep 0.01; done"}));
+  ASSERT_TRUE(wait_for([&] { return lines_of(job.out_so_far()).size() == 3; })) << job.err_so_far();
+  kill(job.pid(), SIGUSR1);
   const Finished end = job.finish();
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_TRUE(contains(end.out, "rank 3 of 4 begins at step 0 on 6 addresses")) << end.out << end.err;
+  for (const char* line : {"[rank 0]: got USR1\n", "[rank 1]: got USR1\n", "[rank 2]: got USR1\n"}) {
+    EXPECT_TRUE(contains(end.out, line)) << end.out << end.err;
+  }
 }
 
 TEST(HostsFault, TheFirstFailureIsReportedOnce) {
@@ -149,6 +224,19 @@ TEST(HostsFault, OptionsThatContradict) {
   const Finished no_ssh = run_program(on_hosts("localhost,b", "/no/such/ssh", {"true"}));
   EXPECT_EQ(no_ssh.exit_code, 1);
   EXPECT_TRUE(contains(no_ssh.err, "/no/such/ssh")) << no_ssh.err;
+}
+
+TEST(HostsOption, ADryRunPrintsTheCommandsAndStartsNothing) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "touch " + folder.path("started"));
+  const Finished end =
+      run_program(on_hosts("localhost,10.77.0.9:4", ssh, {"--dry-run", "--nproc-per-node", "2", "./train"}));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(contains(end.out, "host localhost: '" + std::string(LOCKSTEP_PROGRAM))) << end.out;
+  EXPECT_TRUE(contains(end.out, "host 10.77.0.9: '" + ssh + "' '10.77.0.9' 'cd ")) << end.out;
+  EXPECT_TRUE(contains(end.out, R"('\''--nproc-per-node'\'' '\''4'\'')")) << end.out;
+  EXPECT_FALSE(contains(end.out, "--dry-run")) << end.out;
+  EXPECT_FALSE(std::filesystem::exists(folder.path("started")));
 }
 
 }  // namespace

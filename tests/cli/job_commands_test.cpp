@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "cli/jobs.h"
@@ -74,6 +76,65 @@ TEST_F(JobsMulti, TwoJobsWithOneNameAreToldApartByProcess) {
   EXPECT_EQ(lockstep({"stop", std::to_string(two.pid())}).exit_code, 0);
   EXPECT_FALSE(one.ended());
   EXPECT_EQ(lockstep({"stop", name_.substr(0, name_.size() - 1)}).exit_code, 0) << "the beginning of a name";
+}
+
+// One job, although each node has a launcher. ssh's place is taken by a shell.
+TEST_F(JobsMulti, AJobOverHostsIsOneJob) {
+  const ScratchFolder folder;
+  const std::string ssh = folder.path("ssh");
+  folder.write("ssh", "#!/bin/sh\nsh -c \"$2\"\n");
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  Process job({LOCKSTEP_PROGRAM, "run", "--hosts", "localhost:2,near:1", "--ssh", ssh, "--rdzv-id", name_, "sh", "-c",
+               "exec sleep 600"});
+  ASSERT_TRUE(wait_for([&] { return has_workers(name_, 3); })) << job.err_so_far();
+  const std::string all = lockstep({"ps"}).out;
+  EXPECT_EQ(all.find(name_), all.rfind("\n" + name_) + 1) << all;
+  const std::string shown = lockstep({"status", name_}).out;
+  EXPECT_TRUE(contains(shown, "3 of 3 workers are on this machine")) << shown;
+  EXPECT_TRUE(contains(shown, "  node: process ")) << shown;
+  EXPECT_EQ(lockstep({"stop", name_}).exit_code, 0);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+// A worker may start a job of its own, also in a job of --hosts, whose launchers are not listed.
+TEST_F(JobsMulti, AJobInAJobOverHostsIsListedOnce) {
+  const ScratchFolder folder;
+  const std::string ssh = folder.path("ssh");
+  folder.write("ssh", "#!/bin/sh\nsh -c \"$2\"\n");
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  const std::string inner = "inner-" + name_;
+  Process job({LOCKSTEP_PROGRAM, "run", "--hosts", "localhost:1,near:1", "--ssh", ssh, "--rdzv-id", name_,
+               LOCKSTEP_PROGRAM, "run", "--rdzv-id", inner, "sleep", "600"});
+  const std::multiset<std::string> expected{name_, inner, inner};
+  std::multiset<std::string> names;
+  const auto all_run = [&] {
+    names.clear();
+    for (const auto& one : nlohmann::json::parse(lockstep({"ps", "--json"}).out)) {
+      const std::string name = one["job"];
+      if (contains(name, name_) && !one["workers"].empty()) names.insert(name);
+    }
+    return names == expected;
+  };
+  ASSERT_TRUE(wait_for(all_run)) << job.err_so_far();
+  for (const auto& one : nlohmann::json::parse(lockstep({"ps", "--json"}).out)) EXPECT_GT(one["pid"], 0) << one;
+  kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+TEST_F(JobsMulti, AJobOverOtherHostsHasItsName) {
+  const ScratchFolder folder;
+  folder.write("ssh", "#!/bin/sh\nexec sleep 600\n");
+  std::filesystem::permissions(folder.path("ssh"), std::filesystem::perms::owner_all);
+  Process job({LOCKSTEP_PROGRAM, "run", "--hosts", "far,farther", "--local-addr", "127.0.0.1", "--ssh",
+               folder.path("ssh"), "--rdzv-id", name_, "--grace", "0", "true"});
+  ASSERT_TRUE(wait_for([&] { return contains(lockstep({"ps", "--quiet"}).out, name_ + "\n"); })) << job.err_so_far();
+  const std::string shown = lockstep({"status", name_}).out;
+  EXPECT_TRUE(contains(shown, "no worker is on this machine")) << shown;
+  EXPECT_EQ(lockstep({"stop", "--now", name_}).exit_code, 0);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
 TEST_F(JobsMulti, AKilledJobLeavesNothingInTheList) {

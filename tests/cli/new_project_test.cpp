@@ -40,6 +40,17 @@ TEST(NewProject, MakesAProjectWithItsNameAndPictures) {
   EXPECT_NE(fs::status(scratch.path("flowers/scripts/run.sh")).permissions() & fs::perms::owner_exec, fs::perms::none);
 }
 
+// Kubernetes refuses large letters, '_', and '-' at the end.
+TEST(NewProject, HasANameForKubernetes) {
+  const ScratchFolder scratch;
+  EXPECT_EQ(lockstep_new(scratch.path("My_Flowers-")).exit_code, 0);
+  const std::string yaml = read_file(scratch.path("My_Flowers-/scripts/kubernetes.yaml"));
+  EXPECT_NE(yaml.find("name: my-flowers\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("claimName: my-flowers-runs}"), std::string::npos) << yaml;
+  EXPECT_EQ(yaml.find("@LABEL@"), std::string::npos) << yaml;
+  EXPECT_EQ(yaml.find("My_"), std::string::npos) << yaml;
+}
+
 TEST(NewProject, RefusesFoldersWithSomethingInThem) {
   const ScratchFolder scratch;
   scratch.write("full/file", "mine");

@@ -19,6 +19,15 @@ inline Words operator+(Words left, const Words& right) {
   return left;
 }
 
+inline Words shell(const std::string& script) {
+  return {"sh", "-c", script};
+}
+
+// Waits until one of the workers has said so.
+inline bool says(const Process& process, const std::string& text) {
+  return wait_for([&] { return contains(process.out_so_far(), text); });
+}
+
 // The launchers of a job on this machine, each a node of its own, which meet at 127.0.0.1.
 class LocalNodes {
  public:

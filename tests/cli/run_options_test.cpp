@@ -26,8 +26,18 @@ TEST(RunOptions, NprocValues) {
   EXPECT_EQ(parse_nproc("auto", kGpuMachine).value(), 2);
   EXPECT_EQ(parse_nproc("auto", kCpuMachine).value(), 6);
   EXPECT_EQ(parse_nproc("gpu", kCpuMachine).status().code(), ErrorCode::kUnavailable);
-  for (const char* wrong : {"0", "-2", "", "two", "2x"}) {
+  for (const char* wrong : {"0", "-2", "", "two", "2x", "65537", "2000000000"}) {
     EXPECT_EQ(parse_nproc(wrong, kCpuMachine).status().code(), ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(RunOptions, SecondsUntilStandby) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(parse("x").value().standby_after, milliseconds(3000));
+  EXPECT_EQ(parse("--standby 0.25 x").value().standby_after, milliseconds(250));
+  EXPECT_EQ(parse("--standby off x").value().standby_after, std::nullopt);
+  for (const char* wrong : {"", "on", "-1", "1s", "nan", "inf", "1e9"}) {
+    EXPECT_EQ(parse_standby(wrong).status().code(), ErrorCode::kInvalidArgument) << wrong;
   }
 }
 

@@ -354,6 +354,24 @@ TEST(RunFault, SignalIsForwardedAndWorkersMayFinish) {
   EXPECT_FALSE(contains(end.err, "failed")) << end.err;
 }
 
+// As Slurm and systemd do it.
+TEST(RunFault, SignalsToAllProcessesLeaveTheWorkersTheirTime) {
+  Process launcher(job(
+      2, "trap 'sleep 0.2; echo saved; exit 0' TERM; trap 'echo told' USR1; echo ready; while :; do sleep 0.01; done"));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  for (const int number : {SIGUSR1, SIGUSR2, SIGHUP, SIGINT, SIGTERM}) {
+    for (const pid_t supervisor : children_of(launcher.pid())) kill(supervisor, number);
+  }
+  kill(launcher.pid(), SIGUSR1);
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 4; }));
+  kill(launcher.pid(), SIGTERM);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 0]: told", "[rank 1]: ready",
+                                          "[rank 1]: saved", "[rank 1]: told"}));
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
 TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
   Process launcher(job(2, "(setsid sleep 600 &) ; exit 0"));
   EXPECT_EQ(launcher.finish().exit_code, 0);

@@ -94,6 +94,13 @@ TEST_F(ConfigFile, DeepNestingEndsEarly) {
   EXPECT_NE(error_of(maps).find("more than 32 levels within one another"), std::string::npos);
 }
 
+// Would take minutes if each place were counted from the beginning of the line.
+TEST_F(ConfigFile, ALongLineIsReadAtOnce) {
+  std::string line = "launch: {größe: [";
+  for (int i = 0; i < 400'000; ++i) line += "1,";
+  EXPECT_NE(error_of(line + "1], workers: x}").find("c.yaml:1:800031: launch.workers: expected"), std::string::npos);
+}
+
 TEST_F(ConfigFile, BytesThatAreNoTextHaveTheirPlace) {
   EXPECT_EQ(error_of(std::string("launch:\n  name: a\0b\n", 21)),
             "c.yaml:2:10: this is not a text in UTF-8: byte 0x00");

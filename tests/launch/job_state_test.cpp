@@ -5,6 +5,7 @@
 
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace lockstep::launch {
@@ -187,6 +188,26 @@ TEST(JobState, ElasticJobsShrinkAndGrow) {
   EXPECT_EQ(job.state.restarts(), 1);
 }
 
+TEST(JobState, ANodeNumberTwiceDoesNotRestartAJobThatHasRoom) {
+  Job job(1, 3, 1);
+  job.join(node("a", 0));
+  job.join(node("b", 1));
+  job.happens(EventKind::kTimer, "a", job.state.timer()->epoch);
+  job.run();
+  job.join(node("c", 1));
+  EXPECT_EQ(job.state.phase(), Phase::kRunning);
+  job.fails("b");
+  job.all_stop();
+  EXPECT_EQ(job.state.attempt(), 1);
+  job.run();
+  EXPECT_EQ(job.state.phase(), Phase::kRunning);
+  EXPECT_EQ(job.order(), "ab");
+  // The other one with this number takes its place.
+  job.happens(EventKind::kLeave, "b", 15);
+  job.all_stop();
+  EXPECT_EQ(job.order(), "ac");
+}
+
 TEST(JobState, ANodeThatIsNeededAndLeavesEndsTheJob) {
   Job job(2, 2, 3);
   job.join(node("a"));
@@ -198,6 +219,24 @@ TEST(JobState, ANodeThatIsNeededAndLeavesEndsTheJob) {
   EXPECT_NE(job.state.outcome().reason.find("host_b"), std::string::npos);
 }
 
+TEST(JobState, ANodeThatCannotRunTheProgramIsRefusedByAJobThatCanDoWithoutIt) {
+  Job job(1, 2);
+  job.join(node("a"));
+  job.happens(EventKind::kTimer, "a", job.state.timer()->epoch);
+  job.run();
+  job.join(node("b"));
+  job.all_stop();
+  job.run();
+  job.happens(EventKind::kUnable, "b", job.state.attempt());
+  EXPECT_EQ(job.state.phase(), Phase::kStopping);
+  EXPECT_TRUE(job.state.refusal("b").has_value());
+  job.all_stop();
+  EXPECT_EQ(job.state.phase(), Phase::kStarting);
+  EXPECT_EQ(job.order(), "a");
+  job.happens(EventKind::kUnable, "a", job.state.attempt());
+  EXPECT_EQ(job.state.phase(), Phase::kOver);
+}
+
 TEST(JobState, OldTimersDoNotCount) {
   Job job(2, 3);
   job.join(node("a"));
@@ -207,6 +246,81 @@ TEST(JobState, OldTimersDoNotCount) {
   EXPECT_EQ(job.state.phase(), Phase::kGathering);
   job.happens(EventKind::kTimer, "a", job.state.timer()->epoch);
   EXPECT_EQ(job.state.phase(), Phase::kStarting);
+}
+
+// Two jobs with one id: the second must not end well without having run.
+TEST(JobState, WhoNeverGotAPlaceIsRefusedAtTheEnd) {
+  Job job(2, 2, 1);
+  for (const char* id : {"a", "b", "c"}) job.join(node(id));
+  EXPECT_FALSE(job.state.refusal("c").has_value());
+  job.run();
+  job.happens(EventKind::kDone, "a");
+  job.happens(EventKind::kDone, "b");
+  EXPECT_EQ(job.state.outcome().code, 0);
+  ASSERT_TRUE(job.state.refusal("c").has_value());
+  EXPECT_NE(job.state.refusal("c")->find("has run nothing"), std::string::npos);
+  EXPECT_FALSE(job.state.came_too_late("c"));  // a spare must not run the job again
+}
+
+TEST(JobState, AJobThatCanLoseNoNodeTakesNoOther) {
+  Job fixed;
+  Job elastic(1, 2);
+  for (Job* job : {&fixed, &elastic}) {
+    for (const char* id : {"a", "b", "c"}) job->join(node(id));
+    EXPECT_EQ(job->state.phase(), Phase::kStarting);
+  }
+  ASSERT_TRUE(fixed.state.refusal("c").has_value());
+  EXPECT_NE(fixed.state.refusal("c")->find("host_a"), std::string::npos);
+  EXPECT_FALSE(elastic.state.refusal("c").has_value());  // a node may leave
+}
+
+// Killed at any time: before they were enough, while workers ran, with and without restarts.
+TEST(JobState, WhoComesAfterAllWereLostBeginsAnotherJob) {
+  for (const bool outlives : {true, false}) {
+    for (const int launchers : {1, 2}) {
+      for (const int restarts : {0, 2}) {
+        Job job(2, 2, restarts);
+        for (int i = 0; i < launchers; ++i) job.join(node(std::string(1, static_cast<char>('a' + i))));
+        if (launchers == 2) job.run();
+        for (int i = 0; i < launchers; ++i) job.happens(EventKind::kLost, std::string(1, static_cast<char>('a' + i)));
+        for (const char* id : {"n", "m"}) {  // the first of them begins it, the second follows
+          NodeInfo info = node(id);
+          info.store_outlives_job = outlives;
+          job.join(info);
+          const bool over = launchers == 2 && restarts == 0;
+          EXPECT_EQ(job.state.came_too_late(id), outlives || over) << launchers << restarts;
+        }
+      }
+    }
+  }
+}
+
+// `--hosts` ends its job before a slow ssh has started its launcher. Another id or endpoint would not help.
+TEST(JobState, WhoComesAfterTheJobWasCalledOffHearsOnlyWhy) {
+  for (const bool first_came : {false, true}) {
+    Job job;
+    if (first_came) job.join(node("a"));
+    job.state.apply({.kind = EventKind::kEnd, .node = "hosts", .text = "asked to end", .code = 130});
+    job.join(node("b"));
+    EXPECT_EQ(job.state.outcome().code, 130);
+    EXPECT_EQ(job.state.refusal("b"), "the job has ended already: asked to end");
+  }
+}
+
+TEST(JobState, EachRoleHasItsRanks) {
+  Job job(3, 3);
+  for (int i = 0; i < 3; ++i) {
+    NodeInfo info = node(std::string(1, static_cast<char>('a' + i)), i, i + 1);
+    info.role = i == 1 ? "reader" : "trainer";
+    job.join(info);
+  }
+  const auto share = [&](int rank) {
+    const Share found = job.state.role_share(rank);
+    return std::pair(found.first, found.of);
+  };
+  EXPECT_EQ(share(0), std::pair(0, 4));
+  EXPECT_EQ(share(1), std::pair(0, 2));
+  EXPECT_EQ(share(2), std::pair(1, 4));
 }
 
 TEST(JobState, TooFewNodesAreNamed) {
@@ -224,11 +338,17 @@ TEST(JobState, NodesThatDoNotBelongTogether) {
   other_version.version = "2";
   NodeInfo other_command = node("b");
   other_command.command = "./train --lr 2";
+  NodeInfo other_grace = node("b");
+  other_grace.grace_ms = 60'000;
+  NodeInfo other_silence = node("b");
+  other_silence.silence_ms = 2500;
   NodeInfo no_program = node("b");
   no_program.problem = "there is no file './train'";
   no_program.problem_code = 127;
   const std::tuple<NodeInfo, const char*, int> cases[] = {{other_version, "Lockstep '2'", 1},
                                                           {other_command, "the program './train --lr 2'", 1},
+                                                          {other_grace, "--grace '60 s'", 1},
+                                                          {other_silence, "silence '2.5 s'", 1},
                                                           {no_program, "no file './train'", 127}};
   for (const auto& [info, words, code] : cases) {
     // A job of a fixed size cannot start, and all nodes hear why.

@@ -56,10 +56,14 @@ TEST(WorkerEnvironment, RanksFollowFromTheNodesFirst) {
   job.first_rank = 4;
   job.node_rank = 2;
   job.num_nodes = 3;
+  job.first_role_rank = 1;
+  job.role_world_size = 3;
   const auto entries = merge_environment({}, worker_variables(job, 1));
   EXPECT_STREQ(find_variable(entries, "RANK"), "5");
   EXPECT_STREQ(find_variable(entries, "LOCAL_RANK"), "1");
   EXPECT_STREQ(find_variable(entries, "GROUP_RANK"), "2");
+  EXPECT_STREQ(find_variable(entries, "ROLE_RANK"), "2");
+  EXPECT_STREQ(find_variable(entries, "ROLE_WORLD_SIZE"), "3");
   EXPECT_STREQ(find_variable(entries, "GROUP_WORLD_SIZE"), "3");
   EXPECT_EQ(find_variable(entries, "OMP_NUM_THREADS"), nullptr);
 }

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "launch/mpirun.h"
 #include "launch/slurm.h"
 
 namespace lockstep::launch {
@@ -101,6 +103,22 @@ std::vector<Case> cases() {
       {"OpenMpiOnSeveralNodes",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_RANK", "5"}}),
        {5, 6, 1, 2, 2, 3, "", kAnyPort, "Open MPI"}},
+      {"OpenMpi4SaysWhereMpirunIs",
+       with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"},
+                       {"OMPI_MCA_orte_hnp_uri", "1214185472.0;tcp://10.77.0.1,192.168.0.1:43441"}}),
+       {1, 6, 1, 2, 0, 3, "10.77.0.1", kAnyPort, "Open MPI"}},
+      {"OpenMpi4OverIpv6",
+       with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_MCA_orte_hnp_uri", "12.0;tcp6://[fd77::1,fd78::1]:4711"}}),
+       {1, 6, 1, 2, 0, 3, "fd77::1", kAnyPort, "Open MPI"}},
+      {"OpenMpi5NamesItsJobsAfterMpirunsMachine",
+       with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"PMIX_NAMESPACE", "prterun-gpu-node-7-9394@1"}}),
+       {1, 6, 1, 2, 0, 3, "gpu-node-7", kAnyPort, "Open MPI"}},
+      {"HydraWithItsProxysControlPort",
+       with(kPmi, {{"HYDRA_CONTROL_PORT", "node7:34589"}}),
+       {2, 4, 0, 2, 1, 2, "node7", kAnyPort, "PMI"}},
+      {"MastersAddressByHandWinsOverMpiruns",
+       with(kPmi, {{"HYDRA_CONTROL_PORT", "node7:34589"}, {"MASTER_ADDR", "ib7"}}),
+       {2, 4, 0, 2, 1, 2, "ib7", kAnyPort, "PMI"}},
       {"MpirunInsideSlurmCounts",
        with(slurm("0", "0", "0"), kOpenMpi),
        {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI"}},
@@ -261,6 +279,25 @@ TEST(WorldPort, FollowsFromTheJob) {
   EXPECT_NE(port(slurm("0", "0", "0")), port(with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "1"}})));
 }
 
+TEST(WorldPort, JobsOfAnArrayNeverShareOne) {
+  std::set<int> ports;
+  for (int job = 0; job < 1000; ++job) {
+    for (const char* step : {"0", "1"}) {
+      const Variables own{{"SLURM_JOB_ID", std::to_string(4711 + job)}, {"SLURM_STEP_ID", step}};
+      ports.insert(resolve_world({}, Environment(with(slurm("0", "0", "0"), own)))->master_port);
+    }
+  }
+  EXPECT_EQ(ports.size(), 2000U);
+  EXPECT_GE(*ports.begin(), 10000);
+  EXPECT_LT(*ports.rbegin(), 30000);
+}
+
+TEST(SlurmStep, NamesOfRuns) {
+  EXPECT_EQ(slurm_run_name(Environment(slurm("0", "0", "0"))), "slurm-4711.0");
+  EXPECT_EQ(slurm_run_name(Environment(with(slurm("0", "0", "0"), {{"SLURM_RESTART_COUNT", "2"}}))),
+            "slurm-4711.0-restart2");
+}
+
 TEST(SlurmLists, FirstHost) {
   const std::vector<std::pair<std::string, std::optional<std::string>>> table{{"node1", "node1"},
                                                                               {"node1,node2", "node1"},
@@ -294,6 +331,29 @@ TEST(SlurmLists, TasksPerNode) {
                                                                          {"1(x2)y", std::nullopt},
                                                                          {"1(x2000000000)", std::nullopt}};
   for (const auto& [text, expected] : table) EXPECT_EQ(tasks_per_node(text), expected) << text;
+}
+
+TEST(Mpirun, TheControlPortIsInTheProxysCommandLine) {
+  const auto line = [](std::vector<std::string> words) {
+    std::string text;
+    for (const std::string& word : words) text += word + std::string(1, '\0');
+    return text;
+  };
+  EXPECT_EQ(control_of_proxy(line({"/usr/bin/hydra_pmi_proxy", "--control-port", "node-1:34589", "--rmk", "user"})),
+            "node-1:34589");
+  for (const auto& wrong : {line({"hydra_pmi_proxy"}), line({"hydra_pmi_proxy", "--control-port"}),
+                            line({"hydra_pmi_proxy", "--control-port", "34589"}),
+                            line({"hydra_pmi_proxy", "--control-port", ":34589"}), std::string()}) {
+    EXPECT_FALSE(control_of_proxy(wrong).has_value()) << wrong;
+  }
+}
+
+// Two jobs of Hydra at once, on one machine.
+TEST(Mpirun, JobsHaveDifferentPorts) {
+  const auto port = [](const char* control) {
+    return resolve_world({}, Environment(with(kPmi, {{"HYDRA_CONTROL_PORT", control}}))).value().master_port;
+  };
+  EXPECT_NE(port("node7:34589"), port("node7:34591"));
 }
 
 // The job key is a secret of exactly this world's ranks, or empty.

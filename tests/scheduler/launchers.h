@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -14,29 +15,72 @@ namespace lockstep::test {
 
 using Words = std::vector<std::string>;
 
-// The output of join_world, in the order of the ranks, if all ranks are on this machine.
-inline std::string world_lines(int ranks, const std::string& source) {
+// Gives a machine its name, and the names of the others. Arguments: the file of names, the name, a command. The shell
+// stays: as the first process of a machine it collects those that have lost their parent.
+inline constexpr const char* kEnter = R"(mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && "$@"; exit $?)";
+
+struct Mpi {
+  std::string name;
+  std::string mpirun;
+  std::string source;  // as World::source says it
+  std::string size;    // its variable
+  Words options;
+  Words on_machines;  // options for a list of hosts, which follows; before it the command in place of ssh, as "SSH"
+};
+
+inline void PrintTo(const Mpi& mpi, std::ostream* out) {
+  *out << mpi.name;
+}
+
+inline const Mpi kMpis[] = {
+    {"OpenMpi4",
+     LOCKSTEP_MPIRUN,
+     "Open MPI",
+     "OMPI_COMM_WORLD_SIZE",
+     {"--allow-run-as-root", "--oversubscribe"},
+     {"--mca", "plm_rsh_agent", "SSH", "-H"}},
+    {"OpenMpi5",
+     LOCKSTEP_MPIRUN_5,
+     "Open MPI",
+     "OMPI_COMM_WORLD_SIZE",
+     {"--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE"},
+     {"--prtemca", "plm_ssh_agent", "SSH", "-H"}},
+    {"Hydra", LOCKSTEP_HYDRA, "PMI", "PMI_SIZE", {}, {"-launcher", "ssh", "-launcher-exec", "SSH", "-hosts"}},
+};
+
+// The output of join_world, in the order of the ranks. `nodes`: how many ranks each node has.
+inline std::string world_lines(const std::vector<int>& nodes, const std::string& source) {
   std::ostringstream lines;
-  for (int rank = 0; rank < ranks; ++rank) {
-    lines << "rank " << rank << " of " << ranks << ", local " << rank << " of " << ranks << ", node 0 of 1, by "
-          << source << ", sum " << ranks * (ranks + 1) / 2 << '\n';
+  int world = 0;
+  for (const int ranks : nodes) world += ranks;
+  int rank = 0;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    for (int local = 0; local < nodes[node]; ++local) {
+      lines << "rank " << rank++ << " of " << world << ", local " << local << " of " << nodes[node] << ", node " << node
+            << " of " << nodes.size() << ", by " << source << ", sum " << world * (world + 1) / 2 << '\n';
+    }
   }
   return lines.str();
 }
 
+// Without the prefixes of `lockstep run` ("[rank 3]: ") and without lines of the log.
 inline std::string sorted_lines(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line + '\n');
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("[rank ")) line.erase(0, line.find("]: ") + 3);
+    if (line.starts_with("[lockstep ")) continue;
+    lines.push_back(line + '\n');
+  }
   std::sort(lines.begin(), lines.end());
   std::string result;
   for (const std::string& line : lines) result += line;
   return result;
 }
 
-inline void expect_world(const Finished& end, int ranks, const std::string& source) {
+inline void expect_world(const Finished& end, const std::vector<int>& nodes, const std::string& source) {
   EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
-  EXPECT_EQ(sorted_lines(end.out), world_lines(ranks, source)) << end.err;
+  EXPECT_EQ(sorted_lines(end.out), world_lines(nodes, source)) << end.err;
 }
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// Programs under Open MPI's mpirun and Python's torchrun.
+// Programs under Open MPI's mpirun (4 and 5), MPICH's (Hydra) and Python's torchrun.
 #include "launchers.h"
 
 #include "support/scratch_folder.h"
@@ -6,26 +6,38 @@
 namespace lockstep::test {
 namespace {
 
-Finished mpirun(int ranks, const Words& program) {
-  Words words{LOCKSTEP_MPIRUN,      "--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo", "-n",
-              std::to_string(ranks)};
-  words.insert(words.end(), program.begin(), program.end());
-  return Process(words).finish(std::chrono::seconds(60));
+class MpirunScheduler : public testing::TestWithParam<Mpi> {
+ protected:
+  static Finished run(int ranks, const Words& program) {
+    Words words{GetParam().mpirun};
+    words.insert(words.end(), GetParam().options.begin(), GetParam().options.end());
+    const Words here = GetParam().name == "OpenMpi4" ? Words{"--mca", "oob_tcp_if_include", "lo"}
+                       : GetParam().name == "Hydra"  ? Words{"-launcher", "fork"}
+                                                     : Words{};
+    words.insert(words.end(), here.begin(), here.end());
+    words.insert(words.end(), {"-n", std::to_string(ranks)});
+    words.insert(words.end(), program.begin(), program.end());
+    Process job(words);
+    Finished end = job.finish(std::chrono::seconds(60));
+    EXPECT_TRUE(job.wait_until_no_descendant());
+    return end;
+  }
+};
+
+TEST_P(MpirunScheduler, ProgramsFindTheirWorld) {
+  for (const int ranks : {1, 3}) expect_world(run(ranks, {LOCKSTEP_JOIN_WORLD}), {ranks}, GetParam().source);
 }
 
-TEST(OpenMpiScheduler, ProgramsFindTheirWorld) {
-  for (const int ranks : {1, 2, 4}) expect_world(mpirun(ranks, {LOCKSTEP_JOIN_WORLD}), ranks, "Open MPI");
-}
-
-TEST(OpenMpiScheduler, ContradictionsAreErrorsOnEveryRank) {
-  const Finished end = mpirun(2, {"sh", "-c", std::string("WORLD_SIZE=3 ") + LOCKSTEP_JOIN_WORLD + " || true"});
+TEST_P(MpirunScheduler, ContradictionsAreErrorsOnEveryRank) {
+  const Finished end = run(2, {"sh", "-c", std::string("WORLD_SIZE=3 ") + LOCKSTEP_JOIN_WORLD + " || true"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_EQ(sorted_lines(end.err),
-            sorted_lines(std::string("join_world: WORLD_SIZE=3 contradicts OMPI_COMM_WORLD_SIZE=2. Unset WORLD_SIZE, "
-                                     "or start that many processes\n"
-                                     "join_world: WORLD_SIZE=3 contradicts OMPI_COMM_WORLD_SIZE=2. Unset WORLD_SIZE, "
-                                     "or start that many processes\n")));
+  const std::string line = "join_world: WORLD_SIZE=3 contradicts " + GetParam().size +
+                           "=2. Unset WORLD_SIZE, or start that many processes\n";
+  EXPECT_EQ(sorted_lines(end.err), line + line);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, MpirunScheduler, testing::ValuesIn(kMpis),
+                         [](const auto& info) { return info.param.name; });
 
 Finished torchrun(const Words& options) {
   Words words{LOCKSTEP_PYTHON, "-m", "torch.distributed.run"};
@@ -38,7 +50,7 @@ Finished torchrun(const Words& options) {
 }
 
 TEST(TorchrunScheduler, ProgramsFindTheirWorld) {
-  expect_world(torchrun({"--standalone", "--nproc-per-node", "2"}), 2, "launcher variables");
+  expect_world(torchrun({"--standalone", "--nproc-per-node", "2"}), {2}, "launcher variables");
 }
 
 }  // namespace

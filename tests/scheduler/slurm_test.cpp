@@ -1,108 +1,142 @@
-// Programs under a Slurm that the test starts: a controller and one node, as child processes, on the loopback
-// interface.
-#include <signal.h>
-#include <unistd.h>
+// Programs, launchers, batch scripts and arrays under a Slurm of several nodes. The scripts are those of
+// examples/slurm.
+#include <fmt/format.h>
 
-#include <memory>
+#include <filesystem>
 
-#include "launchers.h"
-#include "support/held_port.h"
-#include "support/scratch_folder.h"
+#include "slurm_cluster.h"
+#include "support/read_file.h"
 
 namespace lockstep::test {
 namespace {
 
-const std::string kRoot = LOCKSTEP_SLURM;
-const std::string kLibraries = kRoot + "/usr/lib/x86_64-linux-gnu/slurm-wlm";
+const std::string kScripts = LOCKSTEP_SOURCE "/examples/slurm/";
 
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return std::string(name).substr(0, std::string(name).find('.'));
+TEST(SlurmScheduler, TasksFindTheirWorld) {
+  const SlurmCluster cluster(3);
+  const auto srun = [&](const Words& options) {
+    Words words{"srun"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.push_back(LOCKSTEP_JOIN_WORLD);
+    return cluster.run(words);
+  };
+  expect_world(srun({"-N", "3", "-n", "5"}), {3, 1, 1}, "Slurm");
+  expect_world(srun({"-N", "1", "-n", "2"}), {2}, "Slurm");
+  expect_world(srun({"-n", "1"}), {1}, "Slurm");
+  // A step with fewer tasks than its allocation has.
+  const Finished step =
+      cluster.run({"salloc", "-Q", "-N", "2", "-n", "3", "srun", "-N", "2", "-n", "2", LOCKSTEP_JOIN_WORLD});
+  expect_world(step, {1, 1}, "Slurm");
+  // The allocation's shell is not a task: a program that it starts is alone.
+  expect_world(cluster.run({"salloc", "-Q", "-n", "3", LOCKSTEP_JOIN_WORLD}), {1}, "not distributed");
 }
 
-class SlurmScheduler : public testing::Test {
- protected:
-  SlurmScheduler() {
-    const std::string folder = folder_.path().native();
-    const std::string user = std::to_string(::geteuid());
-    const std::string host = host_name();
-    folder_.write("state/.keep", "");
-    folder_.write("spool/.keep", "");
-    // Without authentication, so only on the loopback interface. Always four processors, whatever the machine has.
-    folder_.write(
-        "slurm.conf",
-        "ClusterName=test\nSlurmctldHost=" + host +
-            "(127.0.0.1)\nSlurmctldPort=" + std::to_string(controller_port_.number()) +
-            "\nSlurmdPort=" + std::to_string(node_port_.number()) + "\nSlurmUser=" + user + "\nSlurmdUser=" + user +
-            "\nAuthType=auth/none\nCredType=cred/none\nMpiDefault=none\n"
-            "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\nSlurmdParameters=config_overrides\n"
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/linear\n"
-            "SwitchType=switch/none\nSchedulerType=sched/builtin\nReturnToService=2\n"
-            "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n"
-            "StateSaveLocation=" +
-            folder + "/state\nSlurmdSpoolDir=" + folder + "/spool\nSlurmctldPidFile=" + folder +
-            "/controller.pid\nSlurmdPidFile=" + folder + "/node.pid\nPluginDir=" + kLibraries + "\nNodeName=" + host +
-            " NodeAddr=127.0.0.1 CPUs=4\n"
-            "PartitionName=all Nodes=ALL Default=YES State=UP\n");
-    settings_.environment = {"SLURM_CONF=" + folder + "/slurm.conf", "LD_LIBRARY_PATH=" + kLibraries};
-    controller_ = start({kRoot + "/usr/sbin/slurmctld-wlm", "-D", "-c"});
-    node_ = start({kRoot + "/usr/sbin/slurmd-wlm", "-D", "-c", "-d", kRoot + "/usr/sbin/slurmstepd-wlm"});
-  }
+TEST(SlurmScheduler, LaunchersAreTheNodesOfAJob) {
+  const SlurmCluster cluster(3);
+  const Words run{LOCKSTEP_PROGRAM, "run", "--nproc-per-node"};
+  const auto srun = [&](Words words, const Words& rest) {
+    words.insert(words.begin(), "srun");
+    words.insert(words.end(), run.begin(), run.end());
+    words.insert(words.end(), rest.begin(), rest.end());
+    return cluster.run(words);
+  };
+  const std::string source = "launcher variables";
+  expect_world(srun({"-N", "3"}, {"2", LOCKSTEP_JOIN_WORLD}), {2, 2, 2}, source);
+  // The processors that Slurm has given the job on each node.
+  const Finished uneven = cluster.run({"salloc", "-Q", "-N", "3", "-n", "4", "srun", "--ntasks-per-node=1", "-n", "3",
+                                       LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "cpu", LOCKSTEP_JOIN_WORLD});
+  expect_world(uneven, {2, 1, 1}, source);
+  // One task: a job of one node. Several that have nothing to do with one another.
+  expect_world(srun({"-n", "1"}, {"2", LOCKSTEP_JOIN_WORLD}), {2}, source);
+  const Finished apart = srun({"-N", "2"}, {"1", "--standalone", "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(apart.out, "1\n1\n") << apart.err;
+  const Finished failed = srun({"-N", "2"}, {"1", "sh", "-c", "[ $RANK = 0 ] || exit 7; exec sleep 60"});
+  EXPECT_EQ(failed.exit_code, 7) << failed.err;
+  EXPECT_NE(failed.err.find("lockstep: rank 1 failed first: exit code 7\n  node 1, host node2,"), std::string::npos)
+      << failed.err;
+  const Finished crowd = srun({"-N", "1", "-n", "2"}, {"1", "true"});
+  EXPECT_EQ(crowd.exit_code, 2);
+  EXPECT_NE(crowd.err.find("srun has started 2 launchers on this node, expected one"), std::string::npos) << crowd.err;
+}
 
-  void SetUp() override {
-    const bool idle = wait_for([&] { return run("sinfo", {"-h", "-o", "%T"}).out == "idle\n"; });
-    ASSERT_TRUE(idle) << controller_->out_so_far() << node_->out_so_far();
+// Arrays of one user at once, on the same nodes: none of the jobs meets another one.
+TEST(SlurmScheduler, ArraysDoNotMeet) {
+  const SlurmCluster cluster(3);
+  const std::string output = "--output=" + cluster.folder().path("%A_%a.out");
+  const std::string sweep = cluster.submit({output, kScripts + "sweep.sbatch", LOCKSTEP_JOIN_WORLD});
+  Words ranks{"--array=0-1", "--nodes=2", "--ntasks=3", output, kScripts + "ranks.sbatch", LOCKSTEP_JOIN_WORLD};
+  const std::string first = cluster.submit(ranks);
+  const std::string second = cluster.submit(ranks);
+  const auto out = [&](const std::string& job, int task) {
+    return read_file(cluster.folder().path(fmt::format("{}_{}.out", job, task)));
+  };
+  for (const std::string& job : {sweep, first, second}) {
+    EXPECT_TRUE(wait_for([&] { return cluster.has_ended(job); }, std::chrono::seconds(90))) << job;
   }
-
-  ~SlurmScheduler() override {
-    for (const auto& daemon : {node_.get(), controller_.get()}) {
-      ::kill(daemon->pid(), SIGTERM);
-      const Finished end = daemon->finish();
-      EXPECT_TRUE(daemon->wait_until_no_descendant());
-      if (HasFailure()) std::fputs((end.out + end.err).c_str(), stderr);
+  for (int task = 0; task < 3; ++task) {
+    EXPECT_EQ(sorted_lines(out(sweep, task)), world_lines({1, 1}, "launcher variables"));
+    if (task == 2) continue;
+    for (const std::string& job : {first, second}) {
+      // Which node gets two of the three depends on what else runs there.
+      const std::string world = sorted_lines(out(job, task));
+      EXPECT_TRUE(world == world_lines({2, 1}, "Slurm") || world == world_lines({1, 2}, "Slurm")) << world;
     }
   }
-
-  Finished run(const std::string& tool, const Words& words) const {
-    Words command{kRoot + "/usr/bin/" + tool};
-    command.insert(command.end(), words.begin(), words.end());
-    return start(command)->finish(std::chrono::seconds(60));
-  }
-
- private:
-  std::unique_ptr<Process> start(const Words& command) const { return std::make_unique<Process>(command, settings_); }
-
-  const ScratchFolder folder_;
-  const HeldPort controller_port_;
-  const HeldPort node_port_;
-  Process::Settings settings_;
-  std::unique_ptr<Process> controller_;
-  std::unique_ptr<Process> node_;
-};
-
-TEST_F(SlurmScheduler, ProgramsFindTheirWorld) {
-  for (const int ranks : {1, 2, 4}) {
-    expect_world(run("srun", {"-n", std::to_string(ranks), LOCKSTEP_JOIN_WORLD}), ranks, "Slurm");
-  }
-  // A step with fewer tasks than its batch job; and two such jobs, one after the other.
-  const Finished step = run("salloc", {"-Q", "-n", "3", kRoot + "/usr/bin/srun", "-n", "2", LOCKSTEP_JOIN_WORLD});
-  expect_world(step, 2, "Slurm");
-  // The allocation's shell is not a task: a program that it starts is alone.
-  expect_world(run("salloc", {"-Q", "-n", "3", LOCKSTEP_JOIN_WORLD}), 1, "not distributed");
 }
 
-TEST_F(SlurmScheduler, OurLauncherWithinATaskDecides) {
-  const Finished end =
-      run("srun", {"-n", "1", "-c", "2", LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", LOCKSTEP_JOIN_WORLD});
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  std::string out = end.out;
-  for (const std::string prefix : {"[rank 0]: ", "[rank 1]: "}) {
-    const std::size_t at = out.find(prefix);
-    ASSERT_NE(at, std::string::npos) << end.out;
-    out.erase(at, prefix.size());
+// What the training says, without the launcher's prefix and what Slurm says: "begins at step 0, first weight 0.1".
+std::string last_line_with(const std::string& text, const std::string& words) {
+  const std::size_t at = text.rfind(words);
+  return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+}
+
+// The job is asked to leave twice: by an urgent job that takes its nodes, and by a signal to the batch script, as
+// --signal=B:TERM@60 gives it. It ends with the weights of a run that nothing has disturbed.
+TEST(SlurmScheduler, APreemptedJobGoesOnFromItsCheckpoint) {
+  const SlurmCluster cluster(2);
+  const auto submit = [&](const std::string& name, const std::string& milliseconds) {
+    return cluster.submit({"--nodes=2", "--output=" + cluster.folder().path(name + ".out"), kScripts + "train.sbatch",
+                           LOCKSTEP_PREEMPTIBLE, cluster.folder().path(name), "400", milliseconds});
+  };
+  const auto out = [&](const std::string& name) { return read_file(cluster.folder().path(name + ".out")); };
+  const auto has_ended = [&](const std::string& job) {
+    return wait_for([&] { return cluster.has_ended(job); }, std::chrono::seconds(90));
+  };
+  const auto begins_for_the = [&](int time) {
+    return wait_for(
+        [&] {
+          const std::string text = out("disturbed");
+          std::size_t at = 0;
+          for (int i = 0; i < time && at != std::string::npos; ++i) at = text.find("begins at step", at + 1);
+          return at != std::string::npos;
+        },
+        std::chrono::seconds(60));
+  };
+  const std::string calm = submit("calm", "0");
+  ASSERT_TRUE(has_ended(calm)) << out("calm");
+  const std::string job = submit("disturbed", "20");
+  ASSERT_TRUE(begins_for_the(1)) << out("disturbed");
+  const Finished urgent = cluster.run({"srun", "-p", "urgent", "-N", "2", "--exclusive", "hostname"});
+  EXPECT_EQ(sorted_lines(urgent.out), "node1\nnode2\n") << urgent.err;
+  ASSERT_TRUE(begins_for_the(2)) << out("disturbed");
+  EXPECT_EQ(cluster.run({"scancel", "--batch", "--signal=TERM", job}).exit_code, 0);
+  ASSERT_TRUE(begins_for_the(3)) << out("disturbed");
+  ASSERT_TRUE(has_ended(job)) << out("disturbed");
+  const std::string text = out("disturbed");
+  EXPECT_EQ(last_line_with(text, "is done at step 400, first weight"), last_line_with(out("calm"), "is done at step"))
+      << text;
+  EXPECT_EQ(last_line_with(text, "is done at step 400").empty(), false) << text;
+  // Every start begins where the one before has left, which was not at its own beginning.
+  std::size_t at = 0;
+  long before = 0;
+  for (int start = 0; start < 2; ++start) {
+    at = text.find("leaves at step ", at + 1);
+    ASSERT_NE(at, std::string::npos) << text;
+    const long left = std::stol(text.substr(at + 15));
+    EXPECT_GT(left, before);
+    EXPECT_NE(text.find(fmt::format("begins at step {},", left), at), std::string::npos) << text;
+    before = left;
   }
-  EXPECT_EQ(sorted_lines(out), world_lines(2, "launcher variables"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "launch/cores.h"
 #include "site/devices.h"
+#include "site/jobs.h"
 #include "site/leases.h"
 #include "site/processes.h"
 #include "site/topology.h"
@@ -136,6 +137,14 @@ TEST(Processes, ThisOneIsSeenAsItIs) {
   EXPECT_GT(self->memory_bytes, 100'000U);
   EXPECT_LT(self->age_seconds, 3600);
   EXPECT_FALSE(find_process(1 << 30).has_value());
+}
+
+TEST(RunningJobs, NoNameIsNotTheNameOfAJobThatIsStarting) {
+  std::vector<RunningJob> jobs(1);
+  jobs[0].launcher.pid = 4711;
+  EXPECT_EQ(find_job(jobs, "").status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(find_job(jobs, "4711").ok());
+  EXPECT_EQ(find_job(jobs, "a").status().code(), ErrorCode::kNotFound);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/host.h"
 #include "lockstep/store/hash_store.h"
 #include "store/membership/exchange_members.h"
+#include "store/membership/machine.h"
 #include "store/membership/meeting.h"
 #include "store/membership/same_choice.h"
 #include "support/run_each.h"
@@ -244,6 +245,36 @@ TEST(MembershipMulti, ChoicesThatDifferAreToldToAll) {
   });
   expect_error(check_same_choice(store, "third", Roster({4, 6}), 1, 2, {"a", false}, now()), ErrorCode::kTimeout,
                "only 1 of 2 ranks came within 0.0 s; missing: rank(s) 4 of the world");
+}
+
+TEST(Membership, ContainersThatCannotShareMemoryAreMachinesOfTheirOwn) {
+  const std::string boot = "01234567-89ab-cdef-0123-456789abcdef";
+  const auto word = [&](std::uint64_t network, std::optional<std::uint64_t> user, const char* own) {
+    return machine_word({boot, network, user}, own);
+  };
+  EXPECT_EQ(word(7, 1000, "a"), boot + ":7:1000");
+  EXPECT_EQ(why_apart(word(7, 1000, "a"), word(7, 1000, "b")), "");
+  EXPECT_NE(why_apart(word(7, 1000, "a"), word(8, 1000, "b")).find("different networks"), std::string::npos);
+  EXPECT_NE(why_apart(word(7, 1000, "a"), word(7, 0, "b")).find("different users (1000 and 0)"), std::string::npos);
+  EXPECT_NE(why_apart(word(7, {}, "a"), word(7, {}, "b")).find("does not know"), std::string::npos);
+  // Without /proc nothing is known, so nothing is shared.
+  EXPECT_NE(machine_word({}, "a"), machine_word({}, "b"));
+  EXPECT_NE(why_apart(machine_word({}, "a"), word(7, 0, "b")).find("/proc is not mounted"), std::string::npos);
+  EXPECT_NE(machine_word({boot, 0, 1000}, "a"), machine_word({boot, 0, 1000}, "b"));
+  // Other machines, and names that somebody has chosen.
+  EXPECT_EQ(why_apart(word(7, 1000, "a"), "11234567-89ab-cdef-0123-456789abcdef:7:1000"), "");
+  EXPECT_EQ(why_apart("a", "b"), "");
+  EXPECT_EQ(why_apart("a:b:c", word(7, 1000, "a")), "");
+}
+
+TEST(Membership, AUserIsTheSameWhateverAContainerCallsIt) {
+  const std::string everybody = "         0          0 4294967295\n";
+  EXPECT_EQ(outside_user(everybody, 1000), 1000U);
+  EXPECT_EQ(outside_user("0 1000 1\n1 100000 65536\n", 0), 1000U);
+  EXPECT_EQ(outside_user("0 1000 1\n1 100000 65536\n", 33), 100032U);
+  EXPECT_EQ(outside_user("0 1000 1\n1 100000 65536\n", 65537), std::nullopt);
+  EXPECT_EQ(outside_user("1000 1000 1\n", 1000), 1000U);
+  for (const char* nothing : {"", "nonsense", "0 1000"}) EXPECT_EQ(outside_user(nothing, 0), std::nullopt) << nothing;
 }
 
 TEST(Membership, ThisProcessDescribesItself) {

@@ -120,8 +120,12 @@ JobOnMachines::JobOnMachines(const WorldOnMachines& world) : machines_(static_ca
                               "GTEST_SHARD_INDEX=0",
                               "GTEST_OUTPUT="};
       const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-      processes_.push_back(std::make_unique<Process>(
-          machines_.on(machine, {self, "--gtest_filter=" + current_test_name(), "--gtest_brief=1"}), settings));
+      std::vector<std::string> command{self, "--gtest_filter=" + current_test_name(), "--gtest_brief=1"};
+      if (!world.containers.empty()) {
+        settings.environment.emplace_back("LOCKSTEP_LOG_LEVEL=info");
+        command = inside(world.containers[static_cast<std::size_t>(rank)], command);
+      }
+      processes_.push_back(std::make_unique<Process>(machines_.on(machine, command), settings));
       machine_of_.push_back(machine);
     }
   }

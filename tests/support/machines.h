@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/containers.h"
 #include "support/process.h"
 
 namespace lockstep::test {
@@ -40,6 +41,7 @@ class Machines {
 struct WorldOnMachines {
   std::vector<int> ranks;                  // on each machine, numbered in order
   std::string master = Machines::ipv4(0);  // with an IPv6 address the machines have only IPv6
+  std::vector<Container> containers = {};  // by rank; empty: none
 };
 
 // The ranks of the current test. Each is a process that runs the test's body up to the same run_on_machines() and calls

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "support/sanitizers.h"
+
 namespace lockstep::test {
 namespace {
 
@@ -27,6 +29,7 @@ std::string mpi_word() {
 }
 
 Finished mpirun_current_test(int ranks, const std::string& word, std::chrono::seconds limit) {
+  expect_no_leak_search_in_programs();  // Open MPI leaks, from plugins that are unloaded by then
   // Only on this machine: shared memory between ranks, loopback between them and mpirun.
   Process job({"mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output", "--mca", "oob_tcp_if_include", "lo",
                "--mca", "btl", "self,vader", "-n", std::to_string(ranks), testing::internal::GetArgvs().front(),

@@ -114,4 +114,14 @@ Finished run_program(const std::vector<std::string>& command) {
   return Process(command).finish();
 }
 
+bool takes_signal(pid_t pid, int signal) {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+  const auto has = [&](const char* field, int one) {
+    const std::size_t at = status.find(field);
+    return at != std::string::npos && (std::stoull(status.substr(at + 7), nullptr, 16) >> (one - 1) & 1) != 0;
+  };
+  // While the C library starts a program or a thread, all signals are blocked; SIGSEGV at no other time.
+  return has("SigCgt:", signal) || (has("SigBlk:", signal) && !has("SigBlk:", SIGSEGV));
+}
+
 }  // namespace lockstep::test

@@ -6,10 +6,10 @@
 
 namespace lockstep::test {
 
-// For tests of programs without threads or descriptors, or with a thread that a disk holds. A search for leaks needs a
-// thread of its own and waits until every other thread has stopped. A check of types needs a descriptor, and reports a
-// wrong type if there is none. Programs that this process starts from now on search for no leaks and go on after such a
-// report.
+// For tests of programs without threads or descriptors, with a thread that a disk holds, or that leak. A search for
+// leaks needs a thread of its own and waits until every other thread has stopped. A check of types needs a descriptor,
+// and reports a wrong type if there is none. Programs that this process starts from now on search for no leaks and go
+// on after such a report.
 inline void expect_no_leak_search_in_programs() {
 #ifdef __SANITIZE_ADDRESS__
   const auto add = [](const char* name, const std::string& option) {

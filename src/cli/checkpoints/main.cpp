@@ -61,6 +61,10 @@ int run_diff(Arguments arguments) {
 }
 
 int run_convert(const Arguments& arguments) {
+  if (const std::string why = checkpoint::wrong_options(arguments.second, arguments.convert); !why.empty()) {
+    std::fprintf(stderr, "lockstep: %s\n", lockstep::printable(why).c_str());
+    return kUsageError;
+  }
   print_lines(checkpoint::convert(arguments.first, arguments.second, arguments.convert));
   return EXIT_SUCCESS;
 }

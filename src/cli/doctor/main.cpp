@@ -55,7 +55,9 @@ int diagnose(const Arguments& arguments) {
   if (!is_first_rank(environment)) return EXIT_SUCCESS;
   Findings all;
   for (const auto check : {check_processor, check_memory, check_limits, check_gpus, check_network}) add(all, check(""));
-  add(all, check_libtorch(LOCKSTEP_TORCH_FOLDER, LOCKSTEP_TORCH_VERSION));
+  const std::string built_with = LOCKSTEP_TORCH_FOLDER;
+  const std::string torch = built_with.empty() ? "" : environment.get("LOCKSTEP_TORCH_DIR").value_or(built_with);
+  add(all, check_libtorch(torch, LOCKSTEP_TORCH_VERSION));
   add(all, measured);
   const std::string text = arguments.json ? to_json(all) : to_text(all);
   std::fputs(text.c_str(), stdout);

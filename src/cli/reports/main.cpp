@@ -72,13 +72,19 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
   const auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const auto table = lockstep::report::measure_scaling(options, say);
   if (!table.ok()) return fail(table.status());
-  fmt::print("\n{} scaling, median of {} run{} (smallest to largest)\n\n{}", arguments.weak ? "weak" : "strong",
-             arguments.runs, arguments.runs == 1 ? "" : "s", lockstep::report::to_text(table.value()));
+  fmt::print("\n{} scaling, median of {} run{} (smallest to largest)\n\n{}\n{}", arguments.weak ? "weak" : "strong",
+             arguments.runs, arguments.runs == 1 ? "" : "s", lockstep::report::to_text(table.value()),
+             lockstep::report::to_bars(table.value()));
   Status status = lockstep::report::write_scaling(table.value(), options.folder);
   if (status.ok()) status = write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table.value()));
   if (status.ok()) status = lockstep::report::write_report(options.folder);
   if (!status.ok()) return fail(status);
-  fmt::print("\n{0}/scaling.json, {0}/scaling.svg, {0}/report.html\n", lockstep::printable(arguments.out));
+  const std::string folder = lockstep::printable(arguments.out);
+  fmt::print("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n", folder);
+  const auto pages = lockstep::report::write_run_reports(options);
+  if (!pages.ok()) return fail(pages.status());
+  for (const std::filesystem::path& page : pages.value())
+    fmt::print("        {}\n", lockstep::printable(page.native()));
   return EXIT_SUCCESS;
 }
 

@@ -1,4 +1,6 @@
 // The program behind `lockstep train`. `lockstep` executes it, so the launcher does not load LibTorch.
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -21,6 +23,7 @@ void print_error(std::string_view text) {
 
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
+  ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails with a reason, as on a full disk
   if (argc > 1 && std::string_view(argv[1]) == "train") {
     --argc;
     ++argv;

@@ -21,9 +21,9 @@ struct Situation {
   int seated = 0;        // how many take part in this one; 0 unless running
   int min_nodes = 1;
   int max_nodes = 1;
-  int restarts = 0;  // how many failures the job has got over
+  int restarts = 0;  // that failures have used
   int max_restarts = 0;
-  bool last_call_over = false;  // nobody else has come for the time that is given once there are enough
+  bool last_call_over = false;  // the time in which more nodes may come when there are enough
   bool join_timed_out = false;  // there were too few for too long
 };
 
@@ -41,9 +41,8 @@ struct Decision {
 };
 
 // While workers run:
-//   - a failed worker or a lost node restarts the job as long as restarts are left, and counts as one;
-//   - a node that leaves or joins restarts it too and does not count. When a node leaves that the job cannot do
-//     without, the job ends.
+//   - a failed worker or a lost node restarts the job while restarts are left, and uses one;
+//   - a node that leaves or joins restarts it too, and uses none. The job ends when too few nodes are left.
 // While none runs: it starts when all nodes are there; when there are enough and the last call is over; and after a
 // restart as soon as there are enough, because those are known to work. Nodes that come later join by another restart.
 //

@@ -17,12 +17,16 @@ json to_json(const NodeInfo& info) {
           {"pid", info.pid},
           {"address", info.address},
           {"hosts", info.hosts},
+          {"store_outlives_job", info.store_outlives_job},
+          {"role", info.role},
           {"version", info.version},
           {"command", info.command},
           {"same_command", info.same_command},
           {"min_nodes", info.min_nodes},
           {"max_nodes", info.max_nodes},
           {"max_restarts", info.max_restarts},
+          {"grace_ms", info.grace_ms},
+          {"silence_ms", info.silence_ms},
           {"join_timeout_ms", info.join_timeout_ms},
           {"last_call_ms", info.last_call_ms},
           {"problem", info.problem},
@@ -37,12 +41,16 @@ NodeInfo node_info(const json& object, std::string id) {
           .pid = object.value("pid", 0),
           .address = object.value("address", ""),
           .hosts = object.value("hosts", false),
+          .store_outlives_job = object.value("store_outlives_job", false),
+          .role = object.value("role", "default"),
           .version = object.value("version", ""),
           .command = object.value("command", ""),
           .same_command = object.value("same_command", true),
           .min_nodes = object.value("min_nodes", 1),
           .max_nodes = object.value("max_nodes", 1),
           .max_restarts = object.value("max_restarts", 0),
+          .grace_ms = object.value("grace_ms", 5000L),
+          .silence_ms = object.value("silence_ms", 2000L),
           .join_timeout_ms = object.value("join_timeout_ms", 600'000L),
           .last_call_ms = object.value("last_call_ms", 30'000L),
           .problem = object.value("problem", ""),
@@ -133,7 +141,7 @@ Result<Event> decode_event(std::string_view text) {
   if (!object.is_object()) return wrong;
   try {
     Event event = event_of(object);
-    if (event.kind < EventKind::kJoin || event.kind > EventKind::kEnd || event.node.empty()) return wrong;
+    if (event.kind < EventKind::kJoin || event.kind > EventKind::kSignal || event.node.empty()) return wrong;
     return event;
   } catch (const json::exception&) {
     return wrong;  // a value of another type than expected

@@ -16,8 +16,10 @@ struct NodeInfo {
   int workers = 1;
   std::string host = {};
   int pid = 0;
-  std::string address = {};  // where the others reach this machine
-  bool hosts = false;        // it serves the store in which all meet
+  std::string address = {};         // where the others reach this machine
+  bool hosts = false;               // it serves the store in which all meet
+  bool store_outlives_job = false;  // and which then serves others
+  std::string role = "default";
 
   // All nodes must agree on these.
   std::string version = {};  // of Lockstep
@@ -26,6 +28,8 @@ struct NodeInfo {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  long grace_ms = 5000;
+  long silence_ms = 2000;
 
   // Milliseconds; those of the first node count.
   long join_timeout_ms = 600'000;
@@ -50,6 +54,7 @@ enum class EventKind {
   kLeave,     // this launcher was asked to end by the signal `number`
   kLost,      // the store has lost this launcher
   kEnd,       // whoever started the launchers ends the job: text, code
+  kSignal,    // and has got the signal `number`, which is for the workers
 };
 
 struct Event {

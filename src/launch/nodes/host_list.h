@@ -10,14 +10,16 @@
 namespace lockstep::launch {
 
 struct Host {
-  std::string name;  // as ssh takes it: "b", "user@b"
+  std::string name;  // as ssh takes it: "b", "user@b", "fd00::2"
   int workers = 0;   // 0: as --nproc-per-node says
 };
 
-// "a,b:4,user@c". kInvalidArgument: empty names, numbers below 1, a name twice.
+// "a,b:4,user@c,fd00::2,[fd00::3]:4": IPv6 addresses are in brackets where a number follows, else with or without.
+// kInvalidArgument: empty names, numbers below 1, brackets around anything else, a name twice.
 Result<std::vector<Host>> parse_hosts(std::string_view text);
 
-// Whether the name is that of this machine: localhost, a loopback address or the host name.
+// Whether the name is that of this machine: localhost, the host name or an address of it. With "user@" it is not, since
+// that user may be another one.
 bool is_this_machine(std::string_view name);
 
 // At spaces; there is no quoting.

@@ -31,6 +31,7 @@
 #include "launch/worker_environment.h"
 #include "launch/worker_stream.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
 #include "store/tcp/socket.h"
 
 namespace lockstep::launch {
@@ -76,6 +77,51 @@ Result<Fd> key_file(const std::string& key) {
   return fd;
 }
 
+// This program's path, which the hosts have too.
+Result<std::string> own_path() {
+  std::error_code error;
+  std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return Status::from_errno("cannot read /proc/self/exe", error.value());
+  return path;
+}
+
+std::vector<std::string> launcher_words(const HostsOptions& options, const std::string& self,
+                                        const std::string& endpoint, std::size_t number) {
+  const Host& host = options.hosts[number];
+  const std::string conf = options.rdzv_conf.empty() ? "" : options.rdzv_conf + ",";
+  std::vector<std::string> words{self,
+                                 "run",
+                                 "--node-rank",
+                                 std::to_string(number),
+                                 "--rdzv-endpoint",
+                                 endpoint,
+                                 "--rdzv-conf",
+                                 fmt::format("{}is_host=false,reports={}", conf, number == 0),
+                                 "--job-key-file",
+                                 "-"};
+  const std::string workers = host.workers > 0 ? std::to_string(host.workers) : options.nproc_per_node;
+  if (!workers.empty()) words.insert(words.end(), {"--nproc-per-node", workers});
+  words.insert(words.end(), options.options.begin(), options.options.end());
+  words.push_back("--");
+  words.insert(words.end(), options.program.begin(), options.program.end());
+  return words;
+}
+
+// What --ssh is given for a host, or the launcher's own words on this machine.
+Result<std::vector<std::string>> command_words(const HostsOptions& options, const std::string& self,
+                                               const std::string& endpoint, std::size_t number) {
+  const std::string& host = options.hosts[number].name;
+  std::vector<std::string> words = launcher_words(options, self, endpoint, number);
+  if (is_this_machine(host)) return words;
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  if (error) return Status::from_errno("cannot find out the current folder", error.value());
+  std::vector<std::string> command = options.ssh;
+  command.push_back(host);
+  command.push_back("cd " + quote_for_shell({folder}) + " && exec " + quote_for_shell(words));
+  return command;
+}
+
 class HostsJob {
  public:
   HostsJob(const HostsOptions& options, Consoles& consoles, SignalWatch& signals)
@@ -85,12 +131,13 @@ class HostsJob {
 
  private:
   Status open_meeting();
-  std::vector<std::string> launcher_words(std::size_t number) const;
   Result<Command> command_for(std::size_t number);
   Status add_stream(Console& console, int& fd);
   Status step(ProcessTree& tree);
   void take_exit(const Exit& exit);
   void take_signal(ProcessTree& tree);
+  // Those that mean something to the workers alone go to the workers of all nodes.
+  void pass_on_signals();
   // Tells all launchers to end.
   void end_job(int code, const std::string& reason);
 
@@ -132,27 +179,6 @@ Status HostsJob::open_meeting() {
   return announce_job(*store_, run_id_);
 }
 
-std::vector<std::string> HostsJob::launcher_words(std::size_t number) const {
-  const Host& host = options_.hosts[number];
-  const std::string conf = options_.rdzv_conf.empty() ? "" : options_.rdzv_conf + ",";
-  std::vector<std::string> words{self_,
-                                 "run",
-                                 "--node-rank",
-                                 std::to_string(number),
-                                 "--rdzv-endpoint",
-                                 server_->endpoint().text(),
-                                 "--rdzv-conf",
-                                 fmt::format("{}is_host=false,reports={}", conf, number == 0),
-                                 "--job-key-file",
-                                 "-",
-                                 "--nproc-per-node",
-                                 host.workers > 0 ? std::to_string(host.workers) : options_.nproc_per_node};
-  words.insert(words.end(), options_.options.begin(), options_.options.end());
-  words.push_back("--");
-  words.insert(words.end(), options_.program.begin(), options_.program.end());
-  return words;
-}
-
 Status HostsJob::add_stream(Console& console, int& fd) {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
@@ -167,36 +193,26 @@ Status HostsJob::add_stream(Console& console, int& fd) {
 
 Result<Command> HostsJob::command_for(std::size_t number) {
   Command command;
-  command.environment = merge_environment(current_environment(), {{"LOCKSTEP_JOB_KEY", ""}});
+  // `lockstep ps` finds the job's name there.
+  command.environment =
+      merge_environment(current_environment(), {{"LOCKSTEP_JOB_KEY", ""}, {"TORCHELASTIC_RUN_ID", run_id_}});
   LOCKSTEP_ASSIGN_OR_RETURN(Fd key, key_file(key_));
   command.stdin_fd = key.get();
   launchers_ends_.push_back(std::move(key));
   LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.out(), command.stdout_fd));
   LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd));
-  const std::string& host = options_.hosts[number].name;
-  const std::vector<std::string> words = launcher_words(number);
-  if (is_this_machine(host)) {
-    command.executable = self_;
-    command.arguments = words;
-    return command;
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(command.arguments, command_words(options_, self_, server_->endpoint().text(), number));
+  command.executable = self_;
+  if (is_this_machine(options_.hosts[number].name)) return command;
   const std::string path = Environment::of_process().get("PATH").value_or("/usr/bin:/bin");
   auto ssh = find_executable(options_.ssh.front(), path);
   if (!ssh.ok()) return ssh.status().with_context("--ssh");
   command.executable = std::move(ssh).value();
-  command.arguments = options_.ssh;
-  command.arguments.push_back(host);
-  std::error_code error;
-  const std::string folder = std::filesystem::current_path(error).string();
-  if (error) return Status::from_errno("cannot find out the current folder", error.value());
-  command.arguments.push_back("cd " + quote_for_shell({folder}) + " && exec " + quote_for_shell(words));
   return command;
 }
 
 Result<int> HostsJob::run() {
-  std::error_code error;
-  self_ = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) return Status::from_errno("cannot read /proc/self/exe", error.value());
+  LOCKSTEP_ASSIGN_OR_RETURN(self_, own_path());
   LOCKSTEP_RETURN_IF_ERROR(open_meeting());
   std::vector<Command> commands;
   for (std::size_t number = 0; number < options_.hosts.size(); ++number) {
@@ -220,7 +236,7 @@ Result<int> HostsJob::run() {
 }
 
 Status HostsJob::step(ProcessTree& tree) {
-  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {signals_.workers_fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
   Deadline due = kill_at_.value_or(Deadline::never());
   for (const auto& stream : streams_) {
     if (stream->wants_read()) polled.push_back({stream->fd(), POLLIN, 0});
@@ -237,6 +253,7 @@ Status HostsJob::step(ProcessTree& tree) {
     if (!exit) break;
     take_exit(*exit);
   }
+  pass_on_signals();
   if (polled[0].revents != 0) take_signal(tree);
   consoles_.serve();
   consoles_.flush();
@@ -249,7 +266,8 @@ void HostsJob::take_exit(const Exit& exit) {
   const std::string& host = options_.hosts[static_cast<std::size_t>(exit.index)].name;
   std::string what = fmt::format("the launcher on host {} ended with {}", host, describe_exit(exit));
   if (exit.code == kSshFailed && !is_this_machine(host)) what += fmt::format(" ({} failed)", options_.ssh.front());
-  // A launcher says itself why its job has failed, and the first one says why the job ends.
+  // For launchers that cannot say why themselves. The end of the whole job is reported by the first host's launcher,
+  // unless this is the one that has ended.
   const bool ends = alive_ < options_.min_nodes;
   const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
   if (silent && code_ == 0 && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
@@ -260,13 +278,22 @@ void HostsJob::take_exit(const Exit& exit) {
 void HostsJob::end_job(int code, const std::string& reason) {
   const Event event{.kind = EventKind::kEnd, .node = "hosts", .text = reason, .code = code};
   if (!store_->push(events_of_job(run_id_), encode(event)).ok() || alive_ == 0) return;
-  // Launchers that have not joined yet hear it when they do.
+  // A launcher that has not joined yet gets the event when it joins.
   if (!kill_at_) kill_at_ = Deadline::after(2 * options_.grace + kFarewell);
+}
+
+void HostsJob::pass_on_signals() {
+  while (const int number = signals_.take_for_workers()) {
+    const auto told =
+        store_->push(events_of_job(run_id_), encode({.kind = EventKind::kSignal, .node = "hosts", .number = number}));
+    if (!told.ok())
+      log::warning(fmt::format("{} did not reach the workers: {}", signal_name(number), told.status().message()));
+  }
 }
 
 void HostsJob::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
-  if (number == 0 || is_for_workers_only(number)) return;
+  if (number == 0) return;
   if (signal_ != 0) {
     kill_at_ = Deadline::after(std::chrono::nanoseconds(0));
     return;
@@ -276,6 +303,21 @@ void HostsJob::take_signal(ProcessTree& tree) {
 }
 
 }  // namespace
+
+Result<std::string> describe_hosts_plan(const HostsOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string self, own_path());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string address, own_address(options));
+  std::string text = fmt::format(
+      "lockstep run would do this:\n  serve the store in which the launchers meet at {}, on a port that the kernel "
+      "chooses (0 below)\n  give each launcher the job's random key through its standard input\n",
+      address);
+  for (std::size_t number = 0; number < options.hosts.size(); ++number) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto words,
+                              command_words(options, self, comm::Endpoint{address, 0}.text(), number));
+    text += fmt::format("  host {}: {}\n", options.hosts[number].name, quote_for_shell(words));
+  }
+  return text + fmt::format("  end the job when fewer than {} launchers are left\n", options.min_nodes);
+}
 
 Result<int> run_on_hosts(const HostsOptions& options) {
   SignalWatch signals;

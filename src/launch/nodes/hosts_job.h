@@ -16,7 +16,7 @@ struct HostsOptions {
   int min_nodes = 1;                      // the job ends when fewer launchers are left
   std::vector<std::string> ssh;           // the command that gets a host's name and a command line for its shell
   std::string local_addr = {};            // where the hosts reach this machine; empty: found out
-  std::string nproc_per_node = "1";       // for hosts without a number
+  std::string nproc_per_node = {};        // for hosts without a number; empty: one worker, or one for each GPU
   std::string run_id = {};                // empty: random
   std::string rdzv_conf = {};             // for the launchers, further settings
   std::vector<std::string> options = {};  // of `lockstep run`, for all launchers
@@ -30,5 +30,8 @@ struct HostsOptions {
 //
 // It takes over the process while it runs, as run_job does.
 Result<int> run_on_hosts(const HostsOptions& options);
+
+// What it would do, for --dry-run: several lines. Starts nothing.
+Result<std::string> describe_hosts_plan(const HostsOptions& options);
 
 }  // namespace lockstep::launch

@@ -20,6 +20,10 @@ int place(const NodeInfo& info) {
   return info.hosts ? -1 : INT_MAX;
 }
 
+std::string seconds(long milliseconds) {
+  return fmt::format("{:g} s", static_cast<double>(milliseconds) / 1000);
+}
+
 std::string nnodes(const NodeInfo& info) {
   return info.min_nodes == info.max_nodes ? std::to_string(info.max_nodes)
                                           : fmt::format("{}:{}", info.min_nodes, info.max_nodes);
@@ -29,32 +33,39 @@ std::string nnodes(const NodeInfo& info) {
 
 std::vector<Note> JobState::apply(const Event& event) {
   notes_.clear();
-  if (phase_ == Phase::kOver) {
-    if (event.kind == EventKind::kJoin) {
-      refused_[event.node] = outcome_.reason.empty()
-                                 ? "the job with this --rdzv-id has ended already, or was lost with "
-                                   "all of its nodes; take another --rdzv-id"
-                                 : "the job has ended already: " + outcome_.reason;
-    }
-    return {};
-  }
+  if (event.kind == EventKind::kJoin) arrive(event.info);
+  if (event.kind == EventKind::kLost) present_.erase(event.node);
+  if (phase_ == Phase::kOver) return {};
   switch (event.kind) {
     case EventKind::kJoin: join(event.info); break;
     case EventKind::kTimer: timer_over(event.number); break;
     case EventKind::kServices: services(event); break;
     case EventKind::kDone: done(event); break;
     case EventKind::kFailed: failed(event); break;
-    case EventKind::kUnable:
-      if (event.number == attempt_ && member(event.node) != nullptr) {
-        finish({event.code, fmt::format("{}: {}", member(event.node)->info.text(), event.text)});
-      }
-      break;
+    case EventKind::kUnable: unable(event); break;
     case EventKind::kStopped: stopped(event); break;
     case EventKind::kLeave: gone(event, Cause::kNodeLeft); break;
     case EventKind::kLost: gone(event, Cause::kNodeLost); break;
-    case EventKind::kEnd: finish({event.code, event.text}); break;
+    case EventKind::kEnd:
+      called_off_ = true;
+      finish({event.code, event.text});
+      break;
+    case EventKind::kSignal: break;  // changes nothing here: NodeLink::take_signals()
   }
   return std::exchange(notes_, {});
+}
+
+// A store that serves one job ends with it, so who comes late has nothing to begin there.
+void JobState::arrive(const NodeInfo& info) {
+  const bool abandoned = rules_ && present_.empty() && phase_ != Phase::kOver;
+  if (abandoned && info.store_outlives_job) finish({kNodeLostCode, "all of its launchers were lost"});
+  present_.insert(info.id);
+  if (phase_ != Phase::kOver) return;
+  late_.insert(info.id);
+  std::string& why = refused_[info.id];
+  why = fmt::format("the job has ended already{}{}", outcome_.reason.empty() ? "" : ": ", outcome_.reason);
+  // Who starts the launchers has chosen the id and the endpoint, and is not in another job's way.
+  if (!called_off_) why += ". For another job: " + remedy();
 }
 
 std::string JobState::objection(const NodeInfo& info) const {
@@ -67,6 +78,10 @@ std::string JobState::objection(const NodeInfo& info) const {
   if (nnodes(info) != nnodes(first)) return other("--nnodes", nnodes(info), nnodes(first));
   if (info.max_restarts != first.max_restarts) {
     return other("--max-restarts", std::to_string(info.max_restarts), std::to_string(first.max_restarts));
+  }
+  if (info.grace_ms != first.grace_ms) return other("--grace", seconds(info.grace_ms), seconds(first.grace_ms));
+  if (info.silence_ms != first.silence_ms) {
+    return other("--rdzv-conf silence", seconds(info.silence_ms), seconds(first.silence_ms));
   }
   if (first.same_command && info.command != first.command) return other("the program", info.command, first.command);
   if (!info.problem.empty()) return fmt::format("{}: {}", info.text(), info.problem);
@@ -88,25 +103,28 @@ void JobState::join(const NodeInfo& info) {
     if (!needed) return refuse(info, why);
     return finish({info.problem_code == 0 ? kCannotStartCode : info.problem_code, why});
   }
-  const auto twin = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
-    return info.node_rank >= 0 && member.info.node_rank == info.node_rank && !member.gone;
-  });
-  if (twin != members_.end() && before_start) {
-    return refuse(info, fmt::format("node rank {} is there already: {}. Each node needs its own --node-rank, and each "
-                                    "job its own --rdzv-id or --rdzv-endpoint",
-                                    info.node_rank, twin->info.text()));
+  const Member* const twin = twin_of(info);
+  if (twin != nullptr && before_start) {
+    return refuse(info, fmt::format("node rank {} is there already: {}. Each node needs its own --node-rank. For "
+                                    "another job: {}",
+                                    info.node_rank, twin->info.text(), remedy()));
   }
-  if (phase_ == Phase::kGathering && twin == members_.end() && static_cast<int>(members_.size()) < rules_->max_nodes) {
+  if (is_closed()) {
+    return refuse(info, fmt::format("the job has all of its nodes, and no restart in which one could be replaced: {}. "
+                                    "For another job: {}",
+                                    list_members(), remedy()));
+  }
+  if (phase_ == Phase::kGathering && twin == nullptr && static_cast<int>(members_.size()) < rules_->max_nodes) {
     note(fmt::format("{} joined", info.text()), attempt_ >= 0);
     members_.push_back({info});
     return gather();
   }
   standby_.push_back(info);
-  if (twin != members_.end() || phase_ != Phase::kRunning) {
+  if (twin != nullptr || phase_ != Phase::kRunning || situation(Cause::kNodeJoined).seated >= rules_->max_nodes) {
     return note(
-        fmt::format("{} waits for a place. The job has {}; another job needs another --rdzv-id or "
-                    "--rdzv-endpoint",
-                    info.text(), list_members()));
+        fmt::format("{} waits for a place, and ends with an error if none becomes free. The job has {}. For "
+                    "another job: {}",
+                    info.text(), list_members(), remedy()));
   }
   note(fmt::format("{} asks to join", info.text()));
   disturbed(Cause::kNodeJoined, {});
@@ -116,8 +134,8 @@ void JobState::services(const Event& event) {
   if (phase_ != Phase::kStarting || event.number != attempt_ || group_rank(event.node) != 0) return;
   services_ = event;
   phase_ = Phase::kRunning;
-  // Those that came in between.
-  if (!standby_.empty() && static_cast<int>(members_.size()) < rules_->max_nodes) disturbed(Cause::kNodeJoined, {});
+  // For nodes that have come since the attempt was made.
+  if (candidates() > 0 && static_cast<int>(members_.size()) < rules_->max_nodes) disturbed(Cause::kNodeJoined, {});
 }
 
 void JobState::done(const Event& event) {
@@ -133,6 +151,26 @@ void JobState::failed(const Event& event) {
   failure_->node_rank = group_rank(event.node);
   failure_->attempt = restarts_;
   disturbed(Cause::kWorkerFailed, {exit_code_of(failure_->exit), "", failure_});
+}
+
+void JobState::unable(const Event& event) {
+  const Member* const one = member(event.node);
+  if (one == nullptr || event.number != attempt_) return;
+  const bool hosts = one->info.hosts;
+  const std::string why = fmt::format("{}: {}", one->info.text(), event.text);
+  const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
+  std::erase_if(members_, [&](const Member& member) { return member.info.id == event.node; });
+  if (hosts || (!runs && static_cast<int>(members_.size()) < rules_->min_nodes)) return finish({event.code, why});
+  if (runs) {
+    failure_.reset();
+    what_ = why;
+    disturbed(Cause::kNodeLeft, {event.code, why});
+  }
+  if (phase_ == Phase::kOver) return;
+  refused_[event.node] = why;
+  if (runs) return;
+  note(why);
+  gather();
 }
 
 void JobState::stopped(const Event& event) {
@@ -154,7 +192,7 @@ void JobState::gone(const Event& event, Cause cause) {
           ? fmt::format("{} was lost: its launcher died, or its machine cannot be reached", info.text())
           : fmt::format("{} was asked to end by {}", info.text(), signal_name(event.number));
   const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
-  // The store goes with the launcher that serves it.
+  // The store ends with the launcher that serves it.
   if (cause == Cause::kNodeLeft && info.hosts) return finish({128 + event.number, what});
   if (runs && one->done) {
     one->gone = true;
@@ -183,7 +221,7 @@ Situation JobState::situation(Cause cause) const {
   const int there = static_cast<int>(members_.size() - static_cast<std::size_t>(gone));
   return {.cause = cause,
           .running = running,
-          .nodes = there + (running ? static_cast<int>(standby_.size()) : 0),
+          .nodes = there + (running ? candidates() : 0),
           .seated = running ? there : 0,
           .min_nodes = rules_->min_nodes,
           .max_nodes = rules_->max_nodes,
@@ -231,10 +269,7 @@ void JobState::gather() {
 
 void JobState::fill_from_standby() {
   for (auto info = standby_.begin(); info != standby_.end();) {
-    const bool twin = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
-      return info->node_rank >= 0 && member.info.node_rank == info->node_rank;
-    });
-    if (twin || static_cast<int>(members_.size()) >= rules_->max_nodes) {
+    if (twin_of(*info) != nullptr || static_cast<int>(members_.size()) >= rules_->max_nodes) {
       ++info;
       continue;
     }
@@ -259,6 +294,13 @@ void JobState::start(const std::string& reason) {
 void JobState::finish(Outcome outcome) {
   outcome_ = std::move(outcome);
   phase_ = Phase::kOver;
+  // They have run nothing: to end well would hide that from who started them for a job of its own.
+  for (const NodeInfo& info : std::exchange(standby_, {})) {
+    refused_[info.id] = fmt::format(
+        "the job has ended, and no place in it became free for this launcher, which has "
+        "run nothing. For another job: {}",
+        remedy());
+  }
 }
 
 void JobState::next_epoch() {
@@ -273,16 +315,51 @@ std::optional<Timer> JobState::timer() const {
   return Timer{epoch_, std::chrono::milliseconds(enough ? rules_->last_call_ms : rules_->join_timeout_ms)};
 }
 
+bool JobState::is_closed() const {
+  const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
+  return runs && rules_->min_nodes == rules_->max_nodes && restarts_ >= rules_->max_restarts;
+}
+
+// A launcher's store serves one job, whatever its id.
+std::string JobState::remedy() const {
+  const bool one_job = rules_ && !rules_->store_outlives_job;
+  return one_job ? "another --rdzv-endpoint (a port of its own)" : "another --rdzv-id";
+}
+
 Member* JobState::member(const std::string& node) {
   const auto found =
       std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.info.id == node; });
   return found == members_.end() ? nullptr : &*found;
 }
 
+const Member* JobState::twin_of(const NodeInfo& info) const {
+  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+    return info.node_rank >= 0 && member.info.node_rank == info.node_rank && !member.gone;
+  });
+  return found == members_.end() ? nullptr : &*found;
+}
+
+int JobState::candidates() const {
+  return static_cast<int>(
+      std::count_if(standby_.begin(), standby_.end(), [&](const NodeInfo& info) { return twin_of(info) == nullptr; }));
+}
+
 int JobState::group_rank(const std::string& node) const {
   const auto found =
       std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.info.id == node; });
   return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+}
+
+Share JobState::role_share(int group_rank) const {
+  const std::string& role = members_[static_cast<std::size_t>(group_rank)].info.role;
+  Share share;
+  for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
+    const NodeInfo& info = members_[static_cast<std::size_t>(i)].info;
+    if (info.role != role) continue;
+    if (i < group_rank) share.first += info.workers;
+    share.of += info.workers;
+  }
+  return share;
 }
 
 int JobState::world_size() const {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,12 @@ struct Note {
   std::optional<Failure> failure = {};  // to report before the text
 };
 
+// A node's part of the workers with its role, which are numbered by themselves.
+struct Share {
+  int first = 0;
+  int of = 0;
+};
+
 class JobState {
  public:
   std::vector<Note> apply(const Event& event);
@@ -63,18 +70,25 @@ class JobState {
   int group_rank(const std::string& node) const;
   int world_size() const;
   int first_rank(int group_rank) const;
+  Share role_share(int group_rank) const;
   // The addresses of this attempt, from kRunning on.
   const Event& services() const { return services_; }
   std::optional<Timer> timer() const;
   // Why this node cannot take part, if so.
   std::optional<std::string> refusal(const std::string& node) const;
+  // Whether the job was over when this node came, or had died with all of its launchers. In a store that outlives its
+  // jobs it can begin the next one.
+  bool came_too_late(const std::string& node) const { return late_.contains(node); }
   const Outcome& outcome() const { return outcome_; }
+  // Whether a launcher other than this node's has come and is not lost.
+  bool has_others(const std::string& node) const { return present_.size() > present_.count(node); }
   // The failure that ended the attempt before this one, or ends this one; nullopt: none did.
   const std::optional<Failure>& failure() const { return failure_; }
   // Who is there, for messages: "node 0 (host a, pid 1), node 1 (...)".
   std::string list_members() const;
 
  private:
+  void arrive(const NodeInfo& info);
   void join(const NodeInfo& info);
   // Why this node must not join; empty: it may.
   std::string objection(const NodeInfo& info) const;
@@ -82,12 +96,23 @@ class JobState {
   void services(const Event& event);
   void done(const Event& event);
   void failed(const Event& event);
+  // The job goes on without this node if it can.
+  void unable(const Event& event);
   void stopped(const Event& event);
   // Lost, or left by a signal.
   void gone(const Event& event, Cause cause);
   void timer_over(int epoch);
 
   Member* member(const std::string& node);
+  // The node that is there with this one's --node-rank; nullptr: none is.
+  const Member* twin_of(const NodeInfo& info) const;
+  // Whether nobody who comes now can ever get a place: a job of a fixed size ends with the first node that it loses
+  // after its last restart.
+  bool is_closed() const;
+  // What to do for a job of its own, for messages.
+  std::string remedy() const;
+  // How many of those that wait for a place could take one.
+  int candidates() const;
   Situation situation(Cause cause) const;
   // While workers run: go on, restart or give up.
   void disturbed(Cause cause, const Outcome& if_over);
@@ -111,10 +136,13 @@ class JobState {
   std::vector<Member> members_;
   std::vector<NodeInfo> standby_;  // came while workers ran
   std::map<std::string, std::string> refused_;
+  std::set<std::string> present_;  // have come, and are not lost
+  std::set<std::string> late_;
   Event services_;
   std::optional<Failure> failure_;
-  std::string what_;  // has happened to a node, to be told with the restart
+  std::string what_;  // what has happened to a node: a note says so when its attempt has stopped
   Outcome outcome_;
+  bool called_off_ = false;  // whoever started the launchers has ended the job
   std::vector<Note> notes_;
 };
 

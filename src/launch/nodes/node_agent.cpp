@@ -12,7 +12,6 @@
 #include "base/poll.h"
 #include "launch/nodes/say_notes.h"
 #include "launch/program.h"
-#include "launch/signals.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -34,6 +33,9 @@ Result<NodeInfo> describe_node(const JobOptions& options) {
   info.min_nodes = nodes.min_nodes;
   info.max_nodes = nodes.max_nodes;
   info.max_restarts = options.max_restarts;
+  info.grace_ms = options.grace.count();
+  info.silence_ms = nodes.meeting.silence.count();
+  info.role = options.role;
   info.join_timeout_ms = nodes.join_timeout.count();
   info.last_call_ms = nodes.last_call.count();
   const std::string path = Environment::of_process().get("PATH").value_or("/usr/bin:/bin");
@@ -121,10 +123,13 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   job.num_nodes = static_cast<int>(state.members().size());
   job.first_rank = state.first_rank(job.node_rank);
   job.world_size = state.world_size();
+  const Share role = state.role_share(job.node_rank);
+  job.first_role_rank = role.first;
+  job.role_world_size = role.of;
   job.master_addr = state.services().master_addr;
   job.master_port = state.services().master_port;
   job.store = state.services().store;
-  auto run = WorkerGroup(options_, job, consoles_, logs_, signals_, &link_).run();
+  auto run = WorkerGroup(options_, job, consoles_, logs_, signals_, standby_, &link_).run();
   if (!run.ok()) {
     static_cast<void>(link_.tell({.kind = EventKind::kUnable,
                                   .number = job.restart_count,
@@ -164,7 +169,7 @@ Result<MaybeEnd> NodeAgent::wait() {
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the other nodes"));
   consoles_.serve();
   if (polled[0].revents != 0) {
-    if (const int number = signals_.take(); number != 0 && !is_for_workers_only(number)) {
+    if (const int number = signals_.take(); number != 0) {
       static_cast<void>(link_.tell({.kind = EventKind::kLeave, .number = number}));
       return MaybeEnd(JobEnd{.code = 128 + number, .signalled = true});
     }

@@ -22,8 +22,14 @@ class NodeAgent {
  public:
   // `job`: what stays the same in all attempts. `logs`: nullptr if no stream goes to a file.
   NodeAgent(const JobOptions& options, JobSpec job, NodeLink& link, Consoles& consoles, LogFiles* logs,
-            SignalWatch& signals)
-      : options_(options), job_(std::move(job)), link_(link), consoles_(consoles), logs_(logs), signals_(signals) {}
+            SignalWatch& signals, Standby& standby)
+      : options_(options),
+        job_(std::move(job)),
+        link_(link),
+        consoles_(consoles),
+        logs_(logs),
+        signals_(signals),
+        standby_(standby) {}
 
   // Blocks until the job has ended, or this node's part in it.
   Result<JobEnd> run();
@@ -43,11 +49,13 @@ class NodeAgent {
   Consoles& consoles_;
   LogFiles* const logs_;
   SignalWatch& signals_;
+  Standby& standby_;
   std::optional<JobServices> services_;  // of the attempt under way, on its first node
-  int served_ = -1;                      // the last attempt for which each of these was done
+  // The last attempt whose services this node has opened, whose workers it has run, and whose stop it has told.
+  int served_ = -1;
   int ran_ = -1;
   int stopped_ = -1;
-  std::optional<Deadline> place_due_;  // when this node has waited for a place for too long
+  std::optional<Deadline> place_due_;  // until then this node waits for a place in an attempt
 };
 
 }  // namespace lockstep::launch

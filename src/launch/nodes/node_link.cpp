@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -22,8 +23,8 @@ namespace {
 
 constexpr auto kRequestTimeout = std::chrono::seconds(10);
 constexpr auto kHostKeyPatience = std::chrono::milliseconds(500);
-constexpr auto kLookEvery = std::chrono::milliseconds(20);
-// Between one node's try to report a timer and the next one's: mostly the first is enough.
+constexpr auto kJoinAgainAfter = std::chrono::milliseconds(100);
+// All nodes measure the same timer. Each reports it so much later than the one before: mostly only the first has to.
 constexpr auto kTimerStep = std::chrono::milliseconds(20);
 constexpr const char* kHostKey = "lockstep/launch/host";  // the run id of the launcher that serves the store
 constexpr const char* kDefaultRunId = "none";             // torchrun's
@@ -33,26 +34,34 @@ struct Meeting {
   comm::Endpoint endpoint;  // with the server's numbers, where we serve
 };
 
-// Byte by byte: what follows is for rank 0.
-std::string first_line_of_stdin() {
+// Byte by byte: what follows is for rank 0. A terminal or a pipe may give nothing for long.
+Result<std::string> first_line_of_stdin(int interrupt_fd) {
   std::string line;
-  for (char byte = 0; read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';) line += byte;
-  return line;
+  while (true) {
+    std::array<pollfd, 2> polled{{{STDIN_FILENO, POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
+    LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, Deadline::never()).status());
+    if (polled[1].revents != 0) return Status(ErrorCode::kAborted, "interrupted while reading the job's key");
+    char byte = 0;
+    if (read(STDIN_FILENO, &byte, 1) != 1 || byte == '\n') return line;
+    line += byte;
+  }
+}
+
+Result<std::string> text_of_key_file(const std::string& path, int interrupt_fd) {
+  if (path == "-") return first_line_of_stdin(interrupt_fd);
+  std::ifstream file(path);
+  if (file.is_open()) return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
 }
 
 // The key's file, or the variable, or the user's own key.
-Result<std::string> find_job_key(const std::string& path) {
+Result<std::string> find_job_key(const std::string& path, int interrupt_fd) {
   const Environment environment = Environment::of_process();
   if (path.empty()) {
     if (auto key = environment.get("LOCKSTEP_JOB_KEY")) return *std::move(key);
     return comm::user_key(environment);
   }
-  std::ifstream file;
-  if (path != "-") file.open(path);
-  std::string key = path == "-" ? first_line_of_stdin()
-                                : std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (path != "-" && !file.is_open())
-    return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, text_of_key_file(path, interrupt_fd));
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   if (!key.empty()) return key;
   return Status(ErrorCode::kInvalidArgument, fmt::format("'{}' (--job-key-file) is empty, expected a secret", path));
@@ -121,6 +130,10 @@ Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& o
                             options.endpoint.text(), hosted, options.run_id));
 }
 
+std::string next_of(const std::string& generation) {
+  return std::to_string(std::atoi(generation.c_str()) + 1);
+}
+
 std::string generation_key(const std::string& run_id) {
   return fmt::format("lockstep/launch/{}/generation", run_id);
 }
@@ -150,48 +163,95 @@ NodeLink::NodeLink(std::unique_ptr<comm::TcpStoreServer> server, std::shared_ptr
 
 Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, NodeInfo info, int interrupt_fd) {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(info.join_timeout_ms));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, find_job_key(options.job_key_file));
-  LOCKSTEP_ASSIGN_OR_RETURN(Meeting meeting, open_meeting(options, key));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string key, find_job_key(options.job_key_file, interrupt_fd));
   comm::TcpStoreOptions client;
-  client.server = meeting.endpoint;
   client.job_key = key;
   client.request_timeout = kRequestTimeout;
-  auto session = comm::StoreSession::connect(client, deadline, interrupt_fd);
-  if (!session.ok()) return unreachable(session.status(), options);
-  client.server = session->server();
+  Status before;  // why the launcher that served here before had no place for this one
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Meeting meeting, open_meeting(options, key));
+    client.server = meeting.endpoint;
+    info.hosts = meeting.server != nullptr;
+    auto session = comm::StoreSession::connect(client, deadline, interrupt_fd);
+    if (!session.ok()) {
+      const Status failed = unreachable(session.status(), options);
+      if (before.ok() || failed.code() == ErrorCode::kAborted) return failed;
+      return Status(failed.code(), fmt::format("{} (before that: {})", failed.message(), before.message()));
+    }
+    auto link = join_over(std::move(session).value(), std::move(meeting.server), client, options, info);
+    if (link.ok()) {
+      if (Status joined = link.value()->await_join(deadline, interrupt_fd); !joined.ok()) link = std::move(joined);
+    }
+    if (info.hosts || link.status().code() != ErrorCode::kUnavailable || deadline.expired()) return link;
+    // It was the launcher of the job before this one, which has just ended.
+    if (before.ok()) {
+      before = link.status();
+      log::info(fmt::format("waits for the next launcher at {}: {}", options.endpoint.text(), before.message()));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool interrupted,
+                              poll_until(interrupt_fd, POLLIN, Deadline::after(kJoinAgainAfter)));
+    if (interrupted) return Status(ErrorCode::kAborted, "interrupted while joining the other nodes");
+  }
+}
+
+Result<std::unique_ptr<NodeLink>> NodeLink::join_over(comm::StoreSession session,
+                                                      std::unique_ptr<comm::TcpStoreServer> server,
+                                                      comm::TcpStoreOptions client, const MeetingOptions& options,
+                                                      NodeInfo info) {
+  client.server = session.server();
   auto store = comm::TcpStore::connect(client, Deadline::after(kRequestTimeout));
   if (!store.ok()) return unreachable(store.status(), options);
-  info.hosts = meeting.server != nullptr;
-  info.address = options.local_addr.empty() ? session->local().host : options.local_addr;
+  info.address = options.local_addr.empty() ? session.local().host : options.local_addr;
   LOCKSTEP_ASSIGN_OR_RETURN(AgreedRun run, agree_on_run_id(*store.value(), options, info.hosts));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string generation, store.value()->compare_set(generation_key(run.id), "", "0"));
-  std::unique_ptr<NodeLink> link(new NodeLink(std::move(meeting.server), std::move(store).value(),
-                                              std::move(session).value(), std::move(info), std::move(run.id),
-                                              std::move(generation), std::move(key), options.endpoint.text()));
-  link->store_outlives_job_ = run.store_outlives_it;
-  LOCKSTEP_RETURN_IF_ERROR(link->begin(options.silence));
+  std::unique_ptr<NodeLink> link(new NodeLink(std::move(server), std::move(store).value(), std::move(session),
+                                              std::move(info), std::move(run.id), std::move(generation), client.job_key,
+                                              options.endpoint.text()));
+  link->self_.store_outlives_job = run.store_outlives_it;
+  LOCKSTEP_RETURN_IF_ERROR(link->begin());
   return link;
 }
 
-Status NodeLink::begin(std::chrono::milliseconds silence) {
-  Event lost{.kind = EventKind::kLost, .node = self_.id};
+Status NodeLink::begin() {
+  const Event lost{.kind = EventKind::kLost, .node = self_.id};
+  const std::chrono::milliseconds silence(self_.silence_ms);
   LOCKSTEP_RETURN_IF_ERROR(session_.leave_will(list_, encode(lost), silence));
   LOCKSTEP_RETURN_IF_ERROR(session_.ask(fmt::format("{}/{}", list_, next_event_)));
   return tell({.kind = EventKind::kJoin, .info = self_});
 }
 
+Status NodeLink::await_join(Deadline deadline, int interrupt_fd) {
+  while (!has_joined_) {
+    std::array<pollfd, 2> polled{{{fd(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
+    LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, deadline).status());
+    if (polled[1].revents != 0) return {ErrorCode::kAborted, "interrupted while joining the other nodes"};
+    if (deadline.expired()) return {ErrorCode::kTimeout, fmt::format("no news from the rendezvous at {}", where_)};
+    LOCKSTEP_RETURN_IF_ERROR(serve());
+  }
+  const auto& members = state_.members();
+  const bool ends_soon = std::any_of(members.begin(), members.end(), [](const Member& one) { return one.info.hosts; });
+  if (!ends_soon || !state_.came_too_late(self_.id)) return {};
+  return {ErrorCode::kUnavailable, *state_.refusal(self_.id)};
+}
+
 void NodeLink::leave(int interrupt_fd, Deadline deadline) {
-  // The next job with this run id begins anew. Where the store goes with this job, who comes late belongs to this one.
-  const std::string next = std::to_string(std::atoi(generation_.c_str()) + 1);
-  if (store_outlives_job_ && state_.phase() == Phase::kOver) {
-    static_cast<void>(store_->compare_set(generation_key(run_id_), generation_, next));
+  // The next job with this run id gets a new list of events. A store that ends with this job keeps its list, from
+  // which launchers that come late learn that the job is over.
+  if (self_.store_outlives_job && state_.phase() == Phase::kOver) {
+    static_cast<void>(store_->compare_set(generation_key(run_id_), generation_, next_of(generation_)));
   }
   store_->close();
-  session_ = comm::StoreSession();
-  while (server_ != nullptr && !deadline.expired() && !server_->wait_until_idle(Deadline::after(kLookEvery))) {
-    const auto interrupted = poll_until(interrupt_fd, POLLIN, Deadline::after(std::chrono::nanoseconds(0)));
-    if (interrupted.ok() && interrupted.value()) return;
+  // The news tell who has left, the connections do not: one to a lost machine may stay open for long.
+  while (server_ != nullptr && state_.has_others(self_.id) && !deadline.expired()) {
+    std::array<pollfd, 2> polled{{{fd(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
+    if (!poll_until(polled, deadline).ok() || polled[1].revents != 0) break;
+    auto arrived = session_.take();
+    if (!arrived.ok()) break;
+    if (!arrived.value()) continue;
+    if (const auto event = decode_event(*arrived.value()); event.ok()) state_.apply(event.value());
+    if (!session_.ask(fmt::format("{}/{}", list_, ++next_event_)).ok()) break;
   }
+  session_ = comm::StoreSession();
 }
 
 Status NodeLink::tell(Event event) {
@@ -214,19 +274,47 @@ Status NodeLink::serve() {
     }
     if (!arrived.value()) break;
     // What cannot be read changes nothing, on any node.
-    auto event = decode_event(*arrived.value());
-    if (event.ok()) {
-      std::vector<Note> notes = state_.apply(event.value());
-      has_joined_ = has_joined_ || (event->kind == EventKind::kJoin && event->node == self_.id);
-      // What was before this node came is not its news, and the reason of a refusal is told as an error.
-      if (has_joined_ && !state_.refusal(self_.id)) std::move(notes.begin(), notes.end(), std::back_inserter(notes_));
+    const auto event = decode_event(*arrived.value());
+    if (event.ok()) take_event(event.value());
+    if (joins_next_generation()) {
+      LOCKSTEP_RETURN_IF_ERROR(join_next_generation());
+      continue;
     }
+    const Status asked = session_.ask(fmt::format("{}/{}", list_, ++next_event_));
     // Nothing else matters now, in particular not whether the store is still there.
     if (has_joined_ && state_.phase() == Phase::kOver) break;
-    LOCKSTEP_RETURN_IF_ERROR(session_.ask(fmt::format("{}/{}", list_, ++next_event_)));
+    LOCKSTEP_RETURN_IF_ERROR(asked);
   }
   set_timer();
   return {};
+}
+
+void NodeLink::take_event(const Event& event) {
+  std::vector<Note> notes = state_.apply(event);
+  has_joined_ = has_joined_ || (event.kind == EventKind::kJoin && event.node == self_.id);
+  // Notes from before this node joined are left out. A refusal is reported as an error, with its reason.
+  if (has_joined_ && !state_.refusal(self_.id)) std::move(notes.begin(), notes.end(), std::back_inserter(notes_));
+  if (has_joined_ && event.kind == EventKind::kSignal) signals_.push_back(event.number);
+}
+
+bool NodeLink::joins_next_generation() const {
+  return has_joined_ && self_.store_outlives_job && state_.came_too_late(self_.id);
+}
+
+Status NodeLink::join_next_generation() {
+  const Outcome& before = state_.outcome();
+  const std::string how = !before.reason.empty() ? before.reason : before.failure ? "a worker failed" : "all went well";
+  notes_ = {{fmt::format("the job before this one with the id '{}' is over ({}); this is another one", run_id_, how),
+             false,
+             {}}};
+  const std::string next = next_of(generation_);
+  LOCKSTEP_ASSIGN_OR_RETURN(generation_, store_->compare_set(generation_key(run_id_), generation_, next));
+  list_ = events_of_job(run_id_, generation_);
+  state_ = JobState();
+  has_joined_ = false;
+  next_event_ = 1;
+  timer_epoch_ = -1;
+  return begin();
 }
 
 void NodeLink::set_timer() {

@@ -41,6 +41,9 @@ class NodeLink {
   // What serve() and join() have found worth telling.
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
+  // Signals that whoever started the launchers passes on to the workers of all nodes, since the last call.
+  std::vector<int> take_signals() { return std::exchange(signals_, {}); }
+
   const JobState& state() const { return state_; }
   const NodeInfo& self() const { return self_; }
   const std::string& run_id() const { return run_id_; }
@@ -48,17 +51,28 @@ class NodeLink {
   int group_rank() const { return state_.group_rank(self_.id); }
 
   // Ends the connection. A launcher that serves the store first waits until the others have read the end of the job
-  // and left: until the deadline, or until `interrupt_fd` is readable.
+  // and left, or are lost: until the deadline, or until `interrupt_fd` is readable.
   void leave(int interrupt_fd, Deadline deadline);
 
   // Tells the others. `event.node` is filled in.
   Status tell(Event event);
 
  private:
+  // The part of join() after the connection. kUnavailable: whoever serves has ended.
+  static Result<std::unique_ptr<NodeLink>> join_over(comm::StoreSession session,
+                                                     std::unique_ptr<comm::TcpStoreServer> server,
+                                                     comm::TcpStoreOptions client, const MeetingOptions& options,
+                                                     NodeInfo info);
   NodeLink(std::unique_ptr<comm::TcpStoreServer> server, std::shared_ptr<comm::TcpStore> store,
            comm::StoreSession session, NodeInfo self, std::string run_id, std::string generation, std::string job_key,
            std::string where);
-  Status begin(std::chrono::milliseconds silence);
+  Status begin();
+  // Until all see this node's join. kUnavailable: the launcher that serves has ended, or ends with its job.
+  Status await_join(Deadline deadline, int interrupt_fd);
+  // The job of this generation was over, or had died, when this launcher came: joins the next one.
+  Status join_next_generation();
+  bool joins_next_generation() const;
+  void take_event(const Event& event);
   void set_timer();
 
   std::unique_ptr<comm::TcpStoreServer> server_;  // nullptr: another launcher, or another program, serves
@@ -67,7 +81,6 @@ class NodeLink {
   NodeInfo self_;
   std::string run_id_;
   std::string generation_;
-  bool store_outlives_job_ = false;
   std::string job_key_;
   std::string list_;  // of the events
   std::string where_;
@@ -75,6 +88,7 @@ class NodeLink {
   bool has_joined_ = false;  // as all see it
   JobState state_;
   std::vector<Note> notes_;
+  std::vector<int> signals_;
   int timer_epoch_ = -1;
   Deadline timer_due_ = Deadline::never();
 };

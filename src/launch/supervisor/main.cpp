@@ -2,9 +2,11 @@
 //
 // It is the workers' parent and a "child subreaper": a process whose parent dies becomes the supervisor's child, also
 // if it forked twice or called setsid. So "kill all my children until I have none" reaches every descendant. The
-// supervisor does that when the launcher orders it, when the launcher dies (SIGKILL included: its pidfd becomes
-// readable) and when a signal asks the supervisor itself to exit. If the supervisor is killed, the kernel kills the
-// workers (PR_SET_PDEATHSIG).
+// supervisor does that when the launcher orders it and when the launcher dies (SIGKILL included: its pidfd becomes
+// readable). If the supervisor is killed, the kernel kills the workers (PR_SET_PDEATHSIG).
+//
+// Signals that ask for an end are the launcher's business: Slurm, systemd and terminals send them to every process of a
+// job at once, and the workers must have the time that the launcher gives them.
 //
 // It is linked statically and carried inside liblockstep_launch: it starts in some hundred microseconds and needs no
 // installed file. One thread, no heap use after start. protocol.h has the messages.
@@ -12,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -109,6 +112,22 @@ void hide_descriptors() {
   }
 }
 
+// Only where this user may raise it again: who may go one step up may go back as well.
+void lower_priority() {
+  constexpr int kHighest = -20;
+  constexpr int kLowest = 19;
+  const int own = getpriority(PRIO_PROCESS, 0);
+  if (own > kHighest && setpriority(PRIO_PROCESS, 0, own - 1) == 0) setpriority(PRIO_PROCESS, 0, kLowest);
+}
+
+// When memory runs out, the kernel ends this process, and not a worker. Any user may go back to what it was before.
+void be_first_without_memory() {
+  const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  static_cast<void>(!write(fd, "1000", 4));
+  close(fd);
+}
+
 // Runs between vfork and execve, where only system calls are safe.
 [[noreturn]] void become_worker(const Worker& worker, pid_t supervisor, volatile int& error_number) {
   const WorkerHeader& header = *worker.header;
@@ -121,6 +140,10 @@ void hide_descriptors() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   // The worker starts even if the system no longer allows this mask (a core went offline).
   if (header.pinned != 0) sched_setaffinity(0, sizeof header.cpus, &header.cpus);
+  if (header.low_priority != 0) {
+    lower_priority();
+    be_first_without_memory();
+  }
   // A source may itself be 0, 1 or 2 (inherited), so all sources are first copied to higher numbers.
   int moved[3];
   for (int i = 0; i < 3; ++i) moved[i] = fcntl(header.standard_fds[i], F_DUPFD_CLOEXEC, 3);
@@ -227,7 +250,6 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
     } else if (tag == kSignalTag) {
       signalfd_siginfo info{};
       if (read(signal_fd, &info, sizeof info) != sizeof info) continue;
-      if (info.ssi_signo != SIGCHLD) end_everything();
       child_exited = true;
     } else if (workers[tag].pid != 0) {
       int status = 0;
@@ -268,8 +290,10 @@ int main(int argc, char** argv) {
 
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&watched, number);
-  sigprocmask(SIG_SETMASK, &watched, nullptr);
+  sigaddset(&watched, SIGCHLD);
+  sigset_t blocked = watched;
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&blocked, number);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
   signal(SIGCHLD, SIG_DFL);
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   const int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -29,6 +29,7 @@ struct WorkerHeader {
   std::uint32_t environment_count;
   std::uint32_t pinned;  // 1: `cpus` is the worker's affinity
   std::uint32_t string_bytes;
+  std::uint32_t low_priority;  // 1: nice 19, where it can be taken back, and the first to end when memory runs out
   cpu_set_t cpus;
 };
 

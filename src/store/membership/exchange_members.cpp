@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +11,9 @@
 #include "base/host.h"
 #include "lockstep/base/environment.h"
 #include "store/membership/joined_twice.h"
+#include "store/membership/machine.h"
 #include "store/membership/meeting.h"
+#include "store/tcp/unix_socket.h"
 
 namespace lockstep::comm {
 namespace {
@@ -31,10 +32,10 @@ std::string outcome_key(const std::string& prefix) {
 Result<std::string> machine_of_this_process() {
   std::string machine = Environment::of_process().get("LOCKSTEP_MACHINE").value_or("");
   if (!machine.empty()) return machine;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string boot, boot_id());
-  struct stat network {};
-  (void)stat("/proc/self/ns/net", &network);
-  return fmt::format("{}:{}:{}", boot, network.st_ino, geteuid());
+  LOCKSTEP_ASSIGN_OR_RETURN(const MachineFacts facts, machine_facts());
+  static const Result<std::string>& own = *new Result<std::string>(random_socket_name("process"));
+  LOCKSTEP_RETURN_IF_ERROR(own.status());
+  return machine_word(facts, own.value());
 }
 
 // One line for each record, so that ranks can append to one key.

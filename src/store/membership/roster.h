@@ -35,6 +35,7 @@ class Roster {
   // "rank(s) 1, 2 of the world".
   std::string list(const std::vector<int>& ranks) const {
     std::vector<std::string> texts;
+    texts.reserve(ranks.size());
     for (const int rank : ranks) texts.push_back(std::to_string(number(rank)));
     return list(texts);
   }
@@ -42,6 +43,7 @@ class Roster {
   // The roster of some of the group's ranks.
   Roster part(const std::vector<int>& ranks) const {
     std::vector<int> numbers;
+    numbers.reserve(ranks.size());
     for (const int rank : ranks) numbers.push_back(number(rank));
     return Roster(std::move(numbers));
   }

@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "lockstep/base/log.h"
 #include "store/tcp/handshake.h"
+#include "store/tcp/heartbeat.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
 #include "store/tcp/wire.h"
@@ -100,7 +101,7 @@ void TcpStoreServer::Loop::watch(int fd, ClientId id, std::uint32_t events, int 
 }
 
 Deadline TcpStoreServer::Loop::next_due() const {
-  const Deadline next = earlier(accept_again_, service_.next_expiry());
+  const Deadline next = earlier(next_heartbeat_, earlier(accept_again_, service_.next_expiry()));
   return unproven_.empty() ? next : earlier(next, connections_.at(*unproven_.begin()).handshake_deadline);
 }
 
@@ -122,6 +123,7 @@ void TcpStoreServer::Loop::run() {
     }
     service_.expire(Deadline::Clock::now());
     expire_handshakes();
+    send_heartbeats();
     flush_queued();
     if (accept_again_.expired()) {
       accept_again_ = Deadline::never();
@@ -254,6 +256,8 @@ bool TcpStoreServer::Loop::take_frame(ClientId id, Connection& connection) {
   connection.busy = true;
   if (request->kind == static_cast<std::uint8_t>(wire::Op::kWill)) {
     notice_loss_within(connection.fd.get(), std::chrono::milliseconds(request->number));
+    watched_.insert(id);
+    next_heartbeat_ = earlier(next_heartbeat_, Deadline::after(kHeartbeatEvery));
   }
   service_.handle(id, std::move(request).value());
   return true;
@@ -308,10 +312,20 @@ void TcpStoreServer::Loop::expire_handshakes() {
   }
 }
 
+void TcpStoreServer::Loop::send_heartbeats() {
+  if (!next_heartbeat_.expired()) return;
+  for (const ClientId id : std::set<ClientId>(watched_)) {  // to close one changes the set
+    const Connection& connection = connections_.at(id);
+    if (connection.out.empty() && !send_heartbeat(connection.fd.get())) close(id);
+  }
+  next_heartbeat_ = watched_.empty() ? Deadline::never() : Deadline::after(kHeartbeatEvery);
+}
+
 void TcpStoreServer::Loop::close(ClientId id) {
   const auto found = connections_.find(id);
   const bool proven = found->second.proven;
   unproven_.erase(id);
+  watched_.erase(id);
   queued_.erase(id);
   connections_.erase(found);
   service_.drop(id);  // may answer other clients

@@ -71,6 +71,7 @@ class TcpStoreServer::Loop {
   void flush_queued();
   bool flush(ClientId id, Connection& connection);  // false: close it
   void expire_handshakes();
+  void send_heartbeats();
   void close(ClientId id);
   void watch(int fd, ClientId id, std::uint32_t events, int operation);
 
@@ -84,6 +85,8 @@ class TcpStoreServer::Loop {
   std::unordered_map<ClientId, Connection> connections_;
   std::set<ClientId> unproven_;  // ids grow, so the first is the oldest
   std::set<ClientId> queued_;    // have bytes to send since the last flush
+  std::set<ClientId> watched_;   // get heartbeats
+  Deadline next_heartbeat_ = Deadline::never();
   ClientId next_id_;
   Deadline accept_again_ = Deadline::never();  // while accept is off because no descriptors are left
   Deadline warn_again_ = Deadline::after(std::chrono::nanoseconds(0));

@@ -53,7 +53,7 @@ Status listen_error(const Endpoint& endpoint, int error_number) {
   } else if (error_number == EADDRNOTAVAIL) {
     hint =
         ". This address is not one of this machine's: rank 0 has to run on the machine that MASTER_ADDR (or the URL) "
-        "names";
+        "names. Under mpirun that is the machine of mpirun itself, unless you set MASTER_ADDR to rank 0's";
   } else if (error_number == EACCES) {
     hint = ". Ports below 1024 need privileges: choose a higher one";
   }

@@ -72,7 +72,7 @@ Message StoreService::push(const std::string& list, const std::string& value) {
   return answer;
 }
 
-Message StoreService::store(Status status, std::string_view key) {
+Message StoreService::store(const Status& status, std::string_view key) {
   if (!status.ok()) return wire::failure(status);
   changed_.emplace_back(key);
   return wire::success();

@@ -40,7 +40,7 @@ class StoreService {
   };
 
   wire::Message answer_now(const wire::Message& request);
-  wire::Message store(Status status, std::string_view key);
+  wire::Message store(const Status& status, std::string_view key);
   wire::Message push(const std::string& list, const std::string& value);
   void wake_changed();
   wire::Message values_of(const std::vector<std::string>& keys) const;

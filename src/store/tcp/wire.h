@@ -2,7 +2,8 @@
 //
 //   frame    u32 length of what follows, u8 kind, i64 number, u32 count, then count times (u32 length, bytes)
 //
-// A client has at most one request under way per connection; the answer is one frame.
+// A client has at most one request under way per connection; the answer is one frame. After kWill there may be frames
+// of length 0 before any answer: heartbeats, to be skipped.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,215 @@
+#include "launch/standby/standby.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "launch/standby/hook.h"
+#include "launch/supervisor/descendants.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::launch {
+namespace {
+
+struct SocketPair {
+  Fd ours;
+  Fd theirs;
+};
+
+Result<SocketPair> make_pair() {
+  std::array<int, 2> pair{-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return Status::from_errno("cannot make a socket pair", errno);
+  }
+  return SocketPair{Fd(pair[0]), Fd(pair[1])};
+}
+
+std::string entry_for(int socket) {
+  struct stat info {};
+  fstat(socket, &info);
+  int oom_score = 0;
+  std::ifstream("/proc/self/oom_score_adj") >> oom_score;
+  const std::string value = fmt::format("{}:{}:{}", socket, info.st_ino, oom_score);
+  return fmt::format("{}={:<{}}", kStandbyVariable, value, kStandbyVariableBytes);
+}
+
+bool restart_may_follow(const JobOptions& options, const JobSpec& job) {
+  return job.restarts < options.max_restarts || options.nodes.min_nodes < options.nodes.max_nodes;
+}
+
+bool same_program(const Command& one, const Command& other) {
+  return one.executable == other.executable && one.arguments == other.arguments && one.cpus == other.cpus;
+}
+
+// It may have become another program than the one that was started, as `lockstep train` does.
+bool runs_replaced_program(pid_t pid) {
+  if (!supervisor::proc_is_ours()) return false;
+  const std::string running = fmt::format("/proc/{}/exe", pid);
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink(running, error);
+  return !error && program_file(running) != program_file(path);
+}
+
+// Does not wait for long: a process may not be able to die now.
+void reap(const std::vector<pid_t>& pids) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  for (const pid_t pid : pids) {
+    // 0: it was never started.
+    while (pid > 0 && waitpid(pid, nullptr, WNOHANG) == 0 && !deadline.expired()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+// Texts for the message: see hook.h.
+std::string environment_changes(const Command& waiting, const Command& worker) {
+  std::string changes;
+  for (const std::string& text : changed_variables(waiting.environment, worker.environment)) {
+    if (text == kStandbyVariable) continue;  // the process removes it itself
+    changes += text;
+    changes += '\0';
+  }
+  // A message must not be empty, and a variable that is not there may be removed.
+  return changes.empty() ? std::string(kStandbyVariable) + '\0' : changes;
+}
+
+}  // namespace
+
+Standby::~Standby() {
+  (void)end();
+}
+
+void Standby::prepare(const JobSpec& job, std::span<const Command> workers) {
+  due_.reset();
+  if (!options_.standby_after || !restart_may_follow(options_, job)) return;
+  if (workers.empty() || !has_standby_hook(workers.front().executable)) return;
+  // The values that the next attempt will have, if a failure leads to it. Libraries may read them when they are loaded.
+  const Variables next{{"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restarts + 1)},
+                       {"LOCKSTEP_RESTART_COUNT", std::to_string(job.restart_count + 1)}};
+  commands_.assign(workers.begin(), workers.end());
+  for (Command& command : commands_) command.environment = merge_environment(command.environment, next);
+  due_ = Deadline::after(*options_.standby_after);
+}
+
+void Standby::start_if_due() {
+  if (!due_ || !due_->expired()) return;
+  due_.reset();
+  const Status started = start();
+  if (started.ok()) return;
+  log::info("no processes are on standby for a restart: " + started.message());
+  (void)end();
+}
+
+Status Standby::start() {
+  // Its streams come when it goes on.
+  const Fd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
+  std::vector<Fd> theirs;
+  for (Command& command : commands_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(SocketPair pair, make_pair());
+    command.stdin_fd = command.stdout_fd = command.stderr_fd = null_fd.get();
+    command.report_fd = pair.theirs.get();
+    command.low_priority = true;
+    std::erase_if(command.environment,
+                  [](const std::string& entry) { return entry.starts_with(kStandbyVariable + std::string("=")); });
+    command.environment.insert(command.environment.begin(), entry_for(pair.theirs.get()));
+    sockets_.push_back(std::move(pair.ours));
+    theirs.push_back(std::move(pair.theirs));
+  }
+  file_ = program_file(commands_.front().executable);
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::begin(commands_));
+  tree_.emplace(std::move(tree));
+  return {};
+}
+
+// Whether all of them can become `workers`.
+Status Standby::check(std::span<const Command> workers, int interrupt_fd) {
+  if (workers.size() != commands_.size()) return {ErrorCode::kMismatch, "the number of workers has changed"};
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (!same_program(commands_[i], workers[i])) return {ErrorCode::kMismatch, "their command or cores have changed"};
+  }
+  if (!file_ || program_file(workers.front().executable) != file_) {
+    return {ErrorCode::kMismatch, "the program's file has changed"};
+  }
+  LOCKSTEP_RETURN_IF_ERROR(tree_->await_started(commands_, interrupt_fd));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_->next_exit());
+  if (exit) return {ErrorCode::kPeerFailed, fmt::format("process {} has ended", exit->pid)};
+  for (const pid_t pid : tree_->pids()) {
+    if (runs_replaced_program(pid)) return {ErrorCode::kMismatch, "a program's file has changed"};
+  }
+  return {};
+}
+
+// An error needs no answer: a process that gets no message ends when its socket is closed, with an exit code that is a
+// failure.
+void Standby::send(std::size_t number, const std::string& changes, const Command& worker) {
+  // The supervisor may have lowered its priority, and somebody may have stopped it.
+  const pid_t pid = tree_->pids()[number];
+  setpriority(PRIO_PGRP, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0));
+  kill(-pid, SIGCONT);
+  iovec bytes{const_cast<char*>(changes.data()), changes.size()};
+  const std::array<int, 3> fds{worker.stdin_fd, worker.stdout_fd, worker.stderr_fd};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fds)> control{};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(header), fds.data(), sizeof fds);
+  while (sendmsg(sockets_[number].get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR) {
+  }
+}
+
+std::optional<ProcessTree> Standby::release(std::span<const Command> workers, int interrupt_fd) {
+  due_.reset();
+  if (!tree_) return std::nullopt;
+  Status fit = check(workers, interrupt_fd);
+  std::vector<std::string> changes;
+  for (std::size_t i = 0; fit.ok() && i < workers.size(); ++i) {
+    changes.push_back(environment_changes(commands_[i], workers[i]));
+    if (changes.back().size() > kMostStandbyBytes) fit = {ErrorCode::kUnsupported, "too many variables have changed"};
+  }
+  if (!fit.ok()) {
+    log::info("the processes on standby are not used: " + fit.message());
+    (void)end();
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < workers.size(); ++i) send(i, changes[i], workers[i]);
+  sockets_.clear();
+  tree_->restart_clocks();
+  std::optional<ProcessTree> released(std::move(tree_));
+  tree_.reset();
+  return released;
+}
+
+Status Standby::end() {
+  due_.reset();
+  sockets_.clear();
+  if (!tree_) return {};
+  const Status ended = tree_->end(options_.end_timeout);
+  const std::vector<pid_t> pids = tree_->pids();
+  tree_.reset();
+  if (ended.code() != ErrorCode::kInternal) return ended;
+  // The kernel has killed them with their supervisor, which makes them children of the launcher, a subreaper.
+  reap(pids);
+  return {};
+}
+
+}  // namespace lockstep::launch
