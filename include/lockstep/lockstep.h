@@ -56,5 +56,6 @@
 #include "lockstep/report/progress.h"                    // IWYU pragma: export
 #include "lockstep/report/report.h"                      // IWYU pragma: export
 #include "lockstep/report/run_log.h"                     // IWYU pragma: export
+#include "lockstep/report/stragglers.h"                  // IWYU pragma: export
 #include "lockstep/report/summary_writer.h"              // IWYU pragma: export
 #include "lockstep/trainer/trainer.h"                    // IWYU pragma: export

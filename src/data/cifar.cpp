@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kSide = 32;
-constexpr std::size_t kPlane = kSide * kSide;
+constexpr std::size_t kCifarSide = 32;
+constexpr std::size_t kPlane = kCifarSide * kCifarSide;
 constexpr std::size_t kPicture = 3 * kPlane;
 // The decoder of ImageDataset reads this in front of the pixels.
 constexpr std::string_view kHeader = "P6 32 32 255\n";

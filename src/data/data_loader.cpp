@@ -233,16 +233,25 @@ std::int64_t DataLoaderBase::size() const {
   return batches_of(sampler_.samples_per_epoch());
 }
 
+std::int64_t DataLoaderBase::batches_left() const {
+  require_cursor();
+  return ends_epoch() ? size() : batches_of(sampler_.remaining());
+}
+
 void DataLoaderBase::set_epoch(std::int64_t epoch) {
   if (started_ || epoch != sampler_.epoch()) sampler_.set_epoch(epoch);
   started_ = false;
   waits_ = false;
 }
 
+bool DataLoaderBase::ends_epoch() const {
+  return started_ && taken_ == plan_->batches && !failed_;
+}
+
 SamplerState DataLoaderBase::state() const {
   require_cursor();
   SamplerState state = sampler_.state();
-  if (started_ && taken_ == plan_->batches && !failed_) {
+  if (ends_epoch()) {
     ++state.epoch;
     state.consumed = 0;
   }

@@ -110,7 +110,7 @@ DataLoaderBase::Settings::Settings(const BatchSource& source, DataLoaderOptions 
   sampler = std::make_unique<DistributedSampler>(size, std::move(sampling));
   const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   const auto allowed = static_cast<int>(launch::allowed_cores().size());
-  cores = cores_of_process(share, allowed == 0 ? online : allowed, online);
+  cores = cores_of_process(share, allowed == 0 ? online : allowed, online, launch::cgroup_cores());
   options.device = usable_device(options.device.value_or(torch::kCPU));
   options.pin_memory = (options.pin_memory || !options.device->is_cpu()) && has_page_locked_memory();
 }

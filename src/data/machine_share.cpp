@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/data/errors.h"
 
@@ -41,9 +42,11 @@ int workers_of_process(const Share& share, int machine_workers) {
   return std::max(1, static_cast<int>(part_of(machine_workers, share.local_world_size, share.local_rank)));
 }
 
-int cores_of_process(const Share& share, int allowed, int online) {
-  if (share.local_world_size <= 1 || allowed < online) return std::max(1, allowed);
-  return std::max(1, static_cast<int>(part_of(allowed, share.local_world_size, share.local_rank)));
+int cores_of_process(const Share& share, int allowed, int online, std::optional<double> limit) {
+  const bool split = share.local_world_size <= 1 || allowed < online;
+  const auto cores = split ? allowed : static_cast<int>(part_of(allowed, share.local_world_size, share.local_rank));
+  const double paid = limit.value_or(online) / static_cast<double>(std::max<std::int64_t>(share.local_world_size, 1));
+  return std::max(1, limit ? std::min(cores, static_cast<int>(std::ceil(paid))) : cores);
 }
 
 }  // namespace lockstep::data

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/share.h"
@@ -20,7 +21,8 @@ std::vector<std::int64_t> batches_of_ranks(const Share& share, std::int64_t mach
 int workers_of_process(const Share& share, int machine_workers);
 
 // Cores for this process: those that it may run on. If it may run on all `online` cores of the machine, no launcher has
-// split them, and this process takes its share of them.
-int cores_of_process(const Share& share, int allowed, int online);
+// split them, and this process takes its share of them. `limit`: the processor time, in cores, that a control group
+// gives the processes of this machine together; this process counts no more than its share of it, rounded up.
+int cores_of_process(const Share& share, int allowed, int online, std::optional<double> limit = {});
 
 }  // namespace lockstep::data

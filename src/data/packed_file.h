@@ -43,7 +43,7 @@ class PackedFile {
   bool packed_ = false;
   bool ended_ = false;  // all gzip data is unpacked
   z_stream zlib_{};     // plain files use its next_in and avail_in too
-  std::array<std::uint8_t, 64 * 1024> buffer_;
+  std::array<std::uint8_t, std::size_t{64} * 1024> buffer_;
 };
 
 }  // namespace lockstep::data

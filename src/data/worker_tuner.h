@@ -17,8 +17,7 @@ struct BatchTimes {
 //   - one more, if the consumer waited more than a twentieth of the time, at least half a core is free, and the present
 //     workers make batches more slowly than the consumer uses them;
 //   - one less, if the consumer waited less than that, and the remaining workers would still make batches a tenth
-//   faster
-//     than the consumer uses them.
+//     faster than the consumer uses them.
 class WorkerTuner {
  public:
   // At most one worker for each core.

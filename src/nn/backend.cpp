@@ -64,7 +64,9 @@ void Backend::broadcast(const torch::Tensor& tensor, int root) const {
 torch::Tensor Backend::all_gather(const torch::Tensor& flat) const {
   torch::Tensor input = flat.contiguous().resolve_conj().resolve_neg();
   torch::Tensor output = torch::empty({world_size() * flat.numel()}, flat.options());
-  backend_->_allgather_base(output, input)->wait();
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  backend_->_allgather_base(output, input, options)->wait();
   return output.view({world_size(), flat.numel()});
 }
 

@@ -92,7 +92,8 @@ Result<AppendFile> AppendFile::create(const std::filesystem::path& path) {
 
 bool AppendFile::append(std::string_view record) {
   struct stat before {};
-  int error = ::fstat(fd_.get(), &before) == 0 ? 0 : errno;
+  const bool known = ::fstat(fd_.get(), &before) == 0;
+  int error = known ? 0 : errno;
   for (std::size_t done = 0; error == 0 && done < record.size();) {
     const ssize_t written = ::write(fd_.get(), record.data() + done, record.size() - done);
     if (written > 0) {
@@ -103,7 +104,7 @@ bool AppendFile::append(std::string_view record) {
   }
   if (error == 0) return true;
   // What was written of it is no record.
-  static_cast<void>(::ftruncate(fd_.get(), before.st_size));
+  if (known) static_cast<void>(::ftruncate(fd_.get(), before.st_size));
   if (status_.ok()) {
     status_ = error_of(path_, "cannot write", error);
     log::warning(status_.message() + "; what does not fit is left out, and the training goes on");

@@ -1,5 +1,5 @@
 // A file that grows by whole records. A record that does not fit leaves nothing behind, and costs one warning for the
-// life of the file: what follows is tried again, because room may come back.
+// life of the file: what follows is tried again, because there may be room by then.
 #pragma once
 
 #include <filesystem>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <mutex>
 #include <utility>
 
 #include "base/poll.h"
@@ -14,6 +13,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "report/progress_text.h"
 
 namespace lockstep::report {
@@ -78,14 +78,14 @@ class Progress::Line {
   ~Line() {
     if (!origin_.is_this_process()) return;
     if (terminal_) log::set_output({});
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     erase();
   }
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
   void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Clock::time_point time = now();
     // An epoch is all from the beginning of its first pass to that of the next epoch.
     if (!epoch_began_ || epoch != pass_.epoch) {
@@ -103,7 +103,7 @@ class Progress::Line {
   }
 
   void step(std::int64_t samples, std::optional<double> loss, const PartTimes& times) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++pass_.done;
     pass_.samples += samples;
     pass_.times += times;
@@ -123,7 +123,7 @@ class Progress::Line {
   }
 
   void end(std::string_view results) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!under_way_) return;
     under_way_ = false;
     pass_.seconds = seconds_since(began_);
@@ -135,7 +135,7 @@ class Progress::Line {
   void print(std::string_view line) {
     if (!origin_.is_this_process()) return;
     if (line.ends_with('\n')) line.remove_suffix(1);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool was_drawn = drawn_;
     write_all(options_.fd, (was_drawn ? std::string(kErase) : std::string()) + std::string(line) + "\n");
     drawn_ = false;
@@ -146,14 +146,14 @@ class Progress::Line {
   Clock::time_point now() const { return options_.clock ? options_.clock() : Clock::now(); }
   double seconds_since(Clock::time_point then) const { return std::chrono::duration<double>(now() - then).count(); }
 
-  void draw() {
+  void draw() LOCKSTEP_REQUIRES(mutex_) {
     pass_.seconds = seconds_since(began_);
     // A terminal goes to the next line when its last column is written.
     const int columns = std::max(1, options_.columns.value_or(terminal_columns(options_.fd)) - 1);
     write_all(options_.fd, std::string(kErase) + bar_line(pass_, columns, unicode_));
     drawn_ = true;
   }
-  void erase() {
+  void erase() LOCKSTEP_REQUIRES(mutex_) {
     if (drawn_) write_all(options_.fd, kErase);
     drawn_ = false;
   }
@@ -162,13 +162,13 @@ class Progress::Line {
   const bool terminal_;
   const bool unicode_;
   Origin origin_;
-  std::mutex mutex_;  // messages come from any thread
-  PassState pass_;
-  bool under_way_ = false;
-  bool drawn_ = false;
-  Clock::time_point began_{};
-  Clock::time_point printed_{};
-  std::optional<Clock::time_point> epoch_began_;
+  Mutex mutex_;  // messages come from any thread
+  PassState pass_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool under_way_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool drawn_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Clock::time_point began_ LOCKSTEP_GUARDED_BY(mutex_) = {};
+  Clock::time_point printed_ LOCKSTEP_GUARDED_BY(mutex_) = {};
+  std::optional<Clock::time_point> epoch_began_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Progress::Progress(ProgressOptions options) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLongestBar = 30;
 constexpr int kShortestBar = 6;
-constexpr int kNarrow = 40;  // columns, in which text is worth more than a bar
+constexpr int kNarrow = 40;  // columns: a narrower line has text alone, which is worth more than a bar
 
 std::string head(const PassState& pass) {
   const std::string of = pass.epochs > 0 ? fmt::format("/{}", pass.epochs) : "";
@@ -117,7 +117,7 @@ std::optional<double> run_seconds_left(const PassState& pass) {
 }
 
 std::string bar_line(const PassState& pass, int columns, bool unicode) {
-  // The last ones are left out first.
+  // By importance, because the last ones are left out first.
   std::vector<std::string> pieces = {count(pass), loss(pass), left(pass), rate(pass), run_left(pass), parts(pass, " ")};
   const int for_bar = pass.steps > 0 && columns >= kNarrow ? kShortestBar + 2 : 0;
   std::string line;

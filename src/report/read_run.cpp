@@ -98,7 +98,7 @@ void on_start(const Json& event, double time, RunRecord& run) {
   run.configuration = std::move(configuration);
   run.versions = std::move(versions);
   for (auto& [name, points] : run.steps) {
-    // Without first_step the epoch tells.
+    // Without first_step the epoch decides.
     std::erase_if(points, [&](const Point& point) {
       return first_step > 0 ? point.step >= first_step : point.epoch >= session.first_epoch;
     });
@@ -205,9 +205,12 @@ void apply(const Json& event, RunRecord& run) {
   }
 }
 
-void read_line(std::string_view line, RunRecord& run, std::int64_t& good_lines) {
+// `finished`: a newline ends it. A line without one that is no JSON is not damaged: its writer is at it, or was killed
+// in it (Linux cuts a write off between two pages when the process gets SIGKILL).
+void read_line(std::string_view line, bool finished, RunRecord& run, std::int64_t& good_lines) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const Json event = Json::parse(line, nullptr, false);
+  if (!finished && event.is_discarded()) return;
   try {
     apply(event, run);
     ++good_lines;
@@ -216,7 +219,7 @@ void read_line(std::string_view line, RunRecord& run, std::int64_t& good_lines) 
   }
 }
 
-// Calls `on_line` for every line that ends in a newline, and for what follows the last one.
+// Calls `on_line(line, finished)` for every line that ends in a newline, and for what follows the last one.
 template <typename OnLine>
 Status read_lines(const RegularFile& file, const OnLine& on_line) {
   std::vector<std::uint8_t> chunk(std::size_t{1} << 20);
@@ -228,7 +231,7 @@ Status read_lines(const RegularFile& file, const OnLine& on_line) {
     if (got == 0) break;
     for (std::size_t newline = 0; (newline = bytes.find('\n')) != std::string_view::npos;) {
       rest.append(bytes.substr(0, newline));
-      on_line(too_long ? std::string_view("too long") : std::string_view(rest));
+      on_line(too_long ? std::string_view("too long") : std::string_view(rest), true);
       rest.clear();
       too_long = false;
       bytes.remove_prefix(newline + 1);
@@ -239,7 +242,7 @@ Status read_lines(const RegularFile& file, const OnLine& on_line) {
       rest.clear();
     }
   }
-  if (!rest.empty() || too_long) on_line(too_long ? std::string_view("too long") : std::string_view(rest));
+  if (!rest.empty() || too_long) on_line(too_long ? std::string_view("too long") : std::string_view(rest), false);
   return {};
 }
 
@@ -259,7 +262,8 @@ Result<RunRecord> read_run(const std::filesystem::path& folder_or_file) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   RunRecord run;
   std::int64_t good_lines = 0;
-  LOCKSTEP_RETURN_IF_ERROR(read_lines(file, [&](std::string_view line) { read_line(line, run, good_lines); }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      read_lines(file, [&](std::string_view line, bool finished) { read_line(line, finished, run, good_lines); }));
   if (good_lines == 0) {
     return Status(ErrorCode::kCorrupt, fmt::format("{}: expected lines of JSON with the events of a run, found none",
                                                    printable(path.native())));

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
-#include <mutex>
 #include <utility>
 
 #include "base/host.h"
@@ -15,6 +14,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/base64.h"
 #include "report/json_numbers.h"
@@ -95,36 +95,37 @@ std::filesystem::path run_folder(const std::filesystem::path& configured) {
 
 class RunLog::Writer {
  public:
-  explicit Writer(AppendFile file) : file_(std::move(file)) {}
+  explicit Writer(AppendFile file) : path_(file.path()), file_(std::move(file)) {}
 
   void write(Json event) {
     if (!origin_.is_this_process()) return;
     event["time"] = now();
     // Names of files may be any bytes, JSON is UTF-8.
     const std::string line = event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     file_.append(line);
   }
   void set_classes(std::size_t classes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     classes_ = classes;
   }
   // Of start(); 0: not known.
   std::size_t classes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return classes_;
   }
   Status status() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return file_.status();
   }
-  const std::filesystem::path& path() const { return file_.path(); }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   Origin origin_;
-  mutable std::mutex mutex_;
-  AppendFile file_;
-  std::size_t classes_ = 0;
+  const std::filesystem::path path_;
+  mutable Mutex mutex_;
+  AppendFile file_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::size_t classes_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 RunLog::RunLog() = default;

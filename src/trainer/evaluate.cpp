@@ -20,7 +20,7 @@ class Evaluating {
   bool was_training_;
 };
 
-double of_any_rank(bool value) {
+bool of_any_rank(bool value) {
   const std::vector<double> all = nn_detail::of_all_ranks(value ? 1.0 : 0.0, nullptr);
   return *std::max_element(all.begin(), all.end()) > 0;
 }

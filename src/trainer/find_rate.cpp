@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "loop.h"
@@ -14,6 +16,26 @@ constexpr double kDiverged = 4.0;    // times the lowest loss
 void set_rate(torch::optim::Optimizer& optimizer, double rate) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
 }
+
+// The generators of the CPU and of a GPU, as they are when this is made.
+class Generators {
+ public:
+  explicit Generators(torch::Device device) : devices_{torch::kCPU} {
+    if (device.is_cuda()) devices_.push_back(device);
+    for (const torch::Device& one : devices_) states_.push_back(checkpoint::generator_state(one));
+  }
+  void restore() const {
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      at::Generator generator = at::globalContext().defaultGenerator(devices_[i]);
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(states_[i]);
+    }
+  }
+
+ private:
+  std::vector<torch::Device> devices_;
+  std::vector<at::Tensor> states_;
+};
 
 // The mean over ranks.
 double mean_loss(const torch::Tensor& loss) {
@@ -48,9 +70,10 @@ LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptio
   checkpoint::Checkpoint now;
   now.add_model(*model_);
   now.add_optimizer(optimizer_);
-  now.add_generator();
   const checkpoint::Checkpoint before = now.clone();
-  const at::Tensor generator = checkpoint::generator_state();
+  const Generators generators(device_);
+  const bool was_training = model_->is_training();
+  const auto scale = step_.scaler() ? step_.scaler()->state_dict() : std::map<std::string, double>();
   const double factor = std::pow(options.max_rate / options.min_rate, 1.0 / static_cast<double>(options.steps - 1));
   LearningRates found;
   double smooth = 0;
@@ -79,7 +102,9 @@ LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptio
   static_cast<void>(step_.take_losses());
   before.restore_model(*model_);
   before.restore_optimizer(optimizer_);
-  at::Generator(at::detail::getDefaultCPUGenerator()).set_state(generator);
+  if (step_.scaler()) step_.scaler()->load_state_dict(scale);
+  generators.restore();
+  model_->train(was_training);
   optimizer_.zero_grad();
   found.suggestion = steepest(found);
   return found;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "nn/all_ranks.h"
 #include "nn/backend.h"
@@ -72,10 +73,6 @@ Trainer::Loop::Loop(std::shared_ptr<torch::nn::Module> model, torch::optim::Opti
   check_optimizer(*model_, optimizer_);
 }
 
-std::int64_t Trainer::Loop::limited(std::int64_t batches) const {
-  return options_.limit_batches > 0 ? std::min(batches, options_.limit_batches) : batches;
-}
-
 // What must be the same on all ranks, or they would wait for one another.
 std::string Trainer::Loop::description(Feed& train, const Feed* evaluation) const {
   TORCH_CHECK_VALUE(options_.patience == 0 || evaluation != nullptr,
@@ -102,7 +99,9 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
   if (started_) return;
   started_ = true;
   torch::manual_seed(options_.seed + static_cast<std::uint64_t>(get_rank()));
-  if (options_.resume && state_.resume(train.loader()) && get_rank() == 0) {
+  if (!options_.resume) {
+    state_.set_earlier_aside();
+  } else if (state_.resume(train.loader()) && get_rank() == 0) {
     log::info(fmt::format("resumed at epoch {}, step {}", progress().epoch, progress().step));
   }
   step_.set_step(progress().step);
@@ -124,6 +123,7 @@ TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
     EpochReport report;
     if (!train_epoch(train, report)) {
       state_.save(train.loader());
+      hold(train);
       return finish(TrainingEnd::kInterrupted, std::move(result));
     }
     end_epoch(train, evaluation, report, result);
@@ -142,7 +142,7 @@ TrainingResult Trainer::Loop::finish(TrainingEnd end, TrainingResult result) {
   return result;
 }
 
-// Collective: what one rank was asked, all do.
+// Collective: all ranks stop when one of them was asked to.
 bool Trainer::Loop::asked_to_stop() {
   if (asked_ != 0) return true;
   const int pending = options_.handle_signals ? StopSignals::pending() : 0;
@@ -155,17 +155,12 @@ bool Trainer::Loop::asked_to_stop() {
   return asked_ != 0;
 }
 
-// Of this rank, from the loader's cursor to the end of the epoch.
-std::int64_t Trainer::Loop::batches_left(const data::DataLoaderBase& loader) const {
-  const data::SamplerState at = loader.state();
-  if (at.consumed == 0) return loader.size();
-  std::int64_t global_batch = 0;
-  for (const double size : nn_detail::of_all_ranks(static_cast<double>(loader.batch_size()), nullptr)) {
-    global_batch += static_cast<std::int64_t>(size);
-  }
-  const std::int64_t left = at.size - at.consumed;
-  const bool whole_batches_only = loader.size() * global_batch <= at.size;
-  return whole_batches_only ? left / global_batch : (left + global_batch - 1) / global_batch;
+// Leaves the loop over the loader where it is, so that another fit() goes on from there. The same cursor on all ranks.
+void Trainer::Loop::hold(Feed& feed) const {
+  std::string cursor = data::to_string(feed.loader().state());
+  broadcast_object(cursor, 0);
+  feed.end();
+  feed.loader().load_state(data::sampler_state_from_string(cursor));
 }
 
 bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
@@ -175,8 +170,8 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
   loader.set_epoch(progress.epoch);
   model_->train();
   StepReport last;
-  const std::int64_t batches = limited(loader.size());
-  std::int64_t batch = loader.size() - batches_left(loader);
+  const std::int64_t batches = trainer_detail::limited(loader.size(), options_);
+  std::int64_t batch = loader.size() - loader.batches_left();
   double waited = 0;
   if (batch < batches) {
     feed.begin();
@@ -200,15 +195,20 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
     report.seconds += std::exchange(waited, 0.0);
     samples += report.samples;
     epoch.input_seconds += report.input_seconds;
+    epoch.communication_seconds += report.communication_seconds;
     epoch.learning_rate = report.learning_rate;
     if (options_.callbacks.on_step_end) options_.callbacks.on_step_end(report);
+    const auto asking = Clock::now();
     stopped = asked_to_stop();
+    epoch.communication_seconds += seconds_since(asking);
     if (!stopped && batch < batches && options_.checkpoint_every_steps > 0 &&
         progress.step % options_.checkpoint_every_steps == 0) {
+      step_.check_parameters();
       progress.losses.merge(step_.take_losses());
       state_.save(loader);
     }
   }
+  step_.check_parameters();
   progress.losses.merge(step_.take_losses());
   if (batch < batches) return false;  // the cursor is the loader's present one
   feed.end();
@@ -233,8 +233,9 @@ void Trainer::Loop::end_epoch(Feed& feed, Feed* evaluation, const EpochReport& r
   progress.evaluation_due =
       evaluation != nullptr && (progress.epoch % options_.evaluate_every == 0 || progress.epoch == options_.epochs);
   if (options_.callbacks.on_epoch_end) options_.callbacks.on_epoch_end(report);
-  // Who asks for an end gets one now; the evaluation comes first when the training is resumed.
-  if (!progress.evaluation_due || asked_to_stop()) state_.save(feed.loader());
+  // Before the evaluation, which may fail. After that, and after a stop, it is made when the training is resumed.
+  state_.save(feed.loader());
+  if (progress.evaluation_due) asked_to_stop();
 }
 
 double Trainer::Loop::monitored(const Evaluation& evaluation) const {
@@ -245,7 +246,7 @@ double Trainer::Loop::monitored(const Evaluation& evaluation) const {
   return evaluation.accuracies[0];
 }
 
-// Evaluates, remembers whether that was the best, and saves.
+// Evaluates, remembers whether that was the best, and saves this too.
 void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result) {
   if (asked_ != 0) return;  // the state is saved, and says that an evaluation is due
   trainer_detail::Progress& progress = state_.progress;

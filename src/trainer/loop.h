@@ -38,8 +38,7 @@ class Trainer::Loop {
   void judge(Feed& train, Feed& evaluation, TrainingResult& result);
   double monitored(const Evaluation& evaluation) const;
   bool asked_to_stop();
-  std::int64_t limited(std::int64_t batches) const;
-  std::int64_t batches_left(const data::DataLoaderBase& loader) const;
+  void hold(Feed& feed) const;
   TrainingResult finish(TrainingEnd end, TrainingResult result);
 
   std::shared_ptr<torch::nn::Module> model_;

@@ -1,10 +1,24 @@
 #include "optimizer_step.h"
 
-#include "lockstep/nn/clip_grad.h"
+#include <limits>
+
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
+#include "nn/helpers/named_gradients.h"
 
 namespace lockstep::trainer_detail {
+namespace {
+
+// Reading all gradients in each step would cost some percent of it, a part of the parameters costs next to nothing.
+// Where steps are skipped that would be too late, and clipping reads the gradients anyway.
+constexpr std::int64_t kChecksPerSweep = 32;
+
+FiniteCheckOptions check_options(const TrainerOptions& options) {
+  const bool sweeps = *options.non_finite == NonFinitePolicy::kError && options.clip_grad_norm == 0;
+  return {.policy = *options.non_finite, .checks_per_sweep = sweeps ? kChecksPerSweep : 0};
+}
+
+}  // namespace
 
 OptimizerStep::OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
                              const TrainerOptions& options, torch::Device device)
@@ -14,7 +28,7 @@ OptimizerStep::OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::op
   if (options.precision == TrainingPrecision::kFloat16) {
     scaler_.emplace();
   } else if (options.non_finite) {
-    finite_.emplace(*model_, FiniteCheckOptions{.policy = *options.non_finite});
+    finite_.emplace(*model_, check_options(options));
   }
 }
 
@@ -37,6 +51,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   StepReport report;
   report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
   optimizer_.zero_grad();
+  const double communicated_before = communicated();
   const auto loss_of_part = [&](int) {
     const auto waiting = Clock::now();
     TORCH_CHECK(feed.next(), "Trainer: the loader has given fewer batches than its size()");
@@ -50,6 +65,9 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   };
   report.loss = accumulate_gradients(ddp_, parts, loss_of_part, {.mean = parts > 1});
   if (scaler_) report.loss = report.loss / scaler_->get_scale();
+  // A module with new parameters has a new reducer, which counts from 0.
+  const double communicated_now = communicated();
+  report.communication_seconds = communicated_now - (communicated_now < communicated_before ? 0 : communicated_before);
   samples_ += report.samples;
   report.skipped = !take(report, trial);
   report.seconds = seconds_since(start);
@@ -58,11 +76,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
 
 // Returns whether the optimizer took its step.
 bool OptimizerStep::take(StepReport& report, bool trial) {
-  if (!scaler_ && finite_ && !trial && !finite_->check(report.loss)) return false;
-  if (options_.clip_grad_norm > 0) {
-    if (scaler_) scaler_->unscale_(optimizer_);
-    report.gradient_norm = clip_grad_norm_(*model_, options_.clip_grad_norm);
-  }
+  if (!clip_and_check(report, trial)) return false;
   bool stepped = true;
   if (scaler_) {
     stepped = scaler_->step(optimizer_);
@@ -74,8 +88,31 @@ bool OptimizerStep::take(StepReport& report, bool trial) {
   return stepped;
 }
 
+// The arithmetic of clip_grad_norm_, with the check between norm and clipping: it names gradients by their values.
+bool OptimizerStep::clip_and_check(StepReport& report, bool trial) {
+  const bool checks = finite_ && !trial;
+  if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
+  if (scaler_) scaler_->unscale_(optimizer_);
+  const torch::NoGradGuard no_grad;
+  const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(*model_));
+  const torch::Tensor norm = nn_detail::total_norm(gradients, 2);
+  report.gradient_norm = norm.defined() ? norm.item<double>() : 0;
+  if (checks && !finite_->check(report.loss, report.gradient_norm)) return false;
+  nn_detail::scale_to_norm(gradients, norm, options_.clip_grad_norm);
+  return true;
+}
+
+double OptimizerStep::communicated() const {
+  const auto times = ddp_.reducer().comm_time();
+  return times ? times->total_exposed : std::numeric_limits<double>::quiet_NaN();
+}
+
 void OptimizerStep::set_step(std::int64_t step) {
   if (finite_) finite_->set_step(step);
+}
+
+void OptimizerStep::check_parameters() {
+  if (finite_) finite_->check_parameters();  // a step may overflow with gradients that are finite
 }
 
 Average OptimizerStep::take_losses() {

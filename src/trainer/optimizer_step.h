@@ -35,6 +35,8 @@ class OptimizerStep {
 
   // The number of the next step, for messages.
   void set_step(std::int64_t step);
+  // Collective. Throws on every rank where parameters are not finite on one of them. Nothing without `non_finite`.
+  void check_parameters();
   // Of this rank's batches since the last call: the sum of the losses, and the samples.
   Average take_losses();
 
@@ -43,6 +45,10 @@ class OptimizerStep {
 
  private:
   bool take(StepReport& report, bool trial);
+  // Whether the step may be taken. With clipping it has clipped.
+  bool clip_and_check(StepReport& report, bool trial);
+  // Seconds that DDP has waited so far; NaN where it does not know.
+  double communicated() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;

@@ -1,6 +1,10 @@
 #include "run_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <system_error>
 
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
@@ -24,6 +28,46 @@ Average of_all(const Average& mine) {
   Average all;
   for (const torch::Tensor& packed : all_gather_object(mine.packed())) all.merge(Average(packed));
   return all;
+}
+
+// How long a schedule and its parts are, by its state.
+std::vector<std::int64_t> lengths_of(const c10::IValue& state) {
+  const auto entries = state.toGenericDict();
+  std::vector<std::int64_t> lengths;
+  for (const char* key : {"T_max", "total_iters", "total_steps"}) {
+    if (entries.contains(key)) lengths.push_back(entries.at(key).toInt());
+  }
+  if (!entries.contains("_schedulers")) return lengths;
+  for (const c10::IValue& part : entries.at("_schedulers").toListRef()) {
+    const std::vector<std::int64_t> more = lengths_of(part);
+    lengths.insert(lengths.end(), more.begin(), more.end());
+  }
+  return lengths;
+}
+
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+// With which a schedule, or its first part, began.
+std::vector<double> first_rates_of(const c10::IValue& state) {
+  const auto entries = state.toGenericDict();
+  if (entries.contains("_schedulers")) return first_rates_of(entries.at("_schedulers").toListRef().front());
+  std::vector<double> rates;
+  for (const c10::IValue& rate : entries.at("base_lrs").toListRef()) rates.push_back(rate.toDouble());
+  return rates;
+}
+
+void warn_of_rates(const std::vector<double>& saved, const std::vector<double>& given) {
+  if (get_rank() != 0 || saved == given) return;
+  log::warning(fmt::format("the learning rate goes on as it was saved, {}: that of this program, {}, is not used",
+                           fmt::join(saved, " and "), fmt::join(given, " and ")));
+}
+
+const char* name_of(Monitor monitor) {
+  return monitor == Monitor::kLoss ? "the loss" : "the accuracy";
 }
 
 }  // namespace
@@ -51,9 +95,10 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> model, torch::optim::Optim
     : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device), step_(step) {
   if (options.checkpoint_dir.empty()) return;
   on_rank_0([&] {
-    // What cannot be saved is an error now, not after the first epoch.
+    // Throws now for an optimizer that cannot be saved, instead of after the first epoch.
     checkpoint::Checkpoint().add_optimizer(optimizer_);
     manager_ = std::make_unique<checkpoint::CheckpointManager>(options.checkpoint_dir, manager_options(options));
+    manager_->take_folder();
   });
   if (!manager_) {
     manager_ = std::make_unique<checkpoint::CheckpointManager>(options.checkpoint_dir, manager_options(options));
@@ -62,6 +107,13 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> model, torch::optim::Optim
 
 void RunState::save(const data::DataLoaderBase& loader, std::optional<double> metric) {
   if (!manager_) return;
+  write(loader, metric);
+  if (options_.callbacks.on_checkpoint) {
+    options_.callbacks.on_checkpoint({progress.epoch, progress.step, manager_->path_of(progress.step)});
+  }
+}
+
+void RunState::write(const data::DataLoaderBase& loader, std::optional<double> metric) {
   const auto generators = gather_object(checkpoint::generator_state(), 0);
   const bool on_gpu = device_.is_cuda();
   const auto gpu_generators =
@@ -87,13 +139,11 @@ void RunState::save(const data::DataLoaderBase& loader, std::optional<double> me
     add_progress(state);
     manager_->save(progress.step, state, metric);
   });
-  if (options_.callbacks.on_checkpoint) {
-    options_.callbacks.on_checkpoint({progress.epoch, progress.step, manager_->path_of(progress.step)});
-  }
 }
 
 void RunState::add_progress(checkpoint::Checkpoint& state) {
   state.set("epoch", progress.epoch);
+  state.set("monitor", static_cast<int>(options_.monitor));
   if (progress.best) state.set("best", *progress.best);
   state.set("not_better", progress.not_better);
   state.set("evaluation_due", progress.evaluation_due ? 1 : 0);
@@ -103,7 +153,7 @@ bool RunState::resume(data::DataLoaderBase& loader) {
   const auto state = manager_->load_latest([](const auto& steps) { return all_gather_object(steps); });
   if (!state) {
     if (get_rank() == 0) {
-      log::info(fmt::format("no checkpoint in {}: the training begins anew", options_.checkpoint_dir.native()));
+      log::warning(fmt::format("no checkpoint in {}: the training begins anew", options_.checkpoint_dir.native()));
     }
     return false;
   }
@@ -116,13 +166,15 @@ bool RunState::resume(data::DataLoaderBase& loader) {
                                   "or give this training another checkpoint_dir than {}",
                                   error.what(), options_.checkpoint_dir.native()));
   }
+  if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_anew(loader);
   return true;
 }
 
 void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader) {
+  const std::vector<double> first_rates = rates_of(optimizer_);
+  const std::int64_t steps = steps_of(limited(loader.size(), options_));  // of a whole epoch
   state.restore_model(*model_);
   state.restore_optimizer(optimizer_);
-  if (options_.scheduler) state.restore_scheduler(*options_.scheduler);
   state.restore_generator();
   if (device_.is_cuda()) state.restore_generator(device_);
   if (auto& averages = step_.averages()) {
@@ -138,6 +190,15 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
     scaler->load_state_dict(saved);
   }
   loader.load_state(data::sampler_state_from_string(state.get_text("sampler")));
+  if (!options_.scheduler) {
+    warn_of_rates(rates_of(optimizer_), first_rates);
+  } else {
+    const std::int64_t done = loader.size() - loader.batches_left();
+    const std::int64_t left = steps_of(std::max<std::int64_t>(0, limited(loader.size(), options_) - done));
+    const bool by_step = options_.scheduler_interval == TrainerOptions::Interval::kStep;
+    const std::int64_t epoch = state.get_int("epoch");
+    restore_schedule(state, first_rates, by_step ? (epoch + 1) * steps - std::min(steps, left) : epoch);
+  }
   progress.epoch = state.get_int("epoch");
   progress.step = state.step();
   progress.best = state.has("best") ? std::optional(state.get_double("best")) : std::nullopt;
@@ -147,17 +208,93 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   if (get_rank() == 0) progress.losses.add(state.get_double("losses.sum"), state.get_double("losses.count"));
 }
 
+// A schedule of another length goes where it would be, had the training begun with this length: all its steps are made
+// again, because each computes its rate from the one before. `first_rates` are those that this program has given.
+void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::vector<double>& first_rates,
+                                std::int64_t position) {
+  optim::LRScheduler& schedule = *options_.scheduler;
+  const c10::IValue first = schedule.state_dict();
+  const std::vector<std::int64_t> wanted = lengths_of(first);
+  state.restore_scheduler(schedule);
+  const std::vector<std::int64_t> saved = lengths_of(schedule.state_dict());
+  const std::vector<double> saved_rates = first_rates_of(schedule.state_dict());
+  // The peak and the end of a OneCycleLR are in no checkpoint: with saved rates it would be two halves of cycles.
+  const bool keeps_rates = !first.toGenericDict().contains("_schedule_phases") || saved_rates == first_rates_of(first);
+  if ((saved == wanted && keeps_rates) || state.get_int("epoch") >= options_.epochs) {
+    return warn_of_rates(saved_rates, first_rates_of(first));
+  }
+  schedule.load_state_dict(first);
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t group = 0; group < groups.size(); ++group) groups[group].options().set_lr(first_rates[group]);
+  for (std::int64_t step = 0; step < position; ++step) schedule.step();
+  if (get_rank() != 0) return;
+  if (saved == wanted) return log::info("the schedule has the rates of this training now, not those of the checkpoint");
+  log::info(fmt::format("the schedule has the length of this training now, {}, not that of the checkpoint, {}",
+                        fmt::join(wanted, " and "), fmt::join(saved, " and ")));
+}
+
+std::int64_t RunState::steps_of(std::int64_t batches) const {
+  return (batches + options_.accumulation - 1) / options_.accumulation;
+}
+
+// The manager compares the metrics of all files in the folder, and those of others mean something else. So they leave
+// the folder, and the newest one loses its metric. At the end of an epoch it is judged again, as there may be no other.
+void RunState::judge_anew(const data::DataLoaderBase& loader) {
+  progress.best.reset();
+  progress.not_better = 0;
+  if (progress.epoch > 0 && loader.batches_left() == loader.size()) progress.evaluation_due = true;
+  on_rank_0([&] {
+    std::vector<std::int64_t> others = manager_->steps();
+    std::erase(others, progress.step);
+    const std::string moved =
+        others.empty() ? "" : fmt::format("; the other checkpoints are now in {}", move_aside(others).native());
+    log::warning(fmt::format("evaluations are judged by {} now, not as before: the best one is looked for anew{}",
+                             name_of(options_.monitor), moved));
+  });
+  write(loader, std::nullopt);
+}
+
+void RunState::set_earlier_aside() {
+  if (!manager_) return;
+  on_rank_0([&] {
+    const std::vector<std::int64_t> steps = manager_->steps();
+    if (steps.empty()) return;
+    const std::string aside = move_aside(steps).native();
+    log::warning(fmt::format("the training begins anew: checkpoints of an earlier one are now in {}", aside));
+  });
+}
+
+std::filesystem::path RunState::move_aside(const std::vector<std::int64_t>& steps) {
+  // A folder of its own each time: whoever forgets `resume` twice, or is killed here, still loses nothing.
+  std::filesystem::path aside;
+  std::error_code error;
+  for (int number = 1; aside.empty() && !error; ++number) {
+    const std::filesystem::path next = options_.checkpoint_dir / fmt::format("earlier-{}", number);
+    if (std::filesystem::create_directory(next, error)) aside = next;
+  }
+  for (const std::int64_t step : steps) {
+    const std::filesystem::path file = manager_->path_of(step);
+    if (!error) std::filesystem::rename(file, aside / file.filename(), error);
+  }
+  if (!error) return aside;
+  throw checkpoint::CheckpointError(
+      ErrorCode::kIo,
+      fmt::format("cannot move the checkpoints of an earlier training to {}: {}", aside.native(), error.message()));
+}
+
 bool RunState::load_best() {
   TORCH_CHECK_VALUE(manager_, "Trainer: load_best needs TrainerOptions::checkpoint_dir");
   wait();
   const auto state = manager_->load_best();
   if (!state) return false;
   state->restore_model(*model_);
-  if (state->has("ema.updates")) {
-    checkpoint::StateDict averages;
-    for (const auto& [name, tensor] : state->get_tensors(kAverages)) averages.insert(name, tensor);
-    checkpoint::load_state_dict(*model_, averages);
-  }
+  if (!state->has("ema.updates")) return true;
+  const auto saved = state->get_tensors(kAverages);
+  checkpoint::StateDict averages;
+  for (const auto& [name, tensor] : saved) averages.insert(name, tensor);
+  checkpoint::load_state_dict(*model_, averages);
+  // Evaluations compute with the averages, not with the module's values.
+  if (auto& present = step_.averages()) present->load(saved, state->get_int("ema.updates"));
   return true;
 }
 

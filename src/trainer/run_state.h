@@ -3,9 +3,12 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/data/data_loader.h"
@@ -24,6 +27,11 @@ struct Progress {
   bool evaluation_due = false;  // the epoch before the present one has not been evaluated
 };
 
+// Of an epoch with so many batches: those that are trained.
+inline std::int64_t limited(std::int64_t batches, const TrainerOptions& options) {
+  return options.limit_batches > 0 ? std::min(batches, options.limit_batches) : batches;
+}
+
 // Calls `work` on rank 0. Its CheckpointError is thrown on every rank. Collective.
 void on_rank_0(const std::function<void()>& work);
 
@@ -36,6 +44,9 @@ class RunState {
   void save(const data::DataLoaderBase& loader, std::optional<double> metric = std::nullopt);
   // Collective. False when there is no checkpoint.
   bool resume(data::DataLoaderBase& loader);
+  // Moves the checkpoints of another training into a folder of their own. For one that begins anew: their steps may be
+  // higher and their metrics better than its own. Collective.
+  void set_earlier_aside();
   bool load_best();
   // Blocks until asynchronous saves are done. Collective.
   void wait();
@@ -43,8 +54,16 @@ class RunState {
   Progress progress;
 
  private:
+  void write(const data::DataLoaderBase& loader, std::optional<double> metric);
   void add_progress(checkpoint::Checkpoint& state);
   void restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader);
+  void restore_schedule(const checkpoint::Checkpoint& state, const std::vector<double>& first_rates,
+                        std::int64_t position);
+  std::int64_t steps_of(std::int64_t batches) const;
+  // For a checkpoint whose evaluations were judged by something else. Collective.
+  void judge_anew(const data::DataLoaderBase& loader);
+  // Returns the new folder. For rank 0.
+  std::filesystem::path move_aside(const std::vector<std::int64_t>& steps);
 
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;

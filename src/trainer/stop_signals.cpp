@@ -13,8 +13,9 @@ std::atomic<int> first_signal{0};
 std::atomic<std::int64_t> first_milliseconds{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
-// A launcher passes on the Ctrl-C that the terminal has already sent to the whole job: that is no second wish.
-constexpr std::int64_t kSameWish = 1000;
+// Milliseconds in which a second signal is the same request: a launcher passes on the Ctrl-C that the terminal has
+// already sent to the whole job.
+constexpr std::int64_t kSameRequest = 1000;
 
 std::int64_t now() {
   timespec time{};
@@ -27,7 +28,7 @@ extern "C" void note_signal(int number) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, number)) {
     first_milliseconds = now();
-  } else if (first_milliseconds != 0 && now() - first_milliseconds >= kSameWish) {
+  } else if (first_milliseconds != 0 && now() - first_milliseconds >= kSameRequest) {
     ::signal(number, SIG_DFL);
     ::raise(number);  // arrives when this handler returns
   }

@@ -227,6 +227,9 @@ TEST(MachineShare, BatchAndWorkersAreSplitEvenly) {
   EXPECT_EQ(cores_of_process(third, 4, 16), 4);   // a launcher has split them
   EXPECT_EQ(cores_of_process({}, 16, 16), 16);
   EXPECT_EQ(cores_of_process(third, 2, 2), 1);
+  EXPECT_EQ(cores_of_process(third, 4, 16, 5.0), 2);  // the control group pays for 5 cores of 4 processes
+  EXPECT_EQ(cores_of_process(third, 16, 16, 0.5), 1);
+  EXPECT_EQ(cores_of_process({}, 16, 16, 64.0), 16);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "nn/error_texts.h"
 #include "support/scratch_folder.h"
@@ -108,6 +109,33 @@ TEST_P(DeviceDdpMulti, GivesTheWeightsOfTheProcessor) {
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, DeviceDdpMulti, testing::Values(1, 2, 3));
 
+// Output, gradients and running statistics of a layer after two steps. Ranks have batches of different sizes.
+State normalise(torch::Device device, int rank) {
+  SyncBatchNorm norm(6);
+  norm->to(device);
+  State state;
+  for (int step = 0; step < 2; ++step) {
+    auto generator = at::detail::createCPUGenerator(10 * step + rank);
+    torch::Tensor x = torch::randn({2 + rank, 6, 3, 5}, generator).add_(rank).to(device).requires_grad_();
+    const torch::Tensor y = norm->forward(x);
+    y.backward(torch::randn(x.sizes(), generator).to(device));
+    for (const torch::Tensor& tensor : {y, x.grad(), norm->weight.grad(), norm->running_mean, norm->running_var})
+      state.push_back(tensor.detach().cpu().clone());
+  }
+  return state;
+}
+
+// On the CPU loops compute what operators do on devices.
+TEST(DeviceSyncBatchNormMulti, GivesTheValuesOfTheProcessor) {
+  run_on_devices(3, [](int rank, torch::Device device) {
+    const State expected = normalise(torch::kCPU, rank);
+    const State actual = normalise(device, rank);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-5, 1e-5))
+          << i << ": " << (actual[i] - expected[i]).abs().max();
+  });
+}
+
 // Each bucket crosses to the host and back once in a pass, and nothing else does except the flags of used parameters.
 TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
   run_on_devices(2, [](int /*rank*/, torch::Device device) {
@@ -120,6 +148,7 @@ TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
       reset_traffic();
       loss.backward();
     }
+    EXPECT_FALSE(ddp.reducer().comm_time().has_value()) << "the process does not wait for a device";
     const auto buckets = static_cast<std::int64_t>(ddp.reducer().bucket_bytes());
     const auto flags = static_cast<std::int64_t>(4 * net->parameters().size());
     // The flags are made on the CPU, travel as the buckets do, and are read on the CPU.

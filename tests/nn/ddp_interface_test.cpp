@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
+#include <thread>
+
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -189,6 +192,48 @@ struct SegmentsImpl : torch::nn::Module {
   };
 };
 TORCH_MODULE(Segments);
+
+// Takes some time to finish, without any other rank.
+struct SlowHook final : CommHook {
+  std::function<void()> run(GradBucket& bucket) override {
+    auto work = all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
+    return [work] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      work->wait();
+    };
+  }
+};
+
+TEST_P(DdpInterfaceMulti, TellsTheTimeOfCommunication) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Small net;
+    DistributedDataParallel<Small> ddp(net, {.bucket_cap_mb = 0.02});
+    const auto pass = [&](int step) {
+      net->zero_grad();
+      ddp->forward(random_input({4, 20}, step)).backward();
+      return ddp.reducer().comm_time().value();
+    };
+    EXPECT_EQ(ddp.reducer().comm_time()->total_exposed, 0);
+    double sum = 0;
+    for (int step = 0; step < 3; ++step) {
+      const Reducer::CommTime times = pass(step);
+      EXPECT_EQ(times.exposed_comm_time > 0, get_world_size() > 1);
+      EXPECT_GE(times.backward_comm_time, step == 0 ? 0 : times.exposed_comm_time);  // the first one builds buckets
+      sum += times.exposed_comm_time;
+      EXPECT_DOUBLE_EQ(times.total_exposed, sum);
+    }
+    {
+      const auto guard = ddp.no_sync();
+      EXPECT_DOUBLE_EQ(pass(3).total_exposed, sum) << "this pass sends nothing";
+    }
+    ddp.register_comm_hook(std::make_shared<SlowHook>());
+    pass(4);
+    const Reducer::CommTime slow = pass(5);
+    EXPECT_GE(slow.exposed_comm_time, 0.02);
+    EXPECT_GE(slow.backward_comm_time, 0.02);
+  });
+}
 
 TEST_P(DdpInterfaceMulti, CheckpointsSegments) {
   run_processes(GetParam(), [](int) {

@@ -140,8 +140,7 @@ TEST_P(TrainingHelpersMulti, StepsThatAreNotFiniteAreSkippedByAllRanksAlike) {
               number == 0);
     const torch::Tensor bad = loss_in(4, true);
     const std::string what = fmt::format("rank {}, step 17: the loss of rank {} is nan", number, last);
-    expect_in(error_of([&] { strict.check(bad); }),
-              {what, "gradient of '0.weight', '0.bias', '2.weight' and 1 others"});
+    expect_in(error_of([&] { strict.check(bad); }), {what, "gradient of '0.weight', '0.bias', '2.weight' and 1 other"});
     EXPECT_FALSE(skipping.check(bad));
     EXPECT_FALSE(skipping.check(bad));
     expect_in(error_of([&] { skipping.check(bad); }), {"step 6", "step 3 in a row", "max_consecutive_skips is 2"});
@@ -151,6 +150,63 @@ TEST_P(TrainingHelpersMulti, StepsThatAreNotFiniteAreSkippedByAllRanksAlike) {
     expect_in(error_of([&] { strict.check(torch::ones({})); }),
               {"step 18", number == last ? "'0.bias' is not finite" : "gradients of other ranks are not finite"});
     log::set_output({});
+  });
+}
+
+// With a norm gradients are not read where it is finite. A sweep reads each parameter once, also those in several
+// parts, and finds one that is not finite on one rank alone.
+TEST_P(TrainingHelpersMulti, ChecksWithoutReadingAllGradients) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const torch::NoGradGuard no_grad;
+    const int last = get_world_size() - 1;
+    const double infinity = std::numeric_limits<double>::infinity();
+    const torch::Tensor loss = torch::ones({});
+    Net net = make_plain();
+    for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+    net->parameters()[2].mutable_grad()[0][1] = std::nan("");
+    FiniteCheck knows(*net);
+    EXPECT_TRUE(knows.check(loss, 3.0));
+    expect_in(error_of([&] { knows.check(loss, infinity); }), {"step 1: the gradient of '2.weight' is not finite"});
+    expect_in(error_of([&] { FiniteCheck(*net, {.policy = NonFinitePolicy::kSkip, .checks_per_sweep = 2}); }),
+              {"kSkip needs checks_per_sweep = 0"});
+
+    constexpr int kChecks = 5;
+    const std::string found = number == last ? " is not finite since an earlier step" : "parameters of other ranks";
+    for (const char* bad : {"0.weight", "0.bias", "2.weight", "2.bias"}) {
+      FiniteCheck sweeps(*net, {.checks_per_sweep = kChecks});
+      for (int i = 0; i < kChecks; ++i) EXPECT_TRUE(sweeps.check(loss));  // not the gradients
+      sweeps.check_parameters();
+      torch::Tensor values = net->named_parameters()[bad].view({-1});
+      const torch::Tensor before = values[-1].clone();
+      if (number == last) values[-1] = infinity;
+      std::string error;
+      const auto check = [&] { sweeps.check(loss); };
+      for (int i = 0; i < kChecks && error.find("step") == std::string::npos; ++i) error = error_of(check);
+      expect_in(error, {found, "step "});
+      if (number == last) expect_in(error, {"'" + std::string(bad) + "'"});
+      expect_in(error_of([&] { sweeps.check_parameters(); }), {found, "before step "});
+      values[-1] = before;
+    }
+    FiniteCheck sweeps(*net, {.checks_per_sweep = kChecks});
+    expect_in(error_of([&] { sweeps.check(torch::full({}, number == 0 ? infinity : 1.0)); }),
+              {"the loss of rank 0 is inf; the gradient of '2.weight' is not finite"});
+  });
+}
+
+// Of a class that is never predicted, and of a frozen mask. Only those are not looked at.
+TEST_P(TrainingHelpersMulti, ParametersThatAreInfiniteFromTheBegin) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor loss = torch::ones({});
+    Net net = make_plain();
+    net->named_parameters()["2.bias"][1] = -std::numeric_limits<double>::infinity();
+    FiniteCheck sweeps(*net, {.checks_per_sweep = 2});
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(sweeps.check(loss));
+    sweeps.check_parameters();
+    net->named_parameters()["0.bias"][1] = std::numeric_limits<double>::infinity();
+    expect_in(error_of([&] { sweeps.check_parameters(); }), {"'0.bias' is not finite"});
   });
 }
 

@@ -75,6 +75,16 @@ TEST(ScalingPlot, HasAPointForEachRow) {
   EXPECT_FALSE(contains(svg, "nan"));
 }
 
+TEST(ScalingTable, HasNoDeviceUseOfARunThatDoesNotTellItsComputing) {
+  const ScratchFolder folder;
+  folder.write("run.jsonl", R"({"event":"epoch","epoch":0,"seconds":2}
+{"event":"times","epoch":0,"ranks":[{"rank":0,"seconds":{"input":1,"compute and communication":3}}]}
+)");
+  const Measurement told = measurement_of(folder.path());
+  EXPECT_EQ(told.seconds_per_epoch, 2.0);
+  EXPECT_TRUE(std::isnan(told.device_use));
+}
+
 TEST(ResultLine, IsTakenFromAnyLine) {
   Measurement told{1, kNan, kNan, kNan};
   take_result_line("nothing here", told);
@@ -92,6 +102,16 @@ echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":1}'; done > $LOCKST
 echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl;
 echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl)";
 
+TEST(ScalingTable, BarsEndAtTheSpeedUpAndMarkTheIdeal) {
+  const std::string bars = to_bars(
+      scaling_table({{1, 8.0, kNan, kNan}, {4, 4.0, kNan, kNan}, {8, 0.5, kNan, kNan}}, ScalingKind::kStrong, {}));
+  EXPECT_EQ(bars,
+            "speed-up, by number of processes (| is the ideal one)\n"
+            "        1  ###|                                              1.00x\n"
+            "        4  ######      |                                     2.00x\n"
+            "        8  ########################|#######################  16.00x\n");
+}
+
 TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
   const ScratchFolder folder;
   test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "--runs", "2", "-o", folder.path("table"), "--",
@@ -105,7 +125,13 @@ TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
   EXPECT_LT(finished.err.find("== run 1 of 2, 2 processes"), finished.err.find("== run 2 of 2, 1 process"));
   EXPECT_TRUE(contains(test::read_file(folder.path("table/scaling.svg")), "<svg"));
   EXPECT_TRUE(contains(test::read_file(folder.path("table/report.html")), "Strong scaling"));
+  EXPECT_TRUE(contains(finished.err, "== took "));
+  EXPECT_TRUE(contains(finished.out, "        1  ########################|                         1.00x\n"))
+      << finished.out;
+  EXPECT_TRUE(contains(finished.out, "report: " + folder.path("table/report.html"))) << finished.out;
+  EXPECT_TRUE(contains(finished.out, "        " + folder.path("table/procs-2/run-2/report.html") + "\n"));
   EXPECT_TRUE(std::filesystem::exists(folder.path("table/procs-2/run-2/run.jsonl")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("table/procs-2/run-2/report.html")));
   EXPECT_TRUE(scaling.wait_until_no_descendant());
 }
 

@@ -1,6 +1,7 @@
 // A small job for tests: a net with dropout on samples that are sines.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <map>
@@ -40,6 +41,14 @@ inline std::map<std::string, torch::Tensor> values_of(const torch::nn::Module& m
   for (const auto& item : model.named_parameters()) values[item.key()] = item.value().detach().clone();
   for (const auto& item : model.named_buffers()) values[item.key()] = item.value().detach().clone();
   return values;
+}
+
+inline void expect_same_values(const torch::nn::Module& model, const torch::nn::Module& other,
+                               const std::string& where) {
+  const auto expected = values_of(other);
+  for (const auto& [name, value] : values_of(model)) {
+    EXPECT_TRUE(torch::equal(value, expected.at(name))) << where << ": " << name;
+  }
 }
 
 struct Job {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/data/errors.h"
 #include "nn/error_texts.h"
@@ -103,6 +104,50 @@ TEST(TrainerErrorsMulti, NameTheRankWhoseLossIsNotFinite) {
   });
 }
 
+// A gradient that is not finite under a loss that is. Of a parameter that no later loss depends on: the end of the
+// epoch finds it, before anything is saved. Where all gradients are read, its own step does; but not a step that
+// overflows.
+TEST(TrainerErrorsMulti, NoGradientThatIsNotFiniteStaysUnseen) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int) {
+    const ProcessGroupGuard group;
+    struct Case {
+      TrainerOptions options;
+      std::string expected;
+      bool overflows = false;  // the parameter, with gradients that are finite
+    };
+    TrainerOptions saves{.epochs = 1, .checkpoint_dir = folder.path()};
+    TrainerOptions clips = saves;
+    clips.clip_grad_norm = 1;
+    TrainerOptions skips{.epochs = 1, .non_finite = NonFinitePolicy::kSkip};
+    TrainerOptions skips_and_saves = skips;
+    skips_and_saves.checkpoint_dir = folder.path();
+    const std::string at_the_end = "before step 8: 'idle' is not finite since an earlier step";
+    for (const Case& one :
+         {Case{saves, at_the_end}, Case{clips, "step 2: the gradient of 'idle' is not finite"}, Case{skips, "no error"},
+          Case{clips, at_the_end, true}, Case{skips_and_saves, at_the_end, true}}) {
+      Net net = make_net();
+      const torch::Tensor idle = net->register_parameter("idle", torch::zeros({3}));
+      torch::optim::SGD optimizer(net->parameters(), 0.05);
+      data::DataLoader loader(Sines(60), {.batch_size = 4});
+      Trainer trainer(net, optimizer, one.options);
+      int steps = 0;
+      const auto step = [&](data::Example& batch) -> StepOutput {
+        StepOutput output = loss_of(net, batch);
+        if (++steps != 3) return output;
+        if (one.overflows) {
+          idle.data().fill_(std::numeric_limits<double>::infinity());
+        } else {
+          output.loss = output.loss + idle.sqrt().mul(0).sum();  // 0, with the gradient infinity * 0
+        }
+        return output;
+      };
+      expect_in(message_of([&] { trainer.fit(loader, step); }), {one.expected});
+    }
+    EXPECT_TRUE(checkpoint::CheckpointManager(folder.path()).steps().empty());
+  });
+}
+
 TEST(TrainerErrorsMulti, RefuseACheckpointOfAnotherModel) {
   const SharedScratchFolder folder;
   run_processes(2, [&](int) {
@@ -124,9 +169,9 @@ TEST(TrainerErrorsFault, FullDiskInTheMiddle) {
     const ProcessGroupGuard group;
     std::optional<FileSizeLimit> full;
     TrainerOptions options{.epochs = 3, .checkpoint_dir = folder.path()};
-    options.callbacks.on_checkpoint = [&](const CheckpointReport& report) {
+    options.callbacks.on_checkpoint = [&, saved = 0](const CheckpointReport& report) mutable {
       EXPECT_EQ(report.epoch, 1);
-      if (rank == 0) full.emplace(100);
+      if (++saved == 2 && rank == 0) full.emplace(100);  // before the evaluation, and with it
     };
     {
       Job job(options);

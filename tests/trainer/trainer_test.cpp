@@ -1,29 +1,26 @@
-// The Trainer against loops written by hand, and its evaluations, ends and checkpoints.
-// tests/parity/training_parity_test.cpp compares it with Python.
+// The Trainer against loops written by hand, its evaluations and its ends. trainer_resume_test.cpp has its checkpoints,
+// and tests/parity/training_parity_test.cpp compares it with Python.
 #include "lockstep/trainer/trainer.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 
+#include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/mixed_precision.h"
+#include "lockstep/report/run.h"
 #include "small_job.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
+#include "trainer/job/job_report.h"
 
 namespace lockstep::test {
 namespace {
-
-void expect_same_values(const torch::nn::Module& model, const torch::nn::Module& other, const std::string& where) {
-  const auto expected = values_of(other);
-  for (const auto& [name, value] : values_of(model)) {
-    EXPECT_TRUE(torch::equal(value, expected.at(name))) << where << ": " << name;
-  }
-}
 
 class TrainerMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, TrainerMulti, testing::Values(1, 2, 3));
@@ -142,6 +139,25 @@ TEST_P(TrainerMulti, StopsAfterEvaluationsThatAreNotBetterAndFindsTheBest) {
   });
 }
 
+// The second epoch goes uphill.
+TEST(TrainerUnit, EvaluatesTheBestAveragesAfterReadingThem) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  std::vector<double> losses;
+  torch::optim::Optimizer* optimizer = nullptr;
+  TrainerOptions options{.epochs = 2, .ema_decay = 0.5, .checkpoint_dir = folder.path()};
+  options.callbacks.on_epoch_end = [&](const EpochReport&) { optimizer->param_groups()[0].options().set_lr(-0.05); };
+  options.callbacks.on_evaluation = [&](const Evaluation& found) { losses.push_back(found.loss); };
+  Job job(options);
+  optimizer = &job.optimizer;
+  job.fit();
+  ASSERT_EQ(losses.size(), 2U);
+  ASSERT_GT(losses[1], losses[0]);
+  EXPECT_TRUE(job.trainer.load_best());
+  EXPECT_DOUBLE_EQ(job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); }).loss,
+                   losses[0]);
+}
+
 // Stopped by a signal to one rank, by stop() on another, or at the last step of an epoch: all ranks stop there. The
 // resumed training has the bits of one that was not stopped.
 TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
@@ -181,38 +197,6 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
   });
 }
 
-TEST(TrainerResumeMulti, GoesOnInMidEpochWithAnotherNumberOfRanks) {
-  const SharedScratchFolder folder;
-  run_processes(2, [&](int) {
-    const ProcessGroupGuard group;
-    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .checkpoint_every_steps = 3};
-    Trainer* trainer = nullptr;
-    options.callbacks.on_step_end = [&](const StepReport& step) {
-      if (step.step == 3) trainer->stop();
-    };
-    Job job(options);
-    trainer = &job.trainer;
-    EXPECT_EQ(job.fit().steps, 3);  // 24 of 60 samples
-  });
-  run_processes(3, [&](int) {
-    const ProcessGroupGuard group;
-    std::vector<EpochReport> epochs;
-    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .resume = true};
-    options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { epochs.push_back(epoch); };
-    Job job(options);
-    EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
-    ASSERT_EQ(epochs.size(), 2U);
-    EXPECT_EQ(epochs[0].samples, 36);
-    EXPECT_EQ(epochs[0].step, 6);
-    EXPECT_EQ(epochs[1].samples, 60);
-    // Finished: a third start has nothing to do.
-    Job again(options);
-    EXPECT_EQ(again.fit().steps, 11);
-    EXPECT_EQ(epochs.size(), 2U);
-    expect_same_values(*again.net, *job.net, "resumed at the end");
-  });
-}
-
 TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
   const ProcessGroupGuard group;
   Job job({.epochs = 1});
@@ -232,6 +216,39 @@ TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
   expect_same_values(*job.net, *other.net, "after the search");
 }
 
+// The steps of the search count for a scale too.
+TEST(TrainerUnit, FindsALearningRateAndKeepsTheScale) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const auto tracker = [&](const char* name, bool searches) {
+    Job job({.epochs = 1, .precision = TrainingPrecision::kFloat16, .checkpoint_dir = folder.path(name)});
+    const auto step = [&](data::Example& batch) { return job.output_of(batch); };
+    if (searches) job.trainer.find_learning_rate(job.train, step, {.max_rate = 1e-3, .steps = 7});
+    job.fit();
+    return checkpoint::CheckpointManager(folder.path(name)).load_latest()->get_double("scaler._growth_tracker");
+  };
+  const double without = tracker("without", false);
+  EXPECT_GT(without, 0);
+  EXPECT_EQ(tracker("with", true), without);
+}
+
+// As after a signal at the end of the last epoch: the resumed training evaluates it, and makes no step.
+TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const trainer_detail::JobOptions options;
+  trainer_detail::JobReport report(options, folder.path(), {}, 1);
+  report.callbacks().on_evaluation({.epoch = 1, .step = 4, .samples = 8, .loss = 0.5});
+  report.end({.epochs = 2, .steps = 4}, {});
+  auto run = report::read_run(folder.path());
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(run->state, report::RunState::kFinished);
+  EXPECT_EQ(run->sessions.size(), 1U);
+  EXPECT_EQ(run->sessions[0].first_epoch, 2);
+  EXPECT_EQ(run->evaluations.size(), 1U);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("report.html")));
+}
+
 TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
@@ -244,6 +261,26 @@ TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
   EXPECT_EQ(batches, (std::vector<std::int64_t>{13, 23, 33, 13, 23, 33}));
   EXPECT_EQ(result.evaluation->samples, 12);
   EXPECT_GT(std::filesystem::file_size(folder.path("trace.json")), 1000U);
+}
+
+TEST_P(TrainerMulti, GoesOnWhereItWasStopped) {
+  run_processes(GetParam(), [](int) {
+    const ProcessGroupGuard group;
+    Job whole({.epochs = 2});
+    const TrainingResult expected = whole.fit();
+    TrainerOptions options{.epochs = 2};
+    Trainer* trainer = nullptr;
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 2) trainer->stop();
+    };
+    Job job(options);
+    trainer = &job.trainer;
+    EXPECT_EQ(job.fit().end, TrainingEnd::kInterrupted);
+    const TrainingResult end = job.fit();
+    EXPECT_EQ(end.steps, expected.steps);
+    EXPECT_DOUBLE_EQ(end.loss, expected.loss);
+    expect_same_values(*job.net, *whole.net, "stopped and continued");
+  });
 }
 
 }  // namespace

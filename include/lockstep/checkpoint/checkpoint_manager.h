@@ -3,7 +3,8 @@
 // A checkpoint is written in the same folder under a temporary name, flushed to the disk and renamed. A crash, a full
 // disk or a kill therefore leaves the earlier ones as they were. Each has a checksum over its whole content.
 //
-// One process writes to a folder (rank 0); any number may read it. Not thread-safe.
+// One process writes to a folder (rank 0); any number may read it. The writer holds a lock on the file .writer there,
+// so that two trainings with one folder by mistake do not remove each other's checkpoints. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,7 @@ struct CheckpointManagerOptions {
 };
 
 struct PendingCopy;
+class WriterLock;
 
 class CheckpointManager {
  public:
@@ -52,9 +54,15 @@ class CheckpointManager {
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
+  // Takes the folder for writing until the manager is destroyed, as the first save() does by itself: call it where a
+  // program should know at its start. Throws CheckpointError: kUnavailable, with the holder, when another process
+  // writes there. One of another machine is waited for, up to 2 minutes: file servers keep the locks of machines that
+  // have died that long.
+  void take_folder();
+
   // Saves under `step`, replaces a checkpoint of the same step, and removes those that need not be kept. Blocks until
   // the file is on the disk; when asynchronous, until the previous save has finished. Throws CheckpointError, also when
-  // the previous save failed: the new one is then not saved.
+  // the previous save failed: the new one is then not saved. The first save also throws what take_folder() throws.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
   // Blocks until the last save has copied everything, so that parameters and the optimizer may change. Returns at once
   // unless `overlap_copy` is set. A save that finds that something has changed too early fails: the next save() or
@@ -106,7 +114,8 @@ class CheckpointManager {
 
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
-  std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file was saved or read
+  std::shared_ptr<WriterLock> writer_lock_;                // null before the first save
+  std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file the writer has saved or read
   std::map<std::string, torch::Tensor> copies_;            // of the last asynchronous save, by name
   std::unique_ptr<Saving, LeakInForks> saving_;            // null when there is none; last, so that it is joined first
 };

@@ -134,6 +134,8 @@ class DataLoaderBase {
 
   // Batches of this rank in a whole epoch. Throws DataError (kUnsupported) for an iterable dataset.
   std::int64_t size() const;
+  // Those from the cursor of state() to the end of its epoch.
+  std::int64_t batches_left() const;
 
   // Sets the epoch of the next begin(), for programs that count epochs themselves. A cursor from load_state stays if it
   // is in the same epoch.
@@ -168,6 +170,7 @@ class DataLoaderBase {
   DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings);
   bool is_iterable() const { return !source_->size().has_value(); }
   void require_cursor() const;
+  bool ends_epoch() const;  // the consumer has got its last batch
   EpochPlan plan_epoch() const;
   void plan_batches(EpochPlan& plan) const;
   void open_streams(EpochPlan& plan) const;

@@ -34,11 +34,11 @@ class PreemptionWatch {
 
   // On the launcher's store (LOCKSTEP_STORE). A world of one needs none. kInvalidArgument: several ranks, and the
   // variable is not set; then use the other form. kUnavailable: the store cannot be reached. One watch at a time.
-  static Result<std::unique_ptr<PreemptionWatch>> start(std::vector<int> signals = default_signals(),
+  static Result<std::unique_ptr<PreemptionWatch>> start(const std::vector<int>& signals = default_signals(),
                                                         const Environment& environment = Environment::of_process());
   // On a store that all ranks share; nullptr for a world of one.
   static Result<std::unique_ptr<PreemptionWatch>> start(std::shared_ptr<comm::Store> store, int world_size,
-                                                        std::vector<int> signals = default_signals());
+                                                        const std::vector<int>& signals = default_signals());
   // The signals mean what they meant before.
   ~PreemptionWatch();
   PreemptionWatch(const PreemptionWatch&) = delete;

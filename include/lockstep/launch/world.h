@@ -17,7 +17,7 @@ struct World {
   int node_rank = 0;
   int num_nodes = 1;
   // Where rank 0 can be reached. Empty and 0 if it is not set and cannot be derived (launcher variables without
-  // MASTER_ADDR; mpirun over several nodes). Then the user must set MASTER_ADDR and MASTER_PORT.
+  // MASTER_ADDR; Intel MPI over several nodes). Then the user must set MASTER_ADDR and MASTER_PORT.
   std::string master_addr;
   int master_port = 0;
   // For messages: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed", or "process group"
@@ -55,9 +55,9 @@ struct WorldArguments {
 //
 // Local values and node numbers that the source lacks come from a scheduler (3, 4) that gives this process the same
 // rank and world size. Single arguments replace values of the environment. MASTER_ADDR and MASTER_PORT are used if they
-// are set. Otherwise, the master of a scheduler's world is 127.0.0.1 if the world is on one node, else (Slurm) the
-// first node of the step. The port is between 10000 and 29999 and derived from the job's id, so all ranks find the same
-// one. (Hydra's mpirun gives its jobs no id: two such jobs at a time on one machine need different MASTER_PORTs.)
+// are set. Otherwise, the master of a scheduler's world is 127.0.0.1 if the world is on one node, else the first
+// node of the step (Slurm) or the machine where mpirun runs. The port is between 10000 and 29999 and derived from the
+// job's id, so all ranks find the same one. (Intel MPI gives its jobs no id: two at a time need other MASTER_PORTs.)
 //
 // Other values are derived. Without local variables, a world whose master is a loopback address (or 0.0.0.0, ::) is on
 // one node; otherwise every process counts as alone on its node, as in Kubernetes. mpirun does not number nodes: they
@@ -68,7 +68,7 @@ struct WorldArguments {
 // against Slurm's).
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment);
 
-// The same with this process's variables.
+// The same with this process's variables, and what a proxy of Hydra's mpirun says by its command line.
 Result<World> resolve_world(const WorldArguments& arguments = {});
 
 // The world that this process has joined: init_process_group sets it, destroy_process_group clears it. Layers that do

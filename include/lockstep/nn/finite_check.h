@@ -7,11 +7,18 @@
 //
 // Under DistributedDataParallel one rank's NaN is in every rank's gradients after the backward pass, and nobody can
 // tell whose it was. So the ranks exchange their losses.
+//
+// Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
+// the check with a norm. With kError there is a cheaper way for others, `checks_per_sweep`.
+//
+// A parameter that has infinities, but no NaN, at the first check is meant so (a bias of -infinity for a class that is
+// never predicted, a frozen mask): it is not looked at.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +36,10 @@ struct FiniteCheckOptions {
   // With kSkip: more steps than this in a row that are not finite are an error.
   std::int64_t max_consecutive_skips = 10;
   ProcessGroup group = nullptr;  // null: the world
+  // 0: each check reads all gradients. Positive, for kError alone: it reads a part of the parameters in their place,
+  // and all of them in so many checks. A gradient that is not finite makes its parameter so, which never becomes finite
+  // again: so the error comes up to so many checks later, and names the parameter. Losses are looked at in each check.
+  std::int64_t checks_per_sweep = 0;
 };
 
 class FiniteCheck {
@@ -41,6 +52,13 @@ class FiniteCheck {
   // error is a c10::Error such as "rank 0, step 17: the loss of rank 2 is nan; the gradient of 'fc.weight' is not
   // finite".
   bool check(const torch::Tensor& loss);
+  // The same for a program that knows the norm of all gradients, as clip_grad_norm_ returns it: reads them only if it
+  // is not finite.
+  bool check(const torch::Tensor& loss, double gradient_norm);
+
+  // Collective, blocks. Reads all parameters, and throws on every rank if one is not finite. To be called before
+  // parameters are saved: checks_per_sweep finds them late, and a step may overflow with gradients that are finite.
+  void check_parameters();
 
   // The number that messages will give the next check: from 0. After resuming, set it to that of the next step.
   std::int64_t step() const { return step_; }
@@ -49,11 +67,28 @@ class FiniteCheck {
   std::int64_t skipped() const { return skipped_; }
 
  private:
+  // At the first check: which parameters are infinite before any step.
+  void note_infinite();
+  std::vector<NamedParameter> watched() const;
+  bool is_next_part_finite();
+  // Whose values are not finite, as text; empty: none.
+  std::string bad_gradients() const;
+  std::string bad_parameters() const;
+  // `found`: what this rank has found beside its loss.
+  bool decide(const torch::Tensor& loss, std::string found);
+
   const torch::nn::Module& module_;
   const FiniteCheckOptions options_;
   std::int64_t step_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
+  bool is_noted_ = false;
+  std::set<std::string> infinite_;  // names
+  // The present sweep: its parameters, how many elements each check reads, and which comes next.
+  std::vector<torch::Tensor> swept_;
+  std::int64_t part_ = 0;
+  std::size_t next_ = 0;
+  std::int64_t next_element_ = 0;
 };
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,21 @@ class Reducer {
     std::size_t total;
   };
   SentBytes sent() const;
+  // Seconds of communication.
+  struct CommTime {
+    // In the last pass, from the start of the first collective to the end of the last one. In PyTorch's logging data of
+    // DDP this is backward_comm_time, in nanoseconds.
+    double backward_comm_time = 0;
+    // The part of it in which the pass could do nothing else: starting collectives, communication hooks, and waiting
+    // for what was not done when the last gradient was there, slower ranks included. The rest has overlapped with the
+    // computation of gradients.
+    double exposed_comm_time = 0;
+    // exposed_comm_time of all passes.
+    double total_exposed = 0;
+  };
+  // Costs two readings of the clock for each bucket. Empty for parameters on a GPU or another device: there the process
+  // does not wait for collectives. Zeros on one rank, which has none.
+  std::optional<CommTime> comm_time() const;
 
  private:
   class Impl;

@@ -4,7 +4,7 @@
 // One rank writes it, usually rank 0. On the others use RunLog(), which writes nothing, so that the loop needs no `if`.
 //
 //   RunLog log;
-//   if (rank == 0) log = RunLog::open("runs/first").value();
+//   if (rank == 0) log = data::value_or_throw(RunLog::open("runs/first"));
 //   log.start({.configuration = {{"lr", 0.1}, {"model", "resnet18"}}, .world_size = world_size});
 //   ...
 //   log.step(epoch, step, {{"loss", loss}});
@@ -14,8 +14,9 @@
 //   log.end();
 //
 // Logging never ends a training: after a full disk, events are left out, with one warning on stderr, and lines that
-// fit again are written again. The file has whole lines only, whatever happens to the process. A run that goes on in
-// the same folder appends to the same file; what it repeats replaces what was there (RunStart::first_epoch).
+// fit again are written again. The file has whole lines only; the last line of a killed process may be cut off, and the
+// next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file; what it repeats
+// replaces what was there (RunStart::first_epoch).
 //
 // All functions may be called from several threads, and block for one write to the file. Nothing is flushed to the
 // disk: what a killed process has logged stays, what a machine without power has logged may be lost. In a fork of its

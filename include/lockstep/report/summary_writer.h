@@ -2,7 +2,7 @@
 // `tensorboard --logdir runs` to look at them.
 //
 //   SummaryWriter writer;
-//   if (rank == 0) writer = SummaryWriter::open("runs/first").value();
+//   if (rank == 0) writer = data::value_or_throw(SummaryWriter::open("runs/first"));
 //   ...
 //   writer.add_scalar("loss/train", loss, step);
 //

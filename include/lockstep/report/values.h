@@ -1,4 +1,4 @@
-// Names with values, in the order in which people shall see them.
+// Lists of names with their values. Pages show them in the order of the list.
 #pragma once
 
 #include <cstdint>

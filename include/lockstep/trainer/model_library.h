@@ -5,7 +5,7 @@
 //   }
 //   LOCKSTEP_MODEL(make_net)
 //
-// config.yaml then says `model: {name: custom, library: build/libnet.so}`. The module's forward takes pictures
+// config.yaml then says `model: {name: custom, shared_object: build/libnet.so}`. The module's forward takes pictures
 // {N, channels, height, width} and returns scores {N, num_classes}. Build the shared object against the LibTorch that
 // `lockstep train` has, and link LibTorch dynamically; another version is refused.
 #pragma once

@@ -41,6 +41,9 @@ struct StepReport {
   bool skipped = false;      // the optimizer took no step: loss or gradients were not finite
   double seconds = 0;        // all of it
   double input_seconds = 0;  // waiting for batches
+  // What DistributedDataParallel has waited for other ranks and for gradients on their way, where that does not overlap
+  // with the backward pass (Reducer::comm_time). NaN on GPUs, which wait in place of the process.
+  double communication_seconds = 0;
 };
 
 // The training part of an epoch: the same on all ranks but for the times.
@@ -52,6 +55,7 @@ struct EpochReport {
   double learning_rate = 0;
   double seconds = 0;
   double input_seconds = 0;
+  double communication_seconds = 0;  // as in StepReport, and the small collectives of the Trainer after each step
 };
 
 // Exact over all ranks if the loader is (`exact`); the same on all ranks but for the time.
@@ -80,7 +84,7 @@ struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step_end = {};
   std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation
   std::function<void(const Evaluation&)> on_evaluation = {};
-  std::function<void(const CheckpointReport&)> on_checkpoint = {};
+  std::function<void(const CheckpointReport&)> on_checkpoint = {};  // an epoch's before and after its evaluation
 };
 
 enum class TrainingEnd {

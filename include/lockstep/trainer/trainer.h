@@ -12,8 +12,8 @@
 //
 // It adds nothing of its own to the numbers: a step is zero_grad, forward and backward through
 // DistributedDataParallel, clipping, FiniteCheck, the optimizer's step, the average of parameters. The weights are
-// those of a loop written by hand, bit for bit. What is not in its options, such as several optimizers, is for such a
-// loop: all parts are there without the Trainer.
+// those of a loop written by hand, bit for bit. For what its options do not offer, such as several optimizers, write
+// such a loop: every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
 // block. Options or loaders that differ are an error on every rank before the first step. After another exception the
@@ -56,7 +56,7 @@ enum class Monitor {
 };
 
 struct TrainerOptions {
-  // In all, those before a resumption included.
+  // How many in all. A resumed training counts those before it too.
   std::int64_t epochs = 1;
 
   // Where the model goes, and the tensors of each data::Example. Empty: local_device().
@@ -73,7 +73,10 @@ struct TrainerOptions {
   double clip_grad_norm = 0.0;
   // When positive: the decay of an ExponentialMovingAverage, which evaluations then use.
   double ema_decay = 0.0;
-  // Empty: losses and gradients that are not finite are not looked for. Not used with kFloat16.
+  // What happens when a loss or a gradient is not finite. No step is made with such a loss. With kSkip or clipping all
+  // gradients are read in each step. With kError alone they are not: a gradient that is not finite, under a loss that
+  // is, is an error up to 32 steps later, before the next checkpoint and at the end of the epoch (FiniteCheckOptions::
+  // checks_per_sweep). Empty: nobody looks. Not used with kFloat16.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
   DistributedDataParallelOptions ddp = {};
@@ -83,7 +86,7 @@ struct TrainerOptions {
   // saved generators. Weights belong to the program: seed before it makes the model. The order of samples has the
   // loader's seed.
   std::uint64_t seed = 0;
-  // When positive: the most batches of an epoch, of the evaluation too, for trying things out.
+  // When positive: an epoch ends after so many batches, and so does an evaluation. For trying things out.
   std::int64_t limit_batches = 0;
 
   // Epochs from one evaluation to the next. The last epoch has one too.
@@ -96,13 +99,15 @@ struct TrainerOptions {
   double min_delta = 0.0;
 
   // Empty: no checkpoints. Else the folder of a CheckpointManager, which rank 0 writes and all ranks read. Saved are
-  // the last state, after each epoch, and the best one.
+  // the last state, after each epoch and again with its evaluation, and the best one. Without `resume`, fit() moves
+  // those of an earlier training into a new folder in it, "earlier-1" and so on. Nothing removes these.
   std::filesystem::path checkpoint_dir = {};
   int keep_last = 2;
   std::int64_t checkpoint_every_steps = 0;  // when positive: within epochs too
   bool asynchronous_checkpoints = false;
   // Goes on from the newest good checkpoint, with any number of ranks, also in mid-epoch. Begins anew, with a line in
-  // the log, if there is none.
+  // the log, if there is none. A schedule of another length than the saved one (other `epochs`, other ranks) follows
+  // this training's, rates included. Another `monitor` begins a new search for the best evaluation.
   bool resume = false;
 
   // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns
@@ -144,9 +149,9 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // Trains up to options.epochs. `step(batch)` is called for each batch, with the model in training mode, and returns
-  // the loss: a StepOutput or a tensor. All ranks must have equally many batches in an epoch: loaders have, but those
-  // with `exact`. `step` is called for evaluation too, with the model in evaluation mode and without gradients. It must
-  // call the module itself, not another wrapper.
+  // the loss: a StepOutput or a tensor. All ranks must have the same number of batches in an epoch. Loaders see to
+  // that, except those with `exact`. `step` is called for evaluation too, with the model in evaluation mode and without
+  // gradients. It must call the module itself, not another wrapper.
   template <typename S, typename B, typename Step>
   TrainingResult fit(data::DataLoaderOf<S, B>& train, Step step) {
     trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
@@ -159,14 +164,16 @@ class Trainer {
     return fit_feeds(feed, &evaluation_feed);
   }
 
-  // With the averages, if there are any. Does not count for best and patience.
+  // Uses the averages of the parameters (ema_decay), if there are any. The result counts neither for the best
+  // checkpoint nor for `patience`.
   template <typename S, typename B, typename Step>
   Evaluation evaluate(data::DataLoaderOf<S, B>& loader, Step step) {
     trainer_detail::LoaderFeed<S, B, Step> feed(loader, step);
     return evaluate_feed(feed);
   }
 
-  // Tries rates on the first batches of the loader's epoch 0. Model, optimizer and generators are afterwards as before.
+  // Tries rates on the first batches of the loader's epoch 0. Then model, optimizer, scale and generators (of the CPU
+  // and of a GPU) get back the state that they had before.
   template <typename S, typename B, typename Step>
   LearningRates find_learning_rate(data::DataLoaderOf<S, B>& train, Step step,
                                    const LearningRateFinderOptions& options = {}) {
@@ -174,15 +181,15 @@ class Trainer {
     return find_rate(feed, options);
   }
 
-  // Reads the checkpoint with the best evaluation into the model: the averages, if there are any. False if there is
-  // none.
+  // Reads the checkpoint with the best evaluation into the model: the averages, if there are any. evaluate() then gives
+  // that evaluation again. False if there is none.
   bool load_best();
 
-  // As a signal: fit returns after the present step. Any thread; one rank is enough.
+  // Does what a signal does: fit() returns after the present step. May be called in any thread, on one rank or more.
   void stop() noexcept;
 
-  std::int64_t epoch() const;  // that is trained, or comes next
-  std::int64_t step() const;   // steps that are done
+  std::int64_t epoch() const;  // the one under way, or the next one
+  std::int64_t step() const;   // how many steps are done
   torch::Device device() const;
 
  private:

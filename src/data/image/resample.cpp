@@ -146,7 +146,9 @@ void compute_weights(int input, int output, Filter filter, Weights& weights) {
   values.resize(taps);
   for (std::size_t x = 0; x < outputs; ++x) {
     const double center = (static_cast<double>(x) + 0.5) * scale;
+    // Rounded as PIL does. NOLINTNEXTLINE(bugprone-incorrect-roundings)
     const int first = std::max(static_cast<int>(center - support + 0.5), 0);
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings)
     const int count = std::min(static_cast<int>(center + support + 0.5), input) - first;
     double sum = 0.0;
     for (int t = 0; t < count; ++t) {

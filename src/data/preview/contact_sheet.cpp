@@ -63,7 +63,7 @@ Image fitted(Image image, int cell) {
 
 void place(Image& sheet, const Image& picture, int left, int top) {
   for (int y = 0; y < picture.height(); ++y) {
-    std::copy_n(picture.row(y), picture.row_bytes(), sheet.row(top + y) + left * Image::kBytesPerPixel);
+    std::copy_n(picture.row(y), picture.row_bytes(), sheet.row(top + y) + std::ptrdiff_t{left} * Image::kBytesPerPixel);
   }
 }
 

@@ -45,9 +45,10 @@ class Sequence {
     crops_ |= crops;
     const std::vector<Transform>* list = listed_transforms(transform);
     if (list == nullptr) return;
+    const bool before = changed_;
     check_list(*list, name, place);
-    // In another order the last one may come first.
-    if (is_one_of<RandomOrder>(transform)) check_list(*list, name, place);
+    // In another order the last one may come first. Twice only where that can matter: lists may be deep in lists.
+    if (is_one_of<RandomOrder>(transform) && changed_ != before) check_list(*list, name, place);
   }
 
  private:

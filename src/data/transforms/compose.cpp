@@ -15,9 +15,9 @@ struct Compose::Parts {
   std::vector<Transform> transforms;
   Precision precision = Precision::kFast;
   Finish finish;
-  // Of samples of files, and whether Normalize has a number for each of them.
+  // Of samples of files, and the transform that has a number for each of them: its name, or empty.
   int channels = 3;
-  bool per_channel = false;
+  std::string_view per_channel;
 };
 
 namespace {
@@ -34,6 +34,22 @@ ToFloat to_float_of(const Normalize* normalize, Precision precision) {
     how.offset[c] = -how.mean[c] / how.deviation[c];
   }
   return how;
+}
+
+// The first transform that has a number for each channel; in lists too.
+std::string_view name_of_per_channel(const std::vector<Transform>& transforms) {
+  for (const Transform& transform : transforms) {
+    std::size_t numbers = 1;
+    if (const auto* normalize = std::get_if<Normalize>(&transform))
+      numbers = std::max(normalize->mean.size(), normalize->std.size());
+    if (const auto* erasing = std::get_if<RandomErasing>(&transform); erasing != nullptr && !erasing->random)
+      numbers = erasing->value.size();
+    if (numbers > 1) return name_of(transform);
+    const std::vector<Transform>* list = listed_transforms(transform);
+    const std::string_view found = list == nullptr ? std::string_view() : name_of_per_channel(*list);
+    if (!found.empty()) return found;
+  }
+  return {};
 }
 
 struct ThreadState {
@@ -68,11 +84,9 @@ Compose::Compose(std::vector<Transform> transforms, Precision precision) {
     parts->finish.to_float |=
         std::holds_alternative<ToTensor>(transform) || std::holds_alternative<ConvertImageDtype>(transform);
     if (const auto* grey = std::get_if<Grayscale>(&transform)) parts->channels = grey->num_output_channels;
-    if (const auto* found = std::get_if<Normalize>(&transform)) {
-      normalize = found;
-      parts->per_channel |= std::max(found->mean.size(), found->std.size()) > 1;
-    }
+    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
   }
+  parts->per_channel = name_of_per_channel(parts->transforms);
   parts->finish.how = to_float_of(normalize, precision);
   parts_ = std::move(parts);
 }
@@ -104,11 +118,11 @@ const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int cha
   plan.floats = false;
   plan.finish = &parts_->finish;
   draw_all(parts_->transforms, key, plan);
-  if (plan.channels != parts_->channels && parts_->per_channel) {
+  if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
     throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("Compose: Normalize has a number for each of {} channels, found a sample with {}; "
+                    fmt::format("Compose: {} has a number for each of {} channels, found a sample with {}; "
                                 "give it one number, or add Grayscale{{3}}",
-                                parts_->channels, plan.channels));
+                                parts_->per_channel, parts_->channels, plan.channels));
   }
   return plan;
 }

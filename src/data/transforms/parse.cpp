@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "base/word_distance.h"
 #include "data/transforms/text_arguments.h"
 
 namespace lockstep::data {
@@ -38,6 +39,35 @@ std::map<std::string, Maker> size_makers() {
          a.optional("max_size", t.max_size);
          return t;
        }},
+      {"RandomResize",
+       [](Arguments& a) -> Transform {
+         RandomResize t{1, 2};
+         a.required("min_size", t.min_size);
+         a.required("max_size", t.max_size);
+         a.optional("interpolation", t.interpolation);
+         return t;
+       }},
+      {"ScaleJitter",
+       [](Arguments& a) -> Transform {
+         ScaleJitter t{1};
+         a.required("target_size", t.target_size);
+         a.optional("scale_range", t.scale_range);
+         a.optional("interpolation", t.interpolation);
+         return t;
+       }},
+      {"Pad",
+       [](Arguments& a) -> Transform {
+         Pad t{0};
+         a.required("padding", t.padding);
+         a.optional("fill", t.fill);
+         a.optional("padding_mode", t.padding_mode);
+         return t;
+       }},
+  };
+}
+
+std::map<std::string, Maker> crop_makers() {
+  return {
       {"CenterCrop",
        [](Arguments& a) -> Transform {
          CenterCrop t{1};
@@ -63,22 +93,6 @@ std::map<std::string, Maker> size_makers() {
          a.optional("padding_mode", t.padding_mode);
          return t;
        }},
-      {"RandomResize",
-       [](Arguments& a) -> Transform {
-         RandomResize t{1, 2};
-         a.required("min_size", t.min_size);
-         a.required("max_size", t.max_size);
-         a.optional("interpolation", t.interpolation);
-         return t;
-       }},
-      {"ScaleJitter",
-       [](Arguments& a) -> Transform {
-         ScaleJitter t{1};
-         a.required("target_size", t.target_size);
-         a.optional("scale_range", t.scale_range);
-         a.optional("interpolation", t.interpolation);
-         return t;
-       }},
       {"FiveCrop",
        [](Arguments& a) -> Transform {
          FiveCrop t{1};
@@ -90,14 +104,6 @@ std::map<std::string, Maker> size_makers() {
          TenCrop t{1};
          a.required("size", t.size);
          a.optional("vertical_flip", t.vertical_flip);
-         return t;
-       }},
-      {"Pad",
-       [](Arguments& a) -> Transform {
-         Pad t{0};
-         a.required("padding", t.padding);
-         a.optional("fill", t.fill);
-         a.optional("padding_mode", t.padding_mode);
          return t;
        }},
   };
@@ -206,6 +212,11 @@ std::map<std::string, Maker> color_makers() {
        }},
       {"RandomAutocontrast", [](Arguments& a) { return with_p(a, RandomAutocontrast{}); }},
       {"RandomEqualize", [](Arguments& a) { return with_p(a, RandomEqualize{}); }},
+  };
+}
+
+std::map<std::string, Maker> augment_makers() {
+  return {
       {"AutoAugment",
        [](Arguments& a) {
          AutoAugment t;
@@ -284,31 +295,17 @@ std::map<std::string, Maker> other_makers() {
 
 const std::map<std::string, Maker>& makers() {
   static const std::map<std::string, Maker> all = [] {
-    std::map<std::string, Maker> sum = size_makers();
-    for (auto part : {geometry_makers(), color_makers(), other_makers()}) sum.merge(part);
+    std::map<std::string, Maker> sum = crop_makers();
+    for (auto part : {size_makers(), geometry_makers(), color_makers(), augment_makers(), other_makers()})
+      sum.merge(part);
     return sum;
   }();
   return all;
 }
 
-// The number of letters to change, add or remove.
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t corner = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = corner + (a[i - 1] == b[j - 1] ? 0 : 1);
-      corner = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string nearest(const std::string& name) {
   const auto less = [&](const auto& a, const auto& b) {
-    return distance(lower(name), lower(a.first)) < distance(lower(name), lower(b.first));
+    return word_distance(name, a.first) < word_distance(name, b.first);
   };
   return std::min_element(makers().begin(), makers().end(), less)->first;
 }

@@ -12,13 +12,17 @@ namespace lockstep::data::text {
 
 using Kind = TextValue::Kind;
 
-void refuse(const std::string& text) {
-  throw DataError(ErrorCode::kInvalidArgument, text);
-}
+namespace {
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
+}
+
+}  // namespace
+
+void refuse(const std::string& text) {
+  throw DataError(ErrorCode::kInvalidArgument, text);
 }
 
 // The last part of "InterpolationMode.BILINEAR".

@@ -15,7 +15,6 @@
 namespace lockstep::data::text {
 
 [[noreturn]] void refuse(const std::string& text);
-std::string lower(std::string text);
 bool is_none(const TextValue& value);
 
 void read(const TextValue& value, double& into);

@@ -10,6 +10,7 @@
 #include "data_parallel_graph.h"
 #include "data_parallel_replicas.h"
 #include "data_parallel_threads.h"
+#include "freed_memory.h"
 #include "launch/cores.h"
 #include "lockstep/base/log.h"
 
@@ -87,19 +88,23 @@ torch::Device choose_output(const std::vector<torch::Device>& devices, const Dat
 std::vector<ReplicaPlace> places_of(const std::vector<torch::Device>& devices, const DataParallelOptions& options) {
   std::vector<ReplicaPlace> places;
   const std::vector<int> allowed = launch::allowed_cores();
-  const auto shares = launch::share_cores(allowed, static_cast<int>(devices.size()));
+  const int replicas = static_cast<int>(devices.size());
+  const auto shares = launch::share_cores(allowed, replicas);
+  // A control group may pay for less than the cores that the process may run on.
+  const int usable = launch::usable_cores();
+  const bool limited = usable < static_cast<int>(allowed.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
     if (!devices[i].is_cpu()) {
       places.push_back({devices[i], devices[i].str()});
       continue;
     }
-    const int cores = std::max(1, static_cast<int>(shares[i].size()));
+    const int cores = std::max(1, limited ? usable / replicas : static_cast<int>(shares[i].size()));
     places.push_back({devices[i], fmt::format("cpu:{}", i), shares[i],
                       options.threads_per_replica > 0 ? options.threads_per_replica : cores});
   }
-  if (devices.front().is_cpu() && devices.size() > allowed.size() && !allowed.empty()) {
-    log::warning(fmt::format("DataParallel: {} CPU replicas share {} core(s), so they are not faster than {}",
-                             devices.size(), allowed.size(), allowed.size()));
+  if (devices.front().is_cpu() && replicas > usable && !allowed.empty()) {
+    log::warning(fmt::format("DataParallel: {} CPU replicas share {} core(s), so they are not faster than {}", replicas,
+                             usable, usable));
   }
   return places;
 }
@@ -142,6 +147,7 @@ struct ReplicaSet::State {
     ReplicaModules::check_device(*module, devices.front());
     if (devices.size() == 1) return;
     replicas = std::make_unique<ReplicaModules>(module, devices, std::move(factory));
+    if (devices.front().is_cpu()) keep_freed_memory();
     threads = std::shared_ptr<ReplicaThreads>(new ReplicaThreads(places_of(devices, options)), LeakInForks());
   }
   Wire wire_of_part(const parallel::detail::Tensors& inputs, std::size_t index,

@@ -5,10 +5,10 @@
 namespace lockstep::nn_detail {
 namespace {
 
-constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kAlignment = 64;
 
 std::int64_t padded(std::int64_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // Each element of an expanded buffer once: writing all of them would write some memory several times.

@@ -192,8 +192,12 @@ void Reducer::Impl::abandon_pass() {
 void Reducer::Impl::start_pass() {
   buffers_.check_unchanged();
   abandon_pass();
-  if (before_pass_) before_pass_();
-  check_hook();
+  exposed_now_ = 0;
+  {
+    const Counting counting(exposed_now_);
+    if (before_pass_) before_pass_();
+    check_hook();
+  }
   in_pass_ = true;
   placed_now_ = 0;
   sent_now_ = 0;
@@ -221,6 +225,7 @@ void Reducer::Impl::start_pass() {
 void Reducer::Impl::shadow_pass() {
   MutexLock lock(mutex_);
   abandon_pass();
+  exposed_now_ = 0;
   check_hook();
   sent_now_ = 0;
   next_bucket_ = 0;
@@ -291,6 +296,8 @@ void Reducer::Impl::start_complete_buckets() {
 }
 
 void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
+  const Counting counting(exposed_now_);
+  if (index == 0) first_started_ = Clock::now();
   bucket.started = true;
   bucket.hook = comm_hook_;
   if (!comm_hook_) {
@@ -330,25 +337,17 @@ void Reducer::Impl::finish_pass(bool shadow) {
   const torch::Tensor used = used_.to(backend_.device());
   const auto work = backend_.start_mean(used);
   finish_buckets();
-  work->wait();
+  finish_rest(*work);
   const torch::Tensor anywhere = used.cpu();
   take_over_gradients(anywhere);
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].info.sparse && anywhere.const_data_ptr<float>()[i] != 0) reduce_sparse(entries_[i], shadow);
-  }
-  buffers_.finish();
+  finish_sparse(anywhere, shadow);
+  count_comm_time();
   placed_ = placed_now_;
   gradients_ = entries_.size();
   sent_ = {sent_now_, sent_.total + sent_now_};
   if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
   // Last, so that the other ranks do not wait for this one if it throws.
   if (options_.static_graph && !shadow) check_static_graph();
-}
-
-std::size_t Reducer::Impl::bucket_bytes() const {
-  std::size_t sum = 0;
-  for (const Bucket& bucket : buckets_) sum += bucket.buffer.nbytes();
-  return sum;
 }
 
 Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
@@ -386,6 +385,9 @@ Reducer::PlacementStats Reducer::placement() const {
 }
 Reducer::SentBytes Reducer::sent() const {
   return impl_->sent();
+}
+std::optional<Reducer::CommTime> Reducer::comm_time() const {
+  return impl_->comm_time();
 }
 void Reducer::set_gradient_scale(double scale) {
   impl_->set_gradient_scale(scale);

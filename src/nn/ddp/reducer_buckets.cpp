@@ -21,6 +21,7 @@ std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
 // Returns rank 0's order, on all ranks. Gradients that rank 0 did not have come last, in reverse order of registration
 // (roughly that of the backward pass). Gradients that were sparse on any rank count as sparse.
 std::vector<std::size_t> Reducer::Impl::agree_on_order() {
+  const Counting counting(exposed_now_);
   std::vector<std::int64_t> mine;
   for (const std::size_t index : ready_order_) mine.push_back(static_cast<std::int64_t>(index));
   for (std::size_t i = entries_.size(); i-- > 0;) {
@@ -87,6 +88,12 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
     entry.slot->keep = bucket.buffer;
     placement_learner_->set_slot(member, entry.slot);
   }
+}
+
+std::size_t Reducer::Impl::bucket_bytes() const {
+  std::size_t sum = 0;
+  for (const Bucket& bucket : buckets_) sum += bucket.buffer.nbytes();
+  return sum;
 }
 
 }  // namespace lockstep

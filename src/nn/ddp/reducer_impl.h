@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,12 +34,16 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
   void set_gradient_scale(double scale) { gradient_scale_ = scale; }
   void shadow_pass() LOCKSTEP_EXCLUDES(mutex_);
-  // These three do not lock: a communication hook, which runs under the lock, may call them.
+  // These four do not lock: a communication hook, which runs under the lock, may call them.
   std::size_t bucket_bytes() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   PlacementStats placement() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return {placed_, gradients_}; }
   SentBytes sent() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return sent_; }
+  std::optional<CommTime> comm_time() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+    return backend_.device().is_cpu() ? std::optional(comm_time_) : std::nullopt;
+  }
 
  private:
+  using Clock = std::chrono::steady_clock;
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
 
   struct Entry {            // one parameter
@@ -70,6 +75,19 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     c10::intrusive_ptr<c10d::Work> work;
   };
 
+  // Counts the seconds of a scope.
+  class Counting {
+   public:
+    explicit Counting(double& sum) : sum_(sum), start_(Clock::now()) {}
+    ~Counting() { sum_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+    Counting(const Counting&) = delete;
+    Counting& operator=(const Counting&) = delete;
+
+   private:
+    double& sum_;
+    const Clock::time_point start_;
+  };
+
   // The backward pass.
   void on_gradient(std::size_t index) LOCKSTEP_EXCLUDES(mutex_);
   void start_pass() LOCKSTEP_REQUIRES(mutex_);
@@ -86,6 +104,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void start_bucket(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void start_complete_buckets() LOCKSTEP_REQUIRES(mutex_);
   void finish_buckets() LOCKSTEP_REQUIRES(mutex_);
+  void finish_rest(c10d::Work& used_anywhere) LOCKSTEP_REQUIRES(mutex_);
+  void finish_sparse(const torch::Tensor& anywhere, bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void count_comm_time() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
   void take_over_gradients(const torch::Tensor& used);
   void reduce_sparse(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
@@ -130,6 +151,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::size_t placed_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   SentBytes sent_ LOCKSTEP_GUARDED_BY(mutex_) = {0, 0};
   std::size_t sent_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  CommTime comm_time_ LOCKSTEP_GUARDED_BY(mutex_);
+  double exposed_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // seconds, of this pass
+  Clock::time_point first_started_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -10,10 +10,13 @@ using nn_detail::same_memory;
 
 void Reducer::Impl::finish_buckets() {
   for (Bucket& bucket : buckets_) {
-    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
+    {
+      const Counting counting(exposed_now_);
+      if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
+      if (bucket.for_hook && bucket.finish) std::exchange(bucket.finish, nullptr)();
+    }
     bool is_mean = true;
     if (bucket.for_hook) {
-      if (bucket.finish) std::exchange(bucket.finish, nullptr)();
       take_over_result(bucket);
       sent_now_ += bucket.for_hook->sent();
       is_mean = !bucket.for_hook->keeps_scale();
@@ -23,6 +26,27 @@ void Reducer::Impl::finish_buckets() {
     const torch::NoGradGuard no_grad;
     bucket.buffer.mul_(gradient_scale_);
   }
+}
+
+void Reducer::Impl::finish_rest(c10d::Work& used_anywhere) {
+  const Counting counting(exposed_now_);
+  used_anywhere.wait();
+  buffers_.finish();
+}
+
+void Reducer::Impl::finish_sparse(const torch::Tensor& anywhere, bool shadow) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].info.sparse || anywhere.const_data_ptr<float>()[i] == 0) continue;
+    const Counting counting(exposed_now_);
+    reduce_sparse(entries_[i], shadow);
+  }
+}
+
+void Reducer::Impl::count_comm_time() {
+  comm_time_.backward_comm_time =
+      buckets_.empty() ? exposed_now_ : std::chrono::duration<double>(Clock::now() - first_started_).count();
+  comm_time_.exposed_comm_time = exposed_now_;
+  comm_time_.total_exposed += exposed_now_;
 }
 
 // A hook may put its result into another tensor, or into a lazily conjugated view of the bucket.

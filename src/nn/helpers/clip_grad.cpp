@@ -19,12 +19,7 @@ double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max
                 names.empty() ? "all gradients are finite, but their norm is too large for their dtype"
                               : "not finite: the gradient of " + names);
   }
-  // The factor stays a tensor. So no device waits for its value, and results have the bits of PyTorch's.
-  const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-  for (const NamedParameter& gradient : gradients) {
-    torch::Tensor tensor = gradient.tensor;
-    tensor.mul_(factor.to(tensor.device()));
-  }
+  nn_detail::scale_to_norm(gradients, norm, max_norm);
   return value;
 }
 

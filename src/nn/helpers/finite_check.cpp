@@ -2,43 +2,144 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "named_gradients.h"
 #include "nn/all_ranks.h"
 
 namespace lockstep {
+namespace {
+
+// What a rank sends in place of its loss, which is finite: it has found something else that is not.
+constexpr double kFound = std::numeric_limits<double>::max();
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedParameter>& named) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedParameter& one : named) tensors.push_back(one.tensor);
+  return tensors;
+}
+
+void add(std::string& problem, const std::string& text) {
+  problem += (problem.empty() ? "" : "; ") + text;
+}
+
+}  // namespace
 
 FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptions& options)
     : module_(module), options_(options) {
   TORCH_CHECK_VALUE(options_.max_consecutive_skips >= 0,
                     "FiniteCheck: max_consecutive_skips must not be negative, got ", options_.max_consecutive_skips);
+  TORCH_CHECK_VALUE(options_.checks_per_sweep >= 0, "FiniteCheck: checks_per_sweep must not be negative, got ",
+                    options_.checks_per_sweep);
+  TORCH_CHECK_VALUE(options_.checks_per_sweep == 0 || options_.policy == NonFinitePolicy::kError,
+                    "FiniteCheck: checks_per_sweep finds a gradient after its step, which cannot be skipped then; "
+                    "kSkip needs checks_per_sweep = 0");
 }
 
 bool FiniteCheck::check(const torch::Tensor& loss) {
+  const torch::NoGradGuard no_grad;
+  note_infinite();
+  if (options_.checks_per_sweep > 0) return decide(loss, is_next_part_finite() ? "" : bad_parameters());
+  return decide(loss, bad_gradients());
+}
+
+bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
+  const torch::NoGradGuard no_grad;
+  note_infinite();
+  return decide(loss, std::isfinite(gradient_norm) ? "" : bad_gradients());
+}
+
+void FiniteCheck::check_parameters() {
+  const torch::NoGradGuard no_grad;
+  const std::string found = bad_parameters();
+  const std::vector<double> all = nn_detail::of_all_ranks(found.empty() ? 0 : 1, options_.group);
+  TORCH_CHECK(std::find(all.begin(), all.end(), 1.0) == all.end(), "rank ", get_rank(options_.group), ", before step ",
+              step_, ": ", found.empty() ? "parameters of other ranks are not finite" : found);
+}
+
+void FiniteCheck::note_infinite() {
+  if (std::exchange(is_noted_, true)) return;
+  const auto parameters = nn_detail::distinct_parameters(module_);
+  if (nn_detail::have_finite_sum(tensors_of(parameters))) return;
+  for (const NamedParameter& parameter : parameters) {
+    if (nn_detail::have_finite_sum({parameter.tensor}) || parameter.tensor.isnan().any().item<bool>()) continue;
+    if (parameter.tensor.isinf().any().item<bool>()) infinite_.insert(parameter.name);
+  }
+}
+
+std::vector<NamedParameter> FiniteCheck::watched() const {
+  auto parameters = nn_detail::distinct_parameters(module_);
+  std::erase_if(parameters, [&](const NamedParameter& parameter) { return infinite_.contains(parameter.name); });
+  return parameters;
+}
+
+// The parameters are asked for at the begin of a sweep, because their names take time.
+bool FiniteCheck::is_next_part_finite() {
+  if (next_ == swept_.size()) {
+    swept_ = tensors_of(watched());
+    std::int64_t elements = 0;
+    for (const torch::Tensor& parameter : swept_) elements += parameter.numel();
+    part_ = (elements + options_.checks_per_sweep - 1) / options_.checks_per_sweep;
+    next_ = 0;
+  }
+  std::vector<torch::Tensor> part;
+  for (std::int64_t left = part_; left > 0 && next_ < swept_.size();) {
+    const torch::Tensor& parameter = swept_[next_];
+    next_element_ = std::min(next_element_, parameter.numel());  // it may have become smaller
+    const std::int64_t here = std::min(left, parameter.numel() - next_element_);
+    // Others than dense ones are read whole, with their last element.
+    if (parameter.layout() == torch::kStrided && parameter.is_non_overlapping_and_dense()) {
+      part.push_back(parameter.as_strided({parameter.numel()}, {1}).narrow(0, next_element_, here));
+    } else if (next_element_ + here == parameter.numel()) {
+      part.push_back(parameter);
+    }
+    left -= here;
+    next_element_ += here;
+    if (next_element_ < parameter.numel()) continue;
+    next_element_ = 0;
+    ++next_;
+  }
+  return nn_detail::have_finite_sum(part);
+}
+
+std::string FiniteCheck::bad_gradients() const {
+  const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(module_));
+  if (nn_detail::have_finite_sum(tensors_of(gradients))) return "";
+  const std::string names = nn_detail::names_of_nonfinite(gradients);
+  return names.empty() ? "" : fmt::format("the gradient of {} is not finite", names);
+}
+
+std::string FiniteCheck::bad_parameters() const {
+  const auto parameters = watched();
+  if (nn_detail::have_finite_sum(tensors_of(parameters))) return "";
+  const std::string names = nn_detail::names_of_nonfinite(parameters);
+  return names.empty() ? "" : fmt::format("{} is not finite since an earlier step", names);
+}
+
+bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "FiniteCheck: expected a loss of one number, got ",
                     loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor");
-  const torch::NoGradGuard no_grad;
-  const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(module_));
-  const torch::Tensor norm = nn_detail::total_norm(gradients, 2);
-  const bool finite_norm = !norm.defined() || std::isfinite(norm.item<double>());
-  const std::string bad_gradients = finite_norm ? "" : nn_detail::names_of_nonfinite(gradients);
-  // Each rank sends one number. The largest double means: the loss is finite, but a gradient is not.
   const auto own = loss.item<double>();
-  const double sent = std::isfinite(own) && !bad_gradients.empty() ? std::numeric_limits<double>::max() : own;
+  const double sent = std::isfinite(own) && !found.empty() ? kFound : own;
   std::string problem;
-  bool any_gradient = false;
   const std::vector<double> all = nn_detail::of_all_ranks(sent, options_.group);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    any_gradient |= all[rank] == std::numeric_limits<double>::max();
-    if (std::isfinite(all[rank])) continue;
-    problem += fmt::format("{}the loss of rank {} is {}", problem.empty() ? "" : "; ", rank, all[rank]);
+    if (!std::isfinite(all[rank])) add(problem, fmt::format("the loss of rank {} is {}", rank, all[rank]));
   }
-  if (!bad_gradients.empty()) {
-    problem += fmt::format("{}the gradient of {} is not finite", problem.empty() ? "" : "; ", bad_gradients);
-  } else if (any_gradient) {
-    problem += fmt::format("{}gradients of other ranks are not finite", problem.empty() ? "" : "; ");
+  const bool any_found = std::find(all.begin(), all.end(), kFound) != all.end();
+  const bool sweeps = options_.checks_per_sweep > 0;
+  if (sweeps && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
+    found = bad_parameters();
+    if (found.empty()) found = bad_gradients();
+  }
+  if (!found.empty()) {
+    add(problem, found);
+  } else if (any_found) {
+    add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
   }
   const std::int64_t step = step_++;
   if (problem.empty()) {

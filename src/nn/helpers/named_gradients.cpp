@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <unordered_set>
 
 namespace lockstep::nn_detail {
@@ -35,15 +36,37 @@ torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double no
   return norms.empty() ? torch::Tensor() : at::linalg_vector_norm(torch::stack(norms), norm_type);
 }
 
-std::string names_of_nonfinite(const std::vector<NamedParameter>& gradients) {
+void scale_to_norm(const std::vector<NamedParameter>& gradients, const torch::Tensor& norm, double max_norm) {
+  if (gradients.empty()) return;
+  // The factor stays a tensor. So no device waits for its value, and results have the bits of PyTorch's.
+  const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  for (const NamedParameter& gradient : gradients) {
+    torch::Tensor tensor = gradient.tensor;
+    tensor.mul_(factor.to(tensor.device()));
+  }
+}
+
+// Whatever is added to an infinity or a NaN, the sum is one of them. A sum is the fastest reading: nothing is stored.
+bool have_finite_sum(const std::vector<torch::Tensor>& values) {
+  torch::Tensor total;
+  for (const torch::Tensor& tensor : values) {
+    if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
+    const torch::Tensor numbers = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+    const torch::Tensor sum = numbers.sum(numbers.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+    total = total.defined() ? total + sum.to(total.device()) : sum;
+  }
+  return !total.defined() || std::isfinite(total.item<double>());
+}
+
+std::string names_of_nonfinite(const std::vector<NamedParameter>& values) {
   constexpr int kShown = 3;
   std::string names;
   int count = 0;
-  for (const NamedParameter& gradient : gradients) {
-    if (gradient.tensor.isfinite().all().item<bool>()) continue;
-    if (++count <= kShown) names += fmt::format("{}'{}'", count == 1 ? "" : ", ", gradient.name);
+  for (const NamedParameter& value : values) {
+    if (value.tensor.isfinite().all().item<bool>()) continue;
+    if (++count <= kShown) names += fmt::format("{}'{}'", count == 1 ? "" : ", ", value.name);
   }
-  if (count > kShown) names += fmt::format(" and {} others", count - kShown);
+  if (count > kShown) names += fmt::format(" and {} other{}", count - kShown, count == kShown + 1 ? "" : "s");
   return names;
 }
 

@@ -19,7 +19,13 @@ std::vector<NamedParameter> gradient_values(const std::vector<NamedParameter>& p
 // Returns the norm of all values as one vector: a tensor of one number, undefined if there are no gradients.
 torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double norm_type);
 
+// Scales them so that their norm, which is `norm`, is at most `max_norm`.
+void scale_to_norm(const std::vector<NamedParameter>& gradients, const torch::Tensor& norm, double max_norm);
+
+// True: all values are finite. False: some are not, or their sum is too large for its dtype. One reading of them.
+bool have_finite_sum(const std::vector<torch::Tensor>& values);
+
 // "'fc.weight', 'fc.bias' and 3 others"; empty if all are finite.
-std::string names_of_nonfinite(const std::vector<NamedParameter>& gradients);
+std::string names_of_nonfinite(const std::vector<NamedParameter>& values);
 
 }  // namespace lockstep::nn_detail

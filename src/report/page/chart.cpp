@@ -178,7 +178,8 @@ Thinned thinned(const std::vector<Point>& points, std::size_t bundles) {
       sum += points[i].value;
       ++finite;
     }
-    const auto x = static_cast<double>(points[(begin + end) / 2].step);
+    const std::size_t middle = (begin + end) / 2;
+    const auto x = static_cast<double>(points[middle].step);
     const double none = std::numeric_limits<double>::quiet_NaN();
     result.means.push_back({x, finite > 0 ? sum / finite : none});
     result.extremes.push_back({x, finite > 0 ? range.low : none});

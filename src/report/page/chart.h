@@ -44,8 +44,8 @@ std::string to_html(const Chart& chart);
 // Round numbers that cover the range, at most about `count`.
 std::vector<double> ticks(double low, double high, int count);
 
-// Many points as few: of each of `bundles` stretches the mean, and the smallest and the largest value (as a line that
-// goes up and down). Fewer points than two for each bundle stay as they are, and `extremes` is empty.
+// Fewer points: of each of `bundles` parts of the curve the mean, and the smallest and the largest value (as a line
+// that goes up and down). Fewer points than two for each bundle stay as they are, and `extremes` is empty.
 struct Thinned {
   std::vector<PlotPoint> means;
   std::vector<PlotPoint> extremes;

@@ -69,7 +69,7 @@ std::string matrix(const RunRecord& run) {
         text += "<td></td>";
         continue;
       }
-      // The root: a few mistakes in a hundred must be seen too.
+      // The square root makes a few mistakes in a hundred visible too.
       const double shade = std::sqrt(part);
       fmt::format_to(out, "<td{} style='background:rgba(var(--{}),{:.2f})'>{}</td>",
                      shade > kStrong ? " class='strong'" : "", r == c ? "heat" : "miss", shade, count);

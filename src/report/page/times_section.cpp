@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "lockstep/report/stragglers.h"
 #include "report/page/chart.h"
 #include "report/page/markup.h"
 #include "report/page/sections.h"
@@ -16,13 +17,13 @@ namespace lockstep::report {
 namespace {
 
 constexpr std::size_t kMostRanks = 16;
-constexpr double kStraggles = 1.1;  // times the median of the ranks' own work
+constexpr std::size_t kMostListed = 5;
 
 struct RankSum {
   int rank = 0;
   std::string host = {};
   std::map<std::string, double> seconds = {};
-  bool tells_waiting = false;  // else its other parts have it
+  bool tells_waiting = false;  // else the time of waiting is in its other parts
 
   double all() const {
     double sum = 0.0;
@@ -50,6 +51,7 @@ std::vector<RankSum> sums(const RunRecord& run) {
     }
   }
   std::vector<RankSum> list;
+  list.reserve(by_rank.size());
   for (auto& [rank, sum] : by_rank) list.push_back(std::move(sum));
   return list;
 }
@@ -98,25 +100,28 @@ std::string bar(const RankSum& rank, const std::vector<std::string>& parts, doub
   return text;
 }
 
-std::string stragglers(const std::vector<RankSum>& ranks) {
+std::string stragglers_of(const std::vector<RankSum>& ranks) {
   if (ranks.size() < 2) return "";
   if (std::none_of(ranks.begin(), ranks.end(), [](const RankSum& rank) { return rank.tells_waiting; })) {
     return "<p>This run has not told its communication from its work: who makes the others wait is not known.</p>";
   }
-  std::vector<double> work;
-  for (const RankSum& rank : ranks) work.push_back(rank.own_work());
-  const double middle = median(work);
-  std::string text;
-  std::size_t count = 0;
+  std::vector<RankTimes> times;
   for (const RankSum& rank : ranks) {
-    if (!(middle > 0.0) || rank.own_work() <= kStraggles * middle || ++count > 5) continue;
-    fmt::format_to(std::back_inserter(text),
-                   "<li><b>rank {}</b>{}: {:.0f} % more than the median ({} instead of {})</li>", rank.rank,
-                   rank.host.empty() ? "" : " on " + escaped(rank.host), 100.0 * (rank.own_work() / middle - 1.0),
-                   seconds_text(rank.own_work()), seconds_text(middle));
+    times.push_back({rank.rank, rank.host, Scalars(rank.seconds.begin(), rank.seconds.end())});
+    if (rank.tells_waiting) times.back().seconds.emplace_back("communication", 0.0);  // also of ranks that never waited
   }
-  if (count == 0) return "<p>No stragglers: no rank has over 10 % more work of its own than the median.</p>";
-  if (count > 5) text += fmt::format("<li>and {} more</li>", count - 5);
+  const std::vector<Straggler> found = stragglers(times);
+  if (found.empty()) return "<p>No stragglers: no rank has over 10 % more work of its own than the median.</p>";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(found.size(), kMostListed); ++i) {
+    const Straggler& one = found[i];
+    fmt::format_to(std::back_inserter(text),
+                   "<li><b>rank {}</b>{}: {:.0f} % more than the median ({} instead of {})</li>", one.rank,
+                   one.host.empty() ? "" : " on " + escaped(one.host),
+                   100.0 * (one.own_seconds / one.median_seconds - 1.0), seconds_text(one.own_seconds),
+                   seconds_text(one.median_seconds));
+  }
+  if (found.size() > kMostListed) text += fmt::format("<li>and {} more</li>", found.size() - kMostListed);
   return "<p><b>Stragglers.</b> The own work of these ranks (all but communication) takes longest, and the others wait "
          "for them:</p><ul>" +
          text + "</ul>";
@@ -124,6 +129,7 @@ std::string stragglers(const std::vector<RankSum>& ranks) {
 
 std::string rank_bars(const std::vector<RankSum>& all, const std::vector<std::string>& parts) {
   std::vector<const RankSum*> shown;
+  shown.reserve(all.size());
   for (const RankSum& rank : all) shown.push_back(&rank);
   if (shown.size() > kMostRanks) {
     // Of many ranks those with most own work, which the others wait for.
@@ -170,7 +176,7 @@ std::string times_section(const RunRecord& run) {
   if (ranks.empty()) return "";
   const std::vector<std::string> parts = parts_of(ranks);
   return "<section><h2>Where the time went</h2><div class='grid'><div class='card'><h3>Each rank, all epochs</h3>" +
-         legend(parts) + rank_bars(ranks, parts) + stragglers(ranks) + "</div>" + epochs_chart(run, parts) +
+         legend(parts) + rank_bars(ranks, parts) + stragglers_of(ranks) + "</div>" + epochs_chart(run, parts) +
          "</div></section>\n";
 }
 

@@ -23,7 +23,7 @@ constexpr std::string_view kSvgStyle =
     "(prefers-color-scheme:dark){text{fill:#98a3b1}.title,.value{fill:#e6eaf0}.page{fill:#161b22}.grid{stroke:#28303a}"
     ".ideal{stroke:#b79bff}.measured{stroke:#6ea0ff}.dot{fill:#6ea0ff}}";
 
-// A speed-up of the row for another number of seconds, as the row's own follows from the median.
+// What the row's speed-up would be with these seconds in place of the median.
 double speed_up_at(const ScalingRow& row, double seconds) {
   const double value = row.speed_up * row.seconds.median / seconds;
   return std::isfinite(value) ? value : row.speed_up;

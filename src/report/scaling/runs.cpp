@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -17,6 +18,7 @@
 #include "base/printable.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/report/report.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/run_log.h"
 #include "report/json_numbers.h"
@@ -33,7 +35,7 @@ constexpr std::string_view kResult = "lockstep-result: ";
 // In the child of a fork: becomes the program. Only what a signal handler may call.
 [[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(126);  // it has died before
+  if (::getppid() != parent) ::_exit(126);  // it died before prctl()
   ::dup2(out, STDOUT_FILENO);
   ::execve(arguments[0], arguments, environment);
   ::_exit(127);
@@ -41,6 +43,7 @@ constexpr std::string_view kResult = "lockstep-result: ";
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> list;
+  list.reserve(words.size() + 1);
   for (std::string& word : words) list.push_back(word.data());
   list.push_back(nullptr);
   return list;
@@ -68,7 +71,7 @@ void pass_on(int from, Measurement& measurement) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
-    // The output of the runs is for people; where nobody takes it, measuring goes on.
+    // The output of the runs is for people: when nobody reads it any more, the measurement goes on.
     for (std::size_t done = 0; done < text.size();) {
       const ssize_t written = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
       if (written < 0 && errno != EINTR) break;
@@ -122,14 +125,18 @@ std::string threads_variable(const std::vector<int>& processes) {
   return fmt::format("OMP_NUM_THREADS={}", std::max(1L, cores / most));
 }
 
+std::filesystem::path folder_of(const ScalingOptions& options, int processes, int run) {
+  return options.folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
+}
+
 Result<Measurement> measure(const ScalingOptions& options, int processes, int run, const std::string& threads) {
-  const std::filesystem::path folder = options.folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
+  const std::filesystem::path folder = folder_of(options, processes, run);
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  // What is there is of an earlier call: with its checkpoints a program that resumes would have nothing to do.
+  std::filesystem::remove_all(folder, error);
+  if (!error) std::filesystem::create_directories(folder, error);
   if (error)
     return Status::from_errno("cannot make the folder", error.value()).with_context(printable(folder.native()));
-  // What is there is of an earlier call.
-  std::filesystem::remove(folder / kRunLogName, error);
   std::vector<std::string> command = {options.launcher.native(), "run", "--standalone", "--nproc-per-node",
                                       std::to_string(processes)};
   command.insert(command.end(), options.command.begin(), options.command.end());
@@ -175,15 +182,18 @@ Measurement measurement_of(const std::filesystem::path& run_folder) {
   if (!run.evaluations.empty()) result.accuracy = scalar(run.evaluations.back().scalars, "accuracy");
   double compute = 0.0;
   double all = 0.0;
+  bool told = false;
   for (const TimesRecord& times : run.times) {
     for (const RankTimesRecord& rank : times.ranks) {
       for (const auto& [name, value] : rank.seconds) {
         all += value;
-        if (name == "compute") compute += value;
+        if (name != "compute") continue;
+        compute += value;
+        told = true;
       }
     }
   }
-  if (all > 0.0) result.device_use = compute / all;
+  if (told && all > 0.0) result.device_use = compute / all;
   return result;
 }
 
@@ -199,11 +209,26 @@ Result<ScalingTable> measure_scaling(const ScalingOptions& options,
     for (const int processes : options.processes) {
       say(fmt::format("== run {} of {}, {} process{}, {}", run, options.runs, processes, processes == 1 ? "" : "es",
                       threads));
+      const auto begin = std::chrono::steady_clock::now();
       LOCKSTEP_ASSIGN_OR_RETURN(const Measurement measurement, measure(options, processes, run, threads));
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      say(fmt::format("== took {:.1f} s", taken.count()));
       measurements.push_back(measurement);
     }
   }
   return scaling_table(measurements, options.kind, options.command);
+}
+
+Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options) {
+  std::vector<std::filesystem::path> pages;
+  for (const int processes : options.processes) {
+    const std::filesystem::path folder = folder_of(options, processes, options.runs);
+    std::error_code error;
+    if (!std::filesystem::exists(folder / kRunLogName, error)) continue;
+    pages.push_back(folder / "report.html");
+    LOCKSTEP_RETURN_IF_ERROR(write_report(folder, pages.back()));
+  }
+  return pages;
 }
 
 }  // namespace lockstep::report

@@ -20,10 +20,14 @@ struct ScalingOptions {
   std::vector<std::string> command = {};
 };
 
-// The output of the runs goes to stdout. `say` gets a line for people before each run. Blocks until all runs are done.
+// The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
+// seconds. Blocks until all runs are done.
 // Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run told no seconds per
 // epoch. When this process ends, the run under way gets SIGTERM.
 Result<ScalingTable> measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
+
+// report.html in the folder of each row's last run, where that has a log. Returns the pages. Errors: of write_report.
+Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options);
 
 // What the log of a run tells: the median seconds of its epochs (without the first, which warms up, when there are
 // three or more), the accuracy of the last evaluation, the part of the time in "compute". NaN: not told.

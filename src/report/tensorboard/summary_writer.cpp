@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "data/image/memory_errors.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/tensorboard/events.h"
 
@@ -68,7 +68,8 @@ Result<AppendFile> new_file(const std::filesystem::path& folder) {
 
 class SummaryWriter::Writer {
  public:
-  explicit Writer(AppendFile file) : file_(std::move(file)) { buffer_ = record(version_event(wall_time())); }
+  explicit Writer(AppendFile file)
+      : path_(file.path()), file_(std::move(file)), buffer_(record(version_event(wall_time()))) {}
   ~Writer() { flush(); }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -76,35 +77,36 @@ class SummaryWriter::Writer {
   void add(std::int64_t step, const Message& value) {
     if (!origin_.is_this_process()) return;
     const std::string bytes = record(summary_event(wall_time(), step, value));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     buffer_ += bytes;
     if (buffer_.size() >= kMostBytes || Clock::now() - written_ >= kLongestDelay) write_buffer();
   }
   void flush() {
     if (!origin_.is_this_process()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     write_buffer();
   }
   Status status() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return file_.status();
   }
-  const std::filesystem::path& path() const { return file_.path(); }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void write_buffer() {
+  void write_buffer() LOCKSTEP_REQUIRES(mutex_) {
     if (!buffer_.empty()) file_.append(buffer_);
     buffer_.clear();
     written_ = Clock::now();
   }
 
   Origin origin_;
-  mutable std::mutex mutex_;
-  AppendFile file_;
-  std::string buffer_;
-  Clock::time_point written_ = Clock::now();
+  const std::filesystem::path path_;
+  mutable Mutex mutex_;
+  AppendFile file_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::string buffer_ LOCKSTEP_GUARDED_BY(mutex_);
+  Clock::time_point written_ LOCKSTEP_GUARDED_BY(mutex_) = Clock::now();
 };
 
 SummaryWriter::SummaryWriter() = default;

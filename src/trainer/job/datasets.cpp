@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
 #include <stdexcept>
 
+#include "lockstep/c10d/objects.h"
 #include "lockstep/data/cifar.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/mnist.h"
@@ -27,13 +29,19 @@ data::ImageOptions image_options(const JobOptions& options) {
   }
 }
 
+// MNIST and CIFAR have the test beside the training.
+const std::string& test_folder(const JobOptions& options) {
+  return options.test.empty() ? options.train : options.test;
+}
+
 template <typename Pictures, typename Open>
 JobData open_pictures(const JobOptions& options, const Open& open) {
-  const auto train = std::make_shared<const Pictures>(open(options.train, options.transforms));
+  const auto train =
+      with_key("data.train", [&] { return std::make_shared<const Pictures>(open(options.train, options.transforms)); });
   JobData data{train, nullptr, train->classes()};
   if (options.test.empty()) return data;
-  const auto test = std::make_shared<const Pictures>(
-      open(options.test, options.test_transforms.empty() ? options.transforms : options.test_transforms));
+  const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
+  const auto test = with_key("data.test", [&] { return std::make_shared<const Pictures>(open(options.test, texts)); });
   if (test->classes() != data.classes) {
     throw std::runtime_error(fmt::format("data.test: {} has the {} classes {}, but data.train {} has {}: {}",
                                          options.test, test->classes().size(), fmt::join(test->classes(), ", "),
@@ -45,10 +53,12 @@ JobData open_pictures(const JobOptions& options, const Open& open) {
 
 template <typename Cifar>
 JobData open_cifar(const JobOptions& options) {
-  const auto train = std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
+  const auto train = with_key("data.train", [&] {
+    return std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
+  });
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
-  const auto test =
-      std::make_shared<const Cifar>(options.test.empty() ? options.train : options.test, false, transforms_of(texts));
+  const auto test = with_key(
+      "data.test", [&] { return std::make_shared<const Cifar>(test_folder(options), false, transforms_of(texts)); });
   return {train, test, train->classes()};
 }
 
@@ -57,9 +67,10 @@ JobData open_cifar(const JobOptions& options) {
 JobData open_data(const JobOptions& options) {
   switch (options.format) {
     case DataFormat::kMnist: {
-      JobData data{std::make_shared<const data::Mnist>(options.train, true),
-                   std::make_shared<const data::Mnist>(options.test.empty() ? options.train : options.test, false),
-                   {}};
+      const auto mnist = [](const char* key, const std::string& folder, bool train) {
+        return with_key(key, [&] { return std::make_shared<const data::Mnist>(folder, train); });
+      };
+      JobData data{mnist("data.train", options.train, true), mnist("data.test", test_folder(options), false), {}};
       for (int digit = 0; digit < 10; ++digit) data.classes.push_back(std::to_string(digit));
       return data;
     }
@@ -77,14 +88,24 @@ JobData open_data(const JobOptions& options) {
 }
 
 std::vector<data::CorruptFile> corrupt_files(const JobData& data) {
-  std::vector<data::CorruptFile> all;
+  std::vector<std::string> mine;  // name, reason and times of each
   for (const auto& dataset : {data.train, data.test}) {
     const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset.get());
     if (pictures == nullptr) continue;
-    const auto found = pictures->corrupt_files();
-    all.insert(all.end(), found.begin(), found.end());
+    for (const data::CorruptFile& file : pictures->corrupt_files()) {
+      mine.insert(mine.end(), {file.name, file.reason, std::to_string(file.times)});
+    }
   }
-  return all;
+  std::map<std::string, data::CorruptFile> all;  // a picture may come to another rank in each epoch
+  for (const std::vector<std::string>& words : all_gather_object(mine)) {
+    for (std::size_t i = 0; i + 2 < words.size(); i += 3) {
+      data::CorruptFile& file = all.try_emplace(words[i], data::CorruptFile{words[i], words[i + 1]}).first->second;
+      file.times += std::stoll(words[i + 2]);
+    }
+  }
+  std::vector<data::CorruptFile> files;
+  for (const auto& [name, file] : all) files.push_back(file);
+  return files;
 }
 
 }  // namespace lockstep::trainer_detail

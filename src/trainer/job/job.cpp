@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <stdexcept>
 
+#include "c10d/target.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/trainer/trainer.h"
 #include "trainer/job/job_parts.h"
 #include "trainer/job/job_report.h"
+#include "trainer/job/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -99,7 +103,10 @@ struct Job {
         pictures(open_data(options)),
         train(pictures.train, loader_options(options, device, /*is_test=*/false)),
         sample(data::one_sample(*pictures.train, 0, {}).data) {
-    if (pictures.test) test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
+    if (pictures.test) {
+      test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
+      worst.emplace(pictures.test, pictures.classes, test->batch_size());
+    }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
     model.model->to(device);
@@ -113,6 +120,7 @@ struct Job {
   std::int64_t steps() const { return (batches() + options.accumulation - 1) / options.accumulation; }
   StepOutput run(data::Example& batch) {
     torch::Tensor scores = model.forward.forward(batch.data);
+    if (worst && !model.model->is_training()) worst->add(batch, scores);
     const auto loss_options = torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
     return {torch::nn::functional::cross_entropy(scores, batch.target, loss_options), scores};
   }
@@ -123,6 +131,7 @@ struct Job {
   data::DataLoader train;
   torch::Tensor sample;
   std::optional<data::DataLoader> test;
+  std::optional<WorstSamples> worst;  // of the evaluation
   JobModel model;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<optim::LRScheduler> schedule;
@@ -149,8 +158,9 @@ void print_plan(const Job& job) {
   if (job.pictures.test) std::printf("evaluation  %lld samples\n", static_cast<long long>(job.pictures.test->size()));
   std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), job.device.str().c_str(),
               static_cast<long long>(job.train.batch_size()));
-  std::printf("steps       %lld in an epoch, %lld in %lld epochs\n", static_cast<long long>(job.steps()),
-              static_cast<long long>(job.steps() * job.options.epochs), static_cast<long long>(job.options.epochs));
+  const auto epochs = static_cast<long long>(job.options.epochs);
+  std::printf("steps       %lld in an epoch, %lld in %lld epoch%s\n", static_cast<long long>(job.steps()),
+              static_cast<long long>(job.steps()) * epochs, epochs, epochs == 1 ? "" : "s");
   std::printf("memory      %s a rank for weights, gradients and optimizer; %s a batch; activations come on top\n",
               mebibytes(weights * copies).c_str(), mebibytes(batch).c_str());
   std::fflush(stdout);
@@ -177,24 +187,23 @@ int find_rate(Job& job, TrainerOptions settings) {
 }
 
 int train(Job& job, TrainerOptions settings, const std::filesystem::path& output) {
-  JobReport report(job.options, output, job.pictures.classes, job.steps());
+  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr);
   settings.callbacks = report.callbacks();
   const auto step = [&](data::Example& batch) { return job.run(batch); };
+  std::optional<Trainer> trainer;
   TrainingResult result;
   try {
-    Trainer trainer(job.model.model, *job.optimizer, std::move(settings));
-    result = job.test ? trainer.fit(job.train, *job.test, step) : trainer.fit(job.train, step);
+    trainer.emplace(job.model.model, *job.optimizer, std::move(settings));
+    result = job.test ? trainer->fit(job.train, *job.test, step) : trainer->fit(job.train, step);
   } catch (const std::exception& error) {
-    report.fail(error.what());
+    report.fail(plain_text(error), trainer ? trainer->epoch() : 0, trainer ? trainer->step() : 0);
     throw;
   }
   report.end(result, corrupt_files(job.pictures));
   return result.end == TrainingEnd::kInterrupted && result.signal != 0 ? 128 + result.signal : 0;
 }
 
-}  // namespace
-
-int run_job(const JobOptions& options) {
+int run(const JobOptions& options) {
   const ProcessGroupGuard group;
   Job job(options);
   if (options.dry_run) {
@@ -204,9 +213,21 @@ int run_job(const JobOptions& options) {
   const std::filesystem::path output = JobReport::folder(options);
   TrainerOptions trainer_settings = trainer_options(options, job.device, output);
   trainer_settings.scheduler = job.schedule;
-  trainer_settings.confusion_classes = job.model.num_classes;
+  // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
+  constexpr std::int64_t kMostConfusionClasses = 2048;
+  if (job.model.num_classes <= kMostConfusionClasses) trainer_settings.confusion_classes = job.model.num_classes;
   return options.find_lr ? find_rate(job, std::move(trainer_settings))
                          : train(job, std::move(trainer_settings), output);
+}
+
+}  // namespace
+
+int run_job(const JobOptions& options) {
+  try {
+    return run(options);
+  } catch (const c10::Error& error) {  // what() has twenty lines of LibTorch's functions
+    throw std::runtime_error(plain_text(error));
+  }
 }
 
 }  // namespace lockstep::trainer_detail

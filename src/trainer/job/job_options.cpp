@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "lockstep/data/errors.h"
 #include "lockstep/data/transforms/compose.h"
@@ -35,10 +36,10 @@ void declare_data(JobOptions& o, config::Schema& schema) {
 
 void declare_model(JobOptions& o, config::Schema& schema) {
   auto model = schema.section("model", "What is trained");
-  model.key("name", o.model, "The model; custom: that of model.library")
+  model.key("name", o.model, "The model; custom: that of model.shared_object")
       .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
                 "mnist_net", "custom"});
-  model.key("library", o.library, "A shared object with a model of your own (LOCKSTEP_MODEL)");
+  model.key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
   model.key("weights", o.weights, "A state dict to begin with: of torch.save, or safetensors");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
@@ -78,7 +79,7 @@ void declare_trainer(JobOptions& o, config::Schema& schema) {
   trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
   trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
   trainer.key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: batch_size").at_least(0);
-  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda");
+  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
   trainer.key("precision", o.precision,
               {{"fp32", JobPrecision::kFloat32}, {"bf16", JobPrecision::kBFloat16}, {"fp16", JobPrecision::kFloat16}},
               "Of the forward pass; weights stay fp32");
@@ -105,6 +106,14 @@ std::string missing(const char* key, const std::string& path) {
   std::error_code ignored;
   if (path.empty() || fs::exists(path, ignored)) return "";
   return fmt::format("{}: {} is not there (seen from {})\n", key, path, fs::current_path(ignored).native());
+}
+
+bool is_device(const std::string& text) {
+  constexpr std::string_view kNumbered = "cuda:";
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  const std::string_view number = std::string_view(text).substr(std::min(text.size(), kNumbered.size()));
+  return text.starts_with(kNumbered) && !number.empty() && number.size() <= 3 &&
+         std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::string wrong_transforms(const char* key, const std::vector<std::string>& texts) {
@@ -140,17 +149,22 @@ void declare(JobOptions& o, config::Schema& schema) {
 
 Status check(const JobOptions& o) {
   std::string text = missing("data.train", o.train) + missing("data.test", o.test) +
-                     missing("model.library", o.library) + missing("model.weights", o.weights);
+                     missing("model.shared_object", o.shared_object) + missing("model.weights", o.weights);
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
     text += wrong_transforms("data.test_transforms", o.test_transforms);
   }
-  if ((o.model == "custom") == o.library.empty()) {
-    text += o.library.empty() ? "model.name: custom needs model.library\n" : "model.library needs model.name: custom\n";
+  if ((o.model == "custom") == o.shared_object.empty()) {
+    text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
+                                    : "model.shared_object needs model.name: custom\n";
   }
+  if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
   for (const std::string& option : o.model_options) {
     if (option.find('=') == std::string::npos)
       text += fmt::format("model.options: expected NAME=VALUE, found {}\n", option);
+  }
+  if (!is_device(o.device)) {
+    text += fmt::format("trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found '{}'\n", o.device);
   }
   if (o.betas.size() != 2) text += fmt::format("optimizer.betas: expected two numbers, found {}\n", o.betas.size());
   if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {

@@ -31,7 +31,7 @@ struct JobOptions {
   int workers = -1;  // of a machine; -1: as many as are needed
 
   std::string model = "resnet18";
-  std::string library;
+  std::string shared_object;
   std::vector<std::string> model_options;  // NAME=VALUE
   std::string weights;
   std::int64_t num_classes = 0;  // 0: those of the data

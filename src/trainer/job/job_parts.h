@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,16 @@
 
 namespace lockstep::trainer_detail {
 
+// What `work` returns. Its errors begin with the key that they are about.
+template <typename Work>
+auto with_key(const char* key, Work work) {
+  try {
+    return work();
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(key) + ": " + error.what());
+  }
+}
+
 struct JobData {
   std::shared_ptr<const data::Dataset> train;
   std::shared_ptr<const data::Dataset> test;  // null: no evaluation
@@ -22,7 +33,7 @@ struct JobData {
 };
 
 JobData open_data(const JobOptions& options);
-// Pictures that could not be decoded so far, of both datasets.
+// Pictures that no rank could decode so far, of both datasets, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const JobData& data);
 
 // The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores

@@ -4,13 +4,18 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
+#include <utility>
 
+#include "base/host.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/config/schema.h"
 #include "lockstep/report/report.h"
+#include "lockstep/report/run.h"
+#include "lockstep/report/stragglers.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -27,6 +32,10 @@ report::Values values_of(JobOptions options) {
   return values;
 }
 
+std::string counted(std::int64_t number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
 template <typename T>
 T opened(Result<T> result) {
   TORCH_CHECK_VALUE(result.ok(), "output: ", result.status().message());
@@ -40,11 +49,12 @@ std::filesystem::path JobReport::folder(const JobOptions& options) {
 }
 
 JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     std::int64_t steps)
+                     std::int64_t steps, WorstSamples* worst)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
       steps_(steps),
+      worst_(worst),
       shows_(get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
       progress_({.epochs = options.epochs, .shown = draws_}) {
@@ -60,25 +70,29 @@ void JobReport::print(const std::string& line) {
   std::fflush(stdout);
 }
 
-// A resumed training knows where it goes on once it has made a step.
-void JobReport::start(const StepReport& first) {
-  started_ = true;
+// A resumed training knows where it goes on once something has happened: usually a step, but the evaluation of an epoch
+// that was trained before comes first.
+void JobReport::start(std::int64_t first_epoch, std::int64_t first_step) {
+  if (std::exchange(started_, true)) return;
   log_.start({.configuration = values_of(options_),
               .versions = {{"torch", std::string(TORCH_VERSION)}},
               .world_size = get_world_size(),
               .classes = classes_,
-              .first_epoch = first.epoch,
-              .first_step = first.step - 1});
+              .first_epoch = first_epoch,
+              .first_step = first_step});
 }
 
 void JobReport::step(const StepReport& step) {
   if (!shows_) return;
-  if (!started_) start(step);
+  start(step.epoch, step.step - 1);
   if (step.epoch != epoch_) progress_.begin("train", step.epoch, steps_);
   epoch_ = step.epoch;
   std::optional<double> loss;
   if (step.loss.is_cpu() || step.step % kStepsOfDevices == 0) loss = step.loss.item<double>();
-  const report::PartTimes times{.input = step.input_seconds, .compute = step.seconds - step.input_seconds};
+  const double communication = std::isfinite(step.communication_seconds) ? step.communication_seconds : 0;
+  const report::PartTimes times{.input = step.input_seconds,
+                                .compute = step.seconds - step.input_seconds - communication,
+                                .communication = communication};
   progress_.step(step.samples * get_world_size(), loss, times);
   if (!loss) return;
   log_.step(step.epoch, step.step - 1, {{"loss", *loss}, {"lr", step.learning_rate}});
@@ -86,31 +100,55 @@ void JobReport::step(const StepReport& step) {
   summary_.add_scalar("train/lr", step.learning_rate, step.step);
 }
 
-void JobReport::log_times(const EpochReport& epoch) {
-  const std::vector<double> own{epoch.input_seconds, epoch.seconds - epoch.input_seconds};
+std::string JobReport::log_times(const EpochReport& epoch) {
+  const std::vector<double> own{epoch.input_seconds, epoch.seconds - epoch.input_seconds, epoch.communication_seconds};
   const std::vector<std::vector<double>> all = all_gather_object(own);
-  // Communication overlaps with the backward pass, and DistributedDataParallel does not tell how long it waits.
-  const char* const rest = all.size() > 1 ? "compute and communication" : "compute";
+  const std::vector<std::string> hosts = all_gather_object(host_name());
   std::vector<report::RankTimes> ranks;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    ranks.push_back({.rank = static_cast<int>(rank), .seconds = {{"input", all[rank][0]}, {rest, all[rank][1]}}});
+    const double input = all[rank][0];
+    const double rest = all[rank][1];
+    const double communication = all[rank][2];
+    report::RankTimes times{.rank = static_cast<int>(rank), .host = hosts[rank], .seconds = {{"input", input}}};
+    if (all.size() == 1) {
+      times.seconds.emplace_back("compute", rest);
+    } else if (!std::isfinite(communication)) {
+      times.seconds.emplace_back("compute and communication", rest);
+    } else {
+      times.seconds.emplace_back("compute", rest - communication);
+      times.seconds.emplace_back("communication", communication);
+    }
+    ranks.push_back(std::move(times));
   }
   log_.times(epoch.epoch, ranks);
+  return report::stragglers_text(report::stragglers(ranks));
 }
 
 void JobReport::epoch(const EpochReport& epoch) {
-  log_times(epoch);
+  if (shows_) start(epoch.epoch, epoch.step);
+  std::string stragglers = log_times(epoch);
   if (!shows_) return;
+  if (!stragglers.empty()) stragglers = "stragglers: " + stragglers;
   log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
   summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
-  if (draws_) return progress_.end();
-  print(fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
-                    epoch.epoch + 1, options_.epochs, epoch.loss, epoch.learning_rate, epoch.seconds,
-                    static_cast<double>(epoch.samples) / epoch.seconds, 100 * epoch.input_seconds / epoch.seconds));
+  if (draws_) return progress_.end(stragglers);
+  std::string line =
+      fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
+                  epoch.epoch + 1, options_.epochs, epoch.loss, epoch.learning_rate, epoch.seconds,
+                  static_cast<double>(epoch.samples) / epoch.seconds, 100 * epoch.input_seconds / epoch.seconds);
+  if (get_world_size() > 1 && std::isfinite(epoch.communication_seconds)) {
+    line += fmt::format(", {:.0f} % for communication", 100 * epoch.communication_seconds / epoch.seconds);
+  }
+  print(line + (stragglers.empty() ? "" : "; " + stragglers));
 }
 
 void JobReport::evaluation(const Evaluation& found) {
+  if (worst_ != nullptr) {
+    unlogged_ = worst_->take();
+    unlogged_epoch_ = found.epoch;
+  }
   if (!shows_) return;
+  start(found.epoch + 1, found.step);
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
@@ -120,9 +158,16 @@ void JobReport::evaluation(const Evaluation& found) {
     const torch::Tensor counts = found.confusion.cpu().contiguous();
     log_.confusion(found.epoch, {counts.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(counts.numel())});
   }
+  if (found.is_best) log_worst();
   std::string line = fmt::format("epoch {}/{}: test loss {:.4f}", found.epoch + 1, options_.epochs, found.loss);
   if (!found.accuracies.empty()) line += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
   print(line + (found.is_best ? ", the best so far" : ""));
+}
+
+// Pictures take some KB each, so only the best evaluations and the last one are logged.
+void JobReport::log_worst() {
+  if (unlogged_) log_.worst_samples(unlogged_epoch_, unlogged_->samples);
+  unlogged_.reset();
 }
 
 TrainerCallbacks JobReport::callbacks() {
@@ -144,16 +189,18 @@ void JobReport::write_page() {
 void JobReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
   constexpr std::size_t kShown = 10;
   for (std::size_t i = 0; i < corrupt.size() && i < kShown; ++i) {
-    print(fmt::format("corrupt picture: {}: {}", corrupt[i].name, corrupt[i].reason));
+    const bool is_named = corrupt[i].reason.starts_with(corrupt[i].name);
+    print(fmt::format("corrupt picture: {}{}", is_named ? "" : corrupt[i].name + ": ", corrupt[i].reason));
   }
-  if (corrupt.size() > kShown) print(fmt::format("and {} more corrupt pictures", corrupt.size() - kShown));
+  if (corrupt.size() > kShown)
+    print("and " + counted(static_cast<std::int64_t>(corrupt.size() - kShown), "more corrupt picture"));
   switch (result.end) {
     case TrainingEnd::kFinished:
-      print(fmt::format("finished after {} epochs, {} steps", result.epochs, result.steps));
+      print(fmt::format("finished after {}, {}", counted(result.epochs, "epoch"), counted(result.steps, "step")));
       break;
     case TrainingEnd::kEarlyStopped:
-      print(fmt::format("stopped after {} epochs: the last {} evaluations were not better", result.epochs,
-                        options_.patience));
+      print(fmt::format("stopped after {}: not better in the last {}", counted(result.epochs, "epoch"),
+                        counted(options_.patience, "evaluation")));
       break;
     case TrainingEnd::kInterrupted:
       print(fmt::format("interrupted at step {}{}", result.steps,
@@ -161,6 +208,7 @@ void JobReport::end(const TrainingResult& result, const std::vector<data::Corrup
       break;
   }
   if (!shows_ || !started_) return;
+  log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.
   if (result.end != TrainingEnd::kInterrupted) {
     log_.end();
@@ -168,8 +216,15 @@ void JobReport::end(const TrainingResult& result, const std::vector<data::Corrup
   write_page();
 }
 
-void JobReport::fail(const std::string& error) {
-  if (!shows_ || !started_) return;
+bool JobReport::has_earlier_steps() const {
+  const auto earlier = report::read_run(folder_);
+  return earlier.ok() && (!earlier.value().steps.empty() || !earlier.value().epochs.empty());
+}
+
+void JobReport::fail(const std::string& error, std::int64_t epoch, std::int64_t step) {
+  if (!shows_ || (!started_ && step == 0 && has_earlier_steps())) return;
+  start(epoch, step);
+  log_worst();
   log_.fail(error);
   write_page();
 }

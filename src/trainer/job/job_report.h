@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "lockstep/report/summary_writer.h"
 #include "lockstep/trainer/reports.h"
 #include "trainer/job/job_options.h"
+#include "trainer/job/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 
@@ -21,32 +23,41 @@ class JobReport {
   static std::filesystem::path folder(const JobOptions& options);
 
   // `steps` of an epoch. Throws on rank 0 when it cannot write to the folder, or when another training does.
+  // `worst`: of the evaluations, if there are any; must outlive this.
   JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-            std::int64_t steps);
+            std::int64_t steps, WorstSamples* worst = nullptr);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
   void end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt);
-  void fail(const std::string& error);
+  // `epoch`, `step`: where the training is, for one that has failed before its first step. An earlier run in the folder
+  // stays as it is then, unless this training goes on with it or the earlier one has failed before its first step too.
+  void fail(const std::string& error, std::int64_t epoch, std::int64_t step);
 
  private:
   void print(const std::string& line);
-  void start(const StepReport& first);
+  // The first time.
+  void start(std::int64_t first_epoch, std::int64_t first_step);
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);
   void evaluation(const Evaluation& found);
-  // Collective: the times of every rank.
-  void log_times(const EpochReport& epoch);
+  // Collective: logs the times of every rank. Returns who makes the others wait, as text.
+  std::string log_times(const EpochReport& epoch);
+  bool has_earlier_steps() const;
+  void log_worst();
   void write_page();
 
   const JobOptions& options_;
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
   std::int64_t steps_;
+  WorstSamples* worst_;
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
-  std::int64_t epoch_ = -1;  // the one whose progress is shown
+  std::int64_t epoch_ = -1;                      // the one whose progress is shown
+  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of this epoch:
+  std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
   report::SummaryWriter summary_;
   report::Progress progress_;

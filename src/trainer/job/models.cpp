@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "c10d/target.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/nn/models/mnist_net.h"
 #include "lockstep/nn/models/mobilenet_v3.h"
@@ -35,33 +36,34 @@ template <typename Function>
 Function symbol(void* library, const std::string& path, const char* name) {
   void* found = ::dlsym(library, name);
   if (found == nullptr) {
-    throw std::runtime_error(fmt::format(
-        "model.library: {} has no {}; it must name its model with LOCKSTEP_MODEL (lockstep/trainer/model_library.h)",
-        path, name));
+    throw std::runtime_error(
+        fmt::format("model.shared_object: {} has no {}; it must name its model with LOCKSTEP_MODEL "
+                    "(lockstep/trainer/model_library.h)",
+                    path, name));
   }
   return reinterpret_cast<Function>(found);
 }
 
 // The library stays loaded: the model's code is in it.
 AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
-  const std::string path = std::filesystem::absolute(options.library);
+  const std::string path = std::filesystem::absolute(options.shared_object);
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw std::runtime_error(fmt::format(
-        "model.library: cannot load {}: {}. Is it a shared object, built against LibTorch " TORCH_VERSION "?", path,
-        ::dlerror()));
+        "model.shared_object: cannot load {}: {}. Is it a shared object, built against LibTorch " TORCH_VERSION "?",
+        path, ::dlerror()));
   }
   const auto version = symbol<const char* (*)()>(library, path, "lockstep_model_torch_version");
   if (std::string(version()) != TORCH_VERSION) {
     throw std::runtime_error(
-        fmt::format("model.library: {} was built against LibTorch {}, but this program has " TORCH_VERSION
+        fmt::format("model.shared_object: {} was built against LibTorch {}, but this program has " TORCH_VERSION
                     "; build it again against that",
                     path, version()));
   }
   const auto make = symbol<void (*)(const ModelRequest*, AnyModule*)>(library, path, "lockstep_make_model");
   AnyModule model;
   make(&request, &model);
-  if (model.is_empty()) throw std::runtime_error(fmt::format("model.library: {} has made no model", path));
+  if (model.is_empty()) throw std::runtime_error(fmt::format("model.shared_object: {} has made no model", path));
   return model;
 }
 
@@ -90,7 +92,7 @@ std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::T
     scores = made.forward.forward(sample.unsqueeze(0));
   } catch (const std::exception& error) {
     throw std::runtime_error(fmt::format("model.name: {} cannot take the data's samples, {}: {}", options.model,
-                                         c10::str(sample.sizes()), error.what()));
+                                         c10::str(sample.sizes()), plain_text(error)));
   }
   made.model->train();
   if (scores.dim() != 2 || scores.size(0) != 1) {
@@ -115,7 +117,8 @@ JobModel make_model(const JobOptions& options, const JobData& data, const torch:
                     options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
   }
   if (!options.weights.empty()) {
-    checkpoint::load_state_dict(*made.model, checkpoint::read_state_dict(options.weights));
+    with_key("model.weights",
+             [&] { checkpoint::load_state_dict(*made.model, checkpoint::read_state_dict(options.weights)); });
   }
   if (options.sync_batch_norm) convert_sync_batchnorm(*made.model);
   return made;

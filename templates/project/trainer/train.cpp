@@ -4,10 +4,38 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <utility>
 
 #include "data/pictures.h"
 #include "model/net.h"
 #include "trainer/options.h"
+
+namespace report = lockstep::report;
+
+// The log of the run, on rank 0, from which `lockstep report` and `lockstep scaling` make their pages.
+void log_to(report::RunLog& log, const Options& options, int world_size, lockstep::TrainerCallbacks& callbacks) {
+  callbacks.on_step_end = [&, world_size, started = false](const lockstep::StepReport& step) mutable {
+    if (std::exchange(started, true)) return;  // a resumed training knows only now where it goes on
+    log.start(
+        {.configuration = {{"lr", options.lr}, {"momentum", options.momentum}, {"batch_size", options.batch_size}},
+         .world_size = world_size,
+         .first_epoch = step.epoch,
+         .first_step = step.step - 1});
+  };
+  callbacks.on_epoch_end = [&](const lockstep::EpochReport& epoch) {
+    log.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
+  };
+  callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
+    log.evaluation(found.epoch, {.seconds = found.seconds,
+                                 .samples = found.samples,
+                                 .scalars = {{"loss", found.loss}, {"accuracy", found.accuracies[0]}}});
+    if (lockstep::get_rank() != 0) return;
+    std::printf("epoch %lld: test loss %.3f, accuracy %.1f %%\n", static_cast<long long>(found.epoch + 1), found.loss,
+                100 * found.accuracies[0]);
+    std::fflush(stdout);
+  };
+}
 
 int train(const Options& options) {
   const lockstep::ProcessGroupGuard group;
@@ -26,20 +54,19 @@ int train(const Options& options) {
   lockstep::TrainerOptions settings{.epochs = options.epochs};
   settings.seed = seed;
   settings.monitor = lockstep::Monitor::kAccuracy;
-  settings.checkpoint_dir = options.output + "/checkpoints";
+  const std::filesystem::path folder = report::run_folder(options.output);
+  settings.checkpoint_dir = folder / "checkpoints";
   settings.resume = options.resume;
-  settings.callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
-    if (group.rank() != 0) return;
-    std::printf("epoch %lld: test loss %.3f, accuracy %.1f %%\n", static_cast<long long>(found.epoch + 1), found.loss,
-                100 * found.accuracies[0]);
-    std::fflush(stdout);
-  };
+  report::RunLog log;
+  if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));
+  log_to(log, options, group.world_size(), settings.callbacks);
   lockstep::Trainer trainer(net, optimizer, settings);
   const lockstep::TrainingResult result =
       trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
         const torch::Tensor scores = net->forward(batch.data);
         return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
       });
+  if (result.end != lockstep::TrainingEnd::kInterrupted) log.end();
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 

@@ -311,6 +311,25 @@ TEST(Compose, NoTransformGrowsBeyondAllMemory) {
   EXPECT_EQ(Compose::shape_of(Compose().draw({1 << 20, 1 << 10}, {})), (SampleShape{3, 1 << 10, 1 << 20, false}));
 }
 
+// A grey sample of a dataset, or of transform_tensor().
+TEST(Compose, ASampleWithOneChannelTakesNoNumberForEachOfThree) {
+  const RandomErasing erasing{.p = 0.0, .value = {1, 2, 3}};
+  for (const auto& [transforms, name] : std::vector<std::pair<std::vector<Transform>, std::string>>{
+           {{ToTensor{}, kNormalize}, "Normalize"},
+           {{ToTensor{}, RandomOrder{{RandomApply{{erasing}}}}}, "RandomErasing"}}) {
+    const Compose compose(transforms);
+    EXPECT_EQ(compose.draw({8, 8}, {0, 0, 0}, 3).channels, 3);
+    try {
+      compose.draw({8, 8}, {0, 0, 0}, 1);
+      ADD_FAILURE() << name;
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.what(), "Compose: " + name +
+                                  " has a number for each of 3 channels, found a sample with 1; give it one number, or "
+                                  "add Grayscale{3}");
+    }
+  }
+}
+
 TEST(Compose, RandomErasingOverwritesBeforeOrAfterNormalizing) {
   const Image picture = test::make_picture(40, 40);
   const RandomErasing erasing{.p = 1.0, .scale = {0.2, 0.3}, .value = {0.5}};

@@ -257,6 +257,10 @@ TEST(TransformErrors, NameTheOrder) {
                      RandomApply{{RandomErasing{}, GaussianBlur{3}}}}),
             "no error");
   EXPECT_EQ(message({ToTensor{}, ConvertImageDtype{}, RandomHorizontalFlip{}, FiveCrop{8}, normalize}), "no error");
+  // The check of lists in lists takes no time that doubles with each of them.
+  Transform deep = RandomErasing{};
+  for (int i = 0; i < 60; ++i) deep = RandomOrder{{deep}};
+  EXPECT_EQ(message({ToTensor{}, deep}), "no error");
   const std::vector<Transform> many(1 << 15, RandomApply{{kInvert}});
   EXPECT_EQ(message(many), "no error");
   EXPECT_NE(message({RandomApply{many}}).find("at most 65536 transforms"), std::string::npos);

@@ -34,7 +34,8 @@ struct KernelSize {
   KernelSize(int along_x, int along_y) : x(along_x), y(along_y) {}
 };
 
-// {45}: from -45 to 45; {low, high} otherwise. Degrees, counter-clockwise.
+// {45}: from -45 to 45; {low, high} otherwise. Degrees. As in torchvision a positive angle turns RandomRotation's
+// pictures counter-clockwise, RandomAffine's clockwise.
 struct AngleRange {
   double low;
   double high;

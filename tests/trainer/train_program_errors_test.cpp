@@ -1,0 +1,109 @@
+// What goes wrong while `lockstep train` runs: it says what to do, leaves nothing broken, and goes on afterwards.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "nn/error_texts.h"
+#include "support/full_disk.h"
+#include "support/read_file.h"
+#include "train_program.h"
+
+namespace lockstep::test {
+namespace {
+
+class TrainProgramFault : public TrainProgram {};
+
+TEST_F(TrainProgramFault, FullDiskInTheMiddle) {
+  const SmallDisk disk(96U << 20);
+  {
+    Process process(words({"--output", disk.path("run"), "--epochs", "100000"}),
+                    {.environment = {"OMP_NUM_THREADS=1"}});
+    ASSERT_TRUE(
+        wait_for([&] { return process.out_so_far().find("test loss") != std::string::npos; }, std::chrono::seconds(60)))
+        << process.err_so_far();
+    disk.fill();
+    const Finished finished = process.finish(std::chrono::seconds(60));
+    EXPECT_EQ(finished.exit_code, 1) << finished.out;
+    expect_in(finished.err, {"No space left on device", disk.path("run/checkpoints")});
+  }
+  disk.resize(192U << 20);
+  const Finished resumed = train({"--output", disk.path("run"), "--resume", "--epochs", "1"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_in(resumed.out, {"finished after "});
+}
+
+// The first step is of a large model, and has begun.
+TEST_F(TrainProgramFault, InterruptInTheFirstBatch) {
+  const auto before =
+      ::signal(SIGINT, SIG_DFL);  // a shell's job in the background ignores it, and so would the program
+  Process process(words({"--model.name", "resnet18", "--batch-size", "72"}), {.environment = {"OMP_NUM_THREADS=1"}});
+  ::signal(SIGINT, before);
+  ASSERT_TRUE(
+      wait_for([&] { return takes_signal(process.pid(), SIGINT) || process.ended(); }, std::chrono::seconds(60)));
+  ::kill(process.pid(), SIGINT);
+  const Finished finished = process.finish(std::chrono::seconds(100));
+  EXPECT_EQ(finished.exit_code, 128 + SIGINT) << finished.err;
+  expect_in(finished.out, {"interrupted at step "});
+  EXPECT_EQ(finished.out.find("test loss"), std::string::npos) << finished.out;
+  const Finished resumed =
+      train({"--model.name", "resnet18", "--batch-size", "72", "--resume", "--limit-batches", "1", "--epochs", "1"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(TrainProgramFault, ResumesOnlyTheModelAndTheDataThatWereSaved) {
+  ASSERT_EQ(train({"--epochs", "1"}).exit_code, 0);
+  const std::string log = read_file(scratch_.path("run/run.jsonl"));
+  const auto resume = [&](std::vector<std::string> options, const std::vector<std::string>& parts) {
+    options.insert(options.end(), {"--resume"});
+    const Finished finished = train(options, 2);
+    EXPECT_EQ(finished.exit_code, 1) << finished.out;
+    expect_in(finished.err, parts);
+  };
+  resume({"--model.name", "resnet18"}, {"cannot resume", " more; unexpected in the file: ", "that were saved"});
+  resume({"--num-classes", "5"}, {"cannot resume", "[5, ", "[3, "});
+  resume({"--optimizer.name", "adam"}, {"cannot resume", "optimizer"});
+  resume({"--trainer.seed", "7"}, {"seed"});
+  // None of them has changed the run.
+  EXPECT_EQ(read_file(scratch_.path("run/run.jsonl")), log);
+  EXPECT_EQ(train({"--resume"}).exit_code, 0);
+}
+
+// Classes are compared by name: as many, but others.
+TEST_F(TrainProgramFault, ClassesThatDoNotMatch) {
+  const std::filesystem::path other = scratch_.path("other");
+  std::filesystem::copy(project_ + "/data/pictures/test", other, std::filesystem::copy_options::recursive);
+  std::filesystem::rename(other / "square", other / "triangle");
+  expect_error({"--test", other}, 1, {"data.test", "triangle", "square"});
+  std::filesystem::remove_all(other / "triangle");
+  expect_error({"--test", other}, 1, {"data.test", "the 2 classes", "has 3"});
+  ASSERT_EQ(train({"--epochs", "1", "--num-classes", "4"}).exit_code, 0);  // more than the data has
+}
+
+// One among many: it is named, once, and the ranks stay in step.
+TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
+  const std::filesystem::path many = std::filesystem::path(project_) / "data/pictures/train/circle";
+  for (int i = 0; i < 500; ++i)
+    std::filesystem::create_hard_link(many / "00.ppm", many / ("more" + std::to_string(i) + ".ppm"));
+  scratch_.write("project/data/pictures/train/circle/more250x.ppm", "P6 32 32 255 cut off");
+  const std::vector<std::string> options{"--epochs", "1", "--batch-size", "64"};
+  const auto with = [&](const std::string& policy) {
+    std::vector<std::string> all = options;
+    all.insert(all.end(), {"--on-corrupt", policy});
+    return train(all, 2);
+  };
+  const Finished raised = with("raise");
+  EXPECT_EQ(raised.exit_code, 1) << raised.out;
+  expect_in(raised.err, {"circle/more250x.ppm", "failed first"});
+  for (const char* policy : {"replace", "skip"}) {
+    const Finished finished = with(policy);
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    expect_in(finished.out, {"finished after 1 epoch, "});
+    const std::size_t named = finished.out.find("corrupt picture: " + (many / "more250x.ppm").native());
+    EXPECT_NE(named, std::string::npos) << finished.out;  // whichever rank had it
+    EXPECT_EQ(finished.out.find("corrupt picture: ", named + 1), std::string::npos) << finished.out;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,236 @@
+// The Trainer's checkpoints: trainings that go on, with other ranks, lengths and rates, and those that begin anew.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/one_cycle_lr.h"
+#include "lockstep/trainer/trainer.h"
+#include "small_job.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+TEST(TrainerResumeMulti, GoesOnInMidEpochWithAnotherNumberOfRanks) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int) {
+    const ProcessGroupGuard group;
+    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .checkpoint_every_steps = 3};
+    Trainer* trainer = nullptr;
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 3) trainer->stop();
+    };
+    Job job(options);
+    trainer = &job.trainer;
+    EXPECT_EQ(job.fit().steps, 3);  // 24 of 60 samples
+  });
+  run_processes(3, [&](int) {
+    const ProcessGroupGuard group;
+    std::vector<EpochReport> epochs;
+    TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .resume = true};
+    options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { epochs.push_back(epoch); };
+    Job job(options);
+    EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
+    ASSERT_EQ(epochs.size(), 2U);
+    EXPECT_EQ(epochs[0].samples, 36);
+    EXPECT_EQ(epochs[0].step, 6);
+    EXPECT_EQ(epochs[1].samples, 60);
+    // Finished: a third start has nothing to do.
+    Job again(options);
+    EXPECT_EQ(again.fit().steps, 11);
+    EXPECT_EQ(epochs.size(), 2U);
+    expect_same_values(*again.net, *job.net, "resumed at the end");
+  });
+}
+
+// The checkpoints of an earlier training have higher steps. Who resumes gets the later training.
+TEST(TrainerUnit, BeginsAnewInTheFolderOfAnEarlierTraining) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const std::string checkpoints = folder.path("checkpoints");
+  Job earlier({.epochs = 2, .checkpoint_dir = checkpoints});
+  earlier.fit();
+  {
+    Trainer* trainer = nullptr;
+    TrainerOptions options{.epochs = 2, .checkpoint_dir = checkpoints};
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 3) trainer->stop();
+    };
+    Job anew(options);
+    trainer = &anew.trainer;
+    EXPECT_EQ(anew.fit().steps, 3);
+    EXPECT_FALSE(anew.trainer.load_best());  // it has made no evaluation
+  }
+  const auto saved = [&](const std::string& name) {
+    const std::filesystem::directory_iterator files(checkpoints + "/" + name);
+    return std::distance(begin(files), end(files));
+  };
+  const auto first = saved("earlier-1");
+  EXPECT_GT(first, 0);
+  TrainerOptions options{.epochs = 2, .checkpoint_dir = checkpoints, .resume = true};
+  std::int64_t steps = 0;
+  options.callbacks.on_step_end = [&](const StepReport&) { ++steps; };
+  Job resumed(options);
+  EXPECT_EQ(resumed.fit().steps, 30);
+  EXPECT_EQ(steps, 27);
+  // A third one that begins anew removes neither.
+  Job third({.epochs = 1, .checkpoint_dir = checkpoints});
+  third.fit();
+  EXPECT_EQ(saved("earlier-1"), first);
+  EXPECT_GT(saved("earlier-2"), 0);
+}
+
+// The rates and momenta of all steps.
+struct Rates {
+  std::vector<std::pair<double, double>> values;
+  void train(std::int64_t epochs, const std::string& folder, bool resume, const char* schedule, double rate = 0.05) {
+    TrainerOptions options{.epochs = epochs, .checkpoint_dir = folder, .resume = resume};
+    Net net = make_net();
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    data::DataLoader loader(Sines(20), {.batch_size = 4, .shuffle = true, .seed = 3});
+    const std::int64_t steps = epochs * loader.size();
+    if (schedule == std::string("one cycle")) {
+      options.scheduler_interval = TrainerOptions::Interval::kStep;
+      options.scheduler = std::make_shared<optim::OneCycleLR>(
+          optimizer, optim::OneCycleLROptions{.max_lr = {rate}, .total_steps = steps});
+    } else {
+      const auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.total_iters = 1});
+      const auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 1);
+      options.scheduler = std::make_shared<optim::SequentialLR>(
+          optimizer, std::vector<std::shared_ptr<optim::LRScheduler>>{warmup, cosine}, std::vector<std::int64_t>{1});
+    }
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      const auto& sgd = static_cast<const torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
+      values.emplace_back(step.learning_rate, sgd.momentum());
+    };
+    Trainer trainer(net, optimizer, options);
+    trainer.fit(loader, [&](data::Example& batch) {
+      return torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+    });
+  }
+};
+
+// Resumed after 3 epochs for more of them, and for none.
+TEST(TrainerUnit, FollowsTheNewLengthOfASchedule) {
+  const ProcessGroupGuard group;
+  for (const char* schedule : {"one cycle", "cosine"}) {
+    for (const std::int64_t epochs : {6, 4, 3}) {
+      const ScratchFolder folder;
+      Rates whole;
+      whole.train(epochs, "", false, schedule);
+      Rates resumed;
+      resumed.train(3, folder.path(), false, schedule);
+      const std::size_t done = resumed.values.size();
+      resumed.train(epochs, folder.path(), true, schedule);
+      ASSERT_EQ(resumed.values.size(), whole.values.size());
+      for (std::size_t i = done; i < whole.values.size(); ++i) EXPECT_EQ(resumed.values[i], whole.values[i]) << i;
+    }
+  }
+}
+
+// Its peak is in no checkpoint. So all rates are the program's.
+TEST(TrainerUnit, FollowsTheNewRateOfOneCycle) {
+  const ProcessGroupGuard group;
+  const ScratchFolder folder;
+  Rates whole;
+  whole.train(3, "", false, "one cycle", 0.1);
+  Rates first;
+  first.train(3, folder.path(), false, "one cycle");
+  ASSERT_TRUE(std::filesystem::remove(folder.path("step-000000015.ckpt")));
+  Rates resumed;
+  resumed.train(3, folder.path(), true, "one cycle", 0.1);
+  ASSERT_EQ(resumed.values.size(), 5U);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(resumed.values[i], whole.values[10 + i]) << i;
+}
+
+// What the accuracy was says nothing of the loss.
+TEST(TrainerUnit, JudgesAnewWhatIsMonitoredOtherwise) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  std::vector<double> losses;  // since the loss is monitored
+  const auto train = [&](std::int64_t epochs, Monitor monitor) {
+    TrainerOptions options{.epochs = epochs, .monitor = monitor, .checkpoint_dir = folder.path(), .resume = true};
+    options.callbacks.on_evaluation = [&](const Evaluation& found) {
+      if (monitor == Monitor::kLoss) losses.push_back(found.loss);
+    };
+    Job job(options);
+    const TrainingResult result = job.fit();
+    if (monitor == Monitor::kLoss) {
+      EXPECT_EQ(*result.best_metric, *std::min_element(losses.begin(), losses.end()));
+    }
+    EXPECT_TRUE(job.trainer.load_best());
+    const Evaluation best = job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); });
+    EXPECT_EQ(monitor == Monitor::kLoss ? best.loss : best.accuracies[0], *result.best_metric);
+  };
+  std::string logged;
+  log::set_output([&](std::string_view line) { logged += line; });
+  train(4, Monitor::kAccuracy);
+  EXPECT_EQ(logged.find("judged by"), std::string::npos) << logged;
+  train(6, Monitor::kLoss);
+  EXPECT_NE(logged.find("judged by the loss now"), std::string::npos) << logged;
+  EXPECT_TRUE(std::filesystem::exists(folder.path("earlier-1")));
+  logged.clear();
+  train(7, Monitor::kLoss);
+  log::set_output({});
+  EXPECT_EQ(logged.find("judged by"), std::string::npos) << logged;
+  train(7, Monitor::kAccuracy);  // nothing is left to train, but the last epoch is judged
+}
+
+// The epoch is not lost: it is evaluated when the training goes on.
+TEST(TrainerUnit, SavesAnEpochBeforeItsEvaluation) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path()};
+  {
+    Job job(options);
+    const auto step = [&](data::Example& batch) {
+      if (!job.net->is_training()) throw std::runtime_error("no evaluation today");
+      return job.output_of(batch);
+    };
+    EXPECT_THROW(job.trainer.fit(job.train, job.test, step), std::runtime_error);
+  }
+  TrainerOptions resumed = options;
+  resumed.resume = true;
+  std::int64_t steps = 0;
+  resumed.callbacks.on_step_end = [&](const StepReport&) { ++steps; };
+  Job job(resumed);
+  const TrainingResult result = job.fit();
+  EXPECT_EQ(steps, 0);
+  Job whole({.epochs = 1});
+  EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
+}
+
+// 60 samples are five whole batches of three ranks, but the 44 that are left are three and a part of one.
+TEST(TrainerResumeMulti, TrainsTheLastPartOfABatchToo) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int) {
+    const ProcessGroupGuard group;
+    TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path()};
+    Trainer* trainer = nullptr;
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 2) trainer->stop();
+    };
+    Job job(options);
+    trainer = &job.trainer;
+    EXPECT_EQ(job.fit().steps, 2);  // 16 of 60 samples
+  });
+  run_processes(3, [&](int) {
+    const ProcessGroupGuard group;
+    std::int64_t samples = 0;
+    TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path(), .resume = true};
+    options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { samples = epoch.samples; };
+    Job job(options);
+    EXPECT_EQ(job.fit().steps, 6);
+    EXPECT_EQ(samples, 45);  // one is repeated, so that all ranks have as many
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
