@@ -7,13 +7,13 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::uint64_t kWorthAThread = 4 << 20;
+constexpr std::uint64_t kWorthAHashThread = 4 << 20;
 constexpr std::size_t kMostWaiting = 32;
 
 }  // namespace
 
 BackgroundHash::BackgroundHash(Sha256 hash, std::uint64_t bytes) : hash_(std::move(hash)) {
-  if (bytes < kWorthAThread) return;
+  if (bytes < kWorthAHashThread) return;
   auto thread = start_thread("a checksum", [this] { run(); });
   if (thread.ok()) thread_ = std::move(thread).value();
 }

@@ -21,6 +21,7 @@
 #include "lockstep/base/log.h"
 #include "number_text.h"
 #include "staging.h"
+#include "writer_lock.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -90,8 +91,16 @@ CheckpointManager::~CheckpointManager() {
   }
 }
 
+void CheckpointManager::take_folder() {
+  if (writer_lock_ != nullptr && writer_lock_->is_this_process()) return;
+  Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
+  if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
+  writer_lock_ = std::move(lock).value();
+}
+
 void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
   if (step < 0) throw CheckpointError(ErrorCode::kInvalidArgument, fmt::format("step must be >= 0, got {}", step));
+  take_folder();
   wait();
   Checkpoint state = checkpoint;
   state.file_.metadata["step"] = text_of(step);
@@ -180,11 +189,12 @@ std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
   try {
     const auto metadata = read_tensor_file_metadata(path_of(step));
     const auto found = metadata.find("metric");
-    metrics_[step] = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
+    const auto metric = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
+    if (writer_lock_ != nullptr) metrics_[step] = metric;  // else the writer may save this step again
+    return metric;
   } catch (const std::exception&) {
     return std::nullopt;  // a damaged file: load_latest and load_best report it
   }
-  return metrics_[step];
 }
 
 // Steps that have a metric, the best first; among equal metrics the later step first.

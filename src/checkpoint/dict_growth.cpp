@@ -9,7 +9,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr int kMostBits = 40;
+constexpr int kMostHashBits = 40;
 
 // Whether each key (sorted) finds a place less than `bits` places after its own, in a table of 2^bits places.
 bool fits(const std::vector<std::uint64_t>& sorted, int bits) {
@@ -34,7 +34,7 @@ void DictGrowth::add(const std::vector<c10::IValue>& keys) {
   std::sort(sorted.begin(), sorted.end());
   int bits = 2;
   while ((std::uint64_t{1} << bits) < 2 * sorted.size()) ++bits;
-  while (bits < kMostBits && !fits(sorted, bits)) ++bits;
+  while (bits < kMostHashBits && !fits(sorted, bits)) ++bits;
   keys_ += keys.size();
   places_ += std::uint64_t{1} << bits;
   constexpr std::uint64_t kAlways = std::uint64_t{1} << 22;

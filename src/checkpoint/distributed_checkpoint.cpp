@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "damaged.h"
 #include "dtype_names.h"
 #include "error_context.h"
 #include "file_kind.h"
@@ -27,10 +28,6 @@ using namespace std::string_literals;
 constexpr std::size_t kMostOpenFiles = 64;
 constexpr std::size_t kShown = 100;
 
-[[noreturn]] void corrupt(const std::string& what) {
-  throw CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
-}
-
 // The bytes of a tensor. Throws when there is no such tensor.
 std::uint64_t bytes_of(const std::vector<std::int64_t>& sizes, torch::ScalarType dtype) {
   constexpr std::int64_t kMost = std::int64_t{1} << 46;
@@ -40,7 +37,7 @@ std::uint64_t bytes_of(const std::vector<std::int64_t>& sizes, torch::ScalarType
     empty = empty || size == 0;
     // Counts 0 as 1: LibTorch calculates strides from the others, and these must not overflow.
     if (size > 0 && (__builtin_mul_overflow(bytes, size, &bytes) || bytes > kMost)) {
-      corrupt(fmt::format("the shape [{}] is impossible", fmt::join(sizes, ", ")));
+      damaged(fmt::format("the shape [{}] is impossible", fmt::join(sizes, ", ")));
     }
   }
   return empty ? 0 : static_cast<std::uint64_t>(bytes);
@@ -60,7 +57,7 @@ void require_inside(const DcpChunk& chunk, const std::vector<std::int64_t>& size
     inside = chunk.offsets[i] <= sizes[i] && chunk.sizes[i] <= sizes[i] - chunk.offsets[i];
   }
   if (inside) return;
-  corrupt(fmt::format("a chunk [{}] at [{}] leaves its tensor [{}]", fmt::join(chunk.sizes, ", "),
+  damaged(fmt::format("a chunk [{}] at [{}] leaves its tensor [{}]", fmt::join(chunk.sizes, ", "),
                       fmt::join(chunk.offsets, ", "), fmt::join(sizes, ", ")));
 }
 
@@ -121,11 +118,11 @@ class FolderReader {
       require_inside(chunk, sizes);
       require_held(chunk.place);
       const std::uint64_t of_chunk = bytes_of(chunk.sizes, dtype);
-      if (of_chunk > chunk.place.length) corrupt("a chunk has less bytes than its shape needs");
+      if (of_chunk > chunk.place.length) damaged("a chunk has less bytes than its shape needs");
       held += of_chunk;
-      if (held > bytes) corrupt("its chunks overlap");
+      if (held > bytes) damaged("its chunks overlap");
     }
-    if (held < bytes) corrupt(fmt::format("its chunks have {} of {} bytes", held, bytes));
+    if (held < bytes) damaged(fmt::format("its chunks have {} of {} bytes", held, bytes));
     // Nothing was allocated before, because only now it is known that the files hold as much.
     if (chunks.size() == 1 && chunks[0].sizes == sizes) return chunk_tensor(chunks[0], dtype).contiguous();
     return assembled(chunks, sizes, dtype);
@@ -141,17 +138,17 @@ class FolderReader {
       box_of(filled, chunk).fill_(true);
     }
     // The chunks have as many elements as the tensor: when two of them have the same element, another one is missing.
-    if (!filled.all().item<bool>()) corrupt("its chunks overlap");
+    if (!filled.all().item<bool>()) damaged("its chunks overlap");
     return whole;
   }
 
   torch::Tensor chunk_tensor(const DcpChunk& chunk, torch::ScalarType dtype) {
     require_torch_save(chunk.place);
     const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
-    if (!value.isTensor()) corrupt("a chunk is no tensor");
+    if (!value.isTensor()) damaged("a chunk is no tensor");
     const torch::Tensor tensor = value.toTensor();
     if (tensor.sizes() != chunk.sizes || tensor.scalar_type() != dtype) {
-      corrupt(fmt::format("a chunk is {} [{}], expected {} [{}]", c10::toString(tensor.scalar_type()),
+      damaged(fmt::format("a chunk is {} [{}], expected {} [{}]", c10::toString(tensor.scalar_type()),
                           fmt::join(tensor.sizes(), ", "), c10::toString(dtype), fmt::join(chunk.sizes, ", ")));
     }
     return tensor.detach();
@@ -169,13 +166,13 @@ class FolderReader {
     const std::string name(place.file);
     if (seen_.insert(name).second) available_ += open_.at(name).size();
     used_ += place.length;
-    if (used_ > available_) corrupt("some bytes of its files are used twice");
+    if (used_ > available_) damaged("some bytes of its files are used twice");
   }
 
   FileBytes bytes_at(const DcpPlace& place) {
     const std::string name(place.file);
     const bool plain = !name.empty() && name != "." && name != ".." && name.find_first_of("/\0"s) == std::string::npos;
-    if (!plain) corrupt(fmt::format("it names the file \"{}\"", printable(place.file.substr(0, kShown))));
+    if (!plain) damaged(fmt::format("it names the file \"{}\"", printable(place.file.substr(0, kShown))));
     if (open_.size() == kMostOpenFiles && !open_.contains(name)) open_.clear();
     auto file = open_.find(name);
     if (file == open_.end()) file = open_.emplace(name, FileBytes(folder_ / name)).first;

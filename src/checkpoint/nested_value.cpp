@@ -6,17 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/checkpoint/errors.h"
+#include "damaged.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 // Places of lists that no value has are None, as in Python.
 constexpr std::int64_t kMostListPlaces = std::int64_t{1} << 24;
-
-[[noreturn]] void corrupt(const std::string& what) {
-  throw CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
-}
 
 c10::IValue key_of(const NestedValue::Step& step) {
   if (const auto* index = std::get_if<std::int64_t>(&step)) return *index;
@@ -32,7 +28,7 @@ NestedValue::NestedValue() {
 
 // The place of a part of a container; made when it is new.
 std::size_t NestedValue::part_of(std::size_t node, const Step& step) {
-  if (nodes_[node].is_list && !std::holds_alternative<std::int64_t>(step)) corrupt("a list has a key that is text");
+  if (nodes_[node].is_list && !std::holds_alternative<std::int64_t>(step)) damaged("a list has a key that is text");
   const auto [found, is_new] = index_.try_emplace({node, step}, nodes_.size());
   if (is_new) {
     nodes_[node].parts.emplace_back(step, nodes_.size());
@@ -49,7 +45,7 @@ void NestedValue::add(const std::vector<Step>& path, c10::IValue value) {
     const bool is_new = nodes_.size() > known;
     const bool is_last = i + 1 == path.size();
     if (!is_new && (is_last || nodes_[node].is_leaf)) {
-      corrupt("two of its values have the same place, or one is inside of another");
+      damaged("two of its values have the same place, or one is inside of another");
     }
     if (!is_new || is_last) continue;
     nodes_[node].is_leaf = false;
@@ -75,11 +71,11 @@ c10::IValue NestedValue::build_list(const Node& node) {
   std::int64_t places = 0;
   for (const auto& [step, part] : node.parts) {
     const std::int64_t index = std::get<std::int64_t>(step);
-    if (index < 0 || index >= kMostListPlaces) corrupt(fmt::format("a list has the index {}", index));
+    if (index < 0 || index >= kMostListPlaces) damaged(fmt::format("a list has the index {}", index));
     places = std::max(places, index + 1);
   }
   list_places_ += places;
-  if (list_places_ > kMostListPlaces) corrupt(fmt::format("its lists have over {} places", kMostListPlaces));
+  if (list_places_ > kMostListPlaces) damaged(fmt::format("its lists have over {} places", kMostListPlaces));
   std::vector<c10::IValue> values(static_cast<std::size_t>(places));
   for (const auto& [step, part] : node.parts) {
     values[static_cast<std::size_t>(std::get<std::int64_t>(step))] = build(nodes_[part]);

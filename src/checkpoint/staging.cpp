@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "error_context.h"
@@ -25,11 +28,41 @@ bool fits(const torch::Tensor& memory, const torch::Tensor& tensor) {
          memory.device() == tensor.device();
 }
 
-// Uninitialized.
-torch::Tensor fresh_memory(const torch::Tensor& tensor) {
-  torch::Tensor memory = torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
-  prefer_huge_pages(memory.mutable_data_ptr(), memory.nbytes());
-  return memory;
+// Memory for the copies of several tensors, in one block: with huge pages all of it has some, while most tensors by
+// themselves are too small for a whole one.
+class Block {
+ public:
+  void add(const torch::Tensor& tensor) { bytes_ += padded(tensor.nbytes()); }
+  void allocate() {
+    if (bytes_ == 0) return;
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    const std::size_t alignment = bytes_ < kHugePage ? kAlignment : kHugePage;
+    void* const data = std::aligned_alloc(alignment, padded(bytes_, alignment));
+    if (data == nullptr) throw std::bad_alloc();
+    memory_ = std::shared_ptr<void>(data, std::free);
+    prefer_huge_pages(data, bytes_);
+  }
+  // Uninitialized memory of the shape and dtype of `tensor`, which has been added. Each has a storage of its own.
+  torch::Tensor take(const torch::Tensor& tensor) {
+    if (tensor.numel() == 0) return torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
+    void* const place = static_cast<std::byte*>(memory_.get()) + taken_;
+    taken_ += padded(tensor.nbytes());
+    const auto release = [memory = memory_](void*) {};
+    return torch::from_blob(place, tensor.sizes(), release, torch::dtype(tensor.scalar_type()));
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;  // as LibTorch's own memory
+  static std::size_t padded(std::size_t bytes, std::size_t to = kAlignment) { return (bytes + to - 1) / to * to; }
+
+  std::size_t bytes_ = 0;
+  std::size_t taken_ = 0;
+  std::shared_ptr<void> memory_;
+};
+
+// Whether the bytes of `tensor` can be copied to `memory`.
+bool is_reused(const torch::Tensor& memory, const torch::Tensor& tensor) {
+  return fits(memory, tensor) && memory.is_contiguous();
 }
 
 // By LibTorch: devices, views, lazy values.
@@ -62,14 +95,22 @@ void make_copies(const std::vector<PendingCopy>& copies, int threads) {
 Staged stage(const Tensors& tensors, Tensors& kept, bool overlap, const std::string& origin) {
   Staged staged;
   std::vector<PendingCopy> now;
+  const auto old_copy = [&](const std::string& name) {
+    const auto before = kept.find(name);
+    return before == kept.end() ? torch::Tensor() : before->second;
+  };
+  Block fresh;
+  for (const auto& [name, tensor] : tensors) {
+    if (is_plain(tensor) && !is_reused(old_copy(name), tensor)) fresh.add(tensor);
+  }
+  in_context(origin, [&] { fresh.allocate(); });
   for (const auto& entry : tensors) {
     const std::string& name = entry.first;
     const torch::Tensor& tensor = entry.second;
-    const auto before = kept.find(name);
-    const torch::Tensor old = before == kept.end() ? torch::Tensor() : before->second;
+    const torch::Tensor old = old_copy(name);
     staged.tensors[name] = in_context(fmt::format("{}: tensor \"{}\"", origin, name), [&] {
       if (!is_plain(tensor)) return copied(tensor, old);
-      torch::Tensor to = fits(old, tensor) && old.is_contiguous() ? old : fresh_memory(tensor);
+      torch::Tensor to = is_reused(old, tensor) ? old : fresh.take(tensor);
       auto& list = overlap && changes_in_steps_only(name, tensor) ? staged.pending : now;
       list.push_back({name, tensor.detach(), to, version_of(tensor)});
       return to;

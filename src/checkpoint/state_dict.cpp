@@ -59,8 +59,13 @@ IncompatibleKeys compare(const StateDict& saved, const StateDict& model) {
 
 std::string text_of(const IncompatibleKeys& keys) {
   std::vector<std::string> parts;
-  const auto add = [&](std::string_view what, const std::vector<std::string>& names) {
-    if (!names.empty()) parts.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+  const auto add = [&](std::string_view what, std::vector<std::string> names) {
+    constexpr std::size_t kShown = 8;  // another model has hundreds
+    const std::size_t more = names.size() > kShown ? names.size() - kShown : 0;
+    names.resize(names.size() - more);
+    if (names.empty()) return;
+    parts.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+    if (more > 0) parts.back() += fmt::format(" and {} more", more);
   };
   add("missing in the file", keys.missing_keys);
   add("unexpected in the file", keys.unexpected_keys);

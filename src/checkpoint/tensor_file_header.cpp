@@ -22,7 +22,7 @@ struct DtypeName {
   const char* name;
 };
 
-constexpr std::array kDtypes = {
+constexpr std::array kHeaderDtypes = {
     DtypeName{torch::kBool, "BOOL"},
     DtypeName{torch::kUInt8, "U8"},
     DtypeName{torch::kInt8, "I8"},
@@ -44,7 +44,7 @@ constexpr std::array kDtypes = {
     DtypeName{torch::kFloat8_e8m0fnu, "F8_E8M0"},
 };
 
-CheckpointError corrupt(const std::string& what) {
+CheckpointError damaged_header(const std::string& what) {
   return CheckpointError(ErrorCode::kCorrupt, what);
 }
 
@@ -55,7 +55,7 @@ std::string shown(std::string_view name) {
 }
 
 const char* name_of(const TensorEntry& entry) {
-  for (const DtypeName& known : kDtypes) {
+  for (const DtypeName& known : kHeaderDtypes) {
     if (known.dtype == entry.dtype) return known.name;
   }
   throw CheckpointError(ErrorCode::kUnsupported,
@@ -72,17 +72,17 @@ std::uint64_t bytes_of(const TensorEntry& entry) {
     if (dimension == 0) continue;
     if (__builtin_mul_overflow(without_zeros, static_cast<std::uint64_t>(dimension), &without_zeros) ||
         without_zeros > static_cast<std::uint64_t>(INT64_MAX)) {
-      throw corrupt(fmt::format("tensor \"{}\" has an impossible shape", entry.name));
+      throw damaged_header(fmt::format("tensor \"{}\" has an impossible shape", entry.name));
     }
   }
   return empty ? 0 : without_zeros;
 }
 
 torch::ScalarType dtype_of(const std::string& name, const std::string& tensor) {
-  for (const DtypeName& known : kDtypes) {
+  for (const DtypeName& known : kHeaderDtypes) {
     if (name == known.name) return known.dtype;
   }
-  throw corrupt(fmt::format("tensor \"{}\" has the unknown dtype {:.40}", tensor, name));
+  throw damaged_header(fmt::format("tensor \"{}\" has the unknown dtype {:.40}", tensor, name));
 }
 
 void require_known_format(const std::map<std::string, std::string>& metadata) {
@@ -152,7 +152,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
-    throw corrupt(fmt::format("the header is not a JSON object (at its byte {})", position));
+    throw damaged_header(fmt::format("the header is not a JSON object (at its byte {})", position));
   }
 
  private:
@@ -164,7 +164,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
   // A value whose type fits no known field: an error in a known one, ignored elsewhere.
   bool other_value() const {
-    if (depth_ == kOutside) throw corrupt("the header is not a JSON object");
+    if (depth_ == kOutside) throw damaged_header("the header is not a JSON object");
     if (depth_ == kInFile) fail_entry();
     const bool known = in_metadata() || field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
     if (depth_ == kInEntry && known) fail_field();
@@ -173,7 +173,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
 
   void go_down() {
-    if (++depth_ > kDeepest) throw corrupt(fmt::format("\"{}\" is nested too deeply", shown(name_)));
+    if (++depth_ > kDeepest) throw damaged_header(fmt::format("\"{}\" is nested too deeply", shown(name_)));
   }
 
   void begin_entry() {
@@ -190,19 +190,19 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     TensorEntry entry{name_, *dtype_, *std::move(shape_), static_cast<std::uint64_t>(offsets_->at(0)),
                       static_cast<std::uint64_t>(offsets_->at(1))};
     if (entry.end - entry.begin != bytes_of(entry)) {
-      throw corrupt(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", shown(name_), bytes_of(entry),
-                                entry.end - entry.begin));
+      throw damaged_header(fmt::format("tensor \"{}\" needs {} bytes, its data_offsets span {}", shown(name_),
+                                       bytes_of(entry), entry.end - entry.begin));
     }
     header_.entries.push_back(std::move(entry));
   }
 
   [[noreturn]] void fail_entry() const {
-    if (in_metadata()) throw corrupt("__metadata__ is not an object");
-    throw corrupt(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", shown(name_)));
+    if (in_metadata()) throw damaged_header("__metadata__ is not an object");
+    throw damaged_header(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", shown(name_)));
   }
   [[noreturn]] void fail_field() const {
-    if (in_metadata()) throw corrupt(fmt::format("metadata \"{}\" is not text", shown(field_)));
-    throw corrupt(fmt::format("tensor \"{}\" has no valid {}", shown(name_), shown(field_)));
+    if (in_metadata()) throw damaged_header(fmt::format("metadata \"{}\" is not text", shown(field_)));
+    throw damaged_header(fmt::format("tensor \"{}\" has no valid {}", shown(name_), shown(field_)));
   }
 
   TensorFileHeader& header_;
@@ -218,7 +218,8 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 void require_distinct_names(const std::vector<TensorEntry>& entries) {
   std::set<std::string_view> names;  // not hashed: the names may be chosen to collide
   for (const TensorEntry& entry : entries) {
-    if (!names.insert(entry.name).second) throw corrupt(fmt::format("tensor \"{}\" is there twice", shown(entry.name)));
+    if (!names.insert(entry.name).second)
+      throw damaged_header(fmt::format("tensor \"{}\" is there twice", shown(entry.name)));
   }
 }
 
@@ -229,13 +230,13 @@ void require_no_holes(std::vector<TensorEntry>& entries, std::uint64_t data_byte
   std::uint64_t expected = 0;
   for (const TensorEntry& entry : entries) {
     if (entry.begin != expected) {
-      throw corrupt(fmt::format("tensor \"{}\" begins at byte {} of the data, expected {}", shown(entry.name),
-                                entry.begin, expected));
+      throw damaged_header(fmt::format("tensor \"{}\" begins at byte {} of the data, expected {}", shown(entry.name),
+                                       entry.begin, expected));
     }
     expected = entry.end;
   }
   if (expected != data_bytes) {
-    throw corrupt(
+    throw damaged_header(
         fmt::format("the header promises {} bytes of data, the file has {} (truncated?)", expected, data_bytes));
   }
 }

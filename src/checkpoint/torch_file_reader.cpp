@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "damaged.h"
 #include "error_context.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "python/pickle_reader.h"
@@ -26,10 +27,6 @@ struct Record {
   std::uint64_t claimed;  // bytes that the pickle says
 };
 using Records = std::map<std::string, Record>;
-
-[[noreturn]] void corrupt(const std::string& what) {
-  throw CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
-}
 
 class StorageReader {
  public:
@@ -71,7 +68,7 @@ c10::IValue build(const FileBytes& file, const PickleGraph& graph, const Records
 void note(Records& records, const StorageFields& fields, const ZipEntry& entry) {
   const auto [found, is_new] = records.try_emplace(fields.key, Record{entry, fields.bytes});
   if (found->second.claimed != fields.bytes) {
-    corrupt(fmt::format("storage {:.40} has {} bytes at one place and {} at another", fields.key, found->second.claimed,
+    damaged(fmt::format("storage {:.40} has {} bytes at one place and {} at another", fields.key, found->second.claimed,
                         fields.bytes));
   }
 }
@@ -90,7 +87,7 @@ class ZipFile {
           "it is TorchScript (torch.jit.save, or torch::save of a module): torch::load or "
           "torch::jit::load reads it, and torch.save(model.state_dict(), path) writes what is read here");
     }
-    if (find("data.pkl") == nullptr) corrupt("the zip file has no data.pkl, so torch.save has not written it");
+    if (find("data.pkl") == nullptr) damaged("the zip file has no data.pkl, so torch.save has not written it");
     if (const ZipEntry* order = find("byteorder"); order != nullptr && text(*order) != "little") {
       throw CheckpointError(ErrorCode::kUnsupported, "it was written on a big-endian machine");
     }
@@ -121,9 +118,9 @@ class ZipFile {
   ZipEntry storage(const StorageFields& fields) const {
     const ZipEntry* entry = find("data/" + fields.key);
     if (entry == nullptr && fields.bytes == 0) return {"", 0, 0, 0};
-    if (entry == nullptr) corrupt(fmt::format("storage {:.40} is missing", fields.key));
+    if (entry == nullptr) damaged(fmt::format("storage {:.40} is missing", fields.key));
     if (entry->size != fields.bytes && entry->method == 0) {
-      corrupt(fmt::format("storage {:.40} has {} bytes, its tensors expect {}", fields.key, entry->size, fields.bytes));
+      damaged(fmt::format("storage {:.40} has {} bytes, its tensors expect {}", fields.key, entry->size, fields.bytes));
     }
     return *entry;
   }
@@ -153,7 +150,7 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
   PickleInput input(file, kHeadBytes, file.size());
   const PickleGraph version = read_pickle(input);
   if (version.at(version.root).kind != PickleKind::kInt || version.at(version.root).integer != kVersion) {
-    corrupt(fmt::format("the format's version is not {}", kVersion));
+    damaged(fmt::format("the format's version is not {}", kVersion));
   }
   const PickleGraph machine = read_pickle(input);
   if (const PickleValue* little = find_key(machine, "little_endian"); little != nullptr && little->integer == 0) {
@@ -161,7 +158,7 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
   }
   const PickleGraph graph = read_pickle(input);
   const PickleGraph keys = read_pickle(input);
-  if (keys.at(keys.root).kind != PickleKind::kList) corrupt("it has no list of storages");
+  if (keys.at(keys.root).kind != PickleKind::kList) damaged("it has no list of storages");
 
   std::map<std::string, StorageFields> wanted;
   for_each_storage(graph, [&](const StorageFields& fields) { wanted.try_emplace(fields.key, fields); });
@@ -169,24 +166,24 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
   std::uint64_t at = input.position();
   for (const PickleId id : keys.items(keys.root)) {
     const auto fields = keys.at(id).kind == PickleKind::kText ? wanted.find(keys.text(id)) : wanted.end();
-    if (fields == wanted.end()) corrupt("its list has a storage that no tensor uses");
+    if (fields == wanted.end()) damaged("its list has a storage that no tensor uses");
     std::uint64_t count = 0;
     file.read(at, &count, sizeof(count));
     at += sizeof(count);
     const std::uint64_t bytes = fields->second.bytes;
     if (count != fields->second.count || bytes > file.size() - at) {
-      corrupt(fmt::format("storage {:.40} at byte {} has {} elements, expected {} in the {} bytes that are left",
+      damaged(fmt::format("storage {:.40} at byte {} has {} elements, expected {} in the {} bytes that are left",
                           fields->first, at, count, fields->second.count, file.size() - at));
     }
     if (!found.try_emplace(fields->first, ZipEntry{fields->first, at, bytes, 0}).second) {
-      corrupt("its list has a storage twice");
+      damaged("its list has a storage twice");
     }
     at += bytes;
   }
   Records records;
   for_each_storage(graph, [&](const StorageFields& fields) {
     const auto entry = found.find(fields.key);
-    if (entry == found.end()) corrupt(fmt::format("storage {:.40} is missing", fields.key));
+    if (entry == found.end()) damaged(fmt::format("storage {:.40} is missing", fields.key));
     note(records, fields, entry->second);
   });
   return build(file, graph, records, device);

@@ -18,7 +18,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr int kDeepest = 100;  // what read_torch_file() accepts
+constexpr int kDeepestWritten = 100;  // what read_torch_file() accepts
 
 [[noreturn]] void refuse(const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what);
@@ -27,7 +27,8 @@ constexpr int kDeepest = 100;  // what read_torch_file() accepts
 // Calls `tensor` for each tensor inside of a value, in the order in which they are written.
 template <typename Each>
 void for_each_tensor(const c10::IValue& value, Each each, int depth = 0) {
-  if (depth > kDeepest) refuse(fmt::format("the value is nested over {} deep, or contains itself", kDeepest));
+  if (depth > kDeepestWritten)
+    refuse(fmt::format("the value is nested over {} deep, or contains itself", kDeepestWritten));
   if (value.isTensor()) {
     each(value.toTensor());
   } else if (value.isList()) {
@@ -208,13 +209,13 @@ class ValueWriter {
   std::string place_;
 };
 
-void check_written(const Status& status) {
+void check_torch_file(const Status& status) {
   if (!status.ok()) throw CheckpointError(status.code(), status.message());
 }
 
-AtomicFile create_file(const std::filesystem::path& path) {
+AtomicFile create_torch_file(const std::filesystem::path& path) {
   auto file = AtomicFile::create(path);
-  check_written(file.status());
+  check_torch_file(file.status());
   return std::move(file).value();
 }
 
@@ -228,19 +229,19 @@ void write_torch_file(const std::filesystem::path& path, const c10::IValue& valu
     });
     return ValueWriter(storages).pickle(value);
   });
-  AtomicFile out = create_file(path);
+  AtomicFile out = create_torch_file(path);
   ZipWriter zip(out);
   const std::string root = "archive/";
-  check_written(zip.add(root + "data.pkl", pickle));
-  check_written(zip.add(root + "byteorder", "little"));
+  check_torch_file(zip.add(root + "data.pkl", pickle));
+  check_torch_file(zip.add(root + "byteorder", "little"));
   for (std::size_t i = 0; i < storages.storages().size(); ++i) {
     const torch::Tensor& bytes = storages.storages()[i];
-    check_written(zip.add(root + "data/" + std::to_string(i),
-                          std::span(static_cast<const std::uint8_t*>(bytes.const_data_ptr()), bytes.nbytes())));
+    check_torch_file(zip.add(root + "data/" + std::to_string(i),
+                             std::span(static_cast<const std::uint8_t*>(bytes.const_data_ptr()), bytes.nbytes())));
   }
-  check_written(zip.add(root + "version", "3\n"));
-  check_written(zip.finish());
-  check_written(out.commit());
+  check_torch_file(zip.add(root + "version", "3\n"));
+  check_torch_file(zip.finish());
+  check_torch_file(out.commit());
 }
 
 }  // namespace lockstep::checkpoint

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "damaged.h"
 #include "dict_growth.h"
 #include "dtype_names.h"
 #include "lockstep/checkpoint/errors.h"
@@ -24,46 +25,42 @@ constexpr std::size_t kShownKey = 60;
 constexpr std::size_t kMostStorageKey = 256;  // torch.save numbers storages
 constexpr std::size_t kMostBits = 2;          // conj, neg
 
-CheckpointError corrupt(const std::string& what) {
-  return CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
-}
-
-CheckpointError unsupported(const std::string& what) {
-  return CheckpointError(ErrorCode::kUnsupported, what);
+[[noreturn]] void refuse_object(const std::string& what) {
+  throw CheckpointError(ErrorCode::kUnsupported, what);
 }
 
 const PickleName& name_at(const PickleGraph& graph, PickleId id) {
-  if (graph.at(id).kind != PickleKind::kName) throw corrupt("a name is expected, found another value");
+  if (graph.at(id).kind != PickleKind::kName) damaged("a name is expected, found another value");
   return *graph.at(id).name;
 }
 
 std::int64_t count_at(const PickleGraph& graph, PickleId id) {
   const PickleValue& value = graph.at(id);
-  if (value.kind != PickleKind::kInt || value.integer < 0) throw corrupt("a size, stride or offset is no whole number");
+  if (value.kind != PickleKind::kInt || value.integer < 0) damaged("a size, stride or offset is no whole number");
   return value.integer;
 }
 
 const std::string& text_at(const PickleGraph& graph, PickleId id) {
   const PickleKind kind = graph.at(id).kind;
-  if (kind != PickleKind::kText && kind != PickleKind::kBytes) throw corrupt("text is expected, found another value");
+  if (kind != PickleKind::kText && kind != PickleKind::kBytes) damaged("text is expected, found another value");
   return graph.text(id);
 }
 
 // ("storage", type, key, device, count), in files of the older format with None as sixth field.
 StorageFields storage_fields(const PickleGraph& graph, PickleId id) {
   const std::vector<PickleId>& items = graph.items(id);
-  if (items.size() != 5 && items.size() != 6) throw corrupt(fmt::format("a storage has {} fields", items.size()));
-  if (text_at(graph, items[0]) != "storage") throw corrupt("an object of the file is no storage");
-  if (text_at(graph, items[2]).size() > kMostStorageKey) throw corrupt("a storage has an impossible name");
+  if (items.size() != 5 && items.size() != 6) damaged(fmt::format("a storage has {} fields", items.size()));
+  if (text_at(graph, items[0]) != "storage") damaged("an object of the file is no storage");
+  if (text_at(graph, items[2]).size() > kMostStorageKey) damaged("a storage has an impossible name");
   if (items.size() == 6 && graph.at(items[5]).kind != PickleKind::kNone) {
-    throw unsupported("its storages are views of others, as PyTorch before 0.4 wrote them: load and save it in Python");
+    refuse_object("its storages are views of others, as PyTorch before 0.4 wrote them: load and save it in Python");
   }
   const PickleName& type = name_at(graph, items[1]);
-  if (type.role != PickleRole::kStorage) throw corrupt(fmt::format("{} is no type of a storage", type.name));
+  if (type.role != PickleRole::kStorage) damaged(fmt::format("{} is no type of a storage", type.name));
   StorageFields fields{text_at(graph, items[2]), std::string(type.dtype),
                        static_cast<std::uint64_t>(count_at(graph, items[4])), 0};
   const std::uint64_t size = type.dtype.empty() ? 1 : c10::elementSize(find_dtype(type.dtype)->dtype);
-  if (__builtin_mul_overflow(fields.count, size, &fields.bytes)) throw corrupt("a storage has an impossible size");
+  if (__builtin_mul_overflow(fields.count, size, &fields.bytes)) damaged("a storage has an impossible size");
   return fields;
 }
 
@@ -95,13 +92,13 @@ class ValueBuilder {
     }
     const auto [found, is_new] = made_.try_emplace(id);
     if (!is_new) {
-      if (!found->second) throw corrupt("a value contains itself");
+      if (!found->second) damaged("a value contains itself");
       return *found->second;
     }
-    if (++depth_ > kDeepest) throw corrupt(fmt::format("its values are nested over {} deep", kDeepest));
+    if (++depth_ > kDeepest) damaged(fmt::format("its values are nested over {} deep", kDeepest));
     Built built = container(id);
     --depth_;
-    if (built.expanded > kMostExpanded) throw corrupt(fmt::format("it has over {} values", kMostExpanded));
+    if (built.expanded > kMostExpanded) damaged(fmt::format("it has over {} values", kMostExpanded));
     made_[id] = built;
     return built;
   }
@@ -121,11 +118,10 @@ class ValueBuilder {
       case PickleKind::kFloat: return value.number;
       case PickleKind::kText:
       case PickleKind::kBytes: return text(id);
-      case PickleKind::kStorage: throw unsupported("it is a storage, which has no type here: save the tensor instead");
+      case PickleKind::kStorage: refuse_object("it is a storage, which has no type here: save the tensor instead");
       case PickleKind::kName:
         if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
-        throw unsupported(
-            fmt::format("it is the Python name {}.{}, not a value", value.name->module, value.name->name));
+        refuse_object(fmt::format("it is the Python name {}.{}, not a value", value.name->module, value.name->name));
       default: return {};
     }
   }
@@ -172,7 +168,7 @@ class ValueBuilder {
   c10::IValue key(PickleId id) {
     c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
     if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
-    throw unsupported("a dict has a key that is neither text nor a number");
+    refuse_object("a dict has a key that is neither text nor a number");
   }
 
   // An entry of a container. The place of an error is left in place_.
@@ -190,7 +186,7 @@ class ValueBuilder {
     const std::vector<PickleId> arguments(items.begin() + 1, items.end());
     const auto expect = [&](std::size_t least, std::size_t most) {
       if (arguments.size() >= least && arguments.size() <= most) return;
-      throw corrupt(fmt::format("{}.{} is called with {} arguments", function.module, function.name, arguments.size()));
+      damaged(fmt::format("{}.{} is called with {} arguments", function.module, function.name, arguments.size()));
     };
     switch (function.role) {
       case PickleRole::kSize: expect(1, 1); return size(arguments[0]);
@@ -203,12 +199,12 @@ class ValueBuilder {
       case PickleRole::kParameter: expect(3, 3); return {parameter(arguments)};
       case PickleRole::kParameterWithState: expect(4, 4); return {parameter(arguments)};
       case PickleRole::kSubclass: expect(4, 4); return subclass(arguments);
-      default: throw unsupported(fmt::format("an object of {}.{} is refused", function.module, function.name));
+      default: refuse_object(fmt::format("an object of {}.{} is refused", function.module, function.name));
     }
   }
 
   Built size(PickleId id) {
-    if (graph_.at(id).kind != PickleKind::kTuple) throw corrupt("torch.Size has no tuple");
+    if (graph_.at(id).kind != PickleKind::kTuple) damaged("torch.Size has no tuple");
     return build(id);
   }
 
@@ -216,7 +212,7 @@ class ValueBuilder {
     const PickleValue& value = graph_.at(id);
     if (value.kind == PickleKind::kFloat) return value.number;
     if (value.kind == PickleKind::kInt) return static_cast<double>(value.integer);
-    throw corrupt("a part of a complex number is no number");
+    damaged("a part of a complex number is no number");
   }
 
   c10::IValue device(const std::vector<PickleId>& arguments) const {
@@ -227,13 +223,13 @@ class ValueBuilder {
     try {
       return c10::Device(text);
     } catch (const c10::Error&) {
-      throw corrupt(fmt::format("\"{:.40}\" is no device", printable(text)));
+      damaged(fmt::format("\"{:.40}\" is no device", printable(text)));
     }
   }
 
   // Protocol 2 writes bytes as text whose characters are the bytes (latin1). Made once for each text.
   c10::IValue encoded(const std::vector<PickleId>& arguments) {
-    if (text_at(graph_, arguments[1]) != "latin1") throw unsupported("bytes that are not encoded as latin1");
+    if (text_at(graph_, arguments[1]) != "latin1") refuse_object("bytes that are not encoded as latin1");
     const std::string& text = text_at(graph_, arguments[0]);
     const auto [found, is_new] = encoded_.try_emplace(arguments[0]);
     if (is_new) found->second = from_latin1(text);
@@ -249,7 +245,7 @@ class ValueBuilder {
         continue;
       }
       const bool two = (first == 0xC2 || first == 0xC3) && i + 1 < text.size() && (text[i + 1] & 0xC0) == 0x80;
-      if (!two) throw corrupt("bytes are not encoded as latin1");
+      if (!two) damaged("bytes are not encoded as latin1");
       bytes += static_cast<char>((first & 3) << 6 | (text[++i] & 0x3F));
     }
     return bytes;
@@ -258,15 +254,15 @@ class ValueBuilder {
   // (tensor, requires_grad, hooks)
   c10::IValue parameter(const std::vector<PickleId>& arguments) {
     const c10::IValue value = build(arguments[0]).value;
-    if (!value.isTensor()) throw corrupt("a Parameter holds no tensor");
+    if (!value.isTensor()) damaged("a Parameter holds no tensor");
     return with_gradient(value.toTensor(), arguments[1]);
   }
 
   // (function, class, its arguments, attributes)
   Built subclass(const std::vector<PickleId>& arguments) {
-    if (name_at(graph_, arguments[1]).role != PickleRole::kClass) throw unsupported("a subclass of Tensor is refused");
-    if (graph_.at(arguments[2]).kind != PickleKind::kTuple) throw corrupt("a tensor has no tuple of arguments");
-    if (++depth_ > kDeepest) throw corrupt(fmt::format("its values are nested over {} deep", kDeepest));
+    if (name_at(graph_, arguments[1]).role != PickleRole::kClass) refuse_object("a subclass of Tensor is refused");
+    if (graph_.at(arguments[2]).kind != PickleKind::kTuple) damaged("a tensor has no tuple of arguments");
+    if (++depth_ > kDeepest) damaged(fmt::format("its values are nested over {} deep", kDeepest));
     std::vector<PickleId> items{arguments[0]};
     items.insert(items.end(), graph_.items(arguments[2]).begin(), graph_.items(arguments[2]).end());
     Built built = call(items);
@@ -276,20 +272,20 @@ class ValueBuilder {
 
   torch::Tensor with_gradient(const torch::Tensor& tensor, PickleId flag) const {
     const PickleValue& value = graph_.at(flag);
-    if (value.kind != PickleKind::kBool) throw corrupt("requires_grad is neither True nor False");
+    if (value.kind != PickleKind::kBool) damaged("requires_grad is neither True nor False");
     if (value.integer == 0) return tensor;
-    if (!tensor.is_floating_point() && !tensor.is_complex()) throw corrupt("a tensor of integers has a gradient");
+    if (!tensor.is_floating_point() && !tensor.is_complex()) damaged("a tensor of integers has a gradient");
     return tensor.detach().requires_grad_();
   }
 
   std::vector<std::int64_t> counts(PickleId id) const {
     const PickleKind kind = graph_.at(id).kind;
     if (kind != PickleKind::kTuple && kind != PickleKind::kList) {
-      if (kind != PickleKind::kCall || graph_.items(id).size() != 2) throw corrupt("a shape is no tuple");
+      if (kind != PickleKind::kCall || graph_.items(id).size() != 2) damaged("a shape is no tuple");
       return counts_of_size(id);
     }
     const std::vector<PickleId>& items = graph_.items(id);
-    if (items.size() > kMostDimensions) throw corrupt(fmt::format("a tensor has {} dimensions", items.size()));
+    if (items.size() > kMostDimensions) damaged(fmt::format("a tensor has {} dimensions", items.size()));
     std::vector<std::int64_t> numbers;
     for (const PickleId item : items) numbers.push_back(count_at(graph_, item));
     return numbers;
@@ -298,16 +294,16 @@ class ValueBuilder {
   std::vector<std::int64_t> counts_of_size(PickleId id) const {
     const std::vector<PickleId>& items = graph_.items(id);
     if (name_at(graph_, items[0]).role != PickleRole::kSize || graph_.at(items[1]).kind != PickleKind::kTuple) {
-      throw corrupt("a shape is no tuple");
+      damaged("a shape is no tuple");
     }
     return counts(items[1]);
   }
 
   // (storage, offset, size, stride, requires_grad, hooks, [dtype], [bits])
   torch::Tensor tensor(const std::vector<PickleId>& arguments, const PickleName* dtype_name) {
-    if (graph_.at(arguments[0]).kind != PickleKind::kStorage) throw corrupt("a tensor has no storage");
+    if (graph_.at(arguments[0]).kind != PickleKind::kStorage) damaged("a tensor has no storage");
     const StorageFields fields = storage_fields(graph_, arguments[0]);
-    if (dtype_name != nullptr && dtype_name->role != PickleRole::kDtype) throw corrupt("a tensor has no dtype");
+    if (dtype_name != nullptr && dtype_name->role != PickleRole::kDtype) damaged("a tensor has no dtype");
     std::string name = dtype_name != nullptr ? std::string(dtype_name->dtype) : fields.dtype;
     if (name.empty()) name = "uint8";
     const torch::ScalarType dtype = find_dtype(name)->dtype;
@@ -327,7 +323,7 @@ class ValueBuilder {
   static void require_inside(const StorageFields& fields, std::size_t element, std::int64_t offset,
                              const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides) {
     constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;
-    if (sizes.size() != strides.size()) throw corrupt("a tensor has not as many strides as dimensions");
+    if (sizes.size() != strides.size()) damaged("a tensor has not as many strides as dimensions");
     std::int64_t bytes = static_cast<std::int64_t>(element);
     std::int64_t last = offset;
     bool empty = false;
@@ -337,24 +333,24 @@ class ValueBuilder {
       const std::int64_t size = std::max<std::int64_t>(sizes[i], 1);
       if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > kMostBytes ||
           __builtin_mul_overflow(size - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last)) {
-        throw corrupt("a tensor has an impossible shape");
+        damaged("a tensor has an impossible shape");
       }
     }
     std::int64_t end = 0;
     if (__builtin_add_overflow(last, empty ? 0 : 1, &end) ||
         __builtin_mul_overflow(end, static_cast<std::int64_t>(element), &end)) {
-      throw corrupt("a tensor has an impossible offset");
+      damaged("a tensor has an impossible offset");
     }
     if (!empty && static_cast<std::uint64_t>(end) > fields.bytes) {
-      throw corrupt(fmt::format("a tensor ends at byte {} of its storage of {}", end, fields.bytes));
+      damaged(fmt::format("a tensor ends at byte {} of its storage of {}", end, fields.bytes));
     }
   }
 
   void set_bits(torch::Tensor& tensor, PickleId id) const {
     if (graph_.at(id).kind == PickleKind::kNone) return;
-    if (graph_.at(id).kind != PickleKind::kDict) throw corrupt("a tensor has no dict of lazy bits");
+    if (graph_.at(id).kind != PickleKind::kDict) damaged("a tensor has no dict of lazy bits");
     const std::vector<PickleId>& items = graph_.items(id);
-    if (items.size() > 2 * kMostBits) throw corrupt("a tensor has too many lazy bits");
+    if (items.size() > 2 * kMostBits) damaged("a tensor has too many lazy bits");
     for (std::size_t i = 0; i < items.size(); i += 2) {
       const std::string& bit = text_at(graph_, items[i]);
       const bool set = graph_.at(items[i + 1]).kind == PickleKind::kBool && graph_.at(items[i + 1]).integer != 0;
@@ -363,7 +359,7 @@ class ValueBuilder {
       } else if (bit == "neg") {
         tensor._set_neg(set);
       } else {
-        throw unsupported(fmt::format("a tensor has the lazy bit \"{:.40}\"", printable(bit)));
+        refuse_object(fmt::format("a tensor has the lazy bit \"{:.40}\"", printable(bit)));
       }
     }
   }

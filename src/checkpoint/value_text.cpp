@@ -15,13 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kDeepest = 100;
+constexpr int kDeepestText = 100;
 
-[[noreturn]] void unsupported(const std::string& what) {
+[[noreturn]] void refuse_value(const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what);
 }
 
-[[noreturn]] void corrupt(const char* what) {
+[[noreturn]] void wrong_text(const char* what) {
   throw CheckpointError(ErrorCode::kCorrupt, fmt::format("a value is no text of Lockstep: {}", what));
 }
 
@@ -43,7 +43,8 @@ json dict_of(const c10::impl::GenericDict& dict, int depth) {
 }
 
 json json_of(const c10::IValue& value, int depth) {
-  if (depth > kDeepest) unsupported(fmt::format("the value is nested over {} deep, or contains itself", kDeepest));
+  if (depth > kDeepestText)
+    refuse_value(fmt::format("the value is nested over {} deep, or contains itself", kDeepestText));
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
@@ -55,14 +56,14 @@ json json_of(const c10::IValue& value, int depth) {
   if (value.isList()) return array_of(value.toListRef(), depth);
   if (value.isTuple()) return {{"tuple", array_of(value.toTupleRef().elements(), depth)}};
   if (value.isGenericDict()) return dict_of(value.toGenericDict(), depth);
-  unsupported(fmt::format("a value of the kind {} cannot be saved: expected numbers, text, lists, tuples and dicts",
-                          value.tagKind()));
+  refuse_value(fmt::format("a value of the kind {} cannot be saved: expected numbers, text, lists, tuples and dicts",
+                           value.tagKind()));
 }
 
 c10::IValue value_of(const json& value, DictGrowth& growth, int depth);
 
 std::vector<c10::IValue> values_of(const json& array, DictGrowth& growth, int depth) {
-  if (!array.is_array()) corrupt("a list is expected");
+  if (!array.is_array()) wrong_text("a list is expected");
   std::vector<c10::IValue> values;
   for (const json& item : array) values.push_back(value_of(item, growth, depth + 1));
   return values;
@@ -71,10 +72,10 @@ std::vector<c10::IValue> values_of(const json& array, DictGrowth& growth, int de
 c10::IValue dict_from(const json& pairs, DictGrowth& growth, int depth) {
   std::vector<std::pair<c10::IValue, c10::IValue>> entries;
   for (const c10::IValue& pair : values_of(pairs, growth, depth)) {
-    if (!pair.isList() || pair.toListRef().size() != 2) corrupt("a dict is no list of pairs");
+    if (!pair.isList() || pair.toListRef().size() != 2) wrong_text("a dict is no list of pairs");
     const c10::IValue key = pair.toListRef()[0];
     if (!key.isString() && !key.isInt() && !key.isDouble() && !key.isBool()) {
-      corrupt("a key is neither text nor a number");
+      wrong_text("a key is neither text nor a number");
     }
     entries.emplace_back(key, pair.toListRef()[1]);
   }
@@ -82,7 +83,7 @@ c10::IValue dict_from(const json& pairs, DictGrowth& growth, int depth) {
 }
 
 c10::IValue from_object(const json& object, DictGrowth& growth, int depth) {
-  if (object.size() != 1) corrupt("an object of one entry is expected");
+  if (object.size() != 1) wrong_text("an object of one entry is expected");
   const std::string& kind = object.begin().key();
   const json& content = object.begin().value();
   if (kind == "tuple") return c10::ivalue::Tuple::create(values_of(content, growth, depth));
@@ -90,12 +91,12 @@ c10::IValue from_object(const json& object, DictGrowth& growth, int depth) {
   const auto number = kind == "float" && content.is_string()
                           ? number_from_text<double>(content.get_ref<const std::string&>())
                           : std::nullopt;
-  if (!number) corrupt("an unknown kind of value");
+  if (!number) wrong_text("an unknown kind of value");
   return *number;
 }
 
 c10::IValue value_of(const json& value, DictGrowth& growth, int depth) {
-  if (depth > kDeepest) corrupt("its values are nested too deeply");
+  if (depth > kDeepestText) wrong_text("its values are nested too deeply");
   switch (value.type()) {
     case json::value_t::null: return {};
     case json::value_t::boolean: return value.get<bool>();
@@ -109,7 +110,7 @@ c10::IValue value_of(const json& value, DictGrowth& growth, int depth) {
       for (c10::IValue& item : values_of(value, growth, depth)) list.push_back(std::move(item));
       return list;
     }
-    default: corrupt("an unknown kind of value");
+    default: wrong_text("an unknown kind of value");
   }
 }
 
@@ -119,13 +120,13 @@ std::string text_of_value(const c10::IValue& value) {
   try {
     return json_of(value, 0).dump();
   } catch (const json::exception& error) {
-    unsupported(fmt::format("text must be UTF-8: {}", error.what()));
+    refuse_value(fmt::format("text must be UTF-8: {}", error.what()));
   }
 }
 
 c10::IValue value_of_text(std::string_view text, DictGrowth& growth) {
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) corrupt("it is no JSON");
+  if (parsed.is_discarded()) wrong_text("it is no JSON");
   return value_of(parsed, growth, 0);
 }
 

@@ -24,8 +24,12 @@ std::string to_text(const Findings& findings) {
     text += fmt::format("{:<8} {:<10} {}\n", name_of(finding.level), finding.topic, finding.text);
     if (!finding.advice.empty()) text += fmt::format("{:<20}-> {}\n", "", finding.advice);
   }
-  return text + fmt::format("{} ok, {} warnings, {} problems\n", count(findings, Level::kOk),
-                            count(findings, Level::kWarning), count(findings, Level::kProblem));
+  const auto counted = [&](Level level) {
+    const auto number = count(findings, level);
+    return fmt::format("{} {}{}", number, name_of(level), number == 1 ? "" : "s");
+  };
+  return text + fmt::format("{} ok, {}, {}\n", count(findings, Level::kOk), counted(Level::kWarning),
+                            counted(Level::kProblem));
 }
 
 std::string to_json(const Findings& findings) {

@@ -26,12 +26,11 @@ std::string version_in(const std::string& folder) {
 
 Findings check_libtorch(const std::string& folder, const std::string& version) {
   if (folder.empty()) return {ok("libtorch", "this build is without LibTorch: launcher and engine alone")};
-  const std::string advice =
-      fmt::format("install the wheel torch=={} there, or build Lockstep with the one that you have", version);
+  const std::string advice = fmt::format(
+      "pip install torch=={}, and name its folder in LOCKSTEP_TORCH_DIR (the folder of torch/__init__.py)", version);
   std::error_code error;
   if (!std::filesystem::exists(folder + "/lib/libtorch_cpu.so", error)) {
-    return {
-        warning("libtorch", fmt::format("Lockstep was built with LibTorch in {}, which is not there", folder), advice)};
+    return {warning("libtorch", fmt::format("programs need LibTorch {}, which is not in {}", version, folder), advice)};
   }
   const std::string found = version_in(folder);
   if (found != version) {

@@ -88,7 +88,7 @@ Result<double> Rank::reduce_once(std::span<float> data) {
   const comm::AllReduce sum{data.data(), data.data(), data.size(), comm::DataType::kFloat32, comm::ReduceOp::kSum};
   LOCKSTEP_RETURN_IF_ERROR(communicator_->run(sum, Deadline::after(kPatience)));
   const double seconds = since(begin);
-  const auto expected = static_cast<float>(world_size() * (world_size() + 1) / 2);
+  const auto expected = 0.5F * static_cast<float>(world_size() * (world_size() + 1));
   const bool right = std::all_of(data.begin(), data.end(), [&](float value) { return value == expected; });
   if (!right) return Status(ErrorCode::kInternal, fmt::format("rank {}: an all_reduce gave a wrong sum", rank()));
   return slowest(seconds);

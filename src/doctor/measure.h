@@ -1,4 +1,4 @@
-// Measurements of the engine on this very site, with processes of their own.
+// Measurements of the engine where this program runs: with processes that it starts, or with the ranks of a job.
 #pragma once
 
 #include <chrono>

@@ -54,7 +54,7 @@ Result<std::vector<std::size_t>> parse_sizes(const std::string& text) {
                          : unit == "G"               ? 1 << 30
                                                      : 0;
     const double bytes = number * scale;
-    // 64 GiB: larger buffers measure the patience.
+    // At most 64 GiB: a larger buffer would take too long.
     if (error != std::errc() || !(bytes >= 4) || bytes > double(1ULL << 36U)) {
       return Status(
           ErrorCode::kInvalidArgument,

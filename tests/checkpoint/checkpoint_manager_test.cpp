@@ -1,7 +1,9 @@
 #include "lockstep/checkpoint/checkpoint_manager.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -36,9 +38,10 @@ double weight_of(const Checkpoint& state, std::int64_t elements = 1000) {
   return layer->weight[0].item<double>();
 }
 
+// Besides the lock of a manager that lives.
 std::size_t files_in(const std::filesystem::path& folder) {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+  const auto all = std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  return static_cast<std::size_t>(all) - (std::filesystem::exists(folder / ".writer") ? 1 : 0);
 }
 
 void damage(const std::filesystem::path& path) {
@@ -89,6 +92,17 @@ TEST_F(CheckpointFolders, KeepTheLastAndTheBest) {
   CheckpointManager none(folder_, {.keep_last = 1, .best = CheckpointManagerOptions::Best::kNotKept});
   none.save(8, state_of(8));
   EXPECT_EQ(none.steps(), (Steps{8}));
+}
+
+// As an epoch's state is, before and after its evaluation.
+TEST_F(CheckpointFolders, ReadersSeeTheMetricOfAStepThatIsSavedAgain) {
+  CheckpointManager writer(folder_);
+  CheckpointManager reader(folder_);
+  writer.save(1, state_of(1), 0.5);
+  writer.save(2, state_of(2));
+  EXPECT_EQ(reader.load_best()->step(), 1);
+  writer.save(2, state_of(2), 0.7);
+  EXPECT_EQ(reader.load_best()->step(), 2);
 }
 
 TEST_F(CheckpointFolders, DamagedFilesAreNamedAndPassedOver) {
@@ -169,6 +183,8 @@ TEST_F(CheckpointFolders, EveryKindOfBadFileIsPassedOver) {
 
 TEST(CheckpointThreadsFault, WithoutAThreadToSaveWithIsAnError) {
   const test::ScratchFolder folder;
+  // The process that saves is another user, who has no threads left.
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
   EXPECT_EXIT(save_without_threads(folder.path()), testing::ExitedWithCode(0), "step 1 is not saved.*thread");
 }
 
@@ -296,6 +312,65 @@ TEST_F(CheckpointFolders, AForkDoesNotWaitForTheSaveOfItsParent) {
   EXPECT_EQ(test::end_of(second), 0);
   manager->wait();
   EXPECT_EQ(manager->load_latest()->step(), 1);
+}
+
+// Two programs that train into one folder.
+TEST_F(CheckpointFolders, OneProcessWritesToAFolder) {
+  auto manager = std::make_unique<CheckpointManager>(folder_);
+  manager->save(1, state_of(1));
+  const int other = test::in_fork([&] {
+    CheckpointManager second(folder_);
+    if (second.load_latest()->step() != 1) return 1;  // all may read
+    if (code_of([&] { second.take_folder(); }) != ErrorCode::kUnavailable) return 2;
+    const std::string holder = "process " + std::to_string(::getppid()) + " on ";
+    if (message_.find(holder) == std::string::npos || message_.find(folder_.native()) == std::string::npos) return 3;
+    // The parent's manager is no holder here.
+    return code_of([&] { manager->save(2, state_of(2)); }) == ErrorCode::kUnavailable ? 0 : 4;
+  });
+  EXPECT_EQ(other, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".writer"));
+  CheckpointManager same_process(folder_);
+  same_process.save(2, state_of(2));
+  manager.reset();
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".writer"));
+  EXPECT_EQ(test::in_fork([&] {
+              return code_of([&] { CheckpointManager(folder_).take_folder(); }) == ErrorCode::kUnavailable ? 0 : 1;
+            }),
+            0);
+}
+
+// However it ends, and whether or not a fork of it lives on.
+TEST_F(CheckpointFolders, AWriterThatHasEndedLeavesTheFolder) {
+  int open_until_the_end[2];
+  int taken[2];
+  ASSERT_EQ(::pipe2(open_until_the_end, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(taken, O_CLOEXEC), 0);
+  char byte = 0;
+  const pid_t writer = test::fork_to([&] {
+    ::close(open_until_the_end[1]);
+    CheckpointManager manager(folder_);
+    manager.take_folder();
+    if (fork() != 0 && ::write(taken[1], "x", 1) != 1) return 1;
+    return static_cast<int>(::read(open_until_the_end[0], &byte, 1));
+  });
+  ASSERT_EQ(::read(taken[0], &byte, 1), 1);
+  CheckpointManager manager(folder_);
+  EXPECT_EQ(code_of([&] { manager.save(1, state_of(1)); }), ErrorCode::kUnavailable);
+  EXPECT_NE(message_.find("process " + std::to_string(writer) + " on "), std::string::npos) << message_;
+  ::kill(writer, SIGKILL);
+  test::end_of(writer);
+  manager.save(1, state_of(1));
+  EXPECT_EQ(manager.load_latest()->step(), 1);
+  for (const int fd : {open_until_the_end[0], open_until_the_end[1], taken[0], taken[1]}) ::close(fd);
+}
+
+TEST_F(CheckpointFolders, AnOrderlyEndLeavesNoLock) {
+  { CheckpointManager(folder_).save(1, state_of(1)); }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / ".writer"));
+  scratch_.write("somebody's", "text");
+  std::filesystem::create_symlink(scratch_.path() / "somebody's", folder_ / ".writer");
+  EXPECT_NE(code_of([&] { CheckpointManager(folder_).take_folder(); }), ErrorCode::kOk);
+  EXPECT_EQ(std::filesystem::file_size(scratch_.path() / "somebody's"), 4U);
 }
 
 TEST_F(CheckpointFolders, AFifoInPlaceOfACheckpointIsPassedOver) {

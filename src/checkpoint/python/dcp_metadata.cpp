@@ -14,9 +14,9 @@ namespace {
 
 using enum PickleRole;
 
-constexpr std::size_t kMostDimensions = 64;
+constexpr std::size_t kMostIndices = 64;
 constexpr std::size_t kMostSteps = 64;
-constexpr std::size_t kShown = 100;
+constexpr std::size_t kShownName = 100;
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kOlderModule = "torch.distributed._shard.sharded_tensor.metadata";  // before PyTorch 2.3
@@ -51,12 +51,12 @@ const PickleName* find_name(std::string_view module, std::string_view name) {
 }
 
 template <typename... Arguments>
-[[noreturn]] void corrupt(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+[[noreturn]] void damaged_metadata(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   throw CheckpointError(ErrorCode::kCorrupt, "damaged: " + fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
-std::string shown(std::string_view name) {
-  return printable(name.substr(0, kShown));
+std::string shown_name(std::string_view name) {
+  return printable(name.substr(0, kShownName));
 }
 
 PickleGraph read_graph(const FileBytes& file) {
@@ -69,11 +69,11 @@ PickleGraph read_graph(const FileBytes& file) {
 class DcpMetadata::Record {
  public:
   Record(const DcpMetadata& metadata, PickleId id, std::string_view name) : graph_(metadata.graph_), name_(name) {
-    if (!is(graph_, id, name)) corrupt("a {} is expected, found another value", name);
+    if (!is(graph_, id, name)) damaged_metadata("a {} is expected, found another value", name);
     const std::vector<PickleId>& items = graph_.items(id);
     if (items.size() < 2) return;  // an object without fields
     fields_ = items.back();
-    if (graph_.at(*fields_).kind != PickleKind::kDict) corrupt("a {} has no dict of fields", name);
+    if (graph_.at(*fields_).kind != PickleKind::kDict) damaged_metadata("a {} has no dict of fields", name);
   }
 
   static bool is(const PickleGraph& graph, PickleId id, std::string_view name) {
@@ -96,12 +96,13 @@ class DcpMetadata::Record {
 
   PickleId at(std::string_view field) const {
     if (const auto found = find(field)) return *found;
-    corrupt("a {} has no field {}", name_, field);
+    damaged_metadata("a {} has no field {}", name_, field);
   }
 
   std::uint64_t count_at(std::string_view field) const {
     const PickleValue& value = graph_.at(at(field));
-    if (value.kind != PickleKind::kInt || value.integer < 0) corrupt("{} of a {} is no whole number", field, name_);
+    if (value.kind != PickleKind::kInt || value.integer < 0)
+      damaged_metadata("{} of a {} is no whole number", field, name_);
     return static_cast<std::uint64_t>(value.integer);
   }
 
@@ -132,7 +133,8 @@ std::map<std::string_view, PickleId> DcpMetadata::read_paths(PickleId id) const 
   const std::vector<PickleId>& items = dict_items(id, "planner_data");
   std::map<std::string_view, PickleId> paths;
   for (std::size_t i = 0; i < items.size(); i += 2) {
-    if (graph_.at(items[i + 1]).kind != PickleKind::kTuple) corrupt("planner_data has a path that is no tuple");
+    if (graph_.at(items[i + 1]).kind != PickleKind::kTuple)
+      damaged_metadata("planner_data has a path that is no tuple");
     paths[text(items[i], "a name")] = items[i + 1];
   }
   return paths;
@@ -144,9 +146,10 @@ void DcpMetadata::read_entries(PickleId id, const std::map<std::string_view, Pic
   for (std::size_t i = 0; i < items.size(); i += 2) {
     Entry entry{text(items[i], "a name"), items[i + 1], Record::is(graph_, items[i + 1], "TensorStorageMetadata")};
     if (!entry.is_tensor && !Record::is(graph_, items[i + 1], "BytesStorageMetadata")) {
-      corrupt("\"{}\" is neither a tensor nor an object", shown(entry.name));
+      damaged_metadata("\"{}\" is neither a tensor nor an object", shown_name(entry.name));
     }
-    if (!seen.emplace(entry.name, entry.about).second) corrupt("\"{}\" is there twice", shown(entry.name));
+    if (!seen.emplace(entry.name, entry.about).second)
+      damaged_metadata("\"{}\" is there twice", shown_name(entry.name));
     if (const auto path = paths.find(entry.name); path != paths.end()) {
       entry.path = path->second;
       entry.has_path = true;
@@ -159,7 +162,7 @@ std::vector<DcpMetadata::Step> DcpMetadata::path(const Entry& entry) const {
   if (!entry.has_path) return {Step(entry.name)};
   const std::vector<PickleId>& items = graph_.items(entry.path);
   if (items.empty() || items.size() > kMostSteps) {
-    corrupt("\"{}\" has a path of {} keys", shown(entry.name), items.size());
+    damaged_metadata("\"{}\" has a path of {} keys", shown_name(entry.name), items.size());
   }
   std::vector<Step> steps;
   for (const PickleId item : items) {
@@ -174,14 +177,16 @@ std::vector<DcpMetadata::Step> DcpMetadata::path(const Entry& entry) const {
 
 std::string_view DcpMetadata::dtype(const Entry& entry) const {
   const PickleId properties = Record(*this, entry.about, "TensorStorageMetadata").at("properties");
-  if (!Record::is(graph_, properties, "TensorProperties")) corrupt("\"{}\" has no properties", shown(entry.name));
+  if (!Record::is(graph_, properties, "TensorProperties"))
+    damaged_metadata("\"{}\" has no properties", shown_name(entry.name));
   // Its fields are a tuple: dtype, layout, ...
   const PickleValue& fields = graph_.at(graph_.items(properties).back());
   if (fields.kind != PickleKind::kTuple || graph_.lists[fields.place].empty()) {
-    corrupt("\"{}\" has no dtype", shown(entry.name));
+    damaged_metadata("\"{}\" has no dtype", shown_name(entry.name));
   }
   const PickleValue& dtype = graph_.at(graph_.lists[fields.place][0]);
-  if (dtype.kind != PickleKind::kName || dtype.name->role != kDtype) corrupt("\"{}\" has no dtype", shown(entry.name));
+  if (dtype.kind != PickleKind::kName || dtype.name->role != kDtype)
+    damaged_metadata("\"{}\" has no dtype", shown_name(entry.name));
   return dtype.name->dtype;
 }
 
@@ -191,13 +196,14 @@ std::vector<std::int64_t> DcpMetadata::sizes(const Entry& entry) const {
 
 std::vector<DcpChunk> DcpMetadata::chunks(const Entry& entry) const {
   const PickleId list = Record(*this, entry.about, "TensorStorageMetadata").at("chunks");
-  if (graph_.at(list).kind != PickleKind::kList) corrupt("\"{}\" has no list of chunks", shown(entry.name));
+  if (graph_.at(list).kind != PickleKind::kList)
+    damaged_metadata("\"{}\" has no list of chunks", shown_name(entry.name));
   std::map<std::vector<std::int64_t>, PickleId> by_offsets;
   if (const auto found = places_.find(entry.name); found != places_.end()) {
     for (const auto& [index, info] : found->second) {
       const auto offset = Record(*this, index, "MetadataIndex").find("offset");
       if (!offset || !by_offsets.emplace(numbers(*offset, "an offset"), info).second) {
-        corrupt("\"{}\" has two chunks at one place, or one without a place", shown(entry.name));
+        damaged_metadata("\"{}\" has two chunks at one place, or one without a place", shown_name(entry.name));
       }
     }
   }
@@ -206,7 +212,7 @@ std::vector<DcpChunk> DcpMetadata::chunks(const Entry& entry) const {
     const Record chunk(*this, item, "ChunkStorageMetadata");
     const std::vector<std::int64_t> offsets = numbers(chunk.at("offsets"), "an offset");
     const auto info = by_offsets.find(offsets);
-    if (info == by_offsets.end()) corrupt("a chunk of \"{}\" is in no file", shown(entry.name));
+    if (info == by_offsets.end()) damaged_metadata("a chunk of \"{}\" is in no file", shown_name(entry.name));
     chunks.push_back({offsets, numbers(chunk.at("sizes"), "a size"), place_at(info->second)});
     by_offsets.erase(info);  // so that no bytes are used twice
   }
@@ -215,7 +221,8 @@ std::vector<DcpChunk> DcpMetadata::chunks(const Entry& entry) const {
 
 DcpPlace DcpMetadata::place(const Entry& entry) const {
   const auto found = places_.find(entry.name);
-  if (found == places_.end() || found->second.size() != 1) corrupt("\"{}\" is in no file", shown(entry.name));
+  if (found == places_.end() || found->second.size() != 1)
+    damaged_metadata("\"{}\" is in no file", shown_name(entry.name));
   return place_at(found->second[0].second);
 }
 
@@ -234,12 +241,12 @@ DcpPlace DcpMetadata::place_at(PickleId storage_info) const {
 }
 
 const std::vector<PickleId>& DcpMetadata::dict_items(PickleId id, std::string_view what) const {
-  if (graph_.at(id).kind != PickleKind::kDict) corrupt("{} is no dict", what);
+  if (graph_.at(id).kind != PickleKind::kDict) damaged_metadata("{} is no dict", what);
   return graph_.items(id);
 }
 
 std::string_view DcpMetadata::text(PickleId id, std::string_view what) const {
-  if (graph_.at(id).kind != PickleKind::kText) corrupt("{} is no text", what);
+  if (graph_.at(id).kind != PickleKind::kText) damaged_metadata("{} is no text", what);
   return graph_.text(id);
 }
 
@@ -250,13 +257,14 @@ std::vector<std::int64_t> DcpMetadata::numbers(PickleId id, std::string_view wha
     if (function.name->role == kSize) id = graph_.items(id)[1];
   }
   const PickleKind kind = graph_.at(id).kind;
-  if (kind != PickleKind::kTuple && kind != PickleKind::kList) corrupt("{} is no tuple", what);
+  if (kind != PickleKind::kTuple && kind != PickleKind::kList) damaged_metadata("{} is no tuple", what);
   const std::vector<PickleId>& items = graph_.items(id);
-  if (items.size() > kMostDimensions) corrupt("{} has {} dimensions", what, items.size());
+  if (items.size() > kMostIndices) damaged_metadata("{} has {} dimensions", what, items.size());
   std::vector<std::int64_t> found;
   for (const PickleId item : items) {
     const PickleValue& value = graph_.at(item);
-    if (value.kind != PickleKind::kInt || value.integer < 0) corrupt("{} has a part that is no whole number", what);
+    if (value.kind != PickleKind::kInt || value.integer < 0)
+      damaged_metadata("{} has a part that is no whole number", what);
     found.push_back(value.integer);
   }
   return found;

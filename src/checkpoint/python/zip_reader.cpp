@@ -18,16 +18,16 @@ namespace {
 using zip::number_at;
 
 constexpr std::uint64_t kMostDirectoryBytes = std::uint64_t{1} << 28;  // over two million entries
-constexpr std::size_t kChunk = 1 << 20;                                // checked while still in cache
+constexpr std::size_t kCheckedChunk = 1 << 20;                         // checked while still in cache
 
 template <typename... Arguments>
-[[noreturn]] void corrupt(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+[[noreturn]] void damaged_zip(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   throw CheckpointError(ErrorCode::kCorrupt,
                         "damaged zip file: " + fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
 template <typename... Arguments>
-[[noreturn]] void unsupported(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+[[noreturn]] void unsupported_zip(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   throw CheckpointError(ErrorCode::kUnsupported, fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
@@ -47,7 +47,7 @@ struct Directory {
 // The end record is the last thing in a file; only a comment of at most 64 KiB may follow.
 std::uint64_t find_end(const FileBytes& file, std::string& record) {
   constexpr std::size_t kMostComment = zip::k16;
-  if (file.size() < zip::kEndBytes) corrupt("it has only {} bytes", file.size());
+  if (file.size() < zip::kEndBytes) damaged_zip("it has only {} bytes", file.size());
   const std::size_t searched =
       static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), zip::kEndBytes + kMostComment));
   const std::uint64_t begin = file.size() - searched;
@@ -58,7 +58,7 @@ std::uint64_t find_end(const FileBytes& file, std::string& record) {
     record = tail.substr(at, zip::kEndBytes);
     return begin + at;
   }
-  corrupt("its list of entries is missing (truncated?)");
+  damaged_zip("its list of entries is missing (truncated?)");
 }
 
 std::optional<Directory> zip64_directory(const FileBytes& file, std::uint64_t end) {
@@ -66,11 +66,12 @@ std::optional<Directory> zip64_directory(const FileBytes& file, std::uint64_t en
   const std::string locator = bytes_at(file, end - zip::kZip64LocatorBytes, zip::kZip64LocatorBytes);
   if (number_at<std::uint32_t>(locator, 0) != zip::kZip64Locator) return std::nullopt;
   const auto offset = number_at<std::uint64_t>(locator, 8);
-  if (offset > end - zip::kZip64LocatorBytes - zip::kZip64EndBytes) corrupt("its zip64 record is at byte {}", offset);
+  if (offset > end - zip::kZip64LocatorBytes - zip::kZip64EndBytes)
+    damaged_zip("its zip64 record is at byte {}", offset);
   const std::string record = bytes_at(file, offset, zip::kZip64EndBytes);
-  if (number_at<std::uint32_t>(record, 0) != zip::kZip64End) corrupt("byte {} is no zip64 record", offset);
+  if (number_at<std::uint32_t>(record, 0) != zip::kZip64End) damaged_zip("byte {} is no zip64 record", offset);
   if (number_at<std::uint32_t>(record, 16) != 0 || number_at<std::uint32_t>(record, 20) != 0) {
-    unsupported("a zip file of several disks");
+    unsupported_zip("a zip file of several disks");
   }
   return Directory{number_at<std::uint64_t>(record, 32), number_at<std::uint64_t>(record, 48),
                    number_at<std::uint64_t>(record, 40), offset};
@@ -80,7 +81,7 @@ Directory find_directory(const FileBytes& file) {
   std::string record;
   const std::uint64_t end = find_end(file, record);
   if (number_at<std::uint16_t>(record, 4) != 0 && number_at<std::uint16_t>(record, 4) != zip::k16) {
-    unsupported("a zip file of several disks");
+    unsupported_zip("a zip file of several disks");
   }
   Directory found{number_at<std::uint16_t>(record, 10), number_at<std::uint32_t>(record, 16),
                   number_at<std::uint32_t>(record, 12), end};
@@ -88,11 +89,11 @@ Directory find_directory(const FileBytes& file) {
     if (const auto larger = zip64_directory(file, end)) found = *larger;
   }
   if (found.offset > found.limit || found.size > found.limit - found.offset) {
-    corrupt("its list of entries is at bytes {} + {} of {}", found.offset, found.size, file.size());
+    damaged_zip("its list of entries is at bytes {} + {} of {}", found.offset, found.size, file.size());
   }
-  if (found.size > kMostDirectoryBytes) corrupt("its list of entries has {} bytes", found.size);
+  if (found.size > kMostDirectoryBytes) damaged_zip("its list of entries has {} bytes", found.size);
   if (found.entries > found.size / zip::kDirectoryEntryBytes) {
-    corrupt("it promises {} entries in {} bytes", found.entries, found.size);
+    damaged_zip("it promises {} entries in {} bytes", found.entries, found.size);
   }
   return found;
 }
@@ -108,12 +109,12 @@ void read_zip64_extra(std::string_view extra, Listed& listed, std::uint64_t& sto
   while (extra.size() >= 4) {
     const auto id = number_at<std::uint16_t>(extra, 0);
     const std::size_t length = number_at<std::uint16_t>(extra, 2);
-    if (length > extra.size() - 4) corrupt("entry \"{}\" has a broken extra field", listed.entry.name);
+    if (length > extra.size() - 4) damaged_zip("entry \"{}\" has a broken extra field", listed.entry.name);
     if (id == zip::kZip64Extra) {
       std::string_view numbers = extra.substr(4, length);
       for (std::uint64_t* number : {&listed.entry.size, &stored, &listed.header}) {
         if (*number != zip::k32) continue;
-        if (numbers.size() < 8) corrupt("entry \"{}\" lacks a zip64 number", listed.entry.name);
+        if (numbers.size() < 8) damaged_zip("entry \"{}\" lacks a zip64 number", listed.entry.name);
         *number = number_at<std::uint64_t>(numbers, 0);
         numbers.remove_prefix(8);
       }
@@ -126,23 +127,23 @@ void read_zip64_extra(std::string_view extra, Listed& listed, std::uint64_t& sto
 // Reads the record at the beginning of `rest` and takes it off.
 Listed take_record(std::string_view& rest) {
   if (rest.size() < zip::kDirectoryEntryBytes || number_at<std::uint32_t>(rest, 0) != zip::kDirectoryEntry) {
-    corrupt("its list of entries is broken");
+    damaged_zip("its list of entries is broken");
   }
   const std::size_t name = number_at<std::uint16_t>(rest, 28);
   const std::size_t extra = number_at<std::uint16_t>(rest, 30);
   const std::size_t total = zip::kDirectoryEntryBytes + name + extra + number_at<std::uint16_t>(rest, 32);
-  if (total > rest.size()) corrupt("its list of entries is cut off");
+  if (total > rest.size()) damaged_zip("its list of entries is cut off");
   Listed listed{{printable(rest.substr(zip::kDirectoryEntryBytes, name)), 0, number_at<std::uint32_t>(rest, 24),
                  number_at<std::uint32_t>(rest, 16)},
                 number_at<std::uint32_t>(rest, 42)};
   std::uint64_t stored = number_at<std::uint32_t>(rest, 20);
   if ((number_at<std::uint16_t>(rest, 8) & zip::kEncrypted) != 0) {
-    unsupported("entry \"{}\" of the zip file is encrypted", listed.entry.name);
+    unsupported_zip("entry \"{}\" of the zip file is encrypted", listed.entry.name);
   }
   listed.entry.method = number_at<std::uint16_t>(rest, 10);
   read_zip64_extra(rest.substr(zip::kDirectoryEntryBytes + name, extra), listed, stored);
   if (stored != listed.entry.size && listed.entry.method == 0) {
-    corrupt("entry \"{}\" has {} bytes and {} bytes", listed.entry.name, stored, listed.entry.size);
+    damaged_zip("entry \"{}\" has {} bytes and {} bytes", listed.entry.name, stored, listed.entry.size);
   }
   listed.entry.size = stored;
   rest.remove_prefix(total);
@@ -152,17 +153,17 @@ Listed take_record(std::string_view& rest) {
 void find_data(const FileBytes& file, Listed& listed, std::uint64_t limit) {
   ZipEntry& entry = listed.entry;
   if (listed.header > limit || limit - listed.header < zip::kLocalHeaderBytes) {
-    corrupt("entry \"{}\" begins at byte {}", entry.name, listed.header);
+    damaged_zip("entry \"{}\" begins at byte {}", entry.name, listed.header);
   }
   const std::string header = bytes_at(file, listed.header, zip::kLocalHeaderBytes);
   if (number_at<std::uint32_t>(header, 0) != zip::kLocalHeader) {
-    corrupt("entry \"{}\" has no header at byte {}", entry.name, listed.header);
+    damaged_zip("entry \"{}\" has no header at byte {}", entry.name, listed.header);
   }
   entry.offset = listed.header + zip::kLocalHeaderBytes + number_at<std::uint16_t>(header, 26) +
                  number_at<std::uint16_t>(header, 28);
   if (entry.offset > limit || entry.size > limit - entry.offset) {
-    corrupt("entry \"{}\" has {} bytes from byte {} on, but the entries end at byte {}", entry.name, entry.size,
-            entry.offset, limit);
+    damaged_zip("entry \"{}\" has {} bytes from byte {} on, but the entries end at byte {}", entry.name, entry.size,
+                entry.offset, limit);
   }
 }
 
@@ -170,9 +171,9 @@ void require_apart(const std::vector<Listed>& listed) {
   std::set<std::string_view> names;  // not hashed: the names may be chosen to collide
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const ZipEntry& entry = listed[i].entry;
-    if (!names.insert(entry.name).second) corrupt("entry \"{}\" is there twice", entry.name);
+    if (!names.insert(entry.name).second) damaged_zip("entry \"{}\" is there twice", entry.name);
     if (i + 1 < listed.size() && entry.offset + entry.size > listed[i + 1].header) {
-      corrupt("entries \"{}\" and \"{}\" overlap", entry.name, listed[i + 1].entry.name);
+      damaged_zip("entries \"{}\" and \"{}\" overlap", entry.name, listed[i + 1].entry.name);
     }
   }
 }
@@ -195,20 +196,20 @@ std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
 
 void read_zip_entry(const FileBytes& file, const ZipEntry& entry, void* out) {
   if (entry.method != 0) {
-    unsupported(
+    unsupported_zip(
         "entry \"{}\" of the zip file is compressed (method {}), which torch.save never does: load it and save "
         "it again in Python",
         entry.name, entry.method);
   }
   std::uint32_t crc = 0;
-  for (std::uint64_t done = 0; done < entry.size; done += kChunk) {
-    const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, entry.size - done));
+  for (std::uint64_t done = 0; done < entry.size; done += kCheckedChunk) {
+    const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(kCheckedChunk, entry.size - done));
     file.read(entry.offset + done, static_cast<char*>(out) + done, count);
     crc = crc32_of(crc, static_cast<char*>(out) + done, count);
   }
   if (entry.crc != 0 && crc != entry.crc) {
-    corrupt("the bytes of entry \"{}\" do not fit their CRC (expected {:08x}, found {:08x})", entry.name, entry.crc,
-            crc);
+    damaged_zip("the bytes of entry \"{}\" do not fit their CRC (expected {:08x}, found {:08x})", entry.name, entry.crc,
+                crc);
   }
 }
 

@@ -1,4 +1,4 @@
-// Files of both worlds as one value: what `lockstep checkpoint` works on.
+// Files of Lockstep and of Python as one value: what `lockstep checkpoint` works on.
 #pragma once
 
 #include <torch/torch.h>

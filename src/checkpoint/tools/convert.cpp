@@ -20,13 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-torch::ScalarType dtype_named(const std::string& name) {
-  const DtypeNames* found = find_dtype(name);
-  if (found != nullptr && c10::isFloatingType(found->dtype)) return found->dtype;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        fmt::format("--dtype: expected a type of floating point such as float32, float16 or bfloat16, "
-                                    "found \"{}\"",
-                                    printable(name)));
+bool changes_tensors(const ConvertOptions& options) {
+  return !options.dtype.empty() || !options.strip_prefix.empty() || !options.add_prefix.empty();
 }
 
 // The state dict with other dtypes and names.
@@ -39,7 +34,7 @@ StateDict changed(StateDict state, const ConvertOptions& options) {
     }
   }
   if (!options.add_prefix.empty()) state = add_prefix(state, options.add_prefix);
-  if (!options.dtype.empty()) state = to(state, dtype_named(options.dtype));
+  if (!options.dtype.empty()) state = to(state, find_dtype(options.dtype)->dtype);
   return state;
 }
 
@@ -100,18 +95,24 @@ Lines write_checkpoint(const fs::path& to, const c10::IValue& value) {
 
 }  // namespace
 
+std::string wrong_options(const fs::path& to, const ConvertOptions& options) {
+  if (to.extension() == ".ckpt" && changes_tensors(options))
+    return "--dtype and the prefixes are for state dicts, not for checkpoints";
+  const DtypeNames* dtype = options.dtype.empty() ? nullptr : find_dtype(options.dtype);
+  if (options.dtype.empty() || (dtype != nullptr && c10::isFloatingType(dtype->dtype))) return {};
+  return fmt::format("--dtype: expected a type of floating point such as float32, float16 or bfloat16, found \"{}\"",
+                     printable(options.dtype));
+}
+
 Lines convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  if (const std::string why = wrong_options(to, options); !why.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument, why);
   const AnyFile file = read_any_file(from, options.entry);
-  const bool changes = !options.dtype.empty() || !options.strip_prefix.empty() || !options.add_prefix.empty();
   const bool tensors = to.extension() == ".safetensors";
   if (to.extension() == ".ckpt") {
-    if (changes) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "--dtype and the prefixes are for state dicts, not for checkpoints");
-    }
     return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value); });
   }
-  if (!tensors && !changes) {
+  if (!tensors && !changes_tensors(options)) {
     write_torch_file(to, file.value);
     return {};
   }

@@ -50,6 +50,8 @@ struct ConvertOptions {
   std::string strip_prefix = {};  // take off the names' prefix, leave out other names; only a state dict
   std::string add_prefix = {};    // put in front of all names; only a state dict
 };
+// Why these options cannot be, whatever the files hold; empty if they can. convert() throws it.
+std::string wrong_options(const std::filesystem::path& to, const ConvertOptions& options);
 // Replaces `to` in one step. Its ending says the format: .safetensors; .ckpt for a checkpoint of Lockstep, from a dict
 // with "model" and, if it has them, "optimizer", "step", "metric" and values; for all others a file of torch.save.
 // Returns lines that say what was left out.

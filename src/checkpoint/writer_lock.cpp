@@ -1,0 +1,150 @@
+#include "writer_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/host.h"
+#include "base/printable.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kName = ".writer";
+constexpr auto kRetry = std::chrono::milliseconds(50);
+// For a process of this machine, which may just be ending.
+constexpr auto kShortPatience = std::chrono::milliseconds(500);
+
+// The locks of this process, by device and inode of the folder, which may have several names. Never destroyed: locks
+// may end while the program exits.
+struct Held {
+  Mutex mutex;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<WriterLock>> locks LOCKSTEP_GUARDED_BY(mutex);
+};
+Held& held() {
+  static Held& all = *new Held;
+  return all;
+}
+
+struct Holder {
+  std::string host;
+  std::string process;
+
+  std::string text() const { return host.empty() ? "another process" : fmt::format("process {} on {}", process, host); }
+  bool is_elsewhere() const { return !host.empty() && host != host_name(); }
+};
+
+// "PID HOST\n", written by the holder just after it has got the lock.
+Holder holder_of(int fd) {
+  std::array<char, 512> text{};
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  const std::string line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  const std::size_t space = line.find(' ');
+  const std::size_t end = line.find('\n');
+  if (space == std::string::npos || end == std::string::npos || end < space) return {};
+  return {printable(line.substr(space + 1, end - space - 1)), printable(line.substr(0, space))};
+}
+
+void write_holder(int fd) {
+  const std::string line = fmt::format("{} {}\n", ::getpid(), host_name());
+  // On a full disk the lock has no name.
+  if (::ftruncate(fd, 0) == 0) static_cast<void>(::pwrite(fd, line.data(), line.size(), 0) == 0);
+}
+
+// Whether the file is still the one under this name: an earlier holder may have removed it.
+bool is_at(const fs::path& path, int fd) {
+  struct stat open {};
+  struct stat named {};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
+enum class Taken { kYes, kNo, kUnsupported };
+
+Taken try_lock(int fd) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(fd, F_OFD_SETLK, &whole) == 0) return Taken::kYes;
+  return errno == EAGAIN || errno == EACCES ? Taken::kNo : Taken::kUnsupported;
+}
+
+Status in_use(const fs::path& path, const Holder& holder) {
+  return {ErrorCode::kUnavailable,
+          fmt::format("{}: {} is writing checkpoints to this folder. Give each training a folder of its own, or wait "
+                      "until the other one has ended",
+                      printable(path.parent_path().native()), holder.text())};
+}
+
+// The open and locked file.
+Result<Fd> lock_file(const fs::path& path, std::chrono::milliseconds patience) {
+  const auto begin = Clock::now();
+  bool said = false;
+  for (;;) {
+    // Not through a link, which could lead to anybody's file.
+    Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+    if (!fd.valid()) return Status::from_errno(fmt::format("{}: cannot open", printable(path.native())), errno);
+    fd.keep_from_forks();
+    const Taken taken = try_lock(fd.get());
+    if (taken == Taken::kUnsupported) {
+      log::warning(fmt::format("{}: this file system has no locks, so nothing keeps two trainings from writing there",
+                               printable(path.parent_path().native())));
+      return fd;
+    }
+    if (taken == Taken::kYes) {
+      if (!is_at(path, fd.get())) continue;
+      write_holder(fd.get());
+      return fd;
+    }
+    const Holder holder = holder_of(fd.get());
+    const auto wait = holder.is_elsewhere() ? patience : std::min<std::chrono::milliseconds>(patience, kShortPatience);
+    if (Clock::now() - begin >= wait) return in_use(path, holder);
+    if (holder.is_elsewhere() && !std::exchange(said, true)) {
+      log::info(fmt::format("{}: waiting up to {} s for {}, which writes checkpoints there",
+                            printable(path.parent_path().native()),
+                            std::chrono::duration_cast<std::chrono::seconds>(patience).count(), holder.text()));
+    }
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std::chrono::milliseconds patience) {
+  struct stat about {};
+  if (::stat(folder.c_str(), &about) != 0) return Status::from_errno(printable(folder.native()), errno);
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder, error);
+  if (error) return Status::from_errno(printable(folder.native()), error.value());
+  MutexLock lock(held().mutex);
+  std::weak_ptr<WriterLock>& known = held().locks[{about.st_dev, about.st_ino}];
+  std::shared_ptr<WriterLock> mine = known.lock();
+  if (mine != nullptr && mine->is_this_process() && is_at(mine->path_, mine->fd_.get())) return mine;
+  const fs::path path = absolute / kName;
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, lock_file(path, patience));
+  mine.reset(new WriterLock(path, std::move(fd)));
+  known = mine;
+  return mine;
+}
+
+WriterLock::~WriterLock() {
+  if (!is_this_process()) return;
+  // While it is locked: whoever opened it before sees afterwards that its file has no name any more.
+  if (is_at(path_, fd_.get())) ::unlink(path_.c_str());
+}
+
+}  // namespace lockstep::checkpoint
