@@ -14,11 +14,14 @@ target_link_libraries(lockstep_all INTERFACE ${layers})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 get_property(backends GLOBAL PROPERTY LOCKSTEP_BACKENDS)
 install(TARGETS lockstep_all ${layers} ${backends} EXPORT lockstepTargets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
-install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir} COMPONENT development)
+install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development FILES_MATCHING PATTERN "*.h")
 configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
-  cmake/FindLibTorch.cmake DESTINATION ${package_dir})
+  cmake/FindLibTorch.cmake DESTINATION ${package_dir} COMPONENT development)
+# All that `cmake --install` and the packages take.
+add_custom_target(lockstep_installed DEPENDS ${layers} ${backends} lockstep_programs lockstep_completions)

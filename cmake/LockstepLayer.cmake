@@ -1,6 +1,7 @@
-# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [UNITY] [PUBLIC dep...] [PRIVATE dep...])
 #
 # INTERNAL: for this project's programs only, not in the installed package.
+# UNITY: compiled as lockstep_unity says, like all layers with TORCH.
 #
 # One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp. Its public headers are those in
 # include/lockstep/FOLDER, and HEADERS, which are in other folders. A layer may include only headers of the layers that
@@ -10,7 +11,7 @@ function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
   if(LOCKSTEP_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g)
+    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
 endfunction()
@@ -29,8 +30,15 @@ function(lockstep_use_torch target)
   endif()
 endfunction()
 
+# Files that mostly spend their time in the same large headers: up to 16 of them are one compilation. So their
+# names in unnamed namespaces must differ within a layer; the build without LOCKSTEP_UNITY (./dev check) sees that each
+# file includes what it uses.
+function(lockstep_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+endfunction()
+
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;INTERNAL;UNITY" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
   set(rooms ${ARG_ROOMS})
   list(TRANSFORM rooms REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${rooms})
@@ -52,6 +60,9 @@ function(lockstep_layer name)
   endforeach()
   if(ARG_TORCH)
     lockstep_use_torch(lockstep_${name})
+  endif()
+  if(ARG_TORCH OR ARG_UNITY)
+    lockstep_unity(lockstep_${name})
   endif()
   if(NOT ARG_INTERNAL)
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})

@@ -123,6 +123,13 @@ class CodeBlocks(Project):
         self.assertEqual(self.found_by(code_blocks.check),
                          ["docs/a.md:1: line 2: this block looks like C++; begin it with ```cpp"])
 
+    def test_scripts(self):
+        self.write("examples/one/run.sh", "#!/bin/sh\nexec ./one\n")
+        self.write("docs/a.md", "```bash\n#!/bin/sh\nexec ./one\n```\n```bash\nanything\n```\n")
+        self.assertEqual(self.found_by(code_blocks.check), [])
+        self.write("docs/a.md", "```bash\n#!/bin/sh\nexec ./two\n```\n")
+        self.assertEqual(len(self.found_by(code_blocks.check)), 1)
+
     def test_headers(self):
         self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//   ...\n//   int y = 2;\n//\n// More:\n//   - a list\n"
                                   "//     of two lines\n//   1. and another\n#pragma once\n")

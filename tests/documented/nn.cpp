@@ -1,8 +1,10 @@
 // Code of docs/ddp.md, docs/metrics_and_models.md, docs/schedulers.md and of the headers of nn, as it stands there.
 #include <torch/torch.h>
 
+#include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,12 @@ using data::DataLoader;
   }
   (loss_of(ddp->forward(inputs[3]), targets[3]) / 4).backward();
   optimizer.step();
+}
+
+[[maybe_unused]] void communication(const DistributedDataParallel<Net>& ddp) {
+  const std::optional<Reducer::CommTime> times = ddp.reducer().comm_time();
+  if (times)
+    std::printf("waited %.1f ms of %.1f ms\n", 1e3 * times->exposed_comm_time, 1e3 * times->backward_comm_time);
 }
 
 [[maybe_unused]] void join(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/errors.h"
 #include "lockstep/report/part_timer.h"
 #include "lockstep/report/progress.h"
 #include "lockstep/report/run_log.h"
+#include "lockstep/report/stragglers.h"
 #include "lockstep/report/summary_writer.h"
 
 namespace lockstep::report {
@@ -26,7 +28,7 @@ double train_on(const Batch& batch) {
   const std::int64_t samples = 0;
   const double mean_loss = loss;
   RunLog log;
-  if (rank == 0) log = RunLog::open("runs/first").value();
+  if (rank == 0) log = data::value_or_throw(RunLog::open("runs/first"));
   log.start({.configuration = {{"lr", 0.1}, {"model", "resnet18"}}, .world_size = world_size});
   log.step(epoch, step, {{"loss", loss}});
   log.epoch(epoch, {.seconds = seconds, .samples = samples, .scalars = {{"loss", mean_loss}}});
@@ -53,7 +55,7 @@ double train_on(const Batch& batch) {
 [[maybe_unused]] void tensorboard(int rank, double loss, std::int64_t step, std::span<const float> weights,
                                   const data::Image& picture) {
   SummaryWriter writer;
-  if (rank == 0) writer = SummaryWriter::open("runs/first").value();
+  if (rank == 0) writer = data::value_or_throw(SummaryWriter::open("runs/first"));
   writer.add_scalar("loss/train", loss, step);
   writer.add_image("samples/worst", picture, step);
   writer.add_histogram("weights/conv1", weights, step);
@@ -72,6 +74,11 @@ double train_on(const Batch& batch) {
                                       .picture = &picture}};
   log.worst_samples(epoch, worst);
   log.confusion(epoch, std::vector<std::int64_t>{480, 20, 35, 465});  // cats: 480 right, 20 taken for dogs
+}
+
+[[maybe_unused]] void slow_ranks(RunLog& log, std::span<const RankTimes> ranks) {
+  const std::string slow = stragglers_text(stragglers(ranks));  // "rank 3 on node2: 31 % more work than the median"
+  if (!slow.empty()) log.note("stragglers: " + slow);
 }
 
 [[maybe_unused]] Status reading() {

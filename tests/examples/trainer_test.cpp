@@ -134,7 +134,8 @@ TEST_F(Trainer, ShowsAProgressBarOnATerminal) {
   std::string shown;
   char buffer[4096];
   for (ssize_t size = 0; (size = read(terminal.get(), buffer, sizeof buffer)) > 0;) shown.append(buffer, size);
-  expect_in(shown, {"\repoch 1/1 [#", "] 1/7", "epoch 1/1: "});
+  // How often the bar is drawn between its two ends depends on the machine.
+  expect_in(shown, {"train 1/1", "0/7", "7/7", "loss ", "epoch 1/1: "});
 }
 
 TEST_F(Trainer, WrongArgumentsAreNamed) {
@@ -176,9 +177,10 @@ TEST_F(TrainerFault, DamagedCheckpointsAreNamedOnEveryRank) {
 
 // Only rank 0 writes. Its failure reaches the other rank.
 TEST_F(TrainerFault, FailureOfOneRankReachesTheOther) {
-  const Finished end = train(2, {"--epochs", "3", "--report", path("nowhere/report")});
+  folder_.write("file", "in the way");
+  const Finished end = train(2, {"--epochs", "3", "--log", path("file/log")});
   EXPECT_EQ(end.exit_code, 1);
-  expect_in(end.err, {"[rank 0]: fashion_mnist: cannot write the report " + path("nowhere/report"),
+  expect_in(end.err, {"[rank 0]: fashion_mnist: ", path("file/log"),
                       "[rank 1]: fashion_mnist: ", "rank 0 failed first: exit code 1"});
 }
 

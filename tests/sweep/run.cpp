@@ -25,6 +25,13 @@ std::string told(const std::string& who, const Finished& end) {
   return fmt::format("{} ended with {}:\n{}{}\n", who, end.exit_code, end.out, end.err);
 }
 
+// It stays a zombie, so that finish() still finds it.
+bool has_ended(const Process& process) {
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(process.pid()), &info, WEXITED | WNOHANG | WNOWAIT);
+  return info.si_pid != 0;
+}
+
 // Lines "point N NAME".
 std::map<std::string, int> points_in(const std::string& out) {
   std::map<std::string, int> points;
@@ -72,7 +79,12 @@ void Run::kill_victim(std::chrono::microseconds after) {
 
 std::string Run::finish() {
   std::string wrong = wait_for([&] { return survivors_are_through(); }, kLimit) ? "" : "the others do not end\n";
-  if (settings_.signal == SIGSTOP) kill(victim().pid(), SIGCONT);
+  // Again and again: on a busy machine the victim may stop only after the others are through.
+  const auto resumed = [&] {
+    kill(victim().pid(), SIGCONT);
+    return has_ended(victim());
+  };
+  if (settings_.signal == SIGSTOP) (void)wait_for(resumed, kLimit);
   const Finished end = victim().finish(kLimit);
   points_ = points_in(end.out);
   // It may have come to its point less often than in another run.
@@ -90,10 +102,8 @@ std::string Run::finish() {
 // They have ended, or wait for the victim's end.
 bool Run::survivors_are_through() const {
   for (int rank = 0; rank < settings_.world; ++rank) {
-    siginfo_t info{};
     if (rank == settings_.victim || ranks_[rank]->out_so_far().find("reused\n") != std::string::npos) continue;
-    waitid(P_PID, static_cast<id_t>(ranks_[rank]->pid()), &info, WEXITED | WNOHANG | WNOWAIT);
-    if (info.si_pid == 0) return false;
+    if (!has_ended(*ranks_[rank])) return false;
   }
   return true;
 }

@@ -12,6 +12,7 @@ lockstep_layer(store FOLDER store ROOMS tcp
   PUBLIC lockstep::base)
 lockstep_layer(net FOLDER net HEADERS shared.h PUBLIC lockstep::base PRIVATE lockstep::store)
 lockstep_layer(engine FOLDER engine PRIVATE lockstep::store)
+lockstep_layer(c10d FOLDER c10d TORCH PUBLIC lockstep::base)
 """
 
 
@@ -77,6 +78,19 @@ class CheckLayers(unittest.TestCase):
         self.expect("src/cli/b.cpp", "lockstep/base/status.h")
         self.expect("src/cli/b.cpp", "net/link.h", why="none that it names is 'net'")
         self.expect("src/engine/b.cpp", "cli/options.h", why="none that it names is 'programs in cli'")
+
+    def test_layers_without_torch_see_none_of_its_headers(self):
+        self.expect("src/c10d/b.cpp", "torch/torch.h")
+        self.expect("src/base/b.cpp", "torch/torch.h", why="layer 'base' is free of LibTorch; this is a header of it")
+        self.expect("include/lockstep/net/b.h", "ATen/ATen.h", why="layer 'net' is free of LibTorch")
+
+    def test_programs_see_no_header_of_torch_through_another_one(self):
+        self.write("src/cli/CMakeLists.txt", "target_link_libraries(lockstep_cli PRIVATE lockstep::c10d)")
+        self.write("src/c10d/tensors.h", "#include <c10/core/Device.h>\n")
+        self.write("src/c10d/work.h", '#include "c10d/tensors.h"\n#include "c10d/work.h"\n')
+        self.write("src/c10d/names.h", "#include <string>\n")
+        self.expect("src/cli/b.cpp", "c10d/names.h")
+        self.expect("src/cli/b.cpp", "c10d/work.h", why="this brings c10/core/Device.h, a header of it")
 
     def test_examples_see_only_public_headers(self):
         self.expect("examples/b.cpp", "lockstep/net/net.h")
