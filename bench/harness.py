@@ -159,8 +159,9 @@ def pinned(command: list[str], rank: int, ranks: int) -> list[str]:
     return ["taskset", "-c", ",".join(map(str, share)), *command]
 
 
-def run(command: list[str], environment: Mapping[str, str] | None = None, timeout: float = 600) -> None:
-    """Runs a program to its end. A failure raises an error with its last lines. A timeout kills its process group."""
+def run(command: list[str], environment: Mapping[str, str] | None = None, timeout: float = 600) -> str:
+    """Runs a program to its end, and returns what it printed. A failure raises an error with its last lines. A timeout kills
+    its process group."""
     with subprocess.Popen(
         command,
         env={**os.environ, **ENVIRONMENT, **(environment or {})},
@@ -180,6 +181,7 @@ def run(command: list[str], environment: Mapping[str, str] | None = None, timeou
     if process.returncode != 0:
         last = "\n".join(output.strip().splitlines()[-12:])
         raise BenchError(f"{' '.join(command)}\nended with {process.returncode}:\n{last}")
+    return output
 
 
 def read_samples(path: Path) -> Samples:

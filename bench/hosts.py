@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import peer_programs
 from by_size import each_in_its_way, ways_text
 from harness import ENVIRONMENT, HERE, BenchError, Outcome, Row, Samples, Tools, best_way, interleave, read_samples
+from network import Network, address, network
 from peer_ways import HOST_WAYS, Way
 from report import size_text
 
@@ -26,73 +25,6 @@ LINK_BITS = 1e9
 LINK_SIZE, LINK_REPETITIONS = 25 * MI, 8
 WARM_UP = 3  # calls, see measure.h
 PORT = 29500
-
-
-def network_of(process: object) -> int | None:
-    """The inode number of a process's network namespace; None if the process has exited."""
-    try:
-        return os.stat(f"/proc/{process}/ns/net").st_ino
-    except OSError:
-        return None
-
-
-class Network:
-    """Two network namespaces with a link between them. Processes that die with this one keep them alive."""
-
-    def __init__(self, stack: list[subprocess.Popen]) -> None:
-        self.holders = stack
-        own = network_of("self")
-        for _ in range(MACHINES):
-            holder = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "sleep", "3600"])
-            stack.append(holder)
-            while network_of(holder.pid) == own:
-                time.sleep(0.01)
-            if network_of(holder.pid) is None:
-                raise BenchError("cannot make a network namespace (`unshare --net`): run as root")
-        self.inside(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
-                    str(stack[1].pid))
-        for machine in range(MACHINES):
-            self.inside(machine, "hostname", f"machine{machine}")
-            self.inside(machine, "ip", "link", "set", "lo", "up")
-            self.inside(machine, "ip", "address", "add", f"{address(machine)}/24", "dev", "eth0")
-            self.inside(machine, "ip", "link", "set", "eth0", "up")
-        for machine in range(MACHINES):
-            while "LOWER_UP" not in self.inside(machine, "ip", "link", "show", "eth0"):
-                time.sleep(0.01)
-
-    def on(self, machine: int, *command: object) -> list[str]:
-        spaces = f"/proc/{self.holders[machine].pid}/ns"
-        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={spaces}/net", f"--uts={spaces}/uts", "--"]
-        return [*enter, *(str(part) for part in command)]
-
-    def inside(self, machine: int, *command: object) -> str:
-        result = subprocess.run(self.on(machine, *command), capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise BenchError(f"{' '.join(map(str, command))}: {result.stderr.strip()}")
-        return result.stdout
-
-    def sent_bytes(self, machine: int) -> int:
-        return int(self.inside(machine, "cat", "/proc/net/dev").split("eth0:")[1].split()[8])
-
-    def shape(self) -> None:
-        for machine in range(MACHINES):
-            self.inside(machine, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "1gbit", "burst",
-                        "256kb", "latency", "50ms")
-
-
-def address(machine: int) -> str:
-    return f"10.78.0.{machine + 1}"
-
-
-@contextmanager
-def network() -> Iterator[Network]:
-    holders: list[subprocess.Popen] = []
-    try:
-        yield Network(holders)
-    finally:
-        for holder in holders:
-            holder.kill()
-            holder.wait()
 
 
 def plan(sizes: dict[int, int]) -> str:
@@ -191,7 +123,7 @@ def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
-    with network() as net:
+    with network(MACHINES) as net:
         contenders = {
             "core-shared": lambda: ours(net, tools, "shared", SIZES),
             "gloo": lambda: gloo(net, tools, SIZES),

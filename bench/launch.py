@@ -1,32 +1,40 @@
-"""launch: time to run programs that exit at once, `lockstep run` against torchrun in the best of its ways."""
+"""launch: time to run programs that exit at once, `lockstep run` against torchrun in the best of its ways; on several
+machines (network namespaces, as root) too. And what a launcher costs while its programs run."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from by_size import ways_text
-from harness import BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
+from harness import ENVIRONMENT, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
+from network import Network, address, network
 from peer_ways import Way, usual
 
 ROUNDS, QUICK_ROUNDS = 20, 3
 KEY = {"LOCKSTEP_JOB_KEY": "of the bench"}
+PORT = 29400
+SETTLE, WATCHED = 2.0, 5.0  # seconds
+MEMORY, PROCESSOR = "memory of the launcher", "processor time of the launcher in a second"
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
     workers: int  # on each node
+    aim_ms: float
     nodes: int = 1
 
 
-TWO = Case("two programs that exit at once", 2)
-# The nodes are launchers on this machine, which meet at a loopback address.
-CASES = (TWO, Case("64 programs", 64), Case("4 nodes with 2 programs each", 2, nodes=4))
+TWO = Case("two programs that exit at once", 2, 10)
+CASES = (TWO, Case("64 programs", 64, 200), Case("4 machines with 2 programs each", 2, 150, nodes=4))
 
 
 def timed(case: Case, commands: Callable[[], list[list[str]]]) -> Callable[[], Samples]:
@@ -46,25 +54,24 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def over_nodes(case: Case) -> list[list[str]]:
-    """The options of each node's launcher; ours and torchrun's are the same."""
-    meeting = ["--nnodes", str(case.nodes), "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "bench"]
-    return [[*meeting, "--rdzv-backend", "c10d", "--node-rank", str(node)] for node in range(case.nodes)]
+def on_nodes(net: Network | None, launcher: list[str], case: Case, what: list[str]) -> list[list[str]]:
+    """A launcher on each machine; our options and torchrun's are the same."""
+    if net is None:
+        return [[*launcher, *what]]
+    meeting = ["--nnodes", str(case.nodes), "--rdzv-endpoint", f"{address(0)}:{PORT}", "--rdzv-id", "bench"]
+    options = [[*meeting, "--rdzv-backend", "c10d", "--node-rank", str(node)] for node in range(case.nodes)]
+    return [net.on(node, *launcher, *options[node], *what) for node in range(case.nodes)]
 
 
-def ours(tools: Tools, case: Case, what: str) -> list[list[str]]:
-    if case.nodes == 1:
-        return [tools.lockstep_run(case.workers, what)]
+def ours(tools: Tools, case: Case, net: Network | None, what: str) -> list[list[str]]:
     launcher = [str(tools.program("lockstep")), "run", "--nproc-per-node", str(case.workers)]
-    return [[*launcher, *options, what] for options in over_nodes(case)]
+    return on_nodes(net, [*launcher, *(["--standalone"] if net is None else [])], case, [what])
 
 
-def torchrun(tools: Tools, case: Case, way: tuple[str, ...], what: str) -> list[list[str]]:
+def torchrun(tools: Tools, case: Case, net: Network | None, way: tuple[str, ...], what: str) -> list[list[str]]:
     launcher = [str(tools.python), "-m", "torch.distributed.run", "--nproc_per_node", str(case.workers)]
-    if case.nodes == 1:
-        given = [str(free_port()) if option == "PORT" else option for option in way]
-        return [[*launcher, *given, "--no-python", what]]
-    return [[*launcher, *options, "--no-python", what] for options in over_nodes(case)]
+    given = [str(free_port()) if option == "PORT" else option for option in way] if net is None else []
+    return on_nodes(net, [*launcher, *given], case, ["--no-python", what])
 
 
 def program() -> str:
@@ -76,9 +83,91 @@ def program() -> str:
 
 def torchrun_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]:
     return {
-        name: timed(TWO, lambda options=way.options: torchrun(tools, TWO, options, program()))
+        name: timed(TWO, lambda options=way.options: torchrun(tools, TWO, None, options, program()))
         for name, way in ways.items()
     }
+
+
+def measure_case(tools: Tools, case: Case, way: Way | None, net: Network | None, outcome: Outcome) -> None:
+    contenders = {"ours": timed(case, lambda: ours(tools, case, net, program()))}
+    if way:
+        contenders["torchrun"] = timed(case, lambda: torchrun(tools, case, net, way.options, program()))
+    # torchrun takes seconds for many programs.
+    rounds = ROUNDS if case == TWO else 6
+    found = interleave(contenders, tools.choose_rounds(rounds, QUICK_ROUNDS), outcome, f"launch, {case.name}")
+    ranks = case.workers * case.nodes
+    if "ours" not in found:
+        return
+    mine = found["ours"][case.name]
+    outcome.rows.append(Row("launch", case.name, None, ranks, mine, [case.aim_ms], "the aim", "ms"))
+    if len(found) == 2:
+        outcome.rows.append(Row("launch", case.name, None, ranks, mine, found["torchrun"][case.name], "torchrun", "ms"))
+
+
+def descendants(pid: int) -> list[int]:
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    found = [int(child) for child in children.stdout.split()]
+    return found + [other for child in found for other in descendants(child)]
+
+
+def processor_ns(pid: int) -> int:
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="utf-8") as file:
+            total += int(file.read().split()[0])
+    return total
+
+
+def memory_kib(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+
+
+def cost(command: list[str]) -> Samples:
+    """Of the launcher's own processes, all but the programs that sleep."""
+    process = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + 60
+        while sum(is_program(pid) for pid in descendants(process.pid)) < 2:
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchError(f"{' '.join(command)} does not start its programs")
+            time.sleep(0.05)
+        time.sleep(SETTLE)
+        own = [process.pid, *(pid for pid in descendants(process.pid) if not is_program(pid))]
+        before = sum(map(processor_ns, own))
+        time.sleep(WATCHED)
+        spent = (sum(map(processor_ns, own)) - before) / WATCHED
+        return {MEMORY: [sum(map(memory_kib, own)) / 1024], PROCESSOR: [max(spent / 1e6, 1e-3)]}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def is_program(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip() == "sleep"
+    except OSError:
+        return False
+
+
+def measure_cost(tools: Tools, outcome: Outcome) -> None:
+    sleep = ["sleep", "120"]
+    contenders = {
+        "ours": lambda: cost([*tools.lockstep_run(2), *sleep]),
+        "torchrun": lambda: cost([*tools.torchrun(2), "--no-python", *sleep]),
+    }
+    found = interleave(contenders, tools.choose_rounds(6, 2), outcome, "launch, cost")
+    for key, aim, unit in ((MEMORY, 10, "MiB"), (PROCESSOR, None, "ms")):
+        if "ours" in found and aim:
+            outcome.rows.append(Row("launch", key, None, 2, found["ours"][key], [aim], "the aim", unit))
+        if len(found) == 2:
+            outcome.rows.append(Row("launch", key, None, 2, found["ours"][key], found["torchrun"][key], "torchrun", unit))
 
 
 def measure(tools: Tools) -> Outcome:
@@ -87,15 +176,14 @@ def measure(tools: Tools) -> Outcome:
     chosen = best_way(torchrun_ways(tools, ways), outcome, "launch, ways of torchrun")
     if chosen:
         outcome.notes.append(ways_text("torchrun", chosen, str))
+    way = ways[chosen[TWO.name]] if chosen else None
     for case in CASES:
-        contenders = {"ours": timed(case, lambda case=case: ours(tools, case, program()))}
-        if chosen:
-            way = ways[chosen[TWO.name]].options
-            contenders["torchrun"] = timed(case, lambda case=case: torchrun(tools, case, way, program()))
-        # torchrun takes seconds for many programs.
-        rounds = ROUNDS if case == TWO else ROUNDS // 4
-        found = interleave(contenders, tools.choose_rounds(rounds, QUICK_ROUNDS), outcome, f"launch, {case.name}")
-        if len(found) == 2:
-            samples = (found["ours"][case.name], found["torchrun"][case.name])
-            outcome.rows.append(Row("launch", case.name, None, case.workers * case.nodes, *samples, "torchrun", "ms"))
+        if case.nodes == 1:
+            measure_case(tools, case, way, None, outcome)
+            continue
+        with network(case.nodes) as net:
+            for machine in range(case.nodes):  # torchrun looks its machine's name up
+                net.inside(machine, "hostname", address(machine))
+            measure_case(tools, case, way, net, outcome)
+    measure_cost(tools, outcome)
     return outcome

@@ -64,9 +64,15 @@ OPEN_MPI = {
     "coll sm": Way("collectives in shared memory", {"OMPI_MCA_coll_sm_priority": "100"}, collective=True),
 }
 # Over machines: some of the above, and by levels.
+# There are more ranks than cores, but each machine's part of the job does not see that: a rank that only spins keeps the
+# core from the rank that it waits for.
+MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 HOST_WAYS = {
-    **{name: OPEN_MPI[name] for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
-    "coll han": Way("sums within a machine first, so fewer bytes are on the wire", {"OMPI_MCA_coll_han_priority": "100"}),
+    "default": OPEN_MPI["default"],
+    **{f"{name}, yield": Way(OPEN_MPI[name].reason, {**OPEN_MPI[name].environment, **MPI_YIELDS})
+       for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
+    "coll han, yield": Way("sums within a machine first, so fewer bytes are on the wire",
+                           {"OMPI_MCA_coll_han_priority": "100", **MPI_YIELDS}),
 }
 INTEL_SHM = {"I_MPI_FABRICS": "shm"}
 CCL = {"CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}
@@ -96,11 +102,6 @@ WAYS: dict[str, dict[str, Way]] = {
         "recursive doubling": Way("fewest steps, for short vectors", mpich_algorithm("recursive_doubling"),
                                   tune_only=True),
         "no CMA": Way("through shared memory instead of process_vm_readv", {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}),
-        "no CMA, large cells": Way("the same in larger pieces", {
-            "MPIR_CVAR_CH4_CMA_ENABLE": "0", "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE": "131072"}),
-        "reduce-scatter, no CMA, large cells": Way("both", {
-            **mpich_algorithm("reduce_scatter_allgather"), "MPIR_CVAR_CH4_CMA_ENABLE": "0",
-            "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE": "131072"}),
         "UCX without CMA": Way("the same for the device that is the default", {"UCX_TLS": "posix,self"}),
         "OFI": Way("the other device", {"MPIR_CVAR_CH4_NETMOD": "ofi"}, tune_only=True),
     },
@@ -136,7 +137,6 @@ WAYS: dict[str, dict[str, Way]] = {
         "loopback, not pinned": Way("its threads may use the other rank's core while that one waits",
                                     {"GLOO_SOCKET_IFNAME": "lo"}, pinned=False),
         "default": Way("what a user gets", tune_only=True),
-        "libuv": Way("the other transport", {"GLOO_SOCKET_IFNAME": "lo", "GLOO_DEVICE_TRANSPORT": "UV"}, tune_only=True),
         "aligned pages": Way("tensors begin at a huge page", {"GLOO_SOCKET_IFNAME": "lo", "THP_MEM_ALLOC_ENABLE": "1"},
                              tune_only=True),
     },
@@ -156,6 +156,19 @@ WAYS: dict[str, dict[str, Way]] = {
                                     options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
         "fused, static, 100 MiB": Way("one bucket: one all-reduce",
                                       options=("--implementation", "fused", "--static-graph", "--bucket-mb", "100")),
+    },
+    # Options of peers/train.py. gradient_as_bucket_view is always on.
+    "pytorch-job": {
+        "v2 tensors in process": Way("decode_image and transforms.v2 by the rank itself: no hand-over; fused, static as above",
+                                     options=("--way", "v2", "--static-graph")),
+        "v2 tensors in process, not pinned": Way("Gloo's threads may use the other rank's core while that one waits",
+                                                 options=("--way", "v2", "--static-graph"), pinned=False),
+        "v2 tensors, a worker": Way("a process decodes while the rank waits for Gloo",
+                                    options=("--way", "v2", "--static-graph", "--workers", "1"), pinned=False),
+        "PIL, per batch, a worker": Way("PIL pictures, made float and normalised per batch",
+                                        options=("--way", "pil-batch", "--static-graph", "--workers", "1"), pinned=False),
+        "PIL": Way("what tutorials show", options=("--way", "pil", "--implementation", "plain", "--workers", "1"),
+                   tune_only=True, pinned=False),
     },
     # Options of peers/loader.py.
     "torchvision": {
@@ -200,7 +213,6 @@ WAYS: dict[str, dict[str, Way]] = {
 }
 
 # For the start of many ranks on few cores. Programs that only start open every network's library otherwise.
-MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 START_WAYS: dict[str, dict[str, Way]] = {
     "openmpi": {
         "default": Way("what a user gets"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 
 from comparison import LEAST_ROUNDS
@@ -10,6 +11,11 @@ from machine import Machine
 
 NO_DIFFERENCE = "no difference shown"
 TOO_FEW_ROUNDS = "too few rounds"
+
+
+def first_line(message: str) -> str:
+    """Without the folders of this machine, which say nothing to a reader of the page."""
+    return re.sub(r"(?<=\s)/\S*/", "", message.splitlines()[0])
 
 
 def size_text(size: int | None) -> str:
@@ -126,7 +132,7 @@ def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
                          f"or there are fewer than {LEAST_ROUNDS} rounds.\n")
     elif outcome.rows:
         parts.append(list_table(outcome.rows, machine))
-    remarks = [*outcome.notes, *(f"Not measured: {message.splitlines()[0]}" for message in outcome.missing)]
+    remarks = [*outcome.notes, *(f"Not measured: {first_line(message)}" for message in outcome.missing)]
     if remarks:
         parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")
     return "\n".join(parts)

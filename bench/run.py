@@ -33,9 +33,11 @@ BENCHES = [
     "data_parallel",
     "memory",
     "launch",
+    "recovery",
     "loader",
     "transforms",
     "checkpoint",
+    "train",
 ]
 
 
@@ -164,7 +166,8 @@ def check_page(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
     if arguments.into:
         try:
             check_page(arguments)

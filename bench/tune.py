@@ -11,13 +11,14 @@ from functools import partial
 import ddp_step
 import launch
 import loader
+import train
 import workloads
 from by_size import SIZES, all_of, mpi, python
 from comparison import compare
 from harness import Contender, Outcome, Tools, interleave
 from machine import Machine
 from peer_ways import WAYS, Way
-from report import factor, heading, markdown_table, number, size_text
+from report import factor, first_line, heading, markdown_table, number, size_text
 
 ROUNDS, QUICK_ROUNDS = 6, 2
 RANKS = 2
@@ -60,7 +61,11 @@ def launcher_ways(tools: Tools, peer: str) -> dict[str, Contender]:
     return launch.torchrun_ways(tools, WAYS[peer])
 
 
-KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways,
+def job_ways(tools: Tools, peer: str) -> dict[str, Contender]:
+    return train.python_ways(tools, RANKS, WAYS[peer])
+
+
+KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways, "pytorch-job": job_ways,
          **dict.fromkeys(("torchvision", "dali", "spdl", "datago"), loader_ways)}
 PEERS = {peer: partial(KINDS.get(peer, mpi_ways), peer=peer) for peer in WAYS}
 
@@ -102,5 +107,5 @@ def measure(tools: Tools, peer: str, here: Machine, command: str) -> tuple[str, 
     found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
     head = [*heading(command, here, str(rounds)),
             f"- {RANKS} ranks or workers. Above 1: faster than the first way. Bold: the best"]
-    head += [f"- Not measured: {message.splitlines()[0]}" for message in outcome.missing]
-    return "\n".join(head) + "\n\n" + table(peer, found, PEERS[peer].func is loader_ways), outcome.missing
+    head += [f"- Not measured: {first_line(message)}" for message in outcome.missing]
+    return "\n".join(head) + "\n\n" + table(peer, found, PEERS[peer].func in (loader_ways, job_ways)), outcome.missing

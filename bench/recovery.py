@@ -1,0 +1,246 @@
+"""recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, and under
+torchrun with the same program; the same from the moment in which a machine of two is unplugged. Needs root for that."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from comparison import SEED
+from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave
+from launch import free_port
+from network import Network, address, network
+from peer_ways import usual
+
+RANKS = 2
+ROUNDS, QUICK_ROUNDS = 6, 2
+KILLS = 17  # a round; 6 rounds have more than 100
+PEER_KILLS = 3
+LOST_NODES, QUICK_LOST_NODES = 20, 2
+GRACE = 15  # seconds that a launcher gets to end its job
+PATIENCE = 60  # seconds for a recovery; it has failed then
+STEADY = (0.02, 0.08)  # seconds of training between recoveries, when all is ready for one
+STANDBY = "0.5"  # --standby: seconds until the processes for a restart are started; the default would only take longer
+AIM_MS, LOST_NODE_AIM_MS = 250, 3000
+KILLED, LOST, MEMORY = "a rank is killed", "a machine is unplugged", "memory"
+
+
+def end_with_the_bench() -> None:
+    """In a launcher before it starts: it is asked to end when the bench has been killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+class Job:
+    """A job whose ranks write a line when the first all-reduce of a start is done."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=tools.scratch))
+        self.log = self.folder / "log"
+        self.launchers: list[subprocess.Popen] = []
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A second signal must not cut this short.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            self.end()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def end(self) -> None:
+        for launcher in self.launchers:
+            launcher.send_signal(signal.SIGTERM)
+        for launcher in self.launchers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(timeout=GRACE)
+        # torchrun's workers are in sessions of their own, and live on when it is killed.
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for launcher in self.launchers:
+            launcher.wait()
+
+    def processes(self, name: str = "") -> list[int]:
+        """Those of this job, which all have its folder on their command line; with `name`, whose name begins with it."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes()
+                if os.fsencode(self.folder) in command and (folder / "comm").read_text().startswith(name):
+                    found.append(int(folder.name))
+        return found
+
+    def wait_for_standby(self) -> list[int]:
+        """Until one more process for each rank is loaded."""
+        end = time.monotonic() + PATIENCE
+        while len(found := self.processes("standby:")) < RANKS:
+            if time.monotonic() > end:
+                raise BenchError(f"no processes were on standby after {PATIENCE} s")
+            time.sleep(0.02)
+        return found
+
+    def launch(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        with self.log.open("a", encoding="utf-8") as sink:
+            self.launchers.append(
+                subprocess.Popen([*command, str(self.folder)], stdin=subprocess.DEVNULL, stdout=sink,
+                                 stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_the_bench,
+                                 env={**os.environ, **ENVIRONMENT, **(environment or {})}))
+
+    def reports(self, rank: int) -> list[dict]:
+        path = self.folder / str(rank)
+        if not path.exists():
+            return []
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]  # the last one may be unfinished
+
+    def wait_for(self, starts: int, ranks: int) -> list[dict]:
+        """The reports of all ranks, when each has written `starts` of them."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            found = [self.reports(rank) for rank in range(ranks)]
+            if all(len(lines) >= starts for lines in found):
+                return [lines[starts - 1] for lines in found]
+            if all(launcher.poll() is not None for launcher in self.launchers):
+                break
+            time.sleep(0.002)
+        tail = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
+        raise BenchError(f"the ranks did not train within {PATIENCE} s:\n{tail}")
+
+
+def own_memory(process: int) -> float:
+    """The MiB that a process shares with no other."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty"))) / 1024
+
+
+def killed(tools: Tools, command: list[str], kills: int, counts: dict[str, int] | None = None, *,
+           standby: bool = False) -> Samples:
+    """Kills one rank of a running job again and again; milliseconds until both train again."""
+    order = random.Random(SEED)
+    samples: list[float] = []
+    memory: list[float] = []
+    with Job(tools) as job:
+        job.launch(command)
+        running = job.wait_for(1, RANKS)
+        for kill in range(kills):
+            if counts is not None:
+                counts["tried"] += 1
+            if standby:
+                memory.append(own_memory(job.wait_for_standby()[0]))
+            time.sleep(order.uniform(*STEADY))
+            start = time.time()
+            os.kill(running[kill % RANKS]["pid"], signal.SIGKILL)
+            running = job.wait_for(kill + 2, RANKS)
+            samples.append((max(report["done_at"] for report in running) - start) * 1e3)
+            if counts is not None:
+                counts["recovered"] += 1
+    return {KILLED: samples, MEMORY: memory} if standby else {KILLED: samples}
+
+
+def ours(tools: Tools, program: str, standby: str) -> list[str]:
+    launcher = [tools.program("lockstep"), "run", "--nproc-per-node", RANKS, "--max-restarts", KILLS, "--standby", standby]
+    return [str(part) for part in [*launcher, tools.program(program)]]
+
+
+def torchrun(tools: Tools, options: tuple[str, ...], program: str) -> list[str]:
+    given = [str(free_port()) if option == "PORT" else option for option in options]
+    launcher = [tools.python, "-m", "torch.distributed.run", "--nproc_per_node", RANKS, "--max-restarts", PEER_KILLS]
+    return [str(part) for part in [*launcher, *given, "--no-python", tools.program(program)]]
+
+
+def contenders(tools: Tools, counts: dict[str, int]) -> dict[str, Callable[[], Samples]]:
+    found: dict[str, Callable[[], Samples]] = {}
+
+    def run(program: str, kills: int, standby: str) -> Samples:
+        return killed(tools, ours(tools, program, standby), kills, counts, standby=standby != "off")
+
+    found["core"] = lambda: run("bench_recovery_core", KILLS, "off")  # it has nothing to load
+    found["LibTorch"] = lambda: run("bench_recovery_c10d", KILLS, STANDBY)
+    found["LibTorch without"] = lambda: run("bench_recovery_c10d", PEER_KILLS, "off")
+    for name, way in usual("torchrun").items():
+        for program in ("core", "c10d"):
+            found[f"torchrun {name} {program}"] = lambda way=way, program=program: killed(
+                tools, torchrun(tools, way.options, f"bench_recovery_{program}"), PEER_KILLS)
+    return found
+
+
+def best_torchrun(found: dict[str, Samples], program: str) -> tuple[str, list[float]] | None:
+    """The better of torchrun's ways, by its median."""
+    ways = [(name, samples[KILLED]) for name, samples in found.items()
+            if name.startswith("torchrun") and name.endswith(program) and KILLED in samples]
+    return min(ways, key=lambda way: sorted(way[1])[len(way[1]) // 2], default=None)
+
+
+def measure_kills(tools: Tools, outcome: Outcome) -> None:
+    counts = {"tried": 0, "recovered": 0}
+    found = interleave(contenders(tools, counts), tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "recovery")
+    cases = [
+        ("core", "core", KILLED),
+        ("LibTorch", "c10d", f"{KILLED}, with LibTorch"),
+        ("LibTorch without", "c10d", f"{KILLED}, with LibTorch, --standby off"),
+    ]
+    for name, program, case in cases:
+        mine = found.get(name, {}).get(KILLED)
+        if not mine:
+            continue
+        if program == "core":
+            outcome.rows.append(Row("recovery", case, None, RANKS, mine, [AIM_MS], "the aim", "ms"))
+        best = best_torchrun(found, program)
+        if best and len(best[1]) == len(mine):
+            outcome.rows.append(Row("recovery", case, None, RANKS, mine, best[1], "torchrun", "ms"))
+            outcome.notes.append(f"{case}: torchrun, best of its ways: {best[0].split()[1]}")
+    memory = found.get("LibTorch", {}).get(MEMORY)
+    if memory:
+        outcome.notes.append(f"a process on standby has {statistics.median(memory):,.0f} MiB of its own, with LibTorch")
+    outcome.rows.append(Row("recovery", f"recoveries of {counts['tried']}", None, RANKS, [counts["recovered"]],
+                            [counts["tried"]], "all", "", more_is_better=True))
+
+
+def lose_node(tools: Tools, net: Network) -> float:
+    """Milliseconds from pulling the plug of machine 1 to the first all-reduce without it."""
+    with Job(tools) as job:
+        for node in range(2):
+            meeting = ["--nnodes", "1:2", "--node-rank", node, "--rdzv-endpoint", address(0), "--max-restarts", 1,
+                       "--grace", 1]
+            job.launch(net.on(node, tools.program("lockstep"), "run", *meeting, tools.program("bench_recovery_core")),
+                       {"LOCKSTEP_JOB_KEY": "of the bench"})
+        job.wait_for(1, 2)
+        time.sleep(random.uniform(0.5, 1.5))
+        start = time.time()
+        net.unplug(1)
+        done_at = job.wait_for(2, 1)[0]["done_at"]
+        net.plug_in(1)
+        return (done_at - start) * 1e3
+
+
+def measure_lost_nodes(tools: Tools, outcome: Outcome) -> None:
+    trials = tools.choose_rounds(LOST_NODES, QUICK_LOST_NODES)
+    times: list[float] = []
+    with network(2) as net:
+        for _ in range(trials):
+            times.append(lose_node(tools, net))
+    outcome.rows.append(Row("recovery", LOST, None, RANKS, times, [LOST_NODE_AIM_MS], "the aim", "ms"))
+    outcome.notes.append(f"{LOST}: {len(times)} of {trials} recovered, the slowest in {max(times):,.0f} ms")
+
+
+def measure(tools: Tools) -> Outcome:
+    outcome = Outcome()
+    measure_kills(tools, outcome)
+    try:
+        measure_lost_nodes(tools, outcome)
+    except BenchError as error:
+        outcome.missing.append(f"recovery, {LOST}: {error}")
+    return outcome

@@ -1,0 +1,247 @@
+"""train: the reference job (examples/resnet) beside the same job in Python, on the same pictures, weights and order: at 224
+pixels and at 64. Its speed-up on two processes; how near the curves of accuracy are; what the Trainer, its log, progress
+and TensorBoard's files cost; and the report of a long run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, pinned, run
+from loader import peer_python
+from peer_ways import Way, usual
+
+PEER = "pytorch"
+ROUNDS, QUICK_ROUNDS = 6, 1
+COST_ROUNDS, COST_QUICK_ROUNDS, COST_STEPS = 10, 2, 20
+TRAINER_COST, REPORTS_COST = 0.01, 0.005  # limits, as parts of a step
+LOG_EPOCHS, LOG_STEPS = 100, 500
+REPORT_SECONDS, REPORT_MEGABYTES = 2.0, 2.0
+PUBLISHED = ("published for this job on 1, 2 and 4 GPUs: 128.84, 66.5 and 37.8 s an epoch, 1.94x (96.9 %) and 3.41x (85.2 %)")
+EPOCH = re.compile(r"epoch \d+: [\d.]+ s, ([\d.]+) pictures/s, loss")
+ACCURACY = re.compile(r"test accuracy ([\d.]+) %")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The job at one size of pictures. The first epoch of a run warms up, and is not counted."""
+
+    side: int
+    batch: int  # of each process
+    epochs: int
+    train: int  # pictures of each of the 6 classes
+    test: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.side} px"
+
+
+LARGE = Form(side=224, batch=8, epochs=2, train=12, test=1)
+SMALL = Form(side=64, batch=16, epochs=10, train=40, test=20)
+QUICK_SMALL = Form(side=64, batch=16, epochs=4, train=40, test=20)
+
+
+@dataclass
+class Epochs:
+    """What one run found in each of its epochs."""
+
+    rates: list[float]  # pictures per second
+    accuracies: list[float]  # per cent
+
+    def __post_init__(self) -> None:
+        if len(self.rates) < 2 or len(self.rates) != len(self.accuracies):
+            raise BenchError(f"found {len(self.rates)} epochs and {len(self.accuracies)} accuracies in the job's output")
+
+
+def pictures(tools: Tools, form: Form) -> Path:
+    folder = tools.scratch / f"job-{form.train}-{form.test}"
+    if not folder.exists():
+        run([str(peer_python(tools)), str(HERE / "peers" / "make_job.py"), str(folder), str(form.train), str(form.test)])
+    return folder
+
+
+def ours(tools: Tools, form: Form, ranks: int, seed: int) -> Epochs:
+    program = [tools.program("resnet_train"), pictures(tools, form), form.epochs, form.side, form.batch, seed]
+    words = [str(word) for word in program]
+    # One process has the cores that each of two has.
+    output = run(tools.lockstep_run(ranks, *words) if ranks > 1 else pinned(words, 0, 2))
+    return Epochs([float(rate) for rate in EPOCH.findall(output)], [float(part) for part in ACCURACY.findall(output)])
+
+
+def theirs(tools: Tools, form: Form, way: Way, ranks: int, seed: int) -> Epochs:
+    output = tools.scratch_file()
+    arguments = ["--folder", pictures(tools, form), "--epochs", form.epochs, "--side", form.side, "--batch", form.batch,
+                 "--seed", seed, "--output", output, *way.options]
+    script = HERE / "peers" / "train.py"
+    run((tools.torchrun_pinned if way.pinned else tools.torchrun_free)(ranks, script, *arguments), way.environment)
+    found = json.loads(output.read_text(encoding="utf-8"))
+    return Epochs([epoch["pictures"] / epoch["seconds"] for epoch in found], [100 * epoch["accuracy"] for epoch in found])
+
+
+class Job:
+    """The job at one size, by ours and the peer."""
+
+    def __init__(self, tools: Tools, form: Form, outcome: Outcome) -> None:
+        self.tools, self.form, self.outcome = tools, form, outcome
+        self.curves: dict[str, list[list[float]]] = {}
+
+    def contender(self, name: str, once) -> Contender:
+        """`once` gets the seed: that of the round, the same for all."""
+
+        def rates() -> Samples:
+            curves = self.curves.setdefault(name, [])
+            epochs = once(len(curves) + 1)
+            curves.append(epochs.accuracies)
+            return {None: epochs.rates[1:]}
+
+        return rates
+
+    def measure(self, ranks: int, way: Way, with_one: bool) -> dict[str, list[float]]:
+        form, tools = self.form, self.tools
+        contenders = {
+            "ours": self.contender("ours", lambda seed: ours(tools, form, ranks, seed)),
+            PEER: self.contender(PEER, lambda seed: theirs(tools, form, way, ranks, seed)),
+        }
+        if with_one:
+            contenders["one"] = self.contender("one", lambda seed: ours(tools, form, 1, seed))
+        rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
+        found = interleave(contenders, rounds, self.outcome, f"train {form.name}, {ranks} ranks")
+        return {name: samples[None] for name, samples in found.items()}
+
+    def add(self, case: str, ranks: int, mine: list[float] | None, peer: list[float] | None, name: str, unit: str) -> None:
+        if mine and peer:
+            self.outcome.rows.append(
+                Row("train", f"{self.form.name}{case}", None, ranks, mine, peer, name, unit, more_is_better=True))
+
+
+def python_ways(tools: Tools, ranks: int, ways: Mapping[str, Way]) -> dict[str, Contender]:
+    """Each way with the small form, in which they differ most."""
+    form = Form(SMALL.side, SMALL.batch, 3, SMALL.train, SMALL.test)
+    return {name: lambda way=way: {form.name: theirs(tools, form, way, ranks, 1).rates[1:]} for name, way in ways.items()}
+
+
+def best_python(tools: Tools, outcome: Outcome, ranks: int) -> Way:
+    ways = usual("pytorch-job")
+    if tools.quick:
+        return next(iter(ways.values()))
+    tried = python_ways(tools, ranks, ways)
+    chosen = best_way(tried, outcome, "train, ways of pytorch", more_is_better=True, passes=1)
+    name = chosen.get(SMALL.name, next(iter(ways)))
+    outcome.notes.append(f"{ranks} ranks: pytorch, best of its ways: {name}")
+    return ways[name]
+
+
+def mean_curve(curves: list[list[float]]) -> list[float]:
+    return [statistics.mean(epoch) for epoch in zip(*curves, strict=True)]
+
+
+def curves_text(curves: dict[str, list[list[float]]]) -> str:
+    """How near the curves are, beside how far the seeds of one program are from one another."""
+    mine, peer = curves["ours"], curves[PEER]
+    apart = [a - b for a, b in zip(mean_curve(mine), mean_curve(peer), strict=True)]
+    far = max(range(len(apart)), key=lambda epoch: abs(apart[epoch]))
+    spread = max(statistics.pstdev(epoch) for side in (mine, peer) for epoch in zip(*side, strict=True))
+    last = f"{mean_curve(mine)[-1]:.1f} % and pytorch's {mean_curve(peer)[-1]:.1f} %"
+    return (f"{SMALL.name}, accuracy after {len(apart)} epochs, mean of {len(mine)} seeds: ours {last}; the mean curves are at "
+            f"most {abs(apart[far]):.1f} points apart (epoch {far + 1}), the seeds of one program up to {spread:.1f} (standard "
+            "deviation)")
+
+
+def measure_jobs(tools: Tools, outcome: Outcome) -> None:
+    for ranks in tools.ranks:
+        way = best_python(tools, outcome, ranks)
+        for form in (LARGE, QUICK_SMALL if tools.quick else SMALL):
+            job = Job(tools, form, outcome)
+            found = job.measure(ranks, way, with_one=form is LARGE)
+            job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
+            if form is LARGE and "ours" in found and "one" in found:
+                limit = [ranks * rate for rate in found["one"]]
+                job.add(", efficiency", ranks, found["ours"], limit, "limit", "pictures/s")
+                one, more = (statistics.median(6 * form.train / rate for rate in found[who]) for who in ("one", "ours"))
+                outcome.notes.append(f"{form.name}: {one:.2f} s an epoch with 1 process, {more:.2f} s with {ranks}: "
+                                     f"{one / more:.2f}x ({100 * one / more / ranks:.1f} %); {PUBLISHED}")
+            if form is not LARGE and {"ours", PEER} <= found.keys():
+                ends = [[curve[-1] for curve in job.curves[who]] for who in ("ours", PEER)]
+                job.add(f", accuracy after {form.epochs} epochs", ranks, *ends, PEER, "%")
+                outcome.notes.append(curves_text(job.curves))
+
+
+def measure_costs(tools: Tools, outcome: Outcome) -> None:
+    """One process measures all three in turns, so a round is an epoch of each."""
+    output, folder = tools.scratch_file(), tools.scratch / "costs"
+    rounds = tools.choose_rounds(COST_ROUNDS, COST_QUICK_ROUNDS)
+    try:
+        run(tools.lockstep_run(2, tools.program("bench_train"), "--rounds", rounds, "--steps", COST_STEPS, "--folder", folder,
+                               "--output", output))
+    except BenchError as error:
+        outcome.missing.append(f"train, costs of the Trainer: {error}")
+        return
+    found = json.loads(output.read_text(encoding="utf-8"))
+    by_hand = [value * (1 + TRAINER_COST) for value in found["by_hand"]]
+    allowed = [value * REPORTS_COST for value in found["trainer"]]
+    rows = [("step of the Trainer, against one by hand", found["trainer"], found["by_hand"]),
+            (f"step of the Trainer, against one by hand and {TRAINER_COST:.0%}", found["trainer"], by_hand),
+            (f"log, TensorBoard and progress, against {REPORTS_COST:.1%} of a step", found["reports"], allowed)]
+    outcome.rows += [Row("train", case, None, 2, mine, limit, "limit", "ms") for case, mine, limit in rows]
+
+
+def sample(number: int) -> dict[str, object]:
+    return {"name": f"val/{number}.jpg", "label": "cat", "predicted": "dog", "loss": 9.0 - number / 10, "probability": 0.9,
+            "jpeg": "QUJD" * 1000}
+
+
+def write_log(folder: Path) -> None:
+    """What `lockstep train` writes in a long run."""
+    folder.mkdir()
+    classes = [f"class {number}" for number in range(10)]
+    seconds = {"input": 1.0, "compute": 50.0, "communication": 3.0}
+    ranks = [{"rank": rank, "host": "node", "seconds": seconds} for rank in range(4)]
+    cells = [[label, predicted, 900 if label == predicted else 11] for label in range(10) for predicted in range(10)]
+    with (folder / "run.jsonl").open("w", encoding="utf-8") as file:
+
+        def write(event: str, **fields: object) -> None:
+            file.write(json.dumps({"event": event, "time": 1.7e9, **fields}) + "\n")
+
+        write("start", format=1, name="", host="node", pid=1, world_size=4, first_epoch=0, first_step=0, command=["train"],
+              configuration={"optimizer.lr": 0.1}, versions={}, classes=classes)
+        for epoch in range(LOG_EPOCHS):
+            for step in range(epoch * LOG_STEPS, (epoch + 1) * LOG_STEPS):
+                write("step", epoch=epoch, step=step, scalars={"loss": 2.3 / (1 + step / 999) + step % 7 / 50, "lr": 0.1})
+            passed = {"seconds": 60.0, "samples": 60000, "scalars": {"loss": 2.3 / (1 + epoch), "accuracy": epoch / 101}}
+            write("epoch", epoch=epoch, **passed)
+            write("times", epoch=epoch, ranks=ranks)
+            write("evaluation", epoch=epoch, **passed)
+            write("confusion", epoch=epoch, classes=10, cells=cells)
+            write("samples", epoch=epoch, samples=[sample(number) for number in range(24)])
+        write("end", results={"accuracy": 0.99})
+
+
+def measure_report(tools: Tools, outcome: Outcome) -> None:
+    folder = tools.scratch / "long-run"
+    write_log(folder)
+
+    def once() -> Samples:
+        start = time.perf_counter()
+        run([str(tools.program("lockstep")), "report", str(folder)])
+        return {"s": [time.perf_counter() - start], "MB": [(folder / "report.html").stat().st_size / 1e6]}
+
+    found = interleave({"ours": once}, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "train, report").get("ours", {})
+    for unit, limit in (("s", REPORT_SECONDS), ("MB", REPORT_MEGABYTES)):
+        if unit in found:
+            case = f"report of {LOG_EPOCHS} epochs, {LOG_EPOCHS * LOG_STEPS:,} steps"
+            outcome.rows.append(Row("train", case, None, 4, found[unit], [limit], "limit", unit))
+
+
+def measure(tools: Tools) -> Outcome:
+    outcome = Outcome()
+    measure_jobs(tools, outcome)
+    measure_costs(tools, outcome)
+    measure_report(tools, outcome)
+    return outcome
