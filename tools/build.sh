@@ -17,6 +17,8 @@ sanitizer_environment() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/lsan.supp:print_suppressions=0
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+  # The sanitizer's dlopen() does not know where the program looks for its backends.
+  export LD_LIBRARY_PATH=$BUILD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export UCX_MEM_EVENTS=n # else UCX patches the allocator that the sanitizers have replaced
 }
 
@@ -24,6 +26,7 @@ sanitizer_environment() {
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
   [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
+  took "set-up"
   say "building $BUILD"
   mkdir -p build
   as_preset_needs cmake --preset "$1" -B "$BUILD" "-DLOCKSTEP_TORCH_DIR=$TORCH_DIR" >"$BUILD.configure.log" 2>&1 || {
@@ -32,6 +35,7 @@ configure_and_build() {
   }
   # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
+  took "build"
 }
 
 # run_tests LABEL FILTER: both may be empty. Two tests run at once: most of them wait for other processes. The last line of the output is "N passed, N failed".
@@ -53,7 +57,9 @@ run_tests() {
     failed=$((failed + broken)) status=1
   fi
   ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"
-  printf '\n%s, torch %s, preset %s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" $((total - failed)) "$failed"
+  took "tests"
+  printf '\n%s, torch %s, preset %s\n%s in all:%s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" \
+    "$(duration $SECONDS)" "$(printf ' %s,' "${TOOK[@]}" | sed 's/,$//')" $((total - failed)) "$failed"
   return "$status"
 }
 

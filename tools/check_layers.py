@@ -4,6 +4,7 @@
 A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
 include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
 and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
+A layer without TORCH, and a program in src/cli, includes no header of LibTorch, not even through a header of ours.
 Examples include public headers only. The programs in src/cli, and those in folders of it that have a CMakeLists.txt, see
 the layers that this file links. Prints each forbidden include with its file and line; exits with 1 if any.
 
@@ -15,9 +16,11 @@ import re
 import sys
 
 SUFFIXES = {".h", ".cpp", ".inl", ".c"}
+# How includes of LibTorch's headers begin.
+TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 CALL = re.compile(r"^\s*lockstep_(layer|backend|program)\(([^)]*)\)", re.MULTILINE)
-KEYWORDS = ("FOLDER", "ROOMS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH")
+KEYWORDS = ("FOLDER", "ROOMS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
 
 
 @dataclasses.dataclass
@@ -27,6 +30,7 @@ class Layer:
     headers: list  # public headers outside of its folder
     public: list
     private: list
+    torch: bool
 
 
 def without_comments(cmake):
@@ -49,7 +53,8 @@ def declared_layers(cmake):
         public = named["PUBLIC"]
         # A backend is a plug-in of c10d, see cmake/SiteBackends.cmake.
         private = named["PRIVATE"] + named["LINK"] + (["c10d"] if kind == "backend" else [])
-        layers[words[0]] = Layer(words[0], lists["FOLDER"][0], lists["HEADERS"], public, private)
+        torch = kind == "backend" or "TORCH" in words
+        layers[words[0]] = Layer(words[0], lists["FOLDER"][0], lists["HEADERS"], public, private, torch)
     return layers
 
 
@@ -66,7 +71,7 @@ def with_what_they_export(names, layers):
 def program_layer(folder, cmake):
     """The sources of programs, as a layer that nothing may include."""
     linked = sorted(set(re.findall(r"\blockstep::(\w+)", without_comments(cmake))))
-    return Layer(f"programs in {folder}", folder, headers=[], public=[], private=linked)
+    return Layer(f"programs in {folder}", folder, headers=[], public=[], private=linked, torch=False)
 
 
 class Tree:
@@ -77,6 +82,8 @@ class Tree:
             layer = program_layer(programs.parent.relative_to(self.root / "src").as_posix(), programs.read_text())
             self.layers[layer.name] = layer
         self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
+        self.includes = {}  # by path from the root: line number, include, the path of the file or None
+        self.torch = {}     # by path: the header of LibTorch that the file includes, itself or through others
 
     def owner(self, path):
         """The layer of a file, by its path from the root, and whether the file is public; (None, False) for others."""
@@ -98,6 +105,36 @@ class Tree:
             if (folder / include).is_file():
                 return (folder / include).resolve().relative_to(self.root.resolve()).as_posix()
         return None
+
+    def includes_of(self, path):
+        if path not in self.includes:
+            file = self.root / path
+            lines = enumerate(file.read_text(errors="replace").splitlines(), 1)
+            matches = [(number, match[1]) for number, line in lines if (match := INCLUDE.match(line))]
+            self.includes[path] = [(number, include, self.resolve(include, file)) for number, include in matches]
+        return self.includes[path]
+
+    def torch_header_in(self, path):
+        """A header of LibTorch that the file includes, itself or through headers of ours; None when there is none."""
+        if path not in self.torch:
+            self.torch[path] = None  # of a cycle
+            found = (self.torch_header(include, target) for _, include, target in self.includes_of(path))
+            self.torch[path] = next(filter(None, found), None)
+        return self.torch[path]
+
+    def torch_header(self, include, target):
+        if target is not None:
+            return self.torch_header_in(target)
+        return include if include.startswith(TORCH) else None
+
+    def torch_complaint(self, path, include, target):
+        """Why the file `path` must not include what brings LibTorch, or None."""
+        user, _ = self.owner(path)
+        header = self.torch_header(include, target)
+        if user is None or user.torch or header is None:
+            return None
+        through = "this is" if target is None else f"this brings {header},"
+        return f"layer '{user.name}' is free of LibTorch; {through} a header of it"
 
     def complaint(self, path, target):
         """Why the file `path` must not include `target`, or None."""
@@ -127,12 +164,10 @@ class Tree:
     def check_file(self, file):
         path = file.relative_to(self.root).as_posix()
         found = []
-        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
-            match = INCLUDE.match(line)
-            target = match and self.resolve(match[1], file)
-            why = target and self.complaint(path, target)
+        for number, include, target in self.includes_of(path):
+            why = (target and self.complaint(path, target)) or self.torch_complaint(path, include, target)
             if why:
-                found.append(f'{path}:{number}: "{match[1]}": {why}')
+                found.append(f'{path}:{number}: "{include}": {why}')
         return found
 
 

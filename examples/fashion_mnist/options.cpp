@@ -16,7 +16,7 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   CLI::Option* folder = app.add_option("--checkpoint-dir", options.checkpoint_dir, "save here after each epoch");
   app.add_flag("--resume", options.resume, "continue from the newest checkpoint there, if any")->needs(folder);
-  app.add_option("--report", options.report, "append a line of JSON per epoch to this file");
+  app.add_option("--log", options.log, "folder for the log of the run, which `lockstep report` shows");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,7 +13,7 @@ struct Options {
   std::uint64_t seed = 1234;
   std::string checkpoint_dir;
   bool resume = false;
-  std::string report;
+  std::string log;
 };
 
 // Exits for --help and wrong arguments.

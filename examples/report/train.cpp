@@ -113,8 +113,8 @@ void train(const std::string& folder, int epochs, std::int64_t samples, const st
   Run run{.log = {}, .board = {}, .progress = report::Progress({.epochs = epochs, .shown = first})};
   if (first) {
     const auto place = report::run_folder(folder);
-    run.log = report::RunLog::open(place).value();
-    run.board = report::SummaryWriter::open(place).value();
+    run.log = data::value_or_throw(report::RunLog::open(place));
+    run.board = data::value_or_throw(report::SummaryWriter::open(place));
   }
   run.log.start({.name = "Fashion-MNIST",
                  .configuration = {{"optimizer.lr", 0.05}, {"optimizer.momentum", 0.9}, {"batch_size", 64}},

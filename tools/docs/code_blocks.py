@@ -2,7 +2,7 @@
 
 A block is covered if a file of tests/documented or an example contains its text; white space and comments are ignored.
 "..." in a block matches any text. The text between must be contiguous in the file too, so that the compiler sees all of
-it.
+it. A script on a page ("#!" in a block of language bash) is a file of the examples, which the tests run.
 """
 import re
 from pathlib import Path
@@ -47,6 +47,13 @@ def blocks_of_page(text: str):
             raise ValueError(f"line {block.line}: this block looks like C++; begin it with ```cpp")
 
 
+def scripts_of_page(text: str):
+    """(line, script) of each block of language bash that begins with "#!"."""
+    for block in markdown.split(text)[0]:
+        if block.language == "bash" and block.text.startswith("#!"):
+            yield block.line, block.text
+
+
 def blocks_of_header(text: str):
     """(line, code) of each block in a comment: lines that are indented by three and not part of a list."""
     begin, code, list_indent = 0, [], None
@@ -71,7 +78,16 @@ def blocks_of_header(text: str):
             begin, code = 0, []
 
 
+def check_scripts(root: Path):
+    files = {path.read_bytes().strip() for path in (root / "examples").glob("*/*") if path.is_file()}
+    for page in markdown.pages(root):
+        for line, script in scripts_of_page(page.read_text()):
+            if script.strip().encode() not in files:
+                yield page, line, "no file of examples is this script; add it there, so that a test can run it"
+
+
 def check(root: Path):
+    yield from check_scripts(root)
     sources = sorted((root / "tests/documented").glob("*.cpp")) + sorted((root / "examples").glob("*/*.cpp"))
     compiled = [squeezed(path.read_text()) for path in sources]
     documents = [(page, blocks_of_page) for page in markdown.pages(root)]
