@@ -30,9 +30,12 @@ constexpr int kWorld = 3;
 constexpr std::int64_t kElements = 200'000;
 constexpr const char* kCompleted = "completed";
 
-// Notes that a save is complete, in one write: the system keeps it when the process is killed.
+// Notes that a save is complete, in one write: the system keeps it when the process is killed. A kill may cut a write
+// off at a page's end, so lines have 16 bytes: none lies in two pages.
 void note_completed(const std::filesystem::path& folder, std::int64_t step) {
-  std::ofstream(folder / kCompleted, std::ios::app) << (std::to_string(step) + "\n") << std::flush;
+  const std::string digits = std::to_string(step);
+  std::ofstream(folder / kCompleted, std::ios::app) << (std::string(15 - digits.size(), '0') + digits + "\n")
+                                                    << std::flush;
 }
 
 std::int64_t last_completed(const std::filesystem::path& folder) {

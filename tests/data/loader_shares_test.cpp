@@ -430,9 +430,9 @@ TEST(LoaderWorkers, ATimeoutNamesTheWorkerAndTheSampleAndLosesNothing) {
       } catch (const DataError& error) {
         ASSERT_EQ(error.code(), ErrorCode::kTimeout);
         const std::string what = error.what();
-        if (batches.empty()) continue;  // the machine is slow
-        EXPECT_NE(what.find("has been making batch 1 (samples 4, 5, 6, 7) for "), std::string::npos) << what;
+        // On a slow machine a wait ends before anything is made, and later batches take longer than the timeout too.
         if (what.find("is at sample 5") == std::string::npos) continue;
+        EXPECT_NE(what.find("has been making batch 1 (samples 4, 5, 6, 7) for "), std::string::npos) << what;
         ++timeouts;
         *go = true;
         go->notify_all();

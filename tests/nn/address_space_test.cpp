@@ -25,6 +25,7 @@ void limit_address_space(std::size_t left) {
 
 TEST(AddressSpaceMulti, TrainsWithLittle) {
   run_processes(2, [](int rank) {
+    torch::set_num_threads(1);  // each thread has a stack and a heap in the address space
     limit_address_space(1024 * kMiB);
     const ProcessGroupGuard group;
     torch::manual_seed(3);

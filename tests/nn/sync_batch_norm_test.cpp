@@ -289,7 +289,8 @@ TEST(SyncBatchNormFault, NamesTheLayerAndTheRankThatDoesNotCome) {
   const SharedScratchFolder folder;
   run_processes(3, [&folder](int rank) {
     torch::set_num_threads(1);
-    const ProcessGroupGuard group("", {.timeout = std::chrono::seconds(3)});
+    // Long enough for all ranks to start, and for both of those that wait to come.
+    const ProcessGroupGuard group("", {.timeout = std::chrono::seconds(15)});
     torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
     convert_sync_batchnorm(net);
     const auto given_up = [&](int of) { return std::filesystem::exists(folder.path(std::to_string(of))); };

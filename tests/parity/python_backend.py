@@ -71,6 +71,7 @@ def check(rank, store):
         dist.destroy_process_group(dist.new_group([0, 1]))
     if rank == 0:
         expect_error(RuntimeError, "Rank 1 failed to pass monitoredBarrier", lambda: group_barrier(group))
+    dist.barrier()  # until here rank 1 stays in the group
     dist.destroy_process_group()
 
 

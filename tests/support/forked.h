@@ -11,7 +11,7 @@
 
 namespace lockstep::test {
 
-// How a child ended, as a shell says it. After 20 s it is killed, and the result is -1.
+// How a child ended, as a shell says it. After a minute it is killed, and the result is -1.
 inline int end_of(pid_t child) {
   int status = 0;
   if (!wait_for([&] { return waitpid(child, &status, WNOHANG) != 0; })) {

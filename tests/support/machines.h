@@ -56,7 +56,7 @@ class JobOnMachines {
   void kill(int rank);
   void kill_machine(int machine);
   // Every rank that was not killed ends without a failure.
-  void finish(std::chrono::seconds limit = std::chrono::seconds(50));
+  void finish(std::chrono::seconds limit = std::chrono::seconds(100));
 
  private:
   Machines machines_;

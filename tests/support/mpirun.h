@@ -15,7 +15,7 @@ bool is_mpi_rank();
 // Runs this test program with a filter for the current test, as `ranks` processes under mpirun. In a rank mpi_word()
 // returns `word`; elsewhere it is empty.
 Finished mpirun_current_test(int ranks, const std::string& word = "run",
-                             std::chrono::seconds limit = std::chrono::seconds(60));
+                             std::chrono::seconds limit = std::chrono::seconds(100));
 std::string mpi_word();
 
 // Runs fn(rank) in `ranks` processes under mpirun: in a rank it calls fn, elsewhere it starts the ranks. Failures in a

@@ -22,7 +22,7 @@ class OtherUser {
   OtherUser& operator=(const OtherUser&) = delete;
 
   // Blocks until `act` has ended; its result, or the text of its exception. The test fails after `limit`.
-  std::string result(std::chrono::seconds limit = std::chrono::seconds(20));
+  std::string result(std::chrono::seconds limit = std::chrono::seconds(60));
 
  private:
   pid_t pid_ = -1;

@@ -34,13 +34,14 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Blocks until the program ends. After `limit` the test fails and the program is killed.
-  Finished finish(std::chrono::seconds limit = std::chrono::seconds(30));
+  // Blocks until the program ends. After `limit` the test fails and the program is killed. A loaded machine takes many
+  // seconds to start programs with LibTorch, so limits are long: they only end tests that would hang.
+  Finished finish(std::chrono::seconds limit = std::chrono::seconds(100));
   // Whether it has ended. finish() still tells how.
   bool ended() const;
   // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. It also sees
   // descendants that have left their session or parent.
-  bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(10));
+  bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(60));
   // What was written to stdout and stderr so far.
   std::string out_so_far() const;
   std::string err_so_far() const;
@@ -59,7 +60,7 @@ bool takes_signal(pid_t pid, int signal);
 
 // Blocks until `done` returns true, which it calls every millisecond; false after `limit`.
 template <typename Condition>
-bool wait_for(Condition done, std::chrono::seconds limit = std::chrono::seconds(20));
+bool wait_for(Condition done, std::chrono::seconds limit = std::chrono::seconds(60));
 
 }  // namespace lockstep::test
 

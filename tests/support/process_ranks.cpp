@@ -154,8 +154,8 @@ void run_processes_with_a_victim(int world, int victim,
   const Leftovers before = Leftovers::now();
   const SharedScratchFolder reports;
   launch::SpawnOptions options = spawn_options(world, test);
-  options.timeout = std::chrono::seconds(60);
-  options.grace = std::chrono::seconds(20);
+  options.timeout = std::chrono::seconds(100);
+  options.grace = std::chrono::seconds(60);
   const Status status = launch::spawn(
       [&](int rank) {
         take_place(rank);

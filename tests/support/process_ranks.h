@@ -22,7 +22,7 @@ namespace lockstep::test {
 //
 // May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
 void run_processes(int world, const std::function<void(int rank)>& fn,
-                   std::chrono::seconds deadline = std::chrono::seconds(60));
+                   std::chrono::seconds deadline = std::chrono::seconds(100));
 
 // A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each. The others get the
 // time to write what they saw into the file `report` (and files whose names begin alike). Then check(report) runs here,

@@ -23,7 +23,7 @@ void refuse_threads(int more) {
     throw std::runtime_error(fmt::format("cannot limit this process's threads: {}", std::strerror(errno)));
   }
   ::prctl(PR_SET_DUMPABLE, 1);  // otherwise /proc/self belongs to root
-  ::alarm(30);
+  ::alarm(90);
 }
 
 }  // namespace lockstep::test
