@@ -34,8 +34,8 @@ constexpr const char* kCompleted = "completed";
 // off at a page's end, so lines have 16 bytes: none lies in two pages.
 void note_completed(const std::filesystem::path& folder, std::int64_t step) {
   const std::string digits = std::to_string(step);
-  std::ofstream(folder / kCompleted, std::ios::app) << (std::string(15 - digits.size(), '0') + digits + "\n")
-                                                    << std::flush;
+  std::ofstream(folder / kCompleted, std::ios::app)
+      << (std::string(15 - digits.size(), '0') + digits + "\n") << std::flush;
 }
 
 std::int64_t last_completed(const std::filesystem::path& folder) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "nn/data_parallel/openmp_threads.h"
@@ -15,6 +16,7 @@
 #include "nn/error_texts.h"
 #include "support/forked.h"
 #include "support/process.h"
+#include "support/read_file.h"
 #include "support/thread_limit.h"
 
 namespace lockstep::test {
@@ -70,9 +72,20 @@ struct SpyImpl : torch::nn::Cloneable<SpyImpl> {
 };
 TORCH_MODULE(Spy);
 
+// Without those that are ending: a thread that was joined stays in /proc for a moment.
 std::size_t threads_of_process() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+  constexpr unsigned long kEnding = 4;  // PF_EXITING in the kernel
+  std::size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    // "tid (any name) state ppid pgrp session tty tpgid flags ..."
+    const std::string text = read_file(task.path() / "stat");
+    std::istringstream fields(text.substr(text.rfind(')') + 1));
+    std::string other;
+    for (int i = 0; i < 6; ++i) fields >> other;
+    unsigned long flags = kEnding;
+    if (fields >> flags && (flags & kEnding) == 0) ++count;
+  }
+  return count;
 }
 
 TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
@@ -106,9 +119,10 @@ TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
 TEST(DataParallelThreads, EndThoseOfTheCallersOperators) {
   const int intra_op = at::get_num_threads();
   at::set_num_threads(3);  // starts threads of other libraries too, which stay
-  nn_detail::end_openmp_threads();
-  const std::size_t before = threads_of_process();
   torch::Tensor large = torch::ones({1 << 20});
+  const std::size_t before = threads_of_process() - 2;
+  nn_detail::end_openmp_threads();
+  EXPECT_TRUE(wait_for([&] { return threads_of_process() == before; })) << "nobody joins them";
   large.add_(1);
   EXPECT_EQ(threads_of_process(), before + 2);
   {

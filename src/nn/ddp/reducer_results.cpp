@@ -1,6 +1,8 @@
 // The end of a pass: what the ranks have sent one another becomes the gradients.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "nn/same_memory.h"
 #include "reducer_impl.h"
 
@@ -43,8 +45,9 @@ void Reducer::Impl::finish_sparse(const torch::Tensor& anywhere, bool shadow) {
 }
 
 void Reducer::Impl::count_comm_time() {
-  comm_time_.backward_comm_time =
-      buckets_.empty() ? exposed_now_ : std::chrono::duration<double>(Clock::now() - first_started_).count();
+  const double since_first = std::chrono::duration<double>(Clock::now() - first_started_).count();
+  // What is exposed may begin a moment before the first bucket does.
+  comm_time_.backward_comm_time = buckets_.empty() ? exposed_now_ : std::max(exposed_now_, since_first);
   comm_time_.exposed_comm_time = exposed_now_;
   comm_time_.total_exposed += exposed_now_;
 }
