@@ -116,7 +116,8 @@ void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const Sa
     const std::int64_t source = (index + tries) % size();
     status = add_sample(source, key, context, batch);
     if (status.ok()) return;
-    if (options_.on_corrupt == OnCorrupt::kRaise) throw SampleError(source, status.message());
+    if (options_.on_corrupt == OnCorrupt::kRaise)
+      throw SampleError(source, status.message() + "; set on_corrupt to replace or skip to go on without it");
     corrupt_->add(source, name(source), status.message());
     if (options_.on_corrupt == OnCorrupt::kSkip) return;
   }

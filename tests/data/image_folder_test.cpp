@@ -181,6 +181,7 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   } catch (const SampleError& error) {
     EXPECT_EQ(error.index(), 2);
     EXPECT_NE(std::string(error.what()).find("c0/2.jpg"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("set on_corrupt to replace or skip"), std::string::npos) << error.what();
   }
   const ImageFolder replacing = make(OnCorrupt::kReplace);
   const Example full = replacing.get_batch(indices);

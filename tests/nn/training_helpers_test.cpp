@@ -266,6 +266,8 @@ TEST(ExponentialMovingAverage, SwapsInForEvaluation) {
   expect_in(error_of([&] { resumed.load(wrong, 1); }),
             {"'0.bias' is missing", "'2.bias' is [4], expected [3]", "'other' is not in the module"});
   expect_in(error_of([&] { ExponentialMovingAverage(*net, {.decay = 1.5}); }), {"decay", "1.5"});
+  weight.set_data(torch::ones({7, 6}));
+  expect_in(error_of([&] { ema.update(); }), {"'0.weight' [7, 6]", "[8, 6]", "make a new average"});
   net->push_back(torch::nn::Linear(3, 3));
   expect_in(error_of([&] { const auto guard = ema.swap_in(); }), {"the module has 11", "had 9", "make a new average"});
 }

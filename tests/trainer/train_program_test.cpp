@@ -90,8 +90,14 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   write("");
   expect_error({"--dry-run", "--train", project_ + "/data/pictures/test", "--test", project_ + "/data"}, 1,
                {"data.test", "classes"});
+  std::filesystem::create_directory(project_ + "/data/pictures/train/hollow");
+  expect_error({"--dry-run"}, 1, {"data.train", "hollow", "set allow_empty"});
+  expect_error({"--dry-run", "--allow-empty"}, 1, {"data.test", "the 3 classes", "has 4"});
+  std::filesystem::create_directory(project_ + "/data/pictures/test/hollow");
+  EXPECT_NE(train({"--dry-run", "--allow-empty"}).out.find("4 classes"), std::string::npos);
+  for (const char* part : {"train", "test"}) std::filesystem::remove(project_ + "/data/pictures/" + part + "/hollow");
   EXPECT_FALSE(std::filesystem::exists(scratch_.path("run")));
-  expect_error({"--epochs", "1", "--batch-size", "72"}, 1, {"cross/00.ppm"});  // in the first step
+  expect_error({"--epochs", "1", "--batch-size", "72"}, 1, {"cross/00.ppm", "set on_corrupt"});  // in the first step
   auto run = report::read_run(scratch_.path("run"));
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->state, report::RunState::kFailed);

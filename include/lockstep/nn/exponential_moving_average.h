@@ -67,12 +67,14 @@ class ExponentialMovingAverage {
  private:
   void swap();
   void swap_back() noexcept;
-  std::vector<NamedParameter> values() const;
-  // Throws if the module has other parameters or buffers than at first.
-  std::vector<NamedParameter> values_that_fit() const;
+  std::vector<NamedParameter> values_now() const;
+  bool same_tensors() const;
+  // Puts them into values_. Throws if the module has other parameters or buffers than at first.
+  void find_values();
 
   const torch::nn::Module& module_;
   const ExponentialMovingAverageOptions options_;
+  std::vector<NamedParameter> values_;  // the module's; found again only when its tensors are others: names take time
   std::vector<NamedParameter> averages_;
   std::vector<torch::Tensor> own_;  // the module's values while the averages are swapped in
   std::int64_t updates_ = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/log.h"
 #include "named_gradients.h"
 
@@ -24,12 +26,13 @@ ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& modu
     : module_(module), options_(options) {
   TORCH_CHECK_VALUE(options_.decay >= 0 && options_.decay <= 1,
                     "ExponentialMovingAverage: decay must be in 0 to 1, got ", options_.decay);
-  for (const NamedParameter& value : values()) {
+  values_ = values_now();
+  for (const NamedParameter& value : values_) {
     averages_.push_back({value.name, value.tensor.detach().to(dtype_of_average(value.tensor)).clone()});
   }
 }
 
-std::vector<NamedParameter> ExponentialMovingAverage::values() const {
+std::vector<NamedParameter> ExponentialMovingAverage::values_now() const {
   std::vector<NamedParameter> result = nn_detail::distinct_parameters(module_);
   if (!options_.use_buffers) return result;
   for (const auto& item : module_.named_buffers()) {
@@ -38,27 +41,46 @@ std::vector<NamedParameter> ExponentialMovingAverage::values() const {
   return result;
 }
 
-std::vector<NamedParameter> ExponentialMovingAverage::values_that_fit() const {
-  std::vector<NamedParameter> now = values();
-  TORCH_CHECK_VALUE(now.size() == averages_.size(), "ExponentialMovingAverage: the module has ", now.size(),
+bool ExponentialMovingAverage::same_tensors() const {
+  std::vector<torch::Tensor> now = module_.parameters();
+  if (options_.use_buffers) {
+    for (const torch::Tensor& buffer : module_.buffers()) now.push_back(buffer);
+  }
+  std::size_t next = 0;
+  for (const torch::Tensor& tensor : now) {
+    if (!tensor.defined()) continue;
+    if (next < values_.size() && tensor.is_same(values_[next].tensor)) {
+      ++next;
+      continue;
+    }
+    // Layers that share a parameter have it twice.
+    const bool known = std::any_of(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(next),
+                                   [&](const NamedParameter& value) { return tensor.is_same(value.tensor); });
+    if (!known) return false;
+  }
+  return next == values_.size();
+}
+
+void ExponentialMovingAverage::find_values() {
+  if (!same_tensors()) values_ = values_now();
+  TORCH_CHECK_VALUE(values_.size() == averages_.size(), "ExponentialMovingAverage: the module has ", values_.size(),
                     " parameters and buffers now, and had ", averages_.size(), " at first; make a new average");
-  for (std::size_t i = 0; i < now.size(); ++i) {
+  for (std::size_t i = 0; i < values_.size(); ++i) {
     const torch::Tensor& average = averages_[i].tensor;
-    const torch::Tensor& value = now[i].tensor;
-    TORCH_CHECK_VALUE(now[i].name == averages_[i].name && value.sizes() == average.sizes(),
-                      "ExponentialMovingAverage: the module has '", now[i].name, "' ", value.sizes(),
+    const torch::Tensor& value = values_[i].tensor;
+    TORCH_CHECK_VALUE(values_[i].name == averages_[i].name && value.sizes() == average.sizes(),
+                      "ExponentialMovingAverage: the module has '", values_[i].name, "' ", value.sizes(),
                       " now, expected '", averages_[i].name, "' ", average.sizes(), "; make a new average");
   }
-  return now;
 }
 
 void ExponentialMovingAverage::update() {
   TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: update() while the averages are swapped in");
   const torch::NoGradGuard no_grad;
-  const std::vector<NamedParameter> now = values_that_fit();
-  for (std::size_t i = 0; i < now.size(); ++i) {
+  find_values();
+  for (std::size_t i = 0; i < values_.size(); ++i) {
     torch::Tensor& average = averages_[i].tensor;
-    const torch::Tensor& value = now[i].tensor;
+    const torch::Tensor& value = values_[i].tensor;
     if (updates_ == 0 || !is_averaged(value)) {
       average.copy_(value);
     } else {
@@ -71,18 +93,17 @@ void ExponentialMovingAverage::update() {
 void ExponentialMovingAverage::swap() {
   TORCH_CHECK(own_.empty(), "ExponentialMovingAverage: the averages are swapped in already");
   const torch::NoGradGuard no_grad;
-  std::vector<NamedParameter> now = values_that_fit();
+  find_values();
   std::vector<torch::Tensor> own;
-  for (const NamedParameter& value : now) own.push_back(value.tensor.detach().clone());
-  for (std::size_t i = 0; i < now.size(); ++i) now[i].tensor.copy_(averages_[i].tensor);
+  for (const NamedParameter& value : values_) own.push_back(value.tensor.detach().clone());
+  for (std::size_t i = 0; i < values_.size(); ++i) values_[i].tensor.copy_(averages_[i].tensor);
   own_ = std::move(own);
 }
 
 void ExponentialMovingAverage::swap_back() noexcept {
   try {
     const torch::NoGradGuard no_grad;
-    std::vector<NamedParameter> now = values();
-    for (std::size_t i = 0; i < now.size(); ++i) now[i].tensor.copy_(own_.at(i));
+    for (std::size_t i = 0; i < values_.size(); ++i) values_[i].tensor.copy_(own_.at(i));
   } catch (const std::exception& error) {
     log::error(
         fmt::format("ExponentialMovingAverage: the module's own values could not be put back: {}", error.what()));

@@ -83,7 +83,8 @@ JobData open_data(const JobOptions& options) {
     case DataFormat::kImageFolder: break;
   }
   return open_pictures<data::ImageFolder>(options, [&](const std::string& path, const auto& texts) {
-    return data::ImageFolder(path, transforms_of(texts), {.image = image_options(options)});
+    return data::ImageFolder(path, transforms_of(texts),
+                             {.image = image_options(options), .index = {.allow_empty = options.allow_empty}});
   });
 }
 

@@ -31,6 +31,7 @@ void declare_data(JobOptions& o, config::Schema& schema) {
   data.key("on_corrupt", o.on_corrupt,
            {{"raise", CorruptPolicy::kRaise}, {"replace", CorruptPolicy::kReplace}, {"skip", CorruptPolicy::kSkip}},
            "Pictures that cannot be decoded: an error, another picture, or a smaller batch");
+  data.key("allow_empty", o.allow_empty, "Of imagefolder: subfolders without a picture are classes, not an error");
   data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
 }
 

@@ -28,6 +28,7 @@ struct JobOptions {
   std::vector<std::string> transforms = {"ToTensor"};
   std::vector<std::string> test_transforms;
   CorruptPolicy on_corrupt = CorruptPolicy::kRaise;
+  bool allow_empty = false;
   int workers = -1;  // of a machine; -1: as many as are needed
 
   std::string model = "resnet18";
