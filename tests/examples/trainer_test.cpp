@@ -75,14 +75,14 @@ class Trainer : public testing::Test {
                 "--nproc-per-node",
                 std::to_string(ranks),
                 "--grace",
-                "30",
+                "60",
                 "sh",
                 "-c",
                 "trap '' TERM; exec \"$@\"",
                 "sh"};
     const Words trainer = alone(options);
     words.insert(words.end(), trainer.begin(), trainer.end());
-    return Process(words).finish(std::chrono::seconds(60));
+    return Process(words).finish();
   }
 
   void expect_error_on_both_ranks(const Words& options, const Words& parts) const {
@@ -128,7 +128,7 @@ TEST_F(Trainer, ShowsAProgressBarOnATerminal) {
   ASSERT_TRUE(other_end.valid());
   Process::Settings settings;
   settings.stdout_fd = other_end.get();
-  const Finished end = Process(alone({"--epochs", "1"}), settings).finish(std::chrono::seconds(60));
+  const Finished end = Process(alone({"--epochs", "1"}), settings).finish();
   ASSERT_EQ(end.exit_code, 0) << end.err;
   other_end.reset();  // else reading does not end after the last byte
   std::string shown;

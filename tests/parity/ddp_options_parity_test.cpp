@@ -369,7 +369,7 @@ INSTANTIATE_TEST_SUITE_P(More, DdpOptionsParity,
                          testing::Combine(testing::Values(3, 4), testing::Range(0, 2), testing::Values(2)));
 
 TEST_P(DdpOptionsParity, ReachesPythonsWeights) {
-  constexpr std::chrono::seconds kDeadline(100);
+  constexpr std::chrono::seconds kDeadline(200);
   const auto [world, part, parts] = GetParam();
   const std::vector<Case> cases = cases_of(world, part, parts);
   const test::SharedScratchFolder folder;

@@ -324,6 +324,7 @@ TEST(RunLogFault, ADiskWithoutRoomKeepsWholeLines) {
 TEST(RunLogFault, AKilledRunHasNoDamagedLines) {
   const ScratchFolder folder;
   for (int round = 0; round < 5; ++round) {
+    const std::size_t before = read_file(folder.path("run.jsonl")).size();
     const pid_t child = ::fork();
     if (child == 0) {
       RunLog log = RunLog::open(folder.path()).value();
@@ -331,8 +332,6 @@ TEST(RunLogFault, AKilledRunHasNoDamagedLines) {
       for (int i = 0; i < 5000; ++i) log.step(0, i, {{"loss", 1.0 / i}});
       ::pause();
     }
-    const auto before =
-        std::filesystem::exists(folder.path("run.jsonl")) ? read_file(folder.path("run.jsonl")).size() : 0;
     while (read_file(folder.path("run.jsonl")).size() < before + 20000) std::this_thread::yield();
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);

@@ -116,7 +116,7 @@ TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
   const ScratchFolder folder;
   test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "--runs", "2", "-o", folder.path("table"), "--",
                          "/bin/sh", "-c", kLog, "--", "an argument"});
-  const test::Finished finished = scaling.finish(std::chrono::seconds(60));
+  const test::Finished finished = scaling.finish();
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_TRUE(contains(finished.out, "strong scaling, median of 2 runs")) << finished.out;
   EXPECT_TRUE(contains(finished.out, "        2               4.00     2.00x      100.0%       75.0%     50.0%\n"))

@@ -19,11 +19,11 @@ TEST_F(TrainProgramFault, FullDiskInTheMiddle) {
   {
     Process process(words({"--output", disk.path("run"), "--epochs", "100000"}),
                     {.environment = {"OMP_NUM_THREADS=1"}});
-    ASSERT_TRUE(
-        wait_for([&] { return process.out_so_far().find("test loss") != std::string::npos; }, std::chrono::seconds(60)))
+    ASSERT_TRUE(wait_for([&] { return process.out_so_far().find("test loss") != std::string::npos; },
+                         std::chrono::seconds(100)))
         << process.err_so_far();
     disk.fill();
-    const Finished finished = process.finish(std::chrono::seconds(60));
+    const Finished finished = process.finish(std::chrono::seconds(100));
     EXPECT_EQ(finished.exit_code, 1) << finished.out;
     expect_in(finished.err, {"No space left on device", disk.path("run/checkpoints")});
   }
@@ -43,7 +43,7 @@ TEST_F(TrainProgramFault, InterruptInTheFirstBatch) {
   Process process(words({"--model.name", "resnet18", "--batch-size", "72"}), {.environment = {"OMP_NUM_THREADS=1"}});
   ::signal(SIGINT, before);
   ASSERT_TRUE(
-      wait_for([&] { return takes_signal(process.pid(), SIGINT) || process.ended(); }, std::chrono::seconds(60)));
+      wait_for([&] { return takes_signal(process.pid(), SIGINT) || process.ended(); }, std::chrono::seconds(100)));
   ::kill(process.pid(), SIGINT);
   const Finished finished = process.finish(std::chrono::seconds(100));
   EXPECT_EQ(finished.exit_code, 128 + SIGINT) << finished.err;

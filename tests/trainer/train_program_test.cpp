@@ -114,10 +114,10 @@ TEST_F(TrainProgramMulti, EndsAfterTheStepWhenAsked) {
   Process process({LOCKSTEP_PROGRAM, "train", "--config", scratch_.path("config.yaml"), "--epochs", "100000"},
                   {.environment = {"OMP_NUM_THREADS=1"}});
   ASSERT_TRUE(
-      wait_for([&] { return process.out_so_far().find("epoch 1/") != std::string::npos; }, std::chrono::seconds(60)))
+      wait_for([&] { return process.out_so_far().find("epoch 1/") != std::string::npos; }, std::chrono::seconds(100)))
       << process.err_so_far();
   ::kill(process.pid(), SIGTERM);
-  const Finished finished = process.finish(std::chrono::seconds(60));
+  const Finished finished = process.finish(std::chrono::seconds(100));
   EXPECT_EQ(finished.exit_code, 128 + SIGTERM) << finished.err;
   EXPECT_NE(finished.out.find("interrupted at step"), std::string::npos) << finished.out;
   EXPECT_TRUE(std::filesystem::exists(scratch_.path("run/checkpoints")));
