@@ -50,7 +50,7 @@ Machines::Machines(int count) {
     const auto is_up = [&] {
       return run(machine, {"ip", "link", "show", "eth0"}).find("LOWER_UP") != std::string::npos;
     };
-    if (!wait_for(is_up, std::chrono::seconds(10))) throw std::runtime_error("a test machine's link does not come up");
+    if (!wait_for(is_up)) throw std::runtime_error("a test machine's link does not come up");
   }
 }
 
@@ -59,12 +59,10 @@ std::unique_ptr<Process> Machines::start_namespace() const {
   auto holder = std::make_unique<Process>(
       std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "120"});
   const ino_t own = network_of("self");
-  const bool made = wait_for(
-      [&] {
-        const ino_t its = network_of(std::to_string(holder->pid()));
-        return its == 0 || its != own;
-      },
-      std::chrono::seconds(5));
+  const bool made = wait_for([&] {
+    const ino_t its = network_of(std::to_string(holder->pid()));
+    return its == 0 || its != own;
+  });
   if (!made || network_of(std::to_string(holder->pid())) == 0) {
     throw std::runtime_error(
         "this test needs network namespaces, and `unshare --net` did not make one: run it as root (in a container: "

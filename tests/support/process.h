@@ -35,12 +35,12 @@ class Process {
 
   pid_t pid() const { return pid_; }
   // Blocks until the program ends. After `limit` the test fails and the program is killed.
-  Finished finish(std::chrono::seconds limit = std::chrono::seconds(30));
+  Finished finish(std::chrono::seconds limit = std::chrono::seconds(50));
   // Whether it has ended. finish() still tells how.
   bool ended() const;
   // Blocks until every process that inherited the program's descriptors is gone; false after `limit`. It also sees
   // descendants that have left their session or parent.
-  bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(10));
+  bool wait_until_no_descendant(std::chrono::seconds limit = std::chrono::seconds(30));
   // What was written to stdout and stderr so far.
   std::string out_so_far() const;
   std::string err_so_far() const;
@@ -56,6 +56,9 @@ Finished run_program(const std::vector<std::string>& command);
 
 // Whether the process has a handler of its own for the signal, or blocks it to read it from a descriptor.
 bool takes_signal(pid_t pid, int signal);
+
+// Whether a signal has stopped the process.
+bool is_stopped(pid_t pid);
 
 // Blocks until `done` returns true, which it calls every millisecond; false after `limit`.
 template <typename Condition>
