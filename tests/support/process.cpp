@@ -125,10 +125,10 @@ bool takes_signal(pid_t pid, int signal) {
 }
 
 bool is_stopped(pid_t pid) {
-  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string line = read_file("/proc/" + std::to_string(pid) + "/stat");
   // "pid (any name) state ..."
-  const std::size_t bracket = stat.rfind(')');
-  return bracket != std::string::npos && stat.compare(bracket + 1, 2, " T") == 0;
+  const std::size_t bracket = line.rfind(')');
+  return bracket != std::string::npos && line.compare(bracket + 1, 2, " T") == 0;
 }
 
 }  // namespace lockstep::test
