@@ -96,7 +96,7 @@ void check_left_group(int rank) {
 // Errors in a group whose ranks have other numbers in the world.
 void check_errors_name_world_ranks(int rank) {
   const ProcessGroup group = new_group({1, 2}, {.name = "middle"});
-  const ProcessGroup late = new_group({1, 2}, {.timeout = std::chrono::milliseconds(300)});
+  const ProcessGroup late = new_group({1, 2}, {.timeout = std::chrono::seconds(3)});  // to join, too
   const ProcessGroup lost = new_group({1, 2});
   const torch::Tensor tensor = torch::ones({3});
   if (rank == 1) {
@@ -294,7 +294,7 @@ TEST(GroupsMulti, AMissingMemberIsTheCauseOfWhatFollows) {
     if (rank == 0) {
       expect_error(ErrorCode::kTimeout, {"new_group: rank 0", "while waiting for the members", "missing: rank(s) 1"},
                    [] {
-                     new_group({0, 1}, {.timeout = std::chrono::milliseconds(300)});
+                     new_group({0, 1}, {.timeout = std::chrono::seconds(2)});
                    });
       return destroy_process_group();
     }

@@ -65,9 +65,13 @@ TEST(HostsC10dFault, AMachineIsGone) {
   test::run_on_machines(
       {{1, 1}},
       [&](int rank) {
+        // Programs with LibTorch start at different times on a busy machine, and a short timeout is for joining too.
+        std::ofstream(folder.path(std::to_string(rank) + " starts"));
+        const std::string other = folder.path(std::to_string(1 - rank) + " starts");
+        EXPECT_TRUE(test::wait_for([&] { return std::filesystem::exists(other); }));
         std::chrono::steady_clock::time_point error_at;
         {
-          const ProcessGroupGuard world("", {.timeout = std::chrono::seconds(2)});
+          const ProcessGroupGuard world("", {.timeout = std::chrono::seconds(5)});
           std::vector<ProcessGroup> groups;
           for (int i = 0; i < 4; ++i) groups.push_back(new_group({0, 1}));
           torch::Tensor tensor = torch::ones({10});

@@ -119,14 +119,14 @@ TEST_F(BadNodesFault, ALauncherThatNeverGotAPlaceDoesNotEndWell) {
 }
 
 TEST_F(BadNodesFault, NobodyComes) {
-  LocalNodes job("2", {"--rdzv-conf", "join_timeout=0.3"});
+  LocalNodes job("2", {"--rdzv-conf", "join_timeout=2"});
   const Finished end = job.start(1, {"true"}).finish();
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_TRUE(contains(end.err, "1 node of at least 2 there at the end of the join timeout")) << end.err;
 }
 
 TEST_F(BadNodesFault, NobodyServes) {
-  LocalNodes job("2", {"--rdzv-conf", "join_timeout=0.5,is_host=false"});
+  LocalNodes job("2", {"--rdzv-conf", "join_timeout=2,is_host=false"});
   const Finished end = job.start(1, {"true"}).finish();
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_TRUE(contains(end.err, "cannot meet the other nodes at " + job.endpoint())) << end.err;
@@ -176,7 +176,7 @@ TEST_F(BadNodesFault, TheNextJobWaitsForTheEndOfTheOneBefore) {
   folder.write("end", "");
   EXPECT_EQ(other.finish().exit_code, 0);
   Process& next = job.start(1, {"echo", "again"}, {"--rdzv-conf", "is_host=false"});
-  Process& hasty = job.start(1, {"echo", "again"}, {"--rdzv-conf", "is_host=false,join_timeout=2"});
+  Process& hasty = job.start(1, {"echo", "again"}, {"--rdzv-conf", "is_host=false,join_timeout=5"});
   for (const Process* one : {&next, &hasty}) {
     EXPECT_TRUE(wait_for([&] { return contains(one->err_so_far(), "the job has ended already"); }))
         << one->err_so_far();

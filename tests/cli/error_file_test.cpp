@@ -24,8 +24,10 @@ TEST(ErrorFilesMulti, AWorkersErrorIsReportedOnEveryNodeAndPassedOn) {
     job.start(1, {"sh", "-c", kRecorded}, {"--node-rank", std::to_string(node)},
               {"TORCHELASTIC_ERROR_FILE=" + folder.path("reply" + std::to_string(node))});
   }
+  // Both, before the report that they share is read.
+  const Finished ends[] = {job.node(0).finish(), job.node(1).finish()};
   for (int node = 0; node < 2; ++node) {
-    const Finished end = job.node(node).finish();
+    const Finished& end = ends[node];
     EXPECT_EQ(end.exit_code, 4);
     EXPECT_TRUE(contains(end.err, "\n  its error: ValueError: too hot\n")) << end.err;
     for (const std::string& path : {folder.path("reply" + std::to_string(node)), folder.path("hot/error.json")}) {

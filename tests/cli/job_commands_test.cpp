@@ -16,7 +16,8 @@ namespace {
 
 class JobsMulti : public testing::Test {
  protected:
-  JobsMulti() : name_("jobs-test-" + std::to_string(getpid())) {}
+  // Tests run at the same time: no name, cut by a letter too, is the beginning of another.
+  JobsMulti() : name_("jobs-" + std::to_string(getpid()) + "-test") {}
 
   std::vector<std::string> named(const std::string& name, const std::string& script) {
     return {LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--rdzv-id", name, "sh", "-c", script};
@@ -54,7 +55,11 @@ TEST_F(JobsMulti, AJobIsListedShownAndStopped) {
 }
 
 TEST_F(JobsMulti, WorkersThatDoNotListenAreKilledWithNow) {
-  Process job(named(name_, "trap '' TERM; while :; do sleep 1; done"));
+  Process job(named(name_, "trap '' TERM; echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(wait_for([&] {
+    const std::string out = job.out_so_far();
+    return contains(out, "[rank 0]: ready") && contains(out, "[rank 1]: ready");
+  }));
   ASSERT_TRUE(wait_for([&] { return has_workers(name_, 2); }));
   const Finished waited = lockstep({"stop", name_, "--timeout", "0.1"});
   EXPECT_EQ(waited.exit_code, 1);

@@ -82,7 +82,7 @@ TEST_P(StalledOutputFault, SignalsAreHandled) {
       start(job(2, kFlood + kStalled + "touch " + folder_.path("stalled") + "$RANK; wait", {"--grace", "0.5"}));
   ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(folder_.path("stalled1")); }));
   kill(launcher->pid(), SIGTERM);
-  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(launcher->finish().exit_code, 128 + SIGTERM);
   EXPECT_TRUE(launcher->wait_until_no_descendant());
 }
 
@@ -90,14 +90,14 @@ TEST_P(StalledOutputFault, FailuresAndRestartsAreHandled) {
   const auto launcher = start(job(
       2, kFlood + kStalled + "touch " + folder_.path("try") + "$LOCKSTEP_RESTART_COUNT; [ $RANK = 1 ] && exit 7; wait",
       {"--grace", "0.5", "--max-restarts", "1"}));
-  EXPECT_EQ(launcher->finish(std::chrono::seconds(30)).exit_code, 7);
+  EXPECT_EQ(launcher->finish().exit_code, 7);
   EXPECT_TRUE(std::filesystem::exists(folder_.path("try1")));
   EXPECT_TRUE(launcher->wait_until_no_descendant());
 }
 
 TEST_P(StalledOutputFault, ErrorsAtTheStartAreHandled) {
   const auto launcher = start({LOCKSTEP_PROGRAM, "run", "./no_such_program"});
-  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 127);
+  EXPECT_EQ(launcher->finish().exit_code, 127);
 }
 
 std::string name_of(const testing::TestParamInfo<Kind>& info) {
@@ -113,9 +113,9 @@ TEST(OutputFault, APagersPipeHoldsTheRestWhenTheLauncherLeaves) {
   settings.stdout_fd = output.launchers.get();
   Process launcher(job(2, "seq 1 16000"), settings);
   output.launchers.reset();
-  EXPECT_EQ(launcher.finish(std::chrono::seconds(20)).exit_code, 0);
+  EXPECT_EQ(launcher.finish().exit_code, 0);
   const std::string text = read_to_the_end(output.ours.get());
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 32000);
+  for (const int rank : {0, 1}) expect_numbers(text, rank, 16000);
 }
 
 TEST(OutputFault, ATerminalThatGoesOnShowsEverything) {
@@ -162,7 +162,7 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
   std::ofstream(folder.path("room"));
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 0);
-  EXPECT_EQ(std::count(end.out.begin(), end.out.end(), '\n'), 140002);
+  EXPECT_GE(std::count(end.out.begin(), end.out.end(), '\n'), 140002);  // more if half a line had to wait
   EXPECT_TRUE(contains(end.err, "cannot write log file " + path + ": No space left on device")) << end.err;
   const std::string log = read_file(path);
   EXPECT_TRUE(contains(log, " lines are missing here: No space left on device\n"));
@@ -182,12 +182,16 @@ TEST(OutputFault, ALimitOnFilesSizesDoesNotEndTheLauncher) {
 
 TEST(OutputFault, TooFewDescriptorsAreNamedAndNothingIsLeft) {
   expect_no_leak_search_in_programs();
-  const std::string run = std::string(LOCKSTEP_PROGRAM) + " run --nproc-per-node 8 sleep 600";
+  const std::string run = std::string(LOCKSTEP_PROGRAM) + " run --nproc-per-node 8 sh -c 'echo ready; exec sleep 600'";
   int complaints = 0;
   for (int limit = 4; limit <= 52; limit += 3) {
     Process launcher({"sh", "-c", "ulimit -n " + std::to_string(limit) + "; exec " + run});
-    const auto failed = wait_for([&] { return launcher.ended(); }, std::chrono::seconds(1));
-    if (!failed) kill(launcher.pid(), SIGTERM);
+    const auto all_run = [&] {
+      const std::string out = launcher.out_so_far();
+      return std::count(out.begin(), out.end(), '\n') == 8;
+    };
+    EXPECT_TRUE(wait_for([&] { return launcher.ended() || all_run(); })) << limit;
+    if (!launcher.ended()) kill(launcher.pid(), SIGTERM);
     const Finished end = launcher.finish();
     EXPECT_TRUE(launcher.wait_until_no_descendant()) << limit;
     if (end.exit_code == 128 + SIGTERM) break;  // enough of them

@@ -152,7 +152,9 @@ TEST_F(StandbyFault, WhatWaitsAndDiesIsReplacedAtTheRestart) {
     kill_rank(report(0, start));
     ASSERT_TRUE(await_start(start + 1)) << job.err_so_far();
     for (const pid_t pid : pids_of(start + 1)) EXPECT_FALSE(waiting.contains(pid));
-    for (const pid_t pid : waiting) EXPECT_NE(kill(pid, 0), 0) << (supervisor ? "supervisor" : "process");
+    for (const pid_t pid : waiting) {
+      EXPECT_TRUE(wait_for([&] { return kill(pid, 0) != 0; })) << (supervisor ? "supervisor" : "process");
+    }
   }
   kill(job.pid(), SIGTERM);
   job.finish();

@@ -198,7 +198,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
     EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
     say_ready();
     if (group->rank() == 1) wait_for_ever();
-    // Rank 0's timeout begins when rank 2 has called.
+    // Rank 0's timeout begins when rank 2 has called and rank 1 has stopped.
     char token = 0;
     Status status;
     if (group->rank() == 2) {
@@ -207,6 +207,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
       status = operation.ok() ? operation->wait(Deadline::after(30s)) : operation.status();
     } else {
       EXPECT_TRUE(group->run(Receive{{&token, 1}, 2, 0}, Deadline::after(30s)).ok());
+      EXPECT_TRUE(group.wait_until_stopped(1));
       status = group->run(Barrier{}, Deadline::after(500ms));
     }
     expect_names(status, ErrorCode::kTimeout, "barrier #2 of group 'world' timed out on rank 0");
@@ -232,7 +233,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedWithinAStream) {
     Status status;
     for (int round = 0; status.ok(); ++round) {
       if (round == 2) say_ready();
-      status = call.run(Deadline::after(2s));
+      status = call.run(Deadline::after(5s));  // much longer than ranks that run take
     }
     EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
     EXPECT_NE(status.message().find("rank(s) 2 "), std::string::npos) << status.message();
@@ -255,7 +256,7 @@ void die_while_joining(bool has_members, const std::string& error) {
     CommunicatorOptions options;
     options.rank = met.rank;
     options.world_size = met.world_size;
-    options.timeout = 1s;
+    options.timeout = 5s;  // much longer than the other two need to come
     if (has_members) options.members = met.members;
     const Status status = Communicator::create(met.store, options).status();
     expect_names(status, ErrorCode::kTimeout, error);

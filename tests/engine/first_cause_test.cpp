@@ -47,6 +47,9 @@ class Groups {
 
   int rank() const { return met_.rank; }
   Communicator& operator[](const std::string& name) { return *groups_.at(name); }
+  void wait_until_stopped(int rank) const {
+    EXPECT_TRUE(test::wait_for([&] { return test::is_stopped(met_.members[rank].pid); }));
+  }
   Status call(const std::string& name) { return groups_.at(name)->run(Barrier{}, Deadline::after(60s)); }
 
  private:
@@ -72,6 +75,7 @@ void tell_of_rank_2(int signal, const std::function<Status(Groups&)>& call, cons
   say_ready();
   if (groups.rank() == 2) wait_for_ever();
   if (groups.rank() == 1) return check(call(groups));
+  if (signal == SIGSTOP) groups.wait_until_stopped(2);  // the timeout begins afterwards
   const Status status = groups["ends"].run(Barrier{}, Deadline::after(signal == SIGKILL ? 60s : 1s));
   EXPECT_FALSE(status.ok());
   leave(groups);

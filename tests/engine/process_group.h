@@ -7,6 +7,7 @@
 
 #include "lockstep/engine/communicator.h"
 #include "lockstep/store/rendezvous.h"
+#include "support/process.h"
 
 namespace lockstep::test {
 
@@ -38,6 +39,10 @@ class ProcessGroup {
 
   comm::Communicator* operator->() const { return group_.get(); }
   comm::Communicator& operator*() const { return *group_; }
+  // Blocks until a signal has stopped the rank's process. False: it runs on.
+  bool wait_until_stopped(int rank) const {
+    return wait_for([&] { return is_stopped(rendezvous_.members[rank].pid); });
+  }
   // For the test's own signals between ranks.
   comm::Store& store() const { return *rendezvous_.store; }
 

@@ -121,7 +121,7 @@ TEST(HandOver, WorldSizesThatDifferAreNamed) {
 TEST(HandOver, MissingRanksAreNamedOnEveryRank) {
   const std::size_t before = count_descriptors();
   HashStore store;
-  const auto outcomes = hand_over_all({{0, 4}, {2, 4}}, store, Deadline::after(1s));
+  const auto outcomes = hand_over_all({{0, 4}, {2, 4}}, store, Deadline::after(3s));
   expect_everyone_told(outcomes, ErrorCode::kTimeout, "group 'test': rank(s) 1, 3 did not join");
   EXPECT_EQ(count_descriptors(), before);
 }
@@ -176,7 +176,7 @@ TEST(HandOver, WrongTokenIsNobody) {
   HashStore store;
   // A process that knows the socket but not the token cannot take a rank's place: neither rank finds the other.
   std::vector<Outcome> zero;
-  std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(1s)); });
+  std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(3s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
   constexpr std::size_t kToken = offsetof(Address, token);
   address[kToken] = static_cast<char>(address[kToken] ^ 1);

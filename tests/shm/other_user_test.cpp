@@ -7,10 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <future>
-#include <thread>
 
 #include "lockstep/store/hash_store.h"
 #include "shm/hand_over.h"
@@ -113,6 +113,9 @@ TEST(HandOverToAnotherUser, AnotherJobOfTheSameUserGetsNothingEither) {
 
 // It has the token and is as fast as it can be; the ranks are not disturbed.
 TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  const Fd told(ends[0]), tell(ends[1]);  // that the other user has come
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
   std::vector<std::future<Result<HandOver>>> ranks;
@@ -126,8 +129,9 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
     message.introduction = {1, 3, getpid(), kReserve};
     std::vector<Fd> open;
     for (std::size_t gifts = 0, came = 0;; ++came) {
-      auto fd = connect_unix(address.socket.data(), Deadline::after(1s));
+      auto fd = connect_unix(address.socket.data(), Deadline::after(20s));
       if (!fd.ok()) return std::to_string(gifts) + " descriptors, " + (came > 0 ? "after a while" : "at once");
+      if (came == 0) (void)!write(tell.get(), "x", 1);
       const std::array<int, 2> own{memory.get(), memory.get()};
       (void)send_message(fd.value().get(), message, Deadline::after(1s), own);
       std::vector<Fd> got;
@@ -142,7 +146,10 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   {
     OtherUser first(act);
     OtherUser second(act);
-    std::this_thread::sleep_for(100ms);  // lets the other user begin; nothing depends on how far it gets
+    char byte = 0;
+    for (int user = 0; user < 2; ++user) {
+      ASSERT_TRUE(test::wait_for([&] { return read(told.get(), &byte, 1) == 1; })) << "the other user does not come";
+    }
     for (int rank = 1; rank < 3; ++rank)
       ranks.push_back(std::async(std::launch::async, [&store, rank] { return hand_over_as(rank, 3, store); }));
     for (auto& rank : ranks) {

@@ -254,7 +254,7 @@ TEST(RendezvousFault, MissingRanksAreListedOnEveryRank) {
   const std::string port = text(held);
   for (const auto* rank : {"0", "2"}) {
     ranks.push_back(env_options(
-        {{"RANK", rank}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}, seconds(2)));
+        {{"RANK", rank}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}, seconds(5)));
   }
   expect_all(meet(ranks), ErrorCode::kTimeout,
              {"only 2 of 4 ranks", "rank 0 (host", "rank 2 (host", pid(), "Missing: rank 1, 3"});
@@ -300,7 +300,7 @@ TEST(RendezvousFault, AnUnreachableStoreIsNamedOnEveryRank) {
   const test::HeldPort port;
   const std::string address = "127.0.0.1:" + text(port);
   for (const auto* rank : {"0", "1"}) {
-    ranks.push_back(env_options({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", address}}, milliseconds(100)));
+    ranks.push_back(env_options({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", address}}, seconds(1)));
   }
   expect_all(meet(ranks), ErrorCode::kUnavailable, {"of 2", address, "attempts", "Connection refused"});
   ranks[1].environment = {};

@@ -206,7 +206,7 @@ TEST(TcpStore, AForeignProgramIsNamedAtOnce) {
 TEST(TcpStore, SaysWhatItTriedWhenNobodyListens) {
   const test::HeldPort port;
   const Endpoint endpoint{"127.0.0.1", port.number()};
-  const auto store = connect(endpoint, "", Deadline::after(milliseconds(100)));
+  const auto store = connect(endpoint, "", Deadline::after(seconds(1)));
   EXPECT_EQ(store.status().code(), ErrorCode::kUnavailable);
   for (const auto& mention : {endpoint.text(), std::string("attempts"), std::string("Connection refused")}) {
     EXPECT_NE(store.status().message().find(mention), std::string::npos) << store.status().message();

@@ -124,4 +124,11 @@ bool takes_signal(pid_t pid, int signal) {
   return has("SigCgt:", signal) || (has("SigBlk:", signal) && !has("SigBlk:", SIGSEGV));
 }
 
+bool is_stopped(pid_t pid) {
+  const std::string line = read_file("/proc/" + std::to_string(pid) + "/stat");
+  // "pid (any name) state ..."
+  const std::size_t bracket = line.rfind(')');
+  return bracket != std::string::npos && line.compare(bracket + 1, 2, " T") == 0;
+}
+
 }  // namespace lockstep::test

@@ -58,6 +58,9 @@ Finished run_program(const std::vector<std::string>& command);
 // Whether the process has a handler of its own for the signal, or blocks it to read it from a descriptor.
 bool takes_signal(pid_t pid, int signal);
 
+// Whether a signal has stopped the process.
+bool is_stopped(pid_t pid);
+
 // Blocks until `done` returns true, which it calls every millisecond; false after `limit`.
 template <typename Condition>
 bool wait_for(Condition done, std::chrono::seconds limit = std::chrono::seconds(60));
