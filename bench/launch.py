@@ -23,6 +23,7 @@ ROUNDS, QUICK_ROUNDS = 20, 3
 KEY = {"LOCKSTEP_JOB_KEY": "of the bench"}
 PORT = 29400
 SETTLE, WATCHED = 2.0, 5.0  # seconds
+PATIENCE = 120  # seconds; a launcher that waits for one that has failed is ended then
 MEMORY, PROCESSOR = "memory of the launcher", "processor time of the launcher in a second"
 
 
@@ -45,7 +46,7 @@ def timed(
         lines = commands()
         with ThreadPoolExecutor(len(lines)) as launchers:
             start = time.perf_counter()
-            list(launchers.map(lambda line: run(line, {**KEY, **(environment or {})}), lines))
+            list(launchers.map(lambda line: run(line, {**KEY, **(environment or {})}, PATIENCE), lines))
             return {case.name: [(time.perf_counter() - start) * 1e3]}
 
     return once
@@ -91,14 +92,20 @@ def torchrun_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]
     }
 
 
-def monarch(tools: Tools, case: Case, way: Way) -> Contender:
-    """Its processes are actors in Python that do nothing; it starts no other programs."""
+def monarch(tools: Tools, case: Case, net: Network | None, way: Way) -> Contender:
+    """Its processes are actors in Python that do nothing; it starts no other programs. Other machines are reached by a
+    worker loop on each."""
     command, environment = monarch_launch(tools, way, case.workers)
-    return timed(case, lambda: [command], environment)
+    if net is None:
+        return timed(case, lambda: [command], environment)
+    workers = [f"tcp://{address(node)}:{PORT}" for node in range(case.nodes)]
+    lines = [net.on(node, *command, "--serve", worker) for node, worker in enumerate(workers)]
+    lines.append(net.on(0, *command, "--address", f"tcp://{address(0)}:{PORT + 1}", "--workers", *workers))
+    return timed(case, lambda: lines, environment)
 
 
 def monarch_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]:
-    return {name: monarch(tools, TWO, way) for name, way in ways.items()}
+    return {name: monarch(tools, TWO, None, way) for name, way in ways.items()}
 
 
 def best_ways(tools: Tools, outcome: Outcome) -> dict[str, Way]:
@@ -118,12 +125,12 @@ def best_ways(tools: Tools, outcome: Outcome) -> dict[str, Way]:
 
 
 def peers_of(tools: Tools, case: Case, ways: Mapping[str, Way], net: Network | None) -> dict[str, Contender]:
-    """By the names in the table. Monarch starts no worker loops on other machines by itself."""
+    """By the names in the table."""
     found: dict[str, Contender] = {}
     if "torchrun" in ways:
         found["torchrun"] = timed(case, lambda: torchrun(tools, case, net, ways["torchrun"].options, program()))
-    if "torchmonarch" in ways and net is None:
-        found[monarch_name(tools)] = monarch(tools, case, ways["torchmonarch"])
+    if "torchmonarch" in ways:
+        found[monarch_name(tools)] = monarch(tools, case, net, ways["torchmonarch"])
     return found
 
 

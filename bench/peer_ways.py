@@ -84,7 +84,9 @@ def mpich_algorithm(name: str) -> dict[str, str]:
 
 
 MONARCH_QUIET = {"ENABLE_OTEL_TRACING": "0", "ENABLE_OTEL_METRICS": "0", "ENABLE_RECORDER_TRACING": "0",
-                 "MONARCH_FILE_LOG": "off", "HYPERACTOR_MESH_USE_DIRECT_SPAWN": "1"}
+                 "MONARCH_FILE_LOG": "off"}
+MONARCH_NO_GRACE = {"HYPERACTOR_FORWARDER_FLUSH_TIMEOUT": "1ms", "HYPERACTOR_MESH_TERMINATE_TIMEOUT": "1ms"}
+MONARCH_AT_ONCE = ("--grace", "0", "--at-once")
 RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
                   "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
 WAYS: dict[str, dict[str, Way]] = {
@@ -214,9 +216,14 @@ WAYS: dict[str, dict[str, Way]] = {
     },
     # Options of peers/monarch_launch.py.
     "torchmonarch": {
+        "at once": Way("it does not wait at the end: not for its processes, its last messages, its interpreter's and threads' ends",
+                       MONARCH_NO_GRACE, options=MONARCH_AT_ONCE),
+        "at once, no records": Way("nor does it write traces, metrics and a log", {**MONARCH_NO_GRACE, **MONARCH_QUIET},
+                                   options=MONARCH_AT_ONCE),
+        "at once, no records, direct": Way("the processes register at its host without a step in between", {
+            **MONARCH_NO_GRACE, **MONARCH_QUIET, "HYPERACTOR_MESH_USE_DIRECT_SPAWN": "1"}, options=MONARCH_AT_ONCE),
         "no grace": Way("`shutdown_context(host_timeout=0)`: it waits for its processes for 0.3 s otherwise",
-                        options=("--grace", "0")),
-        "no grace, no records": Way("nor does it write traces, metrics and a log", MONARCH_QUIET, options=("--grace", "0")),
+                        options=("--grace", "0"), tune_only=True),
         "default": Way("what a user gets"),
     },
 }
