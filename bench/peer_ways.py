@@ -220,8 +220,6 @@ WAYS: dict[str, dict[str, Way]] = {
                        MONARCH_NO_GRACE, options=MONARCH_AT_ONCE),
         "at once, no records": Way("nor does it write traces, metrics and a log", {**MONARCH_NO_GRACE, **MONARCH_QUIET},
                                    options=MONARCH_AT_ONCE),
-        "at once, no records, direct": Way("the processes register at its host without a step in between", {
-            **MONARCH_NO_GRACE, **MONARCH_QUIET, "HYPERACTOR_MESH_USE_DIRECT_SPAWN": "1"}, options=MONARCH_AT_ONCE),
         "no grace": Way("`shutdown_context(host_timeout=0)`: it waits for its processes for 0.3 s otherwise",
                         options=("--grace", "0"), tune_only=True),
         "default": Way("what a user gets"),
