@@ -72,7 +72,8 @@ class Tools:
 
 
 # The languages that peers are called from. All others, and the machine's limits, are C++.
-PYTHON_PEERS = {"gloo", "pytorch", "torchvision", "dali", "spdl", "datago", "torchrun", "safetensors"}
+PYTHON_PEERS = {"gloo", "pytorch", "torchvision", "dali", "spdl", "datago", "torchrun", "torchmonarch",
+                "safetensors"}
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""launch: time to run programs that exit at once, `lockstep run` against torchrun in the best of its ways; on several
-machines (network namespaces, as root) too. And what a launcher costs while its programs run."""
+"""launch: time to run programs that exit at once, `lockstep run` against torchrun and Monarch in the best of their ways; on
+several machines (network namespaces, as root) too. And what a launcher costs while its programs run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from by_size import ways_text
 from harness import ENVIRONMENT, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
+from monarch_peer import monarch_launch, monarch_name
 from network import Network, address, network
 from peer_ways import Way, usual
 
@@ -22,6 +23,7 @@ ROUNDS, QUICK_ROUNDS = 20, 3
 KEY = {"LOCKSTEP_JOB_KEY": "of the bench"}
 PORT = 29400
 SETTLE, WATCHED = 2.0, 5.0  # seconds
+PATIENCE = 120  # seconds; a launcher that waits for one that has failed is ended then
 MEMORY, PROCESSOR = "memory of the launcher", "processor time of the launcher in a second"
 
 
@@ -37,12 +39,14 @@ TWO = Case("two programs that exit at once", 2, 10)
 CASES = (TWO, Case("64 programs", 64, 200), Case("4 machines with 2 programs each", 2, 150, nodes=4))
 
 
-def timed(case: Case, commands: Callable[[], list[list[str]]]) -> Callable[[], Samples]:
+def timed(
+    case: Case, commands: Callable[[], list[list[str]]], environment: Mapping[str, str] | None = None
+) -> Contender:
     def once() -> Samples:
         lines = commands()
         with ThreadPoolExecutor(len(lines)) as launchers:
             start = time.perf_counter()
-            list(launchers.map(lambda line: run(line, KEY), lines))
+            list(launchers.map(lambda line: run(line, {**KEY, **(environment or {})}, PATIENCE), lines))
             return {case.name: [(time.perf_counter() - start) * 1e3]}
 
     return once
@@ -88,11 +92,51 @@ def torchrun_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]
     }
 
 
-def measure_case(tools: Tools, case: Case, way: Way | None, net: Network | None, outcome: Outcome) -> None:
-    contenders = {"ours": timed(case, lambda: ours(tools, case, net, program()))}
-    if way:
-        contenders["torchrun"] = timed(case, lambda: torchrun(tools, case, net, way.options, program()))
-    # torchrun takes seconds for many programs.
+def monarch(tools: Tools, case: Case, net: Network | None, way: Way) -> Contender:
+    """Its processes are actors in Python that do nothing; it starts no other programs. Other machines are reached by a
+    worker loop on each."""
+    command, environment = monarch_launch(tools, way, case.workers)
+    if net is None:
+        return timed(case, lambda: [command], environment)
+    workers = [f"tcp://{address(node)}:{PORT}" for node in range(case.nodes)]
+    lines = [net.on(node, *command, "--serve", worker) for node, worker in enumerate(workers)]
+    lines.append(net.on(0, *command, "--address", f"tcp://{address(0)}:{PORT + 1}", "--workers", *workers))
+    return timed(case, lambda: lines, environment)
+
+
+def monarch_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]:
+    return {name: monarch(tools, TWO, None, way) for name, way in ways.items()}
+
+
+def best_ways(tools: Tools, outcome: Outcome) -> dict[str, Way]:
+    """Of each peer that can be measured."""
+    found = {}
+    for peer, search in (("torchrun", torchrun_ways), ("torchmonarch", monarch_ways)):
+        ways = usual(peer)
+        try:
+            chosen = best_way(search(tools, ways), outcome, f"launch, ways of {peer}")
+        except BenchError as error:
+            outcome.missing.append(f"launch: {peer} not measured: {error}")
+            continue
+        if chosen:
+            outcome.notes.append(ways_text(peer, chosen, str))
+            found[peer] = ways[chosen[TWO.name]]
+    return found
+
+
+def peers_of(tools: Tools, case: Case, ways: Mapping[str, Way], net: Network | None) -> dict[str, Contender]:
+    """By the names in the table."""
+    found: dict[str, Contender] = {}
+    if "torchrun" in ways:
+        found["torchrun"] = timed(case, lambda: torchrun(tools, case, net, ways["torchrun"].options, program()))
+    if "torchmonarch" in ways:
+        found[monarch_name(tools)] = monarch(tools, case, net, ways["torchmonarch"])
+    return found
+
+
+def measure_case(tools: Tools, case: Case, ways: Mapping[str, Way], net: Network | None, outcome: Outcome) -> None:
+    contenders = {"ours": timed(case, lambda: ours(tools, case, net, program())), **peers_of(tools, case, ways, net)}
+    # The peers take seconds for many programs.
     rounds = ROUNDS if case == TWO else 6
     found = interleave(contenders, tools.choose_rounds(rounds, QUICK_ROUNDS), outcome, f"launch, {case.name}")
     ranks = case.workers * case.nodes
@@ -100,8 +144,8 @@ def measure_case(tools: Tools, case: Case, way: Way | None, net: Network | None,
         return
     mine = found["ours"][case.name]
     outcome.rows.append(Row("launch", case.name, None, ranks, mine, [case.aim_ms], "the aim", "ms"))
-    if len(found) == 2:
-        outcome.rows.append(Row("launch", case.name, None, ranks, mine, found["torchrun"][case.name], "torchrun", "ms"))
+    for peer in (name for name in found if name != "ours"):
+        outcome.rows.append(Row("launch", case.name, None, ranks, mine, found[peer][case.name], peer, "ms"))
 
 
 def descendants(pid: int) -> list[int]:
@@ -172,18 +216,14 @@ def measure_cost(tools: Tools, outcome: Outcome) -> None:
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
-    ways = usual("torchrun")
-    chosen = best_way(torchrun_ways(tools, ways), outcome, "launch, ways of torchrun")
-    if chosen:
-        outcome.notes.append(ways_text("torchrun", chosen, str))
-    way = ways[chosen[TWO.name]] if chosen else None
+    ways = best_ways(tools, outcome)
     for case in CASES:
         if case.nodes == 1:
-            measure_case(tools, case, way, None, outcome)
+            measure_case(tools, case, ways, None, outcome)
             continue
         with network(case.nodes) as net:
             for machine in range(case.nodes):  # torchrun looks its machine's name up
                 net.inside(machine, "hostname", address(machine))
-            measure_case(tools, case, way, net, outcome)
+            measure_case(tools, case, ways, net, outcome)
     measure_cost(tools, outcome)
     return outcome

@@ -83,6 +83,10 @@ def mpich_algorithm(name: str) -> dict[str, str]:
     return {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": name}
 
 
+MONARCH_QUIET = {"ENABLE_OTEL_TRACING": "0", "ENABLE_OTEL_METRICS": "0", "ENABLE_RECORDER_TRACING": "0",
+                 "MONARCH_FILE_LOG": "off"}
+MONARCH_NO_GRACE = {"HYPERACTOR_FORWARDER_FLUSH_TIMEOUT": "1ms", "HYPERACTOR_MESH_TERMINATE_TIMEOUT": "1ms"}
+MONARCH_AT_ONCE = ("--grace", "0", "--at-once")
 RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
                   "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
 WAYS: dict[str, dict[str, Way]] = {
@@ -210,6 +214,22 @@ WAYS: dict[str, dict[str, Way]] = {
                                "--master_port", "PORT", "--monitor_interval", "0.01")),
         "standalone": Way("what its manual shows for one machine", options=("--standalone",)),
     },
+    # Options of peers/monarch_launch.py.
+    "torchmonarch": {
+        "at once": Way("it does not wait at the end: not for its processes, its last messages, its interpreter's and threads' ends",
+                       MONARCH_NO_GRACE, options=MONARCH_AT_ONCE),
+        "at once, no records": Way("nor does it write traces, metrics and a log", {**MONARCH_NO_GRACE, **MONARCH_QUIET},
+                                   options=MONARCH_AT_ONCE),
+        "no grace": Way("`shutdown_context(host_timeout=0)`: it waits for its processes for 0.3 s otherwise",
+                        options=("--grace", "0"), tune_only=True),
+        "default": Way("what a user gets"),
+    },
+}
+# Of peers/monarch_recovery.py.
+MONARCH_RECOVERY = {
+    "spare": Way("a process has loaded torch before it is needed, as ours on standby",
+                 {"GLOO_SOCKET_IFNAME": "lo", **MONARCH_QUIET}, options=("--spare",)),
+    "no spare": Way("the lost process alone is spawned anew", {"GLOO_SOCKET_IFNAME": "lo", **MONARCH_QUIET}),
 }
 
 # For the start of many ranks on few cores. Programs that only start open every network's library otherwise.

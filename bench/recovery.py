@@ -1,5 +1,6 @@
-"""recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, and under
-torchrun with the same program; the same from the moment in which a machine of two is unplugged. Needs root for that."""
+"""recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, under
+torchrun with the same program, and under Monarch with PyTorch and Gloo; the same from the moment in which a machine of two
+is unplugged. Needs root for that."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from pathlib import Path
 from comparison import SEED
 from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave
 from launch import free_port
+from monarch_peer import monarch_name, monarch_recovery
 from network import Network, address, network
-from peer_ways import usual
+from peer_ways import MONARCH_RECOVERY, Way, usual
 
 RANKS = 2
 ROUNDS, QUICK_ROUNDS = 6, 2
@@ -92,6 +94,15 @@ class Job:
             time.sleep(0.02)
         return found
 
+    def wait_for_spare(self, kill: int) -> None:
+        """Until Monarch's spare process for this kill is loaded; the program writes a line for each."""
+        end = time.monotonic() + PATIENCE
+        path = self.folder / "spares"
+        while not path.exists() or path.read_text(encoding="utf-8").count("\n") <= kill:
+            if time.monotonic() > end:
+                raise BenchError(f"no spare process was ready after {PATIENCE} s")
+            time.sleep(0.02)
+
     def launch(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         with self.log.open("a", encoding="utf-8") as sink:
             self.launchers.append(
@@ -150,6 +161,25 @@ def killed(tools: Tools, command: list[str], kills: int, counts: dict[str, int] 
     return {KILLED: samples, MEMORY: memory} if standby else {KILLED: samples}
 
 
+def killed_under_monarch(tools: Tools, way: Way) -> Samples:
+    """The same under Monarch: each rank in turn."""
+    order = random.Random(SEED)
+    samples: list[float] = []
+    command, environment = monarch_recovery(tools, way)
+    with Job(tools) as job:
+        job.launch(command, environment)
+        running = job.wait_for(1, RANKS)
+        for kill in range(PEER_KILLS):
+            if "--spare" in way.options:
+                job.wait_for_spare(kill)
+            time.sleep(order.uniform(*STEADY))
+            start = time.time()
+            os.kill(running[kill % RANKS]["pid"], signal.SIGKILL)
+            running = job.wait_for(kill + 2, RANKS)
+            samples.append((max(report["done_at"] for report in running) - start) * 1e3)
+    return {KILLED: samples}
+
+
 def ours(tools: Tools, program: str, standby: str) -> list[str]:
     launcher = [tools.program("lockstep"), "run", "--nproc-per-node", RANKS, "--max-restarts", KILLS, "--standby", standby]
     return [str(part) for part in [*launcher, tools.program(program)]]
@@ -174,6 +204,8 @@ def contenders(tools: Tools, counts: dict[str, int]) -> dict[str, Callable[[], S
         for program in ("core", "c10d"):
             found[f"torchrun {name} {program}"] = lambda way=way, program=program: killed(
                 tools, torchrun(tools, way.options, f"bench_recovery_{program}"), PEER_KILLS)
+    for name, way in MONARCH_RECOVERY.items():
+        found[f"monarch {name}"] = lambda way=way: killed_under_monarch(tools, way)
     return found
 
 
@@ -188,11 +220,11 @@ def measure_kills(tools: Tools, outcome: Outcome) -> None:
     counts = {"tried": 0, "recovered": 0}
     found = interleave(contenders(tools, counts), tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "recovery")
     cases = [
-        ("core", "core", KILLED),
-        ("LibTorch", "c10d", f"{KILLED}, with LibTorch"),
-        ("LibTorch without", "c10d", f"{KILLED}, with LibTorch, --standby off"),
+        ("core", "core", KILLED, ""),
+        ("LibTorch", "c10d", f"{KILLED}, with LibTorch", "monarch spare"),
+        ("LibTorch without", "c10d", f"{KILLED}, with LibTorch, --standby off", "monarch no spare"),
     ]
-    for name, program, case in cases:
+    for name, program, case, monarch in cases:
         mine = found.get(name, {}).get(KILLED)
         if not mine:
             continue
@@ -202,6 +234,9 @@ def measure_kills(tools: Tools, outcome: Outcome) -> None:
         if best and len(best[1]) == len(mine):
             outcome.rows.append(Row("recovery", case, None, RANKS, mine, best[1], "torchrun", "ms"))
             outcome.notes.append(f"{case}: torchrun, best of its ways: {best[0].split()[1]}")
+        theirs = found.get(monarch, {}).get(KILLED)
+        if theirs:
+            outcome.rows.append(Row("recovery", case, None, RANKS, mine, theirs, monarch_name(tools), "ms"))
     memory = found.get("LibTorch", {}).get(MEMORY)
     if memory:
         outcome.notes.append(f"a process on standby has {statistics.median(memory):,.0f} MiB of its own, with LibTorch")

@@ -58,14 +58,16 @@ def loader_ways(tools: Tools, peer: str) -> dict[str, Contender]:
 
 
 def launcher_ways(tools: Tools, peer: str) -> dict[str, Contender]:
-    return launch.torchrun_ways(tools, WAYS[peer])
+    search = {"torchrun": launch.torchrun_ways, "torchmonarch": launch.monarch_ways}
+    return search[peer](tools, WAYS[peer])
 
 
 def job_ways(tools: Tools, peer: str) -> dict[str, Contender]:
     return train.python_ways(tools, RANKS, WAYS[peer])
 
 
-KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways, "pytorch-job": job_ways,
+KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways,
+         "torchmonarch": launcher_ways, "pytorch-job": job_ways,
          **dict.fromkeys(("torchvision", "dali", "spdl", "datago"), loader_ways)}
 PEERS = {peer: partial(KINDS.get(peer, mpi_ways), peer=peer) for peer in WAYS}
 
