@@ -1,7 +1,7 @@
 """Peer: two ranks under Monarch, all-reduces over Gloo until one fails, then again: monarch_recovery.py FOLDER [--spare].
 
 As bench/recovery_program.h has it, each rank adds a line to FOLDER/RANK when the first all-reduce of a start is done. The
-rank that lives says at once that its all-reduce failed, which is long before Monarch's supervision does. Its process stays;
+rank that lives says at once that its all-reduce failed, seconds before Monarch's supervision does. Its process stays;
 the other rank gets a new one, with --spare one that has loaded torch already. FOLDER/spares has a line for each spare.
 """
 
