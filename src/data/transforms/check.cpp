@@ -47,7 +47,8 @@ class Sequence {
     if (list == nullptr) return;
     const bool before = changed_;
     check_list(*list, name, place);
-    // In another order the last one may come first. Twice only where that can matter: lists may be deep in lists.
+    // In another order the last transform may come first. The second check is only for lists that can change its
+    // result, because each level of lists in lists would double the work.
     if (is_one_of<RandomOrder>(transform) && changed_ != before) check_list(*list, name, place);
   }
 

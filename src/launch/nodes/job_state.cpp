@@ -55,7 +55,7 @@ std::vector<Note> JobState::apply(const Event& event) {
   return std::exchange(notes_, {});
 }
 
-// A store that serves one job ends with it, so who comes late has nothing to begin there.
+// A store that serves one job ends with it, so a launcher that comes late cannot begin another job there.
 void JobState::arrive(const NodeInfo& info) {
   const bool abandoned = rules_ && present_.empty() && phase_ != Phase::kOver;
   if (abandoned && info.store_outlives_job) finish({kNodeLostCode, "all of its launchers were lost"});

@@ -77,7 +77,7 @@ std::vector<NamedParameter> FiniteCheck::watched() const {
   return parameters;
 }
 
-// The parameters are asked for at the begin of a sweep, because their names take time.
+// The parameters are asked for at the beginning of a sweep, because their names take time.
 bool FiniteCheck::is_next_part_finite() {
   if (next_ == swept_.size()) {
     swept_ = tensors_of(watched());
