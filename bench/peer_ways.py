@@ -212,7 +212,10 @@ WAYS: dict[str, dict[str, Way]] = {
         "static": Way("no random delay of up to 0.3 s before the ranks meet, and a closer look at whether they have ended",
                       options=("--rdzv_backend", "static", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1",
                                "--master_port", "PORT", "--monitor_interval", "0.01")),
-        "standalone": Way("what its manual shows for one machine", options=("--standalone",)),
+        "static, 1 ms": Way("it looks every millisecond whether ranks have ended", options=(
+            "--rdzv_backend", "static", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1",
+            "--master_port", "PORT", "--monitor_interval", "0.001")),
+        "standalone": Way("what its manual shows: a meeting over c10d", options=("--standalone",)),
     },
     # Options of peers/monarch_launch.py.
     "torchmonarch": {
