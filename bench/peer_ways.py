@@ -174,6 +174,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"),
                              tune_only=True),
         "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
+        "fused, static, compiled": Way("torch.compile: TorchInductor's kernels, a graph instead of Python",
+                                       options=("--implementation", "fused", "--static-graph", "--compile"), tune_only=True),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",
                                     options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
         "fused, static, 100 MiB": Way("one bucket: one all-reduce",
