@@ -129,13 +129,13 @@ WAYS: dict[str, dict[str, Way]] = {
         "shm, no CMA": Way("through shared memory instead of process_vm_readv", {**INTEL_SHM, "I_MPI_SHM_CMA": "0"},
                            tune_only=True),
         "shm, trees": Way("binomial trees, pairs", intel_collectives(
-            bcast=1, reduce=2, reduce_scatter=2, allgather=1, alltoall=3, gather=1, scatter=1),
+            bcast=1, reduce=2, reduce_scatter_block=2, allgather=1, alltoall=3, gather=1, scatter=1),
             collective=True, all_reduce=False),
         "shm, shumilin's": Way("pieces", intel_collectives(
-            bcast=7, reduce=1, reduce_scatter=3, allgather=3, alltoall=2, gather=3, scatter=3),
+            bcast=7, reduce=1, reduce_scatter_block=3, allgather=3, alltoall=2, gather=3, scatter=3),
             collective=True, all_reduce=False),
         "shm, shares": Way("scatter and all-gather instead of whole vectors", intel_collectives(
-            bcast=3, reduce=5, reduce_scatter=1, allgather=2, alltoall=4, gather=4, scatter=2),
+            bcast=3, reduce=5, reduce_scatter_block=1, allgather=2, alltoall=4, gather=4, scatter=2),
             collective=True, all_reduce=False),
         "shm, shared heap": Way("buffers of MPI_Alloc_mem in memory that all ranks map, as the engine's are", {
             **INTEL_SHM, "I_MPI_SHM_HEAP": "1", "I_MPI_SHM_HEAP_VSIZE": "1024"}, collective=True, memory="mpi"),
