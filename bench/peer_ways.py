@@ -67,15 +67,24 @@ OPEN_MPI = {
 # There are more ranks than cores, but each machine's part of the job does not see that: a rank that only spins keeps the
 # core from the rank that it waits for.
 MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+OVER_UCX = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
+            "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}  # its shared memory would take namespaces for one machine
 HOST_WAYS = {
     "default": OPEN_MPI["default"],
     **{f"{name}, yield": Way(OPEN_MPI[name].reason, {**OPEN_MPI[name].environment, **MPI_YIELDS})
        for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
     "coll han, yield": Way("sums within a machine first, so fewer bytes are on the wire",
                            {"OMPI_MCA_coll_han_priority": "100", **MPI_YIELDS}),
+    "UCX, yield": Way("the library that ours has, over TCP as well", {**OVER_UCX, **MPI_YIELDS}),
+    "UCX, segmented ring, yield": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX, **MPI_YIELDS}),
 }
 INTEL_SHM = {"I_MPI_FABRICS": "shm"}
 CCL = {"CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}
+
+
+def intel_collectives(**algorithms: int) -> dict[str, str]:
+    """Intel MPI's choice by hand. Its own takes longer for a reduce of 1 MiB than for one of 4 MiB."""
+    return {**INTEL_SHM, **{f"I_MPI_ADJUST_{name.upper()}": str(number) for name, number in algorithms.items()}}
 
 
 def mpich_algorithm(name: str) -> dict[str, str]:
@@ -119,6 +128,15 @@ WAYS: dict[str, dict[str, Way]] = {
         "shm, k-ary tree": Way("a tree in shared memory", {**INTEL_SHM, "I_MPI_ADJUST_ALLREDUCE": "12"}, tune_only=True),
         "shm, no CMA": Way("through shared memory instead of process_vm_readv", {**INTEL_SHM, "I_MPI_SHM_CMA": "0"},
                            tune_only=True),
+        "shm, trees": Way("binomial trees, pairs", intel_collectives(
+            bcast=1, reduce=2, reduce_scatter_block=2, allgather=1, alltoall=3, gather=1, scatter=1),
+            collective=True, all_reduce=False),
+        "shm, shumilin's": Way("pieces", intel_collectives(
+            bcast=7, reduce=1, reduce_scatter_block=3, allgather=3, alltoall=2, gather=3, scatter=3),
+            collective=True, all_reduce=False),
+        "shm, shares": Way("scatter and all-gather instead of whole vectors", intel_collectives(
+            bcast=3, reduce=5, reduce_scatter_block=1, allgather=2, alltoall=4, gather=4, scatter=2),
+            collective=True, all_reduce=False),
         "shm, shared heap": Way("buffers of MPI_Alloc_mem in memory that all ranks map, as the engine's are", {
             **INTEL_SHM, "I_MPI_SHM_HEAP": "1", "I_MPI_SHM_HEAP_VSIZE": "1024"}, collective=True, memory="mpi"),
         "default": Way("what a user gets: shm and OFI", tune_only=True),
@@ -156,6 +174,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "plain, static": Way("torch's default on the CPU", options=("--implementation", "plain", "--static-graph"),
                              tune_only=True),
         "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
+        "fused, static, compiled": Way("torch.compile: TorchInductor's kernels, a graph instead of Python",
+                                       options=("--implementation", "fused", "--static-graph", "--compile"), tune_only=True),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",
                                     options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
         "fused, static, 100 MiB": Way("one bucket: one all-reduce",
@@ -169,8 +189,12 @@ WAYS: dict[str, dict[str, Way]] = {
                                                  options=("--way", "v2", "--static-graph"), pinned=False),
         "v2 tensors, a worker": Way("a process decodes while the rank waits for Gloo",
                                     options=("--way", "v2", "--static-graph", "--workers", "1"), pinned=False),
-        "PIL, per batch, a worker": Way("PIL pictures, made float and normalised per batch",
-                                        options=("--way", "pil-batch", "--static-graph", "--workers", "1"), pinned=False),
+        "PIL, one turn in process": Way("PIL pictures, normalised per batch; flips, rotation and shift in one pass",
+                                        options=("--way", "pil-turn", "--static-graph")),
+        "PIL, one turn, a worker": Way("the same by a process of its own",
+                                       options=("--way", "pil-turn", "--static-graph", "--workers", "1"), pinned=False),
+        "PIL, per batch, a worker": Way("PIL pictures, made float and normalised per batch", tune_only=True, pinned=False,
+                                        options=("--way", "pil-batch", "--static-graph", "--workers", "1")),
         "PIL": Way("what tutorials show", options=("--way", "pil", "--implementation", "plain", "--workers", "1"),
                    tune_only=True, pinned=False),
     },
@@ -212,7 +236,10 @@ WAYS: dict[str, dict[str, Way]] = {
         "static": Way("no random delay of up to 0.3 s before the ranks meet, and a closer look at whether they have ended",
                       options=("--rdzv_backend", "static", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1",
                                "--master_port", "PORT", "--monitor_interval", "0.01")),
-        "standalone": Way("what its manual shows for one machine", options=("--standalone",)),
+        "static, 1 ms": Way("it looks every millisecond whether ranks have ended", options=(
+            "--rdzv_backend", "static", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1",
+            "--master_port", "PORT", "--monitor_interval", "0.001")),
+        "standalone": Way("what its manual shows: a meeting over c10d", options=("--standalone",)),
     },
     # Options of peers/monarch_launch.py.
     "torchmonarch": {

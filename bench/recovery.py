@@ -233,7 +233,8 @@ def measure_kills(tools: Tools, outcome: Outcome) -> None:
         best = best_torchrun(found, program)
         if best and len(best[1]) == len(mine):
             outcome.rows.append(Row("recovery", case, None, RANKS, mine, best[1], "torchrun", "ms"))
-            outcome.notes.append(f"{case}: torchrun, best of its ways: {best[0].split()[1]}")
+            way = best[0].removeprefix("torchrun ").removesuffix(f" {program}")
+            outcome.notes.append(f"{case}: torchrun, best of its ways: {way}")
         theirs = found.get(monarch, {}).get(KILLED)
         if theirs:
             outcome.rows.append(Row("recovery", case, None, RANKS, mine, theirs, monarch_name(tools), "ms"))

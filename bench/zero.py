@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import workloads
-from harness import Outcome, Row, Samples, Tools, interleave
+from harness import Outcome, Row, Samples, Tools, best_way, interleave
+from peer_ways import Way, usual
 
 STEPS = {"mlp-6M": 40, "resnet18-32": 20}
 ROUNDS, QUICK_ROUNDS = 6, 2
 MIB = 1 << 20
-PYTORCH = ("sharded-adam", "--implementation", "fused", "--static-graph")  # its fastest Adam on the CPU
 
 
 def contender(
@@ -32,6 +32,23 @@ def contender(
     return once
 
 
+def pytorch(tools: Tools, workload: str, ranks: int, states: list[float], way: Way) -> Callable[[], Samples]:
+    command = workloads.peer_command if way.pinned else workloads.free_peer_command
+    return contender(tools, command, workload, ranks, states, "sharded-adam", *way.options)
+
+
+def best_pytorch(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
+    """By the time of a step; the state is the same in all ways."""
+    ways = usual("pytorch")
+    first = next(iter(ways))
+    if tools.quick:
+        return ways[first]
+    tried = {name: pytorch(tools, workload, ranks, [], way) for name, way in ways.items()}
+    chosen = best_way(tried, outcome, f"zero {workload}, ways of pytorch").get("step", first)
+    outcome.notes.append(f"{workload}, {ranks} ranks: pytorch, best of its ways: {chosen}")
+    return ways[chosen]
+
+
 def note(workload: str, states: dict[str, list[float]]) -> str:
     """The memory of every rank, by contender."""
     by_rank = "; ".join(f"{name} {', '.join(f'{state:.2f}' for state in of_ranks)}" for name, of_ranks in states.items())
@@ -42,12 +59,13 @@ def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     for workload in STEPS:
         for ranks in tools.ranks:
+            way = best_pytorch(tools, workload, ranks, outcome)
             states: dict[str, list[float]] = {"ours": [], "plain": [], "pytorch": []}
             found = interleave(
                 {
                     "ours": contender(tools, workloads.our_command, workload, ranks, states["ours"], "sharded-adam"),
                     "plain": contender(tools, workloads.our_command, workload, ranks, states["plain"], "adam"),
-                    "pytorch": contender(tools, workloads.peer_command, workload, ranks, states["pytorch"], *PYTORCH),
+                    "pytorch": pytorch(tools, workload, ranks, states["pytorch"], way),
                 },
                 tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
                 outcome,

@@ -17,6 +17,8 @@ def arguments():
     parser.add_argument("--output")
     parser.add_argument("--packages", help="where safetensors is installed")
     parser.add_argument("--flush", action="store_true", help="wait until the disk has the file, as Lockstep does")
+    parser.add_argument("--no-checksum", action="store_true", help="PyTorch's files without their CRC-32")
+    parser.add_argument("--mapped", action="store_true", help="let PyTorch map a file instead of copying it")
     return parser.parse_args()
 
 
@@ -38,8 +40,10 @@ def main():
     else:
         write = torch.save
 
+        torch.serialization.set_crc32_options(not options.no_checksum)
+
         def read(path):
-            return torch.load(path, weights_only=True)
+            return torch.load(path, weights_only=True, mmap=options.mapped)
 
     state = make_state(torch, options.mib) if options.measure == "save" else None
 

@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=["gloo", "lockstep"], default="gloo")
     parser.add_argument("--implementation", choices=["plain", "foreach", "fused"], default="plain", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     parser.add_argument("--bucket-mb", type=float, help="DDP's bucket_cap_mb")
     options = parser.parse_args()
 
@@ -101,6 +102,8 @@ def main() -> None:
     make, shape, batch = WORKLOADS[options.workload]
     model = make()
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    if options.compile:
+        model = torch.compile(model)
     if ddp:
         model = nn.parallel.DistributedDataParallel(
             model, gradient_as_bucket_view=True, static_graph=options.static_graph, bucket_cap_mb=options.bucket_mb

@@ -36,10 +36,16 @@ def count_images(loader: DataLoader) -> int:
     return count
 
 
+def first_batch() -> None:
+    images, _ = next(iter(open_loader()))
+    if arguments.bytes:
+        normalise(images)
+
+
 if arguments.measure == "index":
     report(arguments.output, seconds(open_folder))
 elif arguments.measure == "first-batch":
-    report(arguments.output, seconds(lambda: next(iter(open_loader()))))
+    report(arguments.output, seconds(first_batch))
 else:
     loader = open_loader()
     report(arguments.output, rates(arguments.epochs, lambda: count_images(loader)))

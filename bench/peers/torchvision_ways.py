@@ -27,15 +27,20 @@ def decode(path: str) -> torch.Tensor:
 
 
 class Turn:
-    """Both flips and both rotations by up to 45 degrees, around the centre, as one transform with nearest pixels."""
+    """Both flips, rotations by up to `degrees` each, around the centre, and a shift by up to a part of each side, as one
+    transform with nearest pixels."""
+
+    def __init__(self, degrees: tuple[float, ...] = (45, 45), shift: float = 0) -> None:
+        self.degrees, self.shift = degrees, shift
 
     def __call__(self, picture: Image.Image) -> Image.Image:
-        angle = math.radians(random.uniform(-45, 45) + random.uniform(-45, 45))
+        angle = math.radians(sum(random.uniform(-most, most) for most in self.degrees))
         cos, sin = math.cos(angle), math.sin(angle)
         across, down = random.choice((1, -1)), random.choice((1, -1))
         a, b, d, e = across * cos, down * sin, -across * sin, down * cos
         x, y = picture.width / 2, picture.height / 2
-        matrix = (a, b, x - a * x - b * y, d, e, y - d * x - e * y)
+        right, below = (side * (1 + 2 * random.uniform(-self.shift, self.shift)) for side in (x, y))
+        matrix = (a, b, x - a * right - b * below, d, e, y - d * right - e * below)
         return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
 
 

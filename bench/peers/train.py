@@ -7,6 +7,7 @@ torchvision's own), optimizer and batches. Rank 0 writes what each epoch took an
 import argparse
 import json
 import os
+import random
 import sys
 import time
 
@@ -19,7 +20,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 from torchvision import transforms as v1
 
-from torchvision_ways import MEAN, STD, decode, normalised
+from torchvision_ways import MEAN, STD, Turn, decode, normalised
 
 
 def transforms(side: int, way: str) -> tuple[list, list]:
@@ -27,13 +28,15 @@ def transforms(side: int, way: str) -> tuple[list, list]:
     tv = v2 if way == "v2" else v1
     train = [tv.RandomResizedCrop(side), tv.RandomHorizontalFlip(), tv.RandomVerticalFlip(), tv.RandomRotation(15),
              tv.RandomAffine(0, translate=(0.1, 0.1)), tv.ColorJitter(0.2, 0.2, 0.2)]
+    if way == "pil-turn":
+        train = [tv.RandomResizedCrop(side), Turn((15,), shift=0.1), tv.ColorJitter(0.2, 0.2, 0.2)]
     return train, [tv.Resize(side * 8 // 7), tv.CenterCrop(side)]
 
 
 def open_folder(path: str, steps: list, way: str) -> datasets.ImageFolder:
     if way == "v2":
         return datasets.ImageFolder(path, v2.Compose(steps), loader=decode)
-    if way == "pil-batch":
+    if way in ("pil-batch", "pil-turn"):
         return datasets.ImageFolder(path, v1.Compose([*steps, v1.PILToTensor()]))
     return datasets.ImageFolder(path, v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]))
 
@@ -58,7 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, required=True, help="of each rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--way", choices=["pil", "pil-batch", "v2"], default="v2")
+    parser.add_argument("--way", choices=["pil", "pil-batch", "pil-turn", "v2"], default="v2")
     parser.add_argument("--implementation", choices=["plain", "fused"], default="fused", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--output", required=True)
@@ -81,6 +84,7 @@ def main() -> None:
     torch.manual_seed(options.seed)  # the weights of ours
     model = torchvision.models.resnet18(num_classes=len(train.classes))
     torch.manual_seed(options.seed * ranks + rank)  # of the transforms: each rank draws its own
+    random.seed(options.seed * ranks + rank)
     ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=options.static_graph)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.001, momentum=0.9, fused=options.implementation == "fused")
     loss = nn.CrossEntropyLoss()
