@@ -102,6 +102,30 @@ TEST(DdpOptionsMulti, InitSyncOffKeepsEachRanksValues) {
   });
 }
 
+// At the start, in a pass, when the model has changed, and at the end of a join.
+TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    Own net;
+    const torch::Tensor own = torch::full({3}, number + 1.0);
+    net->count.copy_(own);
+    DistributedDataParallel<Own> ddp(net, {.broadcast_buffers = false});
+    const auto expect_own = [&](const char* when) { EXPECT_TRUE(torch::equal(net->count, own)) << when; };
+    const auto pass = [&] { ddp->forward(random_input({2, 4}, 0)).backward(); };
+    expect_own("at the start");
+    pass();
+    expect_own("after a pass");
+    net->own.requires_grad_(false);
+    pass();
+    expect_own("after the model has changed");
+    ddp.join([&] {
+      for (int step = 0; step < 1 + number; ++step) pass();
+    });
+    expect_own("after a join");
+    expect_equal_on_all_ranks(net->parameters(), "parameter");
+  });
+}
+
 class DdpJoinMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpJoinMulti, testing::Values(1, 2, 3));
 

@@ -84,7 +84,7 @@ void Replica::finish_join() {
   }
   end_join();
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step.
-  nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), last_active_);
 }
 
