@@ -211,6 +211,34 @@ TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
   });
 }
 
+// With and without inputs; afterwards the wrapper works.
+TEST(DdpOptionsMulti, JoinNamesOptionsThatDiffer) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    for (const int inputs : {0, 1}) {
+      const auto error = [&](const JoinOptions& options) {
+        return error_of([&] {
+          ddp.join(
+              [&] {
+                for (int step = 0; step < inputs; ++step) ddp->forward(random_input({6, 3}, step)).sum().backward();
+              },
+              options);
+        });
+      };
+      expect_in(error({.divide_by_initial_world_size = number != 1}),
+                {"join needs the same options", "option divide_by_initial_world_size: true on rank(s) 0, 2",
+                 "option divide_by_initial_world_size: false on rank(s) 1"});
+      expect_in(error({.throw_on_early_termination = number == 2}),
+                {"option throw_on_early_termination: true on rank(s) 2", "false on rank(s) 0, 1"});
+    }
+    net->zero_grad();
+    EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0));
+  });
+}
+
 // Rank 0 has no inputs in the first join.
 TEST(DdpOptionsMulti, StaticGraphCountsARanksOwnPasses) {
   run_processes(2, [](int number) {
