@@ -239,6 +239,23 @@ TEST(DdpOptionsMulti, JoinNamesOptionsThatDiffer) {
   });
 }
 
+// Rank 0 has no inputs. The error of a pass ends its join too.
+TEST(DdpOptionsMulti, JoinEndsWithAnErrorOnEveryRank) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    if (number == 1) ddp.register_comm_hook(make_noop_hook());
+    expect_in(error_of([&] { gradients_in_join(ddp, number); }), {"the same communication hook"});
+    ddp.register_comm_hook(nullptr);
+    net->zero_grad();
+    ddp->forward(random_input({6, 3}, 0)).sum().backward();
+    EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "a pass outside of a join";
+    EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0));
+  });
+}
+
 // Rank 0 has no inputs in the first join.
 TEST(DdpOptionsMulti, StaticGraphCountsARanksOwnPasses) {
   run_processes(2, [](int number) {

@@ -49,13 +49,8 @@ std::vector<int> Replica::exchange_activity(bool active) {
   const torch::Tensor mine =
       torch::full({1}, bits_of(active, *join_), torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
   const torch::Tensor all = backend.all_gather(mine).cpu();
-  try {
-    check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
-    check_same_option("throw_on_early_termination", kThrows, all);
-  } catch (...) {
-    end_join();
-    throw;
-  }
+  check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
+  check_same_option("throw_on_early_termination", kThrows, all);
   std::vector<int> ranks = ranks_with(kActive, all);
   if (!ranks.empty()) last_active_ = ranks.front();
   return ranks;
@@ -108,17 +103,21 @@ void Replica::throw_if_uneven(bool active) {
 
 void Replica::finish_join() {
   if (!join_) return;
-  if (join_->throw_on_early_termination) {
-    throw_if_uneven(/*active=*/false);
-    return end_join();
-  }
-  for (;;) {
-    const std::vector<int> active = exchange_activity(/*active=*/false);
-    if (active.empty()) break;
-    prepare_joined_pass(active);
-    reducer_->shadow_pass();
+  const bool shadows = !join_->throw_on_early_termination;
+  try {
+    if (!shadows) throw_if_uneven(/*active=*/false);
+    while (shadows) {
+      const std::vector<int> active = exchange_activity(/*active=*/false);
+      if (active.empty()) break;
+      prepare_joined_pass(active);
+      reducer_->shadow_pass();
+    }
+  } catch (...) {  // such as of other hooks; later passes of this rank are none of a join
+    end_join();
+    throw;
   }
   end_join();
+  if (!shadows) return;
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step.
   nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), last_active_);
