@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
@@ -168,6 +169,33 @@ TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
   });
 }
 
+// Layers and helpers that communicate: no rank finishes before the others. Ranks with 2 and 3 inputs.
+TEST(DdpOptionsMulti, ThrowOnEarlyTerminationServesWhatCommunicates) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3), SyncBatchNorm(3));
+    DistributedDataParallel<Net> ddp(net);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    GradScaler scaler({.init_scale = 8});
+    int steps = 0;
+    const auto loop = [&] {
+      for (int step = 0; step < 2 + number; ++step) {
+        optimizer.zero_grad();
+        scaler.scale(ddp->forward(random_input({4, 3}, step)).pow(4).mean()).backward();
+        EXPECT_TRUE(scaler.step(optimizer));
+        scaler.update();
+        ++steps;
+      }
+    };
+    const JoinOptions options{.throw_on_early_termination = true};
+    EXPECT_THROW(ddp.join(loop, options), UnevenInputsError);
+    EXPECT_EQ(steps, 2);
+    expect_equal_on_all_ranks(net->parameters(), "parameter");
+    expect_equal_on_all_ranks(net->buffers(), "buffer");
+  });
+}
+
 // The gradient of a bias, which is the number of samples, in each step of a loop with so many inputs on this rank. The
 // mean is that of the ranks that still have inputs.
 std::vector<double> gradients_in_join(DistributedDataParallel<Net>& ddp, int inputs) {
@@ -193,6 +221,31 @@ TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
     net->zero_grad();
     ddp->forward(random_input({6, 3}, 0)).sum().backward();
     EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "afterwards all count again";
+  });
+}
+
+// Ranks with 1, 2, 3 inputs: in step s all ranks but the first s have some.
+TEST_P(DdpJoinMulti, DividesSparseGradients) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    for (const bool initial : {true, false}) {
+      torch::manual_seed(1);
+      torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+      DistributedDataParallel<torch::nn::Embedding> ddp(table);
+      const auto loop = [&] {
+        for (int step = 0; step <= number; ++step) {
+          table->zero_grad();
+          ddp->forward(torch::full({3}, 2, torch::kLong)).sum().backward();
+          EXPECT_TRUE(table->weight.grad().is_sparse());
+          torch::Tensor expected = torch::zeros({5, 2});
+          expected[2] = initial ? 3.0 * (world - step) / world : 3.0;
+          EXPECT_TRUE(torch::allclose(table->weight.grad().to_dense(), expected))
+              << "step " << step << ", by the initial number " << initial;
+        }
+      };
+      ddp.join(loop, {.divide_by_initial_world_size = initial});
+    }
   });
 }
 
