@@ -17,4 +17,15 @@ std::vector<double> of_all_ranks(double value, const ProcessGroup& group) {
   return {local.const_data_ptr<double>(), local.const_data_ptr<double>() + local.numel()};
 }
 
+std::vector<std::vector<double>> rows_of_all_ranks(const std::vector<double>& values, const ProcessGroup& group) {
+  const Backend backend = Backend::for_host_data(group, local_device());
+  const torch::Tensor all = backend.all_gather(torch::tensor(values, torch::kDouble).to(backend.device())).cpu();
+  std::vector<std::vector<double>> rows;
+  for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
+    const double* const row = all.const_data_ptr<double>() + rank * all.size(1);
+    rows.emplace_back(row, row + all.size(1));
+  }
+  return rows;
+}
+
 }  // namespace lockstep::nn_detail

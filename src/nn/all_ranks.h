@@ -12,5 +12,7 @@ bool has_other_ranks(const ProcessGroup& group);
 
 // Collective. Element r is rank r's `value`.
 std::vector<double> of_all_ranks(double value, const ProcessGroup& group);
+// The same for several values; every rank has as many.
+std::vector<std::vector<double>> rows_of_all_ranks(const std::vector<double>& values, const ProcessGroup& group);
 
 }  // namespace lockstep::nn_detail

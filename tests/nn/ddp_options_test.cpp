@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
@@ -102,6 +103,30 @@ TEST(DdpOptionsMulti, InitSyncOffKeepsEachRanksValues) {
   });
 }
 
+// At the start, in a pass, when the model has changed, and at the end of a join.
+TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    Own net;
+    const torch::Tensor own = torch::full({3}, number + 1.0);
+    net->count.copy_(own);
+    DistributedDataParallel<Own> ddp(net, {.broadcast_buffers = false});
+    const auto expect_own = [&](const char* when) { EXPECT_TRUE(torch::equal(net->count, own)) << when; };
+    const auto pass = [&] { ddp->forward(random_input({2, 4}, 0)).backward(); };
+    expect_own("at the start");
+    pass();
+    expect_own("after a pass");
+    net->own.requires_grad_(false);
+    pass();
+    expect_own("after the model has changed");
+    ddp.join([&] {
+      for (int step = 0; step < 1 + number; ++step) pass();
+    });
+    expect_own("after a join");
+    expect_equal_on_all_ranks(net->parameters(), "parameter");
+  });
+}
+
 class DdpJoinMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpJoinMulti, testing::Values(1, 2, 3));
 
@@ -144,6 +169,33 @@ TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
   });
 }
 
+// Layers and helpers that communicate: no rank finishes before the others. Ranks with 2 and 3 inputs.
+TEST(DdpOptionsMulti, ThrowOnEarlyTerminationServesWhatCommunicates) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3), SyncBatchNorm(3));
+    DistributedDataParallel<Net> ddp(net);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    GradScaler scaler({.init_scale = 8});
+    int steps = 0;
+    const auto loop = [&] {
+      for (int step = 0; step < 2 + number; ++step) {
+        optimizer.zero_grad();
+        scaler.scale(ddp->forward(random_input({4, 3}, step)).pow(4).mean()).backward();
+        EXPECT_TRUE(scaler.step(optimizer));
+        scaler.update();
+        ++steps;
+      }
+    };
+    const JoinOptions options{.throw_on_early_termination = true};
+    EXPECT_THROW(ddp.join(loop, options), UnevenInputsError);
+    EXPECT_EQ(steps, 2);
+    expect_equal_on_all_ranks(net->parameters(), "parameter");
+    expect_equal_on_all_ranks(net->buffers(), "buffer");
+  });
+}
+
 // The gradient of a bias, which is the number of samples, in each step of a loop with so many inputs on this rank. The
 // mean is that of the ranks that still have inputs.
 std::vector<double> gradients_in_join(DistributedDataParallel<Net>& ddp, int inputs) {
@@ -172,6 +224,31 @@ TEST_P(DdpJoinMulti, DivideByTheRanksThatStillHaveInputs) {
   });
 }
 
+// Ranks with 1, 2, 3 inputs: in step s all ranks but the first s have some.
+TEST_P(DdpJoinMulti, DividesSparseGradients) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    for (const bool initial : {true, false}) {
+      torch::manual_seed(1);
+      torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+      DistributedDataParallel<torch::nn::Embedding> ddp(table);
+      const auto loop = [&] {
+        for (int step = 0; step <= number; ++step) {
+          table->zero_grad();
+          ddp->forward(torch::full({3}, 2, torch::kLong)).sum().backward();
+          EXPECT_TRUE(table->weight.grad().is_sparse());
+          torch::Tensor expected = torch::zeros({5, 2});
+          expected[2] = initial ? 3.0 * (world - step) / world : 3.0;
+          EXPECT_TRUE(torch::allclose(table->weight.grad().to_dense(), expected))
+              << "step " << step << ", by the initial number " << initial;
+        }
+      };
+      ddp.join(loop, {.divide_by_initial_world_size = initial});
+    }
+  });
+}
+
 // Ranks with 1, 2, 3 inputs, whose hooks leave each rank its own gradients.
 TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
   run_processes(GetParam(), [](int number) {
@@ -184,6 +261,51 @@ TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
       ddp.register_comm_hook(hook);
       EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0)) << hook->description();
     }
+  });
+}
+
+// With and without inputs; afterwards the wrapper works.
+TEST(DdpOptionsMulti, JoinNamesOptionsThatDiffer) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    for (const int inputs : {0, 1}) {
+      const auto error = [&](const JoinOptions& options) {
+        return error_of([&] {
+          ddp.join(
+              [&] {
+                for (int step = 0; step < inputs; ++step) ddp->forward(random_input({6, 3}, step)).sum().backward();
+              },
+              options);
+        });
+      };
+      expect_in(error({.divide_by_initial_world_size = number != 1}),
+                {"join needs the same options", "option divide_by_initial_world_size: true on rank(s) 0, 2",
+                 "option divide_by_initial_world_size: false on rank(s) 1"});
+      expect_in(error({.throw_on_early_termination = number == 2}),
+                {"option throw_on_early_termination: true on rank(s) 2", "false on rank(s) 0, 1"});
+    }
+    net->zero_grad();
+    EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0));
+  });
+}
+
+// Rank 0 has no inputs. The error of a pass ends its join too.
+TEST(DdpOptionsMulti, JoinEndsWithAnErrorOnEveryRank) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Net net(torch::nn::Linear(3, 3));
+    DistributedDataParallel<Net> ddp(net);
+    if (number == 1) ddp.register_comm_hook(make_noop_hook());
+    expect_in(error_of([&] { gradients_in_join(ddp, number); }), {"the same communication hook"});
+    ddp.register_comm_hook(nullptr);
+    net->zero_grad();
+    ddp->forward(random_input({6, 3}, 0)).sum().backward();
+    EXPECT_EQ(net->parameters()[1].grad()[0].item<double>(), 6.0) << "a pass outside of a join";
+    EXPECT_EQ(gradients_in_join(ddp, number + 1), std::vector<double>(number + 1, 6.0));
   });
 }
 

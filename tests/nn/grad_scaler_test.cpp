@@ -85,6 +85,24 @@ TEST_P(GradScalerMulti, OneOfTwoOptimizersSkipsItsStep) {
   });
 }
 
+TEST(GradScalerErrorsMulti, ScalesThatDifferAreNamed) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::Tensor weight = torch::ones({1}).requires_grad_();
+    torch::optim::SGD optimizer(std::vector<torch::Tensor>{weight}, torch::optim::SGDOptions(1));
+    GradScaler scaler({.init_scale = number == 0 ? 8.0 : 16.0});
+    scaler.scale(weight.sum()).backward();
+    expect_in(error_of([&] { scaler.step(optimizer); }),
+              {"the scale is 8 on rank 0 and 16 on rank 1", "load_state_dict"});
+    EXPECT_EQ(weight.item<double>(), 1);
+    scaler.update(8);
+    optimizer.zero_grad();
+    scaler.scale(weight.sum()).backward();
+    EXPECT_TRUE(scaler.step(optimizer));
+    EXPECT_EQ(weight.item<double>(), 0);
+  });
+}
+
 TEST(GradScaler, RefusesCallsOutOfOrder) {
   Net net(torch::nn::Linear(2, 2));
   torch::optim::SGD optimizer(net->parameters(), 0.1);

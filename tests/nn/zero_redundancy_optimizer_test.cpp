@@ -327,6 +327,39 @@ TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
   });
 }
 
+// Adam takes no sparse gradients, which only the owner of the parameter notices. The group goes on working.
+TEST(ZeroRedundancyOptimizerErrorsMulti, AStepThatOneRankCannotTakeIsAnErrorOfAll) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const std::vector<Tensor> all = parameters();
+    ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.1));
+    const int owner = optimizer.owner_of(all[0]);
+    for (const bool with_closure : {false, true}) {
+      set_gradients(all, 0);
+      all[0].mutable_grad() = torch::ones(all[0].sizes()).to_sparse();
+      const ShardedOptimizer::LossClosure closure = [] { return torch::zeros({}); };
+      const std::string error =
+          error_of([&] { optimizer.step(with_closure ? closure : ShardedOptimizer::LossClosure()); });
+      expect_in(error, {"sparse gradients"});
+      if (rank != owner) expect_in(error, {fmt::format("rank(s) {} could not take part", owner), "sharded optimizer"});
+    }
+    step_on(optimizer, all, 1, 2);
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
+// On one rank alone the others wait for it, as in any program that goes on after an exception.
+TEST(ZeroRedundancyOptimizerErrorsMulti, WhatAClosureThrowsIsTheProgramsOwn) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const std::vector<Tensor> all = parameters();
+    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
+    EXPECT_THROW(optimizer.step([]() -> Tensor { throw std::runtime_error("the program's own"); }), std::runtime_error);
+    step_on(optimizer, all, 0, 1);
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
 TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
   run_processes(2, [](int rank) {
     const Rank world;
@@ -360,6 +393,11 @@ TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
                 if (rank == 1) ZeroRedundancyOptimizer<optim::Adam>(all, optim::AdamOptions(0.1));
               }),
               {"SGD on backend lockstep on rank(s) 0", "Adam on backend lockstep on rank(s) 1"});
+    expect_in(error_of([&] {
+                ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1),
+                                                    {.bucket_cap_mb = rank == 0 ? 1.0 : 25.0});
+              }),
+              {"option bucket_cap_mb: 1 on rank(s) 0", "option bucket_cap_mb: 25 on rank(s) 1"});
     expect_in(error({all[0], all[rank == 0 ? 1 : 2]}),
               {"the same parameters", "group 0, parameter 1: Double [7] on rank(s) 0",
                "group 0, parameter 1: Float [] on rank(s) 1"});

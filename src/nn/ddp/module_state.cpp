@@ -73,6 +73,13 @@ SharedState shared_state(const torch::nn::Module& module, const std::set<std::st
   return state;
 }
 
+SharedState sent_state(const torch::nn::Module& module, const std::set<std::string>& ignored,
+                       const DistributedDataParallelOptions& options) {
+  SharedState state = shared_state(module, ignored);
+  if (!options.broadcast_buffers) state.buffers.clear();
+  return state;
+}
+
 std::vector<NamedParameter> trainable(const SharedState& state) {
   std::vector<NamedParameter> result;
   std::unordered_set<const void*> seen;

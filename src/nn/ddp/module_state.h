@@ -22,6 +22,10 @@ std::set<std::string> names_to_ignore(const torch::nn::Module& module, const std
 
 SharedState shared_state(const torch::nn::Module& module, const std::set<std::string>& ignored);
 
+// The part of it that one rank sends to the others: no buffers, where each rank keeps its own (broadcast_buffers off).
+SharedState sent_state(const torch::nn::Module& module, const std::set<std::string>& ignored,
+                       const DistributedDataParallelOptions& options);
+
 // The parameters that require a gradient. A parameter with several names is there once, under the first.
 std::vector<NamedParameter> trainable(const SharedState& state);
 

@@ -80,12 +80,12 @@ void Replica::synchronise_state(int source, bool send) {
       nn_detail::Backend::for_host_data(options_.process_group, device()), [this] { return own_lines(); },
       "DistributedDataParallel needs the same model and options");
   if (!send || world_size() == 1) return;
-  nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), source);
 }
 
 void Replica::build_reducer() {
-  nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
+  nn_detail::SharedState state = nn_detail::sent_state(*module_, ignored_, options_);
   known_ = nn_detail::trainable(state);
   known_options_.clear();
   for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
@@ -95,7 +95,6 @@ void Replica::build_reducer() {
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // removes its hooks before new ones are added
-  if (!options_.broadcast_buffers) state.buffers.clear();
   reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), options_.process_group, options);
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });

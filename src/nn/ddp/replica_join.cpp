@@ -11,16 +11,47 @@
 #include "nn/backend.h"
 
 namespace lockstep {
+namespace {
+
+// What a rank tells the others before a pass: one bit each.
+constexpr std::int64_t kActive = 1;
+constexpr std::int64_t kDividesByInitial = 2;
+constexpr std::int64_t kThrows = 4;
+
+std::int64_t bits_of(bool active, const JoinOptions& options) {
+  return (active ? kActive : 0) | (options.divide_by_initial_world_size ? kDividesByInitial : 0) |
+         (options.throw_on_early_termination ? kThrows : 0);
+}
+
+std::vector<int> ranks_with(std::int64_t bit, const torch::Tensor& all, bool set = true) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(all.numel()); ++rank) {
+    if (((all.const_data_ptr<std::int64_t>()[rank] & bit) != 0) == set) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Ranks with other options would make other gradients of the same sum. All ranks see the same bits, so all of them
+// throw.
+void check_same_option(const char* name, std::int64_t bit, const torch::Tensor& all) {
+  const std::vector<int> on = ranks_with(bit, all);
+  const std::vector<int> off = ranks_with(bit, all, /*set=*/false);
+  if (on.empty() || off.empty()) return;
+  TORCH_CHECK_VALUE(false, fmt::format("join needs the same options on every rank, but option {}: true on rank(s) {}; "
+                                       "option {}: false on rank(s) {}",
+                                       name, fmt::join(on, ", "), name, fmt::join(off, ", ")));
+}
+
+}  // namespace
 
 std::vector<int> Replica::exchange_activity(bool active) {
   const nn_detail::Backend backend(options_.process_group, device());
   const torch::Tensor mine =
-      torch::full({1}, active ? 1 : 0, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
+      torch::full({1}, bits_of(active, *join_), torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
   const torch::Tensor all = backend.all_gather(mine).cpu();
-  std::vector<int> ranks;
-  for (int rank = 0; rank < backend.world_size(); ++rank) {
-    if (all[rank].item<std::int64_t>() != 0) ranks.push_back(rank);
-  }
+  check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
+  check_same_option("throw_on_early_termination", kThrows, all);
+  std::vector<int> ranks = ranks_with(kActive, all);
   if (!ranks.empty()) last_active_ = ranks.front();
   return ranks;
 }
@@ -72,19 +103,23 @@ void Replica::throw_if_uneven(bool active) {
 
 void Replica::finish_join() {
   if (!join_) return;
-  if (join_->throw_on_early_termination) {
-    throw_if_uneven(/*active=*/false);
-    return end_join();
-  }
-  for (;;) {
-    const std::vector<int> active = exchange_activity(/*active=*/false);
-    if (active.empty()) break;
-    prepare_joined_pass(active);
-    reducer_->shadow_pass();
+  const bool shadows = !join_->throw_on_early_termination;
+  try {
+    if (!shadows) throw_if_uneven(/*active=*/false);
+    while (shadows) {
+      const std::vector<int> active = exchange_activity(/*active=*/false);
+      if (active.empty()) break;
+      prepare_joined_pass(active);
+      reducer_->shadow_pass();
+    }
+  } catch (...) {  // such as of other hooks; later passes of this rank are none of a join
+    end_join();
+    throw;
   }
   end_join();
+  if (!shadows) return;
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step.
-  nn_detail::broadcast_state(nn_detail::shared_state(*module_, ignored_),
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), last_active_);
 }
 

@@ -55,6 +55,17 @@ bool multiply(ByKind& gradients, const torch::Tensor& factor) {
   return finite;
 }
 
+// `all`: of each rank what it tells about its gradients, and its scale. The ranks' gradients were averaged with these
+// scales in them.
+void check_same_scale(const std::vector<std::vector<double>>& all) {
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    TORCH_CHECK_VALUE(all[rank][1] == all[0][1], "GradScaler: the scale is ", all[0][1], " on rank 0 and ",
+                      all[rank][1], " on rank ", rank,
+                      ", so the mean of their gradients has no meaning; give every rank the same options, and the same "
+                      "state by load_state_dict");
+  }
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
@@ -86,9 +97,12 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     const torch::Tensor inverse = scale_.to(torch::kDouble).reciprocal().to(torch::kFloat);
     own = multiply(gradients, inverse) ? kFinite : kNotFinite;
   }
-  std::vector<double> all{own};
-  if (nn_detail::has_other_ranks(options_.group)) all = nn_detail::of_all_ranks(own, options_.group);
-  const auto has = [&](double finding) { return std::find(all.begin(), all.end(), finding) != all.end(); };
+  std::vector<std::vector<double>> all{{own, get_scale()}};
+  if (nn_detail::has_other_ranks(options_.group)) all = nn_detail::rows_of_all_ranks(all.front(), options_.group);
+  check_same_scale(all);
+  const auto has = [&](double finding) {
+    return std::any_of(all.begin(), all.end(), [&](const std::vector<double>& row) { return row[0] == finding; });
+  };
   TORCH_CHECK_VALUE(!has(kHalf), "GradScaler: ", own == kHalf ? "this rank" : "another rank",
                     " has gradients in half precision, which cannot hold what unscaling makes of them; give the "
                     "optimizer the float copies of MasterWeights");

@@ -7,6 +7,8 @@
 #include <typeinfo>
 #include <unordered_set>
 
+#include "c10d/engine_of.h"
+#include "c10d/target.h"
 #include "nn/same_on_all_ranks.h"
 #include "optimizer_state.h"
 #include "shard_plan.h"
@@ -85,7 +87,8 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
   const torch::optim::Optimizer& optimizer = *inner;
   std::ostringstream text;
   text << "optimizer " << c10::demangle(typeid(optimizer).name()) << " on backend "
-       << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n';
+       << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n'
+       << fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);  // it decides how parameters are cut
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const std::vector<torch::Tensor>& parameters = groups[group].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -195,8 +198,38 @@ void ShardedOptimizer::Impl::take_over(const Groups& groups) {
   }
 }
 
-void ShardedOptimizer::Impl::send_parameters() {
-  if (backend_.world_size() == 1) return;
+torch::Tensor ShardedOptimizer::Impl::step_inner(const torch::optim::Optimizer::LossClosure& closure) {
+  bool in_closure = false;  // what the closure throws is the program's own affair, as without a closure
+  torch::optim::Optimizer::LossClosure watched;
+  if (closure) {
+    watched = [&] {
+      in_closure = true;
+      torch::Tensor loss = closure();
+      in_closure = false;
+      return loss;
+    };
+  }
+  try {
+    return inner_->step(watched);
+  } catch (const std::exception& error) {
+    if (!in_closure) refuse_to_send(error);
+    throw;
+  }
+}
+
+// In place of the first all-gather. Nothing is said where there is none, or where the backend is not the engine.
+void ShardedOptimizer::Impl::refuse_to_send(const std::exception& why) const {
+  const auto shares = shares_to_send();
+  const bool any = std::any_of(shares.begin(), shares.end(), [](const auto& share) {
+    return std::any_of(share.begin(), share.end(), [](const torch::Tensor& one) { return one.numel() > 0; });
+  });
+  if (backend_.world_size() == 1 || !any) return;
+  const ProcessGroup group = options_.process_group ? options_.process_group : default_group();
+  if (ProcessGroupLockstep* const engine = engine_of(group, backend_.device().type()))
+    engine->refuse("the step of the sharded optimizer: " + plain_text(why));
+}
+
+std::vector<std::vector<torch::Tensor>> ShardedOptimizer::Impl::shares_to_send() const {
   std::vector<std::vector<torch::Tensor>> shares(static_cast<std::size_t>(backend_.world_size()));
   for (const std::vector<torch::Tensor>& group : known_) {
     for (const torch::Tensor& parameter : group) {
@@ -204,7 +237,11 @@ void ShardedOptimizer::Impl::send_parameters() {
       if (parameter.requires_grad() || parameter.grad().defined()) shares[owner_of(parameter)].push_back(parameter);
     }
   }
-  exchange_.run(shares);
+  return shares;
+}
+
+void ShardedOptimizer::Impl::send_parameters() {
+  if (backend_.world_size() > 1) exchange_.run(shares_to_send());
 }
 
 void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {

@@ -24,7 +24,7 @@ ShardedOptimizer::~ShardedOptimizer() = default;
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   impl_->consolidated_.reset();
   impl_->take_over(param_groups_);
-  torch::Tensor loss = impl_->inner().step(std::move(closure));
+  torch::Tensor loss = impl_->step_inner(closure);
   impl_->send_parameters();
   return loss;
 }

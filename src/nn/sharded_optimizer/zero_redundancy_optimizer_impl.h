@@ -1,6 +1,7 @@
 // The implementation of ShardedOptimizer. include/lockstep/nn/zero_redundancy_optimizer.h explains the idea.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,9 @@ class ShardedOptimizer::Impl {
 
   // Takes over what the program has changed in `groups`: parameters (then it is collective), and options.
   void take_over(const Groups& groups);
+  // Updates this rank's share. If the optimizer inside throws, the other ranks are told: they may have no reason to
+  // throw, and would wait for this rank's parameters.
+  torch::Tensor step_inner(const torch::optim::Optimizer::LossClosure& closure);
   // Sends each rank's share to all others.
   void send_parameters();
   void consolidate(const Groups& groups, int to);
@@ -46,6 +50,8 @@ class ShardedOptimizer::Impl {
   std::unique_ptr<torch::optim::Optimizer> consolidated_;
 
  private:
+  std::vector<std::vector<torch::Tensor>> shares_to_send() const;
+  void refuse_to_send(const std::exception& why) const;
   bool has_new_parameters(const Groups& groups) const;
   void take_parameters(const Groups& groups);
   // The groups with the parameters of one rank.
