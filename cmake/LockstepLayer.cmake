@@ -17,17 +17,36 @@ function(lockstep_compile_options target)
 endfunction()
 
 # Parsing torch/torch.h takes about 15 s, so all targets that use it share one precompiled copy.
-# lockstep_use_torch(TARGET [PRIVATE])
+# lockstep_use_torch(TARGET [PRIVATE] [TESTS])
+#
+# TESTS: code of tests, which is compiled once for each time that it runs. Without optimisation that takes half as long.
 function(lockstep_use_torch target)
-  if(NOT ARGN)
-    set(ARGN PUBLIC)
+  cmake_parse_arguments(ARG "PRIVATE;TESTS" "" "" ${ARGN})
+  if(ARG_PRIVATE)
+    target_link_libraries(${target} PRIVATE LibTorch::LibTorch)
+  else()
+    target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
   endif()
-  target_link_libraries(${target} ${ARGN} LibTorch::LibTorch)
   # The wheel's fmt headers come first on the path. They are newer than the system's fmt library, so do not link that.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
-  if(TARGET lockstep_torch_pch AND NOT target STREQUAL lockstep_torch_pch)
-    target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  if(ARG_TESTS)
+    target_compile_options(${target} PRIVATE -O0 -g0)
+    set(headers lockstep_tests_pch)
+  else()
+    set(headers lockstep_torch_pch)
   endif()
+  if(TARGET ${headers} AND NOT target STREQUAL headers)
+    target_precompile_headers(${target} REUSE_FROM ${headers})
+  endif()
+endfunction()
+
+# lockstep_torch_headers(TARGET [TESTS]): the precompiled copy.
+function(lockstep_torch_headers target)
+  add_library(${target} STATIC ${PROJECT_SOURCE_DIR}/src/torch_pch.cpp)
+  target_precompile_headers(${target} PRIVATE <torch/torch.h>)
+  lockstep_use_torch(${target} ${ARGN})
+  target_link_libraries(${target} PUBLIC Threads::Threads)
+  lockstep_compile_options(${target})
 endfunction()
 
 # Files that mostly spend their time in the same large headers: up to 16 of them are one compilation. So their
