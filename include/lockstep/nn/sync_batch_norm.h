@@ -10,7 +10,8 @@
 //
 // Values, running statistics and gradients are those of PyTorch's SyncBatchNorm, and of one BatchNorm on the batches of
 // all ranks in one. A training pass makes one all-gather of 2C + 2 numbers per layer (C: channels), its backward pass
-// one of 2C, or an all-reduce where the ranks have more than 64 KiB together. Statistics are float, those of a double input double; they travel as double.
+// one of 2C, or an all-reduce where the ranks have more than 64 KiB together. Statistics are float, those of a double
+// input double; they travel as double.
 //
 // Every rank must run the same layers in the same order, forward and backward, also a rank whose batch is empty: it
 // takes part with zero samples, and its gradients are zeros. Batches may differ in size between ranks. Without a world,
