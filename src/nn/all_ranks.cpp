@@ -11,10 +11,9 @@ bool has_other_ranks(const ProcessGroup& group) {
 }
 
 std::vector<double> of_all_ranks(double value, const ProcessGroup& group) {
-  const Backend backend = Backend::for_host_data(group, local_device());
-  const auto options = torch::TensorOptions().dtype(torch::kDouble).device(backend.device());
-  const torch::Tensor local = backend.all_gather(torch::full({1}, value, options)).cpu();
-  return {local.const_data_ptr<double>(), local.const_data_ptr<double>() + local.numel()};
+  std::vector<double> values;
+  for (const std::vector<double>& row : rows_of_all_ranks({value}, group)) values.push_back(row.front());
+  return values;
 }
 
 std::vector<std::vector<double>> rows_of_all_ranks(const std::vector<double>& values, const ProcessGroup& group) {

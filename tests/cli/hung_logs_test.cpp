@@ -59,7 +59,7 @@ TEST_P(HungLogsFault, SignalsAreHandled) {
     ASSERT_TRUE(wait_for([&] { return contains(launcher->err_so_far(), "have not answered for 1 s"); }));
   }
   kill(launcher->pid(), SIGTERM);
-  const Finished end = launcher->finish();
+  const Finished end = launcher->finish(std::chrono::seconds(20));
   EXPECT_EQ(end.exit_code, 128 + SIGTERM) << end.err;
   EXPECT_TRUE(launcher->wait_until_no_descendant());
   if (GetParam() != std::string("--tee")) return;
@@ -71,7 +71,7 @@ TEST_P(HungLogsFault, FailuresAreHandled) {
   ASSERT_TRUE(workers_live());
   disk_.hang();
   go();
-  const Finished end = launcher->finish();
+  const Finished end = launcher->finish(std::chrono::seconds(20));
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 1 failed first: exit code 7")) << end.err;
   EXPECT_TRUE(launcher->wait_until_no_descendant());
@@ -91,7 +91,7 @@ TEST_P(HungLogsFault, ARestartWaitsForTheDiskOrASignal) {
   EXPECT_TRUE(wait_for([&] { return log(1, 0) == "lives\nagain\n"; })) << log(1, 0);
   disk_.hang();
   kill(launcher->pid(), SIGTERM);
-  EXPECT_EQ(launcher->finish().exit_code, 128 + SIGTERM);
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 128 + SIGTERM);
   EXPECT_TRUE(launcher->wait_until_no_descendant());
 }
 
@@ -100,7 +100,7 @@ TEST_P(HungLogsFault, TheStartWaitsForTheDiskOrASignal) {
   const auto launcher = start("");
   ASSERT_TRUE(wait_for([&] { return contains(launcher->err_so_far(), "have not answered for 1 s"); }));
   kill(launcher->pid(), SIGTERM);
-  const Finished end = launcher->finish();
+  const Finished end = launcher->finish(std::chrono::seconds(20));
   EXPECT_EQ(end.exit_code, 128 + SIGTERM);
   EXPECT_TRUE(contains(end.err, "a signal came before log files")) << end.err;
   EXPECT_FALSE(std::filesystem::exists(folder_.path("lives0")));

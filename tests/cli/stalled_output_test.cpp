@@ -82,7 +82,7 @@ TEST_P(StalledOutputFault, SignalsAreHandled) {
       start(job(2, kFlood + kStalled + "touch " + folder_.path("stalled") + "$RANK; wait", {"--grace", "0.5"}));
   ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(folder_.path("stalled1")); }));
   kill(launcher->pid(), SIGTERM);
-  EXPECT_EQ(launcher->finish().exit_code, 128 + SIGTERM);
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 128 + SIGTERM);
   EXPECT_TRUE(launcher->wait_until_no_descendant());
 }
 
@@ -90,14 +90,14 @@ TEST_P(StalledOutputFault, FailuresAndRestartsAreHandled) {
   const auto launcher = start(job(
       2, kFlood + kStalled + "touch " + folder_.path("try") + "$LOCKSTEP_RESTART_COUNT; [ $RANK = 1 ] && exit 7; wait",
       {"--grace", "0.5", "--max-restarts", "1"}));
-  EXPECT_EQ(launcher->finish().exit_code, 7);
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(30)).exit_code, 7);
   EXPECT_TRUE(std::filesystem::exists(folder_.path("try1")));
   EXPECT_TRUE(launcher->wait_until_no_descendant());
 }
 
 TEST_P(StalledOutputFault, ErrorsAtTheStartAreHandled) {
   const auto launcher = start({LOCKSTEP_PROGRAM, "run", "./no_such_program"});
-  EXPECT_EQ(launcher->finish().exit_code, 127);
+  EXPECT_EQ(launcher->finish(std::chrono::seconds(20)).exit_code, 127);
 }
 
 std::string name_of(const testing::TestParamInfo<Kind>& info) {
@@ -113,9 +113,10 @@ TEST(OutputFault, APagersPipeHoldsTheRestWhenTheLauncherLeaves) {
   settings.stdout_fd = output.launchers.get();
   Process launcher(job(2, "seq 1 16000"), settings);
   output.launchers.reset();
-  EXPECT_EQ(launcher.finish().exit_code, 0);
+  EXPECT_EQ(launcher.finish(std::chrono::seconds(20)).exit_code, 0);
   const std::string text = read_to_the_end(output.ours.get());
-  for (const int rank : {0, 1}) expect_numbers(text, rank, 16000);
+  for (const int rank : {0, 1}) EXPECT_TRUE(shown_by(text, rank) == numbers(16000)) << "rank " << rank;
+  EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 32000);
 }
 
 TEST(OutputFault, ATerminalThatGoesOnShowsEverything) {
@@ -162,6 +163,9 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
   std::ofstream(folder.path("room"));
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 0);
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(shown_by(end.out, rank) == numbers(60000) + "end " + std::to_string(rank) + numbers(10000)) << rank;
+  }
   EXPECT_GE(std::count(end.out.begin(), end.out.end(), '\n'), 140002);  // more if half a line had to wait
   EXPECT_TRUE(contains(end.err, "cannot write log file " + path + ": No space left on device")) << end.err;
   const std::string log = read_file(path);

@@ -95,7 +95,7 @@ TEST(StandstillFault, WhoLeavesAFrozenHostIsNotKeptAndHasSaidGoodbye) {
   ASSERT_TRUE(group.ok()) << group.status().message();
   host.freeze();
   Status left;
-  EXPECT_LT(seconds_of([&] { left = group->release(); }), 30);
+  EXPECT_LT(seconds_of([&] { left = group->release(); }), 10);
   EXPECT_EQ(left.code(), ErrorCode::kTimeout) << left.message();
   group->store.reset();
   group->session.reset();
