@@ -1,7 +1,6 @@
-# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [UNITY] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
 #
 # INTERNAL: for this project's programs only, not in the installed package.
-# UNITY: compiled as lockstep_unity says, like all layers with TORCH.
 #
 # One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp. Its public headers are those in
 # include/lockstep/FOLDER, and HEADERS, which are in other folders. A layer may include only headers of the layers that
@@ -57,7 +56,7 @@ function(lockstep_unity target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH;INTERNAL;UNITY" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
   set(rooms ${ARG_ROOMS})
   list(TRANSFORM rooms REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${rooms})
@@ -80,9 +79,7 @@ function(lockstep_layer name)
   if(ARG_TORCH)
     lockstep_use_torch(lockstep_${name})
   endif()
-  if(ARG_TORCH OR ARG_UNITY)
-    lockstep_unity(lockstep_${name})
-  endif()
+  lockstep_unity(lockstep_${name})
   if(NOT ARG_INTERNAL)
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
   endif()

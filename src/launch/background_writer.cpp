@@ -15,12 +15,12 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr std::size_t kChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
-// The size of the first whole lines of `text`, up to kChunk bytes.
+constexpr std::size_t kWrittenChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
+// The size of the first whole lines of `text`, up to kWrittenChunk bytes.
 std::size_t whole_lines(std::string_view text) {
-  if (text.size() <= kChunk) return text.size();
-  const std::size_t end = text.rfind('\n', kChunk - 1);
-  return end == std::string_view::npos ? kChunk : end + 1;
+  if (text.size() <= kWrittenChunk) return text.size();
+  const std::size_t end = text.rfind('\n', kWrittenChunk - 1);
+  return end == std::string_view::npos ? kWrittenChunk : end + 1;
 }
 
 }  // namespace

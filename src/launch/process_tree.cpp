@@ -27,8 +27,6 @@
 namespace lockstep::launch {
 namespace {
 
-using supervisor::Event;
-using supervisor::EventKind;
 using supervisor::Order;
 using supervisor::OrderKind;
 
@@ -212,14 +210,14 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
     std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
     LOCKSTEP_RETURN_IF_ERROR(poll_until(waited, Deadline::never()).status());
     if (waited[1].revents != 0) return {ErrorCode::kAborted, "asked to end before all workers were started"};
-    Event event{};
+    supervisor::Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
-    if (event.kind == EventKind::kStartFailed) {
+    if (event.kind == supervisor::EventKind::kStartFailed) {
       return start_failure(event.index, commands[static_cast<std::size_t>(event.index)], event.detail);
     }
-    if (event.kind != EventKind::kStarted) {
+    if (event.kind != supervisor::EventKind::kStarted) {
       return supervisor_failure(Status::from_errno("the process that supervises the ranks cannot work", event.detail));
     }
     pids_[i] = event.detail;
@@ -235,10 +233,10 @@ void ProcessTree::restart_clocks() {
 }
 
 Result<std::optional<Exit>> ProcessTree::next_exit() {
-  Event event{};
+  supervisor::Event event{};
   const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<Exit>();
-  if (size != static_cast<ssize_t>(sizeof event) || event.kind != EventKind::kExited) {
+  if (size != static_cast<ssize_t>(sizeof event) || event.kind != supervisor::EventKind::kExited) {
     running_ = 0;
     return supervisor_gone();
   }
@@ -278,13 +276,13 @@ Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
   for (;;) {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, poll_until(socket_.get(), POLLIN, deadline));
     if (!ready) return stuck(limit, alive, supervisor_);
-    Event event{};
+    supervisor::Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
     if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (size != static_cast<ssize_t>(sizeof event)) return supervisor_gone();
-    if (event.kind == EventKind::kAlive) alive.push_back(event.detail);
-    if (event.kind == EventKind::kStuck) return stuck(limit, alive, supervisor_);
-    if (event.kind != EventKind::kEmpty) continue;
+    if (event.kind == supervisor::EventKind::kAlive) alive.push_back(event.detail);
+    if (event.kind == supervisor::EventKind::kStuck) return stuck(limit, alive, supervisor_);
+    if (event.kind != supervisor::EventKind::kEmpty) continue;
     reap_supervisor();
     if (alive.empty()) return {};
     return {ErrorCode::kTimeout, fmt::format("{} could not be killed: this user may not signal them (setuid programs?)",

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kFileHeader = 14;
 enum Compression : std::uint32_t { kPlain = 0, kRle8 = 1, kRle4 = 2, kBitFields = 3 };
 
-struct Header {
+struct BmpHeader {
   std::int64_t width = 0;
   std::int64_t height = 0;
   bool top_down = false;
@@ -44,7 +44,7 @@ Status cut_short(std::size_t needed, std::size_t size) {
   return {ErrorCode::kCorrupt, fmt::format("the file is cut short: expected {} bytes, found {}", needed, size)};
 }
 
-Status read_masks(const Reader& in, Header& header) {
+Status read_masks(const Reader& in, BmpHeader& header) {
   if (header.bits == 16) header.masks = {0x7c00, 0x3e0, 0x1f};
   if (header.bits == 32) header.masks = {0xff0000, 0xff00, 0xff};
   if (header.compression != kBitFields) return {};
@@ -63,7 +63,7 @@ Status read_masks(const Reader& in, Header& header) {
   return {};
 }
 
-Status read_palette(const Reader& in, std::size_t header_size, Header& header) {
+Status read_palette(const Reader& in, std::size_t header_size, BmpHeader& header) {
   if (header.bits > 8) return {};
   const std::size_t entry = header_size == 12 ? 3 : 4;
   std::uint32_t colors = header_size == 12 ? 0 : in.number(kFileHeader + 32, 4);
@@ -79,7 +79,7 @@ Status read_palette(const Reader& in, std::size_t header_size, Header& header) {
   return {};
 }
 
-Result<Header> read_header(std::span<const std::uint8_t> bytes) {
+Result<BmpHeader> read_bmp_header(std::span<const std::uint8_t> bytes) {
   const Reader in(bytes);
   if (!in.has(kFileHeader + 12)) return cut_short(kFileHeader + 40, bytes.size());
   const std::size_t size = in.number(kFileHeader, 4);
@@ -88,7 +88,7 @@ Result<Header> read_header(std::span<const std::uint8_t> bytes) {
                   fmt::format("expected a header of 12, 40, 52, 56, 64, 108 or 124 bytes, found {}", size));
   }
   if (!in.has(kFileHeader + size)) return cut_short(kFileHeader + size, bytes.size());
-  Header header;
+  BmpHeader header;
   header.pixels_at = in.number(10, 4);
   if (size == 12) {
     header.width = in.number(18, 2);
@@ -125,7 +125,7 @@ std::uint8_t channel(std::uint32_t value, std::uint32_t mask) {
   return static_cast<std::uint8_t>(((value & mask) >> std::countr_zero(mask)) * 255 / most);
 }
 
-void unpack_row(const Header& header, const std::uint8_t* from, std::uint8_t* to, int width) {
+void unpack_row(const BmpHeader& header, const std::uint8_t* from, std::uint8_t* to, int width) {
   const Reader in({from, (static_cast<std::size_t>(width) * header.bits + 7) / 8});
   for (int x = 0; x < width; ++x, to += Image::kBytesPerPixel) {
     const auto at = static_cast<std::size_t>(x) * header.bits;
@@ -142,11 +142,11 @@ void unpack_row(const Header& header, const std::uint8_t* from, std::uint8_t* to
   }
 }
 
-std::size_t plain_row_bytes(const Header& header) {
+std::size_t plain_row_bytes(const BmpHeader& header) {
   return (static_cast<std::size_t>(header.width) * header.bits + 31) / 32 * 4;
 }
 
-void unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Image& image) {
+void unpack_plain(std::span<const std::uint8_t> bytes, const BmpHeader& header, Image& image) {
   const std::size_t row = plain_row_bytes(header);
   for (int y = 0; y < image.height(); ++y) {
     const int from = header.top_down ? y : image.height() - 1 - y;
@@ -158,7 +158,7 @@ void unpack_plain(std::span<const std::uint8_t> bytes, const Header& header, Ima
 // Codes: (n, v) repeats v; (0, 0) ends the row, (0, 1) ends the picture, (0, 2, dx, dy) moves, (0, n, ...) copies n.
 class RunLength {
  public:
-  RunLength(std::span<const std::uint8_t> in, const Header& header, Image& image)
+  RunLength(std::span<const std::uint8_t> in, const BmpHeader& header, Image& image)
       : in_(in), header_(header), image_(image) {}
 
   Status unpack() {
@@ -217,7 +217,7 @@ class RunLength {
   }
 
   std::span<const std::uint8_t> in_;
-  const Header& header_;
+  const BmpHeader& header_;
   Image& image_;
   std::size_t at_ = 0;
   int x_ = 0;
@@ -227,9 +227,9 @@ class RunLength {
 }  // namespace
 
 Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
-  const Result<Header> found = read_header(bytes);
+  const Result<BmpHeader> found = read_bmp_header(bytes);
   if (!found.ok()) return found.status();
-  const Header& header = found.value();
+  const BmpHeader& header = found.value();
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
   const bool in_runs = header.compression == kRle8 || header.compression == kRle4;
   const std::size_t rows = in_runs ? 0 : plain_row_bytes(header) * static_cast<std::size_t>(header.height);
@@ -241,7 +241,7 @@ Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& opti
 }
 
 Result<ImageSize> bmp_size(std::span<const std::uint8_t> bytes) {
-  const Result<Header> header = read_header(bytes);
+  const Result<BmpHeader> header = read_bmp_header(bytes);
   if (!header.ok()) return header.status().with_context("BMP");
   return ImageSize{static_cast<int>(header.value().width), static_cast<int>(header.value().height)};
 }

@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-struct Header {
+struct NetpbmHeader {
   int kind = 0;  // 1 to 6
   std::int64_t width = 0;
   std::int64_t height = 0;
@@ -82,9 +82,9 @@ class TextReader {
   std::size_t at_;
 };
 
-Result<Header> read_header(std::span<const std::uint8_t> bytes) {
+Result<NetpbmHeader> read_netpbm_header(std::span<const std::uint8_t> bytes) {
   constexpr std::int64_t kMostLevels = 65535;
-  Header header{.kind = bytes[1] - '0'};
+  NetpbmHeader header{.kind = bytes[1] - '0'};
   TextReader in(bytes, 3);
   LOCKSTEP_ASSIGN_OR_RETURN(header.width, in.number());
   LOCKSTEP_ASSIGN_OR_RETURN(header.height, in.number());
@@ -99,7 +99,7 @@ Result<Header> read_header(std::span<const std::uint8_t> bytes) {
   return header;
 }
 
-std::uint8_t level_of(std::int64_t value, const Header& header) {
+std::uint8_t level_of(std::int64_t value, const NetpbmHeader& header) {
   if (header.is_bits()) return value == 0 ? 255 : 0;
   const bool cut_off = header.channels() == 1 && header.most > 255;
   const double white = cut_off ? 65535.0 : 255.0;
@@ -130,7 +130,7 @@ class Filler {
   int channel_ = 0;
 };
 
-Status fill_from_text(std::span<const std::uint8_t> bytes, const Header& header, std::size_t levels, Filler& filler) {
+Status fill_from_text(std::span<const std::uint8_t> bytes, const NetpbmHeader& header, std::size_t levels, Filler& filler) {
   TextReader in(bytes, header.pixels_at);
   for (std::size_t i = 0; i < levels; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::int64_t value, header.is_bits() ? in.bit() : in.number());
@@ -143,14 +143,14 @@ Status fill_from_text(std::span<const std::uint8_t> bytes, const Header& header,
   return {};
 }
 
-void fill_from_bits(const std::uint8_t* from, const Header& header, Filler& filler) {
+void fill_from_bits(const std::uint8_t* from, const NetpbmHeader& header, Filler& filler) {
   const auto width = static_cast<std::size_t>(header.width);
   for (std::int64_t y = 0; y < header.height; ++y, from += (width + 7) / 8) {
     for (std::size_t x = 0; x < width; ++x) filler.put(level_of(from[x / 8] >> (7 - x % 8) & 1, header));
   }
 }
 
-void fill_from_bytes(const std::uint8_t* from, const Header& header, std::size_t levels, Filler& filler) {
+void fill_from_bytes(const std::uint8_t* from, const NetpbmHeader& header, std::size_t levels, Filler& filler) {
   if (header.most > 255) {
     for (std::size_t i = 0; i < levels; ++i) filler.put(level_of(from[2 * i] << 8 | from[2 * i + 1], header));
     return;
@@ -165,7 +165,7 @@ void fill_from_bytes(const std::uint8_t* from, const Header& header, std::size_t
 }  // namespace
 
 Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Header header, read_header(bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetpbmHeader header, read_netpbm_header(bytes));
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
   const auto width = static_cast<std::size_t>(header.width);
   const auto height = static_cast<std::size_t>(header.height);
@@ -183,7 +183,7 @@ Status decode_netpbm(std::span<const std::uint8_t> bytes, const DecodeOptions& o
 }
 
 Result<ImageSize> netpbm_size(std::span<const std::uint8_t> bytes) {
-  const Result<Header> header = read_header(bytes);
+  const Result<NetpbmHeader> header = read_netpbm_header(bytes);
   if (!header.ok()) return header.status().with_context("PPM");
   // The numbers have up to 10 digits. Larger ones become INT_MAX, which check_size refuses.
   constexpr std::int64_t kMost = INT_MAX;

@@ -86,7 +86,7 @@ class Source {
   std::string error_;
 };
 
-struct Header {
+struct TiffHeader {
   std::uint32_t width = 0;
   std::uint32_t height = 0;
   std::uint16_t bits = 1;  // of a sample
@@ -102,8 +102,8 @@ struct Header {
   bool is_separate() const { return planes == PLANARCONFIG_SEPARATE; }
 };
 
-Header header_of(TIFF* tiff) {
-  Header header;
+TiffHeader header_of(TIFF* tiff) {
+  TiffHeader header;
   TIFFGetField(tiff, TIFFTAG_IMAGEWIDTH, &header.width);
   TIFFGetField(tiff, TIFFTAG_IMAGELENGTH, &header.height);
   TIFFGetFieldDefaulted(tiff, TIFFTAG_BITSPERSAMPLE, &header.bits);
@@ -131,7 +131,7 @@ Status check_tile(TIFF* tiff, const DecodeOptions& options) {
   return check_size(width, height, {.max_pixels = std::max(options.max_pixels, kUsual)}).with_context("its tiles");
 }
 
-Status check(const Header& header) {
+Status check(const TiffHeader& header) {
   const auto unsupported = [](const std::string& what) { return Status(ErrorCode::kUnsupported, what); };
   if (TIFFIsCODECConfigured(header.compression) == 0) {
     return unsupported(fmt::format("its compression {} is not read here", header.compression));
@@ -165,7 +165,7 @@ Status check(const Header& header) {
 // Puts the samples into the bytes of Image's pixels, 8 bits each (fewer as they are), and then makes RGB of them.
 class Unpacker {
  public:
-  Unpacker(TIFF* tiff, const Header& header, Image& image) : tiff_(tiff), header_(header), image_(image) {}
+  Unpacker(TIFF* tiff, const TiffHeader& header, Image& image) : tiff_(tiff), header_(header), image_(image) {}
 
   bool unpack() {
     const int planes = header_.is_separate() ? std::min<int>(header_.samples, Image::kBytesPerPixel) : 1;
@@ -308,14 +308,14 @@ class Unpacker {
   }
 
   TIFF* tiff_;
-  const Header& header_;
+  const TiffHeader& header_;
   Image& image_;
   std::vector<std::uint8_t> buffer_;
   std::vector<std::array<std::uint8_t, 3>> palette_;
 };
 
 // libtiff's own conversion to RGB, for YCbCr that is not JPEG.
-bool read_rgba(TIFF* tiff, const Header& header, Image& image) {
+bool read_rgba(TIFF* tiff, const TiffHeader& header, Image& image) {
   std::vector<std::uint32_t> pixels(std::size_t{header.width} * header.height);
   // The pixels as they are stored: orientation is applied afterwards, for all kinds of files alike.
   if (TIFFReadRGBAImageOriented(tiff, header.width, header.height, pixels.data(), header.orientation, 1) != 1)
@@ -339,7 +339,7 @@ Status decode_tiff(std::span<const std::uint8_t> bytes, const DecodeOptions& opt
   Source source(bytes);
   const auto tiff = source.open();
   if (!tiff) return source.corrupt("its header is damaged or cut short");
-  const Header header = header_of(tiff.get());
+  const TiffHeader header = header_of(tiff.get());
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
   LOCKSTEP_RETURN_IF_ERROR(check_tile(tiff.get(), options));
   LOCKSTEP_RETURN_IF_ERROR(check(header));
@@ -359,7 +359,7 @@ Result<ImageSize> tiff_size(std::span<const std::uint8_t> bytes) {
   Source source(bytes);
   const auto tiff = source.open();
   if (!tiff) return source.corrupt("its header is damaged or cut short").with_context("TIFF");
-  const Header header = header_of(tiff.get());
+  const TiffHeader header = header_of(tiff.get());
   constexpr std::uint32_t kMost = 0x7fffffff;
   return upright_size(header.orientation, {static_cast<int>(std::min(header.width, kMost)),
                                            static_cast<int>(std::min(header.height, kMost))});

@@ -51,11 +51,11 @@ std::vector<char32_t> characters_of(std::string_view text) {
   return characters;
 }
 
-struct Box {
+struct TextBox {
   int left, top, right, bottom;
 };
 
-void blend(Image& image, const Box& room, const FT_GlyphSlotRec_& glyph, int left) {
+void blend(Image& image, const TextBox& room, const FT_GlyphSlotRec_& glyph, int left) {
   const FT_Bitmap& bitmap = glyph.bitmap;
   if (bitmap.pixel_mode != FT_PIXEL_MODE_GRAY) return;
   left += glyph.bitmap_left;
@@ -158,7 +158,7 @@ Result<Lettering> Lettering::find() {
 void Lettering::draw(Image& image, int left, int top, int width, std::string_view text) {
   std::vector<char32_t> characters = characters_of(text);
   fonts_->shorten(characters, width);
-  const Box room{left, top, left + width, top + kLineHeight};
+  const TextBox room{left, top, left + width, top + kLineHeight};
   for (const char32_t character : characters) {
     const FT_GlyphSlot glyph = fonts_->glyph(character);
     if (glyph == nullptr) return;

@@ -6,6 +6,8 @@
 //   names    class names, each with its length (u32) in front; then the pictures' names
 #pragma once
 
+#include <zlib.h>
+
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -42,6 +44,10 @@ T read_number(std::span<const std::uint8_t> bytes, std::size_t offset) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
+}
+
+inline std::uint32_t crc_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0) {
+  return static_cast<std::uint32_t>(::crc32_z(before, bytes.data(), bytes.size()));
 }
 
 }  // namespace lockstep::data::pack_format

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -36,10 +35,6 @@ struct PackReader::Mapping {
 
 namespace {
 
-std::uint32_t crc_of(std::span<const std::uint8_t> bytes) {
-  return static_cast<std::uint32_t>(::crc32_z(0, bytes.data(), bytes.size()));
-}
-
 // Describes the fault of a header; empty if it has none. Sums cannot overflow: each number is at most the file's size.
 std::string fault_of(const Header& header, std::span<const std::uint8_t> file) {
   if (header.file_bytes != file.size()) {
@@ -52,7 +47,7 @@ std::string fault_of(const Header& header, std::span<const std::uint8_t> file) {
     return fmt::format("impossible offsets in the header: {} pictures, index at byte {}, names at byte {} of {}",
                        header.pictures, header.index_offset, header.names_offset, file.size());
   }
-  const std::uint32_t crc = crc_of(file.subspan(header.index_offset));
+  const std::uint32_t crc = pack_format::crc_of(file.subspan(header.index_offset));
   if (crc == header.index_crc) return "";
   return fmt::format("the index is damaged: expected checksum {:08x}, found {:08x} (bytes {} to {})", header.index_crc,
                      crc, header.index_offset, file.size());
@@ -86,7 +81,7 @@ Status PackReader::read_index() {
   if (magic != pack_format::kMagic) {
     return mapping_->corrupt(fmt::format("expected a pack, which begins with \"{}\"", pack_format::kMagic));
   }
-  const std::uint32_t crc = crc_of(file.first(offsetof(Header, header_crc)));
+  const std::uint32_t crc = pack_format::crc_of(file.first(offsetof(Header, header_crc)));
   if (crc != header.header_crc) {
     return mapping_->corrupt(
         fmt::format("the header is damaged: expected checksum {:08x}, found {:08x}", header.header_crc, crc));
@@ -141,7 +136,7 @@ std::string_view PackReader::name(std::int64_t index) const {
 }
 
 Status PackReader::verify(std::int64_t index) const {
-  const std::uint32_t crc = crc_of(bytes(index));
+  const std::uint32_t crc = pack_format::crc_of(bytes(index));
   if (crc == entry(index).crc) return {};
   return mapping_->corrupt(
       fmt::format("picture {} ({}) is damaged: expected checksum {:08x}, found {:08x} ({} bytes "

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,10 +18,6 @@ void append_number(std::vector<std::uint8_t>& bytes, T value) {
 
 std::span<const std::uint8_t> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
-
-std::uint32_t crc_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0) {
-  return static_cast<std::uint32_t>(::crc32_z(before, bytes.data(), bytes.size()));
 }
 
 }  // namespace
@@ -48,7 +43,7 @@ Status PackWriter::add(std::span<const std::uint8_t> picture, std::int64_t label
   append_number(index_, file_.size());
   append_number(index_, static_cast<std::uint32_t>(picture.size()));
   append_number(index_, static_cast<std::uint32_t>(label));
-  append_number(index_, crc_of(picture));
+  append_number(index_, pack_format::crc_of(picture));
   append_number(index_, static_cast<std::uint32_t>(name.size()));
   // Relative to the first name: finish() knows its place and adds it.
   append_number(index_, std::uint64_t{names_.size()});
@@ -75,9 +70,9 @@ Status PackWriter::finish() {
         pack_format::read_number<std::uint64_t>(index_, at) + header.names_offset + class_names.size();
     std::memcpy(index_.data() + at, &offset, sizeof offset);
   }
-  header.index_crc = crc_of(as_bytes(names_), crc_of(class_names, crc_of(index_)));
+  header.index_crc = pack_format::crc_of(as_bytes(names_), pack_format::crc_of(class_names, pack_format::crc_of(index_)));
   const auto* raw = reinterpret_cast<const std::uint8_t*>(&header);
-  header.header_crc = crc_of({raw, offsetof(pack_format::Header, header_crc)});
+  header.header_crc = pack_format::crc_of({raw, offsetof(pack_format::Header, header_crc)});
   LOCKSTEP_RETURN_IF_ERROR(file_.append(index_));
   LOCKSTEP_RETURN_IF_ERROR(file_.append(class_names));
   LOCKSTEP_RETURN_IF_ERROR(file_.append(as_bytes(names_)));

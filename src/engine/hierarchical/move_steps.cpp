@@ -2,6 +2,7 @@
 // and all_to_all.
 #include <algorithm>
 
+#include "base/arithmetic.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 
@@ -9,10 +10,6 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-
-int ceil_divide(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // The sizes of the pieces that pass between two ranks.
 class Sizes {

@@ -20,7 +20,7 @@ namespace {
 constexpr auto kTicketTime = std::chrono::milliseconds(200);
 
 // From this size on it matters how inputs are copied into control memory.
-constexpr std::size_t kJudgedBytes = 4096;
+constexpr std::size_t kJudgedCallBytes = 4096;
 
 // When all ranks have posted, a rank does not take the others' tickets at once: they are about to begin them.
 constexpr int kSpinsBeforeHelp = 30;
@@ -234,7 +234,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
   if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
   const std::uint64_t sequence = next_sequence();
   // For smaller inputs both ways cost the same, and reading the clock would cost more.
-  const bool judged = call.bytes() >= kJudgedBytes;
+  const bool judged = call.bytes() >= kJudgedCallBytes;
   const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
   const bool large = call.bytes() > Communicator::kInlineBytes;
   if (large && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());

@@ -15,11 +15,11 @@ namespace lockstep::comm {
 namespace {
 
 // Chunks of a pipelined send, and how many lie side by side before a place is used again.
-constexpr std::size_t kSmallestChunk = std::size_t{16} << 10;
-constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
+constexpr std::size_t kSmallestMessageChunk = std::size_t{16} << 10;
+constexpr std::size_t kLargestMessageChunk = std::size_t{128} << 10;
 constexpr std::uint32_t kChunksAhead = 6;
 // Shorter messages are not used to choose the way of copying.
-constexpr std::size_t kJudgedBytes = std::size_t{64} << 10;
+constexpr std::size_t kJudgedMessageBytes = std::size_t{64} << 10;
 
 std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
   return (bytes + pipelined.chunk_bytes - 1) / pipelined.chunk_bytes;
@@ -162,7 +162,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
 
 // One allocation holds the flag and, behind it, the PipelinedSend.
 Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
-  const std::size_t chunk = std::clamp(bytes / 4, kSmallestChunk, kLargestChunk) / kLine * kLine;
+  const std::size_t chunk = std::clamp(bytes / 4, kSmallestMessageChunk, kLargestMessageChunk) / kLine * kLine;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
   // If the receiver keeps up, a few chunks are enough. The other pages are then never touched.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
@@ -204,7 +204,7 @@ void Mailbox::write_chunks(const ConstPiece& source, const Message& message) {
     pipelined.written.store(chunk + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
-  if (source.bytes < kJudgedBytes) return;
+  if (source.bytes < kJudgedMessageBytes) return;
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - started;
   choice_.record(took.count() / static_cast<double>(source.bytes));
 }

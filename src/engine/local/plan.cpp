@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "engine/core/error_text.h"
 #include "lockstep/reduce/reduce.h"
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
 constexpr std::size_t kSmallestTicketBytes = std::size_t{16} << 10;
-
-std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
-}
 
 }  // namespace
 

@@ -39,7 +39,7 @@ namespace {
 
 constexpr int kSshFailed = 255;
 constexpr std::chrono::seconds kFarewell(5);
-constexpr int kMostReads = 1024;
+constexpr int kMostLogReads = 1024;
 
 // The address from which this machine reaches a host; empty: its name is not known here (it may be ssh's alone).
 std::string address_towards(const std::string& name) {
@@ -228,7 +228,7 @@ Result<int> HostsJob::run() {
   const Status leftovers = tree.end();
   if (!leftovers.ok()) consoles_.err().say("lockstep: " + leftovers.message());
   for (const auto& stream : streams_) {
-    for (int i = 0; i < kMostReads && stream->open() && stream->read_some(); ++i) {
+    for (int i = 0; i < kMostLogReads && stream->open() && stream->read_some(); ++i) {
     }
     if (stream->open()) stream->finish();
   }

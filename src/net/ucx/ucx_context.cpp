@@ -43,10 +43,6 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
   return result;
 }
 
-std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
-  return ucx.ucs_status_string(status);
-}
-
 // The contexts by the interface's name, and whether it is for IPv6.
 struct Contexts {
   Mutex mutex;
@@ -69,7 +65,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::get(const UcxLibrary& ucx, const
 Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, const NetworkInterface& interface) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
-    return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", text_of(ucx, status)));
+    return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", ucx.text_of(status)));
   for (const Setting& setting : settings(interface)) {
     // Not from Environment: UCX takes a variable without a value as set.
     if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) continue;
@@ -87,7 +83,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
     return Status(ErrorCode::kUnavailable,
                   fmt::format("UCX cannot use the network interface '{}': {}. UCX_NET_DEVICES and UCX_TLS choose "
                               "others; `ucx_info -d` lists them",
-                              interface.name.empty() ? "(any)" : interface.name, text_of(ucx, status)));
+                              interface.name.empty() ? "(any)" : interface.name, ucx.text_of(status)));
   }
   return std::shared_ptr<UcxContext>(new UcxContext(ucx, handle));
 }

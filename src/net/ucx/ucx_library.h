@@ -6,6 +6,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <string>
+
 #include "lockstep/base/status.h"
 
 namespace lockstep::comm {
@@ -37,6 +39,8 @@ struct UcxLibrary {
 #define LOCKSTEP_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_MEMBER)
 #undef LOCKSTEP_UCX_MEMBER
+
+  std::string text_of(ucs_status_t status) const { return ucs_status_string(status); }
 
   // The library of the process, which stays loaded. kUnavailable if libucp is not installed. Thread-safe.
   static Result<const UcxLibrary*> get();

@@ -21,10 +21,6 @@ namespace {
 
 constexpr unsigned kActiveMessageId = 1;
 
-std::string text_of(const UcxLibrary& ucx, ucs_status_t status) {
-  return ucx.ucs_status_string(status);
-}
-
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, ActiveMessageHandler handler,
@@ -184,7 +180,7 @@ class UcxTransport final : public Transport {
 
   Status check(ucs_status_t status, const char* what) const {
     if (status == UCS_OK) return {};
-    return {ErrorCode::kUnavailable, fmt::format("UCX, {}: {} ({})", what, text_of(ucx_, status), description_)};
+    return {ErrorCode::kUnavailable, fmt::format("UCX, {}: {} ({})", what, ucx_.text_of(status), description_)};
   }
 
   // UCX 1.13 ends the process if a stranger connects while the worker is made. So its ports are closed to strangers
@@ -238,7 +234,7 @@ class UcxTransport final : public Transport {
       if (status == UCS_ERR_MESSAGE_TRUNCATED) {
         request->status = {ErrorCode::kMismatch, "the message is longer than its receiver expects"};
       } else if (status != UCS_OK) {
-        request->status = {ErrorCode::kPeerFailed, text_of(ucx_, status)};
+        request->status = {ErrorCode::kPeerFailed, ucx_.text_of(status)};
       }
       request->done = true;
     }

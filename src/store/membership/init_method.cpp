@@ -9,7 +9,7 @@
 namespace lockstep::comm {
 namespace {
 
-using Meeting = RendezvousPlan::Meeting;
+using Method = RendezvousPlan::Method;
 
 Status invalid(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
@@ -124,7 +124,7 @@ Status plan_env(const RendezvousOptions& options, RendezvousPlan& plan) {
   LOCKSTEP_RETURN_IF_ERROR(claim_variable(options.environment, "WORLD_SIZE", claims.world_size));
   std::vector<std::string> missing;
   LOCKSTEP_RETURN_IF_ERROR(settle(claims, plan, missing));
-  plan.meeting = Meeting::kTcp;
+  plan.method = Method::kTcp;
   const bool alone = missing.empty() && plan.world_size == 1;
   if (const auto store = options.environment.get("LOCKSTEP_STORE"); store && !alone) {
     LOCKSTEP_ASSIGN_OR_RETURN(plan.endpoint, parse_endpoint(*store, "LOCKSTEP_STORE"));
@@ -154,20 +154,20 @@ Status plan_url(const RendezvousOptions& options, RendezvousPlan& plan) {
   LOCKSTEP_RETURN_IF_ERROR(settle(claims, plan, missing));
   LOCKSTEP_RETURN_IF_ERROR(report_missing(missing, options.init_method));
   if (url.starts_with("tcp://")) {
-    plan.meeting = Meeting::kTcp;
+    plan.method = Method::kTcp;
     LOCKSTEP_ASSIGN_OR_RETURN(plan.endpoint, parse_endpoint(place, fmt::format("init_method '{}'", url)));
     plan.hosts = plan.rank == 0;
     if (plan.endpoint.port != 0) return {};
     return invalid(fmt::format("init_method '{}': port 0 means nothing to the other ranks; name one", url));
   }
-  plan.meeting = Meeting::kFile;
+  plan.method = Method::kFile;
   plan.path = place.substr(1);
   if (plan.path.size() > 1 && plan.path[0] == '/') return {};
   return invalid(fmt::format("init_method '{}': expected file:///absolute/path, with three slashes", url));
 }
 
 void finish(const RendezvousOptions& options, RendezvousPlan& plan) {
-  if (plan.world_size == 1 && plan.rank == 0 && plan.meeting != Meeting::kGivenStore) plan.meeting = Meeting::kAlone;
+  if (plan.world_size == 1 && plan.rank == 0 && plan.method != Method::kGivenStore) plan.method = Method::kAlone;
   const auto& environment = options.environment;
   plan.job_key = options.job_key.empty() ? environment.get("LOCKSTEP_JOB_KEY").value_or("") : options.job_key;
   const auto inherited = environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0");
@@ -199,7 +199,7 @@ Result<RendezvousPlan> make_plan_for_store(const RendezvousOptions& options) {
   std::vector<std::string> missing;
   LOCKSTEP_RETURN_IF_ERROR(settle(claims, plan, missing));
   if (!missing.empty()) return invalid("a rendezvous on a store of one's own needs the arguments rank and world_size");
-  plan.meeting = Meeting::kGivenStore;
+  plan.method = Method::kGivenStore;
   finish(options, plan);
   return plan;
 }

@@ -10,8 +10,8 @@
 namespace lockstep::comm {
 
 struct RendezvousPlan {
-  enum class Meeting { kAlone, kTcp, kFile, kGivenStore };
-  Meeting meeting = Meeting::kAlone;
+  enum class Method { kAlone, kTcp, kFile, kGivenStore };
+  Method method = Method::kAlone;
   int rank = 0;
   int world_size = 1;
   Endpoint endpoint;   // kTcp

@@ -70,7 +70,7 @@ class RendezvousSession {
 
 namespace {
 
-using Meeting = RendezvousPlan::Meeting;
+using Method = RendezvousPlan::Method;
 using SessionPtr = std::shared_ptr<RendezvousSession>;
 
 // How long an address that is in use may take to become free, or to turn out to be this group's own store.
@@ -117,8 +117,8 @@ Result<SessionPtr> host(const RendezvousPlan& plan, Deadline deadline) {
 }
 
 Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
-  if (plan.meeting == Meeting::kAlone) return std::make_shared<RendezvousSession>(std::make_shared<HashStore>());
-  if (plan.meeting == Meeting::kFile) {
+  if (plan.method == Method::kAlone) return std::make_shared<RendezvousSession>(std::make_shared<HashStore>());
+  if (plan.method == Method::kFile) {
     LOCKSTEP_ASSIGN_OR_RETURN(auto store, FileStore::open(plan.path));
     return std::make_shared<RendezvousSession>(std::move(store));
   }
@@ -140,7 +140,7 @@ Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadl
 
 // Whether this may be the store of the world that this rank has left, about to close: the rank has joined there before.
 bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan) {
-  if (plan.hosts || plan.meeting != Meeting::kTcp) return false;
+  if (plan.hosts || plan.method != Method::kTcp) return false;
   const auto joined = has_joined(*session.store(), plan.base, plan.rank);
   return joined.ok() ? joined.value() : joined.status().code() == ErrorCode::kUnavailable;
 }
@@ -205,7 +205,7 @@ void refuse_rendezvous(const RendezvousOptions& options, const std::shared_ptr<S
   Store& reached = *session.value()->store();
   const Status why(ErrorCode::kMismatch, fmt::format("rank {} could not take part: {}", plan.rank, reason));
   const auto round = refuse_group(reached, plan.base, plan.rank, why);
-  const bool goes_with_this_rank = plan.hosts || plan.meeting == Meeting::kFile;
+  const bool goes_with_this_rank = plan.hosts || plan.method == Method::kFile;
   if (round.ok() && goes_with_this_rank) wait_until_left(reached, round.value(), plan.world_size, patience);
   static_cast<void>(session.value()->release(patience.remaining_ms()));
 }

@@ -1,0 +1,15 @@
+// Arithmetic of whole numbers.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+namespace lockstep {
+
+// How many times `b` are needed to cover `a`. Both are at least 0, and `b` is not 0.
+template <std::integral T>
+constexpr T ceil_divide(T a, std::type_identity_t<T> b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace lockstep
