@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/core/range.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 
@@ -12,12 +13,6 @@ namespace {
 constexpr std::size_t kRailBytes = std::size_t{256} << 10;
 // Up to this size an exchange in one hop is faster with more than two machines too, though it sends more bytes.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
-
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const { return end - begin; }
-};
 
 // Part `index` of `parts` of a range. All parts but the last have whole cache lines.
 Range part_of(Range whole, int parts, int index, std::size_t element) {
