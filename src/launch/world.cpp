@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/arithmetic.h"
 #include "launch/mpirun.h"
 #include "launch/slurm.h"
 #include "launch/standby/hook.h"
@@ -289,7 +290,7 @@ void resolve_local_values(const WorldArguments& arguments, const Placement& plac
   const auto node_rank = arguments.node_rank ? arguments.node_rank : placement.node_rank;
   world.node_rank = node_rank.value_or(fills_node ? 0 : world.rank / divisor);
   const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : placement.num_nodes;
-  const int estimate = (world.world_size + divisor - 1) / divisor;
+  const int estimate = ceil_divide(world.world_size, divisor);
   world.num_nodes = num_nodes.value_or(std::max(estimate, world.node_rank + 1));
 }
 

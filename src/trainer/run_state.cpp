@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
@@ -234,7 +235,7 @@ void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::
 }
 
 std::int64_t RunState::steps_of(std::int64_t batches) const {
-  return (batches + options_.accumulation - 1) / options_.accumulation;
+  return ceil_divide(batches, options_.accumulation);
 }
 
 // The manager compares the metrics of all files in the folder, and those of others mean something else. So they leave

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/arithmetic.h"
 #include "engine/core/kind.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/reduce/types.h"
@@ -182,7 +183,7 @@ class ControlLayout {
   }
 
  private:
-  static std::size_t align(std::size_t value) { return (value + 4095) / 4096 * 4096; }
+  static std::size_t align(std::size_t value) { return round_up(value, 4096); }
 
   int world_;
   std::size_t pieces_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "reduce/copy.h"
 #include "shm/peer_flag.h"
@@ -22,7 +23,7 @@ constexpr std::uint32_t kChunksAhead = 6;
 constexpr std::size_t kJudgedMessageBytes = std::size_t{64} << 10;
 
 std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
-  return (bytes + pipelined.chunk_bytes - 1) / pipelined.chunk_bytes;
+  return ceil_divide(bytes, pipelined.chunk_bytes);
 }
 
 }  // namespace
@@ -163,7 +164,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
 // One allocation holds the flag and, behind it, the PipelinedSend.
 Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
   const std::size_t chunk = std::clamp(bytes / 4, kSmallestMessageChunk, kLargestMessageChunk) / kLine * kLine;
-  const std::size_t chunks = (bytes + chunk - 1) / chunk;
+  const std::size_t chunks = ceil_divide(bytes, chunk);
   // If the receiver keeps up, a few chunks are enough. The other pages are then never touched.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(

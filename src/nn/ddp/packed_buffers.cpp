@@ -2,13 +2,15 @@
 
 #include <cstring>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t padded(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 // Each element of an expanded buffer once: writing all of them would write some memory several times.

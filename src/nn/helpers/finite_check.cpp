@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "named_gradients.h"
 #include "nn/all_ranks.h"
@@ -83,7 +84,7 @@ bool FiniteCheck::is_next_part_finite() {
     swept_ = tensors_of(watched());
     std::int64_t elements = 0;
     for (const torch::Tensor& parameter : swept_) elements += parameter.numel();
-    part_ = (elements + options_.checks_per_sweep - 1) / options_.checks_per_sweep;
+    part_ = ceil_divide(elements, options_.checks_per_sweep);
     next_ = 0;
   }
   std::vector<torch::Tensor> part;
