@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "base/number_text.h"
 #include "launch/mpirun.h"
 #include "launch/slurm.h"
 #include "launch/standby/hook.h"
@@ -36,9 +37,8 @@ struct Placement {
 Result<std::optional<int>> number(const Environment& environment, std::string_view name) {
   const auto text = environment.get(name);
   if (!text) return std::optional<int>();
-  int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error == std::errc() && end == text->data() + text->size() && value >= 0) return std::optional<int>(value);
+  const std::optional<int> value = number_from_text<int>(*text);
+  if (value && *value >= 0) return value;
   return invalid(fmt::format("{}: expected a whole number from 0, found '{}'", name, *text));
 }
 
