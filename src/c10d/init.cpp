@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPartingTime{5000};
 struct Place {
   comm::RendezvousOptions rendezvous;
   std::optional<launch::World> world = {};  // none: the local rank is not known
-  std::string step = {};  // of Slurm. Should another step's store be at this port, no rank joins the wrong world there
+  std::string step = {};  // of Slurm: no rank joins the wrong world if another step's store is at this port
 };
 
 // Rank, size and address, from the environment.

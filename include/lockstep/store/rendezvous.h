@@ -35,7 +35,7 @@ struct RendezvousOptions {
   // With env://: used instead of MASTER_ADDR and MASTER_PORT (when a scheduler says where rank 0 runs).
   std::string master_addr = {};
   int master_port = -1;
-  // For reaching the store and waiting for all ranks together. A negative value waits for ever.
+  // For reaching the store and waiting for all ranks together. A negative value waits forever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
   // 0 hosts serves only processes of its own user: on a loopback address the kernel tells which user they run as,

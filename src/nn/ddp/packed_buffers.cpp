@@ -47,7 +47,7 @@ void PackedBuffers::check_unchanged() const {
                       static_cast<std::int64_t>(distinct(now).nbytes()) == item.bytes;
     TORCH_CHECK_VALUE(same, "rank ", backend_.rank(), ": buffer '", item.buffer.name, "' is ", now.scalar_type(), ' ',
                       now.sizes(), " now, expected ", item.dtype, ' ', torch::IntArrayRef(item.sizes),
-                      ", as when the model was wrapped; wrap it anew after changing its shape, on every rank, or set "
+                      ", as when the model was wrapped; wrap it again after changing its shape, on every rank, or set "
                       "broadcast_buffers to false");
   }
 }
