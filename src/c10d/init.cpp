@@ -146,7 +146,7 @@ void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, b
   throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
 }
 
-// Everything after that.
+// Makes the backends and opens the world, once all ranks are known to want the same backends.
 void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
                 std::optional<launch::World> place, Deadline deadline) {
   if (!place) place = world_in_environment(met.rank, met.world_size);

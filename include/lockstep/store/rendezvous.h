@@ -1,8 +1,8 @@
 // How ranks find one another and make sure that they are one complete group, before any of them goes on.
 //
 // Every rank connects to a store, writes its record (member.h) and waits for those of all others. So each rank gets the
-// same result: a complete group, or an error. The error names the rank that joined twice, the world
-// sizes that differ, or the ranks that have joined and those that are missing at the deadline.
+// same result: a complete group, or an error. The error names the rank that joined twice, the world sizes
+// that differ, or the ranks that have joined and those that are missing at the deadline.
 #pragma once
 
 #include <chrono>
