@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "lockstep/nn/replica.h"
-#include "lockstep/nn/sync_batch_norm.h"
 #include "module_state.h"
 #include "nn/backend.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -57,11 +57,8 @@ std::vector<int> Replica::exchange_activity(bool active) {
 }
 
 void Replica::refuse_collectives_in_forward() const {
-  // Leaves out the module itself: named_modules() would need a shared_ptr to it, and there may be none.
-  const auto below = module_->named_modules(/*name_prefix=*/"", /*include_self=*/false);
-  for (const std::string& name : sync_batchnorm_layers(*module_)) {
-    const torch::nn::Module& layer = name.empty() ? *module_ : *below[name];
-    TORCH_CHECK_VALUE(!layer.is_training(), "join: layer '", name, "' (", layer.name(),
+  for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
+    TORCH_CHECK_VALUE(!layer.module->is_training(), "join: layer '", layer.name, "' (", layer.module->name(),
                       ") synchronises its batches in the forward pass, and a rank without inputs makes none; set "
                       "throw_on_early_termination, or give every rank equally many inputs");
   }
