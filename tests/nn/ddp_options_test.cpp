@@ -141,7 +141,7 @@ TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
     const auto loop = [&](int inputs) {
       return [&, inputs] {
         for (int step = 0; step < inputs; ++step) {
-          const torch::Tensor y = ddp->forward(random_input({2, 3}, step));
+          const torch::Tensor y = ddp.forward(random_input({2, 3}, step));
           const torch::Tensor in_forward = torch::ones({1});
           all_reduce(in_forward);  // as a layer of the model would
           EXPECT_EQ(in_forward.item<int>(), world);
@@ -193,6 +193,45 @@ TEST(DdpOptionsMulti, ThrowOnEarlyTerminationServesWhatCommunicates) {
     EXPECT_EQ(steps, 2);
     expect_equal_on_all_ranks(net->parameters(), "parameter");
     expect_equal_on_all_ranks(net->buffers(), "buffer");
+  });
+}
+
+// Calls through `ddp->` that are no pass: of all ranks around the steps, and of one rank before or after each. Ranks
+// with equally many inputs, with 2 and 3, with 0 and 1.
+TEST(DdpOptionsMulti, ThrowOnEarlyTerminationCountsPassesAlone) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    for (const bool synchronised : {false, true}) {
+      torch::manual_seed(1);
+      Net net = synchronised ? Net(torch::nn::Linear(3, 3), SyncBatchNorm(3)) : Net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net);
+      int steps = 0;
+      const auto train = [&](int inputs) {
+        steps = 0;
+        const auto loop = [&] {
+          ddp->train();
+          for (int step = 0; step < inputs; ++step) {
+            if (number == 0) ddp->train();
+            ddp->forward(random_input({4, 3}, step)).pow(4).mean().backward();
+            if (number == 1) ddp->is_training();
+            ++steps;
+          }
+          ddp->eval();
+        };
+        ddp.join(loop, {.throw_on_early_termination = true});
+      };
+      train(3);
+      EXPECT_EQ(steps, 3);
+      for (const int fewest : {2, 0}) {
+        EXPECT_THROW(train(fewest + number), UnevenInputsError) << "synchronised " << synchronised;
+        EXPECT_EQ(steps, fewest) << "synchronised " << synchronised;
+      }
+      expect_equal_on_all_ranks(net->buffers(), "buffer");
+      net->train();
+      net->zero_grad();
+      ddp->forward(random_input({4, 3}, 9)).pow(4).mean().backward();
+      expect_equal_on_all_ranks({net->parameters()[0].grad()}, "gradient");
+    }
   });
 }
 

@@ -80,9 +80,10 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // Any method of the module can be the training step: `ddp->training_step(batch)`.
+  // Any method of the module can be the training step: `ddp->training_step(batch)`. A call that is none, such as
+  // `ddp->train()`, does no harm.
   Module* operator->() {
-    replica_.before_forward();
+    replica_.before_method();
     return module_.get();
   }
 

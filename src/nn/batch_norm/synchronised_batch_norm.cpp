@@ -6,6 +6,7 @@
 
 #include "channel_arithmetic.h"
 #include "nn/backend.h"
+#include "nn/owed_meeting.h"
 
 // The formulas. Rank r has n_r values per channel with mean m_r and variance v_r:
 //   n = sum n_r,  mean = sum n_r / n m_r,  var = sum n_r / n (v_r + (m_r - mean)^2)
@@ -114,6 +115,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 }  // namespace
 
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer) {
+  hold_owed_meeting();
   BatchNormCall plain = call;
   plain.input = call.input.contiguous(call.input.suggest_memory_format());
   auto pass = c10::make_intrusive<Pass>();

@@ -29,6 +29,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
   void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
+  bool is_in_pass() LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return pass_is_running();
+  }
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }

@@ -8,6 +8,7 @@
 #include "module_state.h"
 #include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/owed_meeting.h"
 #include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
@@ -131,9 +132,20 @@ bool Replica::parameters_changed() const {
 
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
-  if (join_ && join_->throw_on_early_termination) throw_if_uneven(/*active=*/true);
+  if (throws_where_uneven()) meet_before_pass();
+  prepare_pass();
+}
+
+void Replica::before_method() {
+  if (!torch::GradMode::is_enabled()) return;
+  if (throws_where_uneven()) owe_meeting();
+  prepare_pass();
+}
+
+void Replica::prepare_pass() {
   reducer_->check_sizes();
   if (parameters_changed()) {
+    nn_detail::hold_owed_meeting();
     synchronise_state(/*source=*/0, /*send=*/true);
     build_reducer();
   }
