@@ -286,6 +286,24 @@ TEST(SyncBatchNormErrorsMulti, RefusesWhatHasNoVarianceOnEveryRank) {
   });
 }
 
+// A SyncBatchNorm says so before it sends anything.
+TEST(SyncBatchNormErrorsMulti, ConvertedLayersNameOtherNumbersOfChannels) {
+  run_processes(2, [](int) {
+    const Rank world;
+    for (const bool track : {true, false}) {
+      torch::nn::Sequential net(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(6).track_running_stats(track)));
+      convert_sync_batchnorm(net);
+      for (const int channels : {4, 5000}) {
+        expect_in(error_of([&] {
+                    net->forward(torch::randn({3, channels}));
+                  }),
+                  {"batch normalisation '0'", "weight has 6 values", fmt::format("[3, {}]", channels)});
+      }
+      EXPECT_EQ(net->forward(torch::randn({3, 6})).size(1), 6);
+    }
+  });
+}
+
 // In a world of several ranks. Without a world, for evaluation and in a group of this rank alone, layers are plain.
 TEST(SyncBatchNormErrorsMulti, IsRefusedByDataParallel) {
   run_processes(2, [](int rank) {
