@@ -103,6 +103,18 @@ TEST(DdpErrorsMulti, WhatOneRankAloneGetsWrongIsAnErrorOfAll) {
   });
 }
 
+TEST(DdpErrorsMulti, ARankThatIsNoMemberOfTheGroupIsTold) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const std::string text = error_of_wrapping(Net(torch::nn::Linear(4, 5)), {.process_group = new_group({0, 1})});
+    if (rank == 2) {
+      expect_in(text, {"rank 2 of the world is no member of this group (ranks 0, 1)"});
+    } else {
+      EXPECT_EQ(text, "no error");
+    }
+  });
+}
+
 // As in PyTorch. Frozen from the start, ignored, or frozen later.
 class DdpNothingToTrainMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpNothingToTrainMulti, testing::Values(1, 2));
