@@ -127,6 +127,24 @@ TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
   });
 }
 
+TEST(DdpOptionsMulti, BuffersThatComeLaterAreSentToo) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    for (const bool sent : {true, false}) {
+      Net net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net, {.broadcast_buffers = sent});
+      const auto pass = [&] { ddp->forward(random_input({2, 3}, 0)).sum().backward(); };
+      pass();
+      const torch::Tensor late = net->register_buffer("late", torch::full({2}, number + 1.0));
+      pass();
+      EXPECT_EQ(late[0].item<double>(), sent ? 1.0 : number + 1.0);
+      late.fill_(number + 5.0);
+      pass();
+      EXPECT_EQ(late[0].item<double>(), sent ? 5.0 : number + 5.0);
+    }
+  });
+}
+
 struct GraphImpl : torch::nn::Module {
   GraphImpl() {
     line = register_module("line", torch::nn::Linear(3, 2));

@@ -82,6 +82,7 @@ class Replica {
   void build_reducer();
   std::vector<torch::Tensor> reduced_parameters() const;
   bool parameters_changed() const;
+  bool buffers_changed() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
   std::vector<int> exchange_activity(bool active);
   void refuse_collectives_in_forward() const;
@@ -101,6 +102,7 @@ class Replica {
   std::set<std::string> ignored_;                    // names
   std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
+  std::vector<torch::Tensor> known_buffers_;         // those that were sent then
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   bool synchronise_ = true;
