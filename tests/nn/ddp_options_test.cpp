@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -124,6 +126,28 @@ TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
     });
     expect_own("after a join");
     expect_equal_on_all_ranks(net->parameters(), "parameter");
+  });
+}
+
+struct CountingHook final : CommHook {
+  std::function<void()> run(GradBucket& /*bucket*/) override {
+    ++buckets;
+    return nullptr;
+  }
+  int buckets = 0;
+};
+
+// All gradients but those of the first bucket, which is at most 1 MiB.
+TEST(DdpOptionsMulti, AnInfiniteBucketHoldsAllThatFollow) {
+  run_processes(2, [](int) {
+    const Rank rank;
+    Net net;
+    for (int layer = 0; layer < 4; ++layer) net->push_back(torch::nn::Linear(520, 520));
+    DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = std::numeric_limits<double>::infinity()});
+    const auto hook = std::make_shared<CountingHook>();
+    ddp.register_comm_hook(hook);
+    ddp->forward(random_input({2, 520}, 0)).sum().backward();
+    EXPECT_EQ(hook->buckets, 2);
   });
 }
 
