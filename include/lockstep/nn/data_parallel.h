@@ -26,8 +26,9 @@
 // which they come, so runs differ. What forward() writes to members of the module other than buffers is lost.
 //
 // The module stays usable: module() has its own type, its parameters stay the same tensors, names get no prefix.
-// Training mode, `requires_grad`, values, devices and dtypes of the module are taken over in each pass. Other members
-// are not: call renew_replicas() after changing one. With one device the module itself runs, without threads.
+// Training mode, `requires_grad`, values, devices and dtypes of the module are taken over in each pass, and so are
+// submodules that were added or replaced. Other members are not: call renew_replicas() after changing one. With one
+// device the module itself runs, without threads.
 //
 // Replicas are made by the module's clone(), which modules have that derive from torch::nn::Cloneable and register
 // everything in reset(). For other modules give a function that makes one of the same structure:

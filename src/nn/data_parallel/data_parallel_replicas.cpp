@@ -140,7 +140,8 @@ void ReplicaModules::check_device(const torch::nn::Module& module, torch::Device
 }
 
 bool ReplicaModules::changed() const {
-  return replicas_.empty() || !same_tensors(parameters_, each_once(module_->parameters())) ||
+  return replicas_.empty() || submodules(*module_) != modules_ ||
+         !same_tensors(parameters_, each_once(module_->parameters())) ||
          !same_tensors(buffers_, each_once(module_->buffers()));
 }
 
