@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lockstep/base/log.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -126,6 +127,33 @@ TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
     });
     expect_own("after a join");
     expect_equal_on_all_ranks(net->parameters(), "parameter");
+  });
+}
+
+// One warning on one rank. Gradients are the mean, without a graph.
+TEST(DdpOptionsMulti, CreateGraphIsWarnedOf) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    for (const bool views : {true, false}) {
+      torch::manual_seed(1);
+      Net net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net, {.gradient_as_bucket_view = views});
+      std::string logged;
+      log::set_output([&](std::string_view line) { logged += line; });
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        const torch::Tensor loss = ddp->forward(random_input({2, 3}, step)).square().sum();
+        loss.backward({}, /*retain_graph=*/std::nullopt, /*create_graph=*/step > 0);
+        EXPECT_FALSE(net->parameters()[0].grad().requires_grad());
+        expect_equal_on_all_ranks({net->parameters()[0].grad()}, "gradient");
+      }
+      log::set_output({});
+      const std::size_t first = logged.find("create_graph");
+      EXPECT_EQ(first != std::string::npos, number == 0) << logged;
+      if (number == 0) {
+        EXPECT_EQ(logged.find("create_graph", first + 1), std::string::npos) << "once";
+      }
+    }
   });
 }
 

@@ -190,6 +190,7 @@ void Reducer::Impl::abandon_pass() {
 }
 
 void Reducer::Impl::start_pass() {
+  warn_of_lost_graph();
   buffers_.check_unchanged();
   abandon_pass();
   exposed_now_ = 0;
