@@ -179,51 +179,6 @@ TEST(DdpOptionsMulti, AnInfiniteBucketHoldsAllThatFollow) {
   });
 }
 
-TEST(DdpOptionsMulti, BuffersThatComeLaterAreSentToo) {
-  run_processes(2, [](int number) {
-    const Rank rank;
-    for (const bool sent : {true, false}) {
-      Net net(torch::nn::Linear(3, 3));
-      DistributedDataParallel<Net> ddp(net, {.broadcast_buffers = sent});
-      const auto pass = [&] { ddp->forward(random_input({2, 3}, 0)).sum().backward(); };
-      pass();
-      const torch::Tensor late = net->register_buffer("late", torch::full({2}, number + 1.0));
-      pass();
-      EXPECT_EQ(late[0].item<double>(), sent ? 1.0 : number + 1.0);
-      late.fill_(number + 5.0);
-      pass();
-      EXPECT_EQ(late[0].item<double>(), sent ? 5.0 : number + 5.0);
-    }
-  });
-}
-
-struct GraphImpl : torch::nn::Module {
-  GraphImpl() {
-    line = register_module("line", torch::nn::Linear(3, 2));
-    edges = register_buffer("edges", torch::eye(4).to_sparse());
-  }
-  torch::Tensor forward(const torch::Tensor& nodes) { return torch::mm(edges, line(nodes)); }
-  torch::nn::Linear line{nullptr};
-  torch::Tensor edges;
-};
-TORCH_MODULE(Graph);
-
-TEST(DdpOptionsMulti, SparseBuffersAreNamedOrEachRanksOwn) {
-  run_processes(2, [](int) {
-    const Rank rank;
-    expect_in(error_of([] { DistributedDataParallel<Graph> ddp{Graph()}; }),
-              {"buffer 'edges' is Sparse", "ignored_parameters", "broadcast_buffers"});
-    DistributedDataParallelOptions ignoring;
-    ignoring.ignored_parameters = {"edges"};
-    for (const DistributedDataParallelOptions& options :
-         {ignoring, DistributedDataParallelOptions{.broadcast_buffers = false}}) {
-      DistributedDataParallel<Graph> ddp(Graph(), options);
-      ddp->forward(random_input({4, 3}, 0)).sum().backward();
-      EXPECT_EQ(ddp.module()->line->bias.grad()[0].item<int>(), 4);
-    }
-  });
-}
-
 class DdpJoinMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpJoinMulti, testing::Values(1, 2, 3));
 
