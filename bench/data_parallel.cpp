@@ -35,7 +35,7 @@ void measure(const Options& options, const Forward& forward, std::vector<torch::
   std::ofstream(options.output) << nlohmann::json{{"seconds", seconds}};
 }
 
-// As torch::nn::parallel::data_parallel does it, which makes the replicas anew in each pass.
+// As torch::nn::parallel::data_parallel does it, which makes new replicas in each pass.
 template <typename Net>
 torch::Tensor libtorch(Net& net, const torch::Tensor& images, int replicas) {
   const std::vector<torch::Tensor> parts = images.chunk(replicas);

@@ -192,7 +192,7 @@ def read_samples(path: Path) -> Samples:
 
 
 def interleave(contenders: Mapping[str, Contender], rounds: int, outcome: Outcome, what: str) -> dict[str, Samples]:
-    """Runs every contender once per round, in an order drawn anew for each round, so that drift affects all of them.
+    """Runs every contender once per round, in a new random order each time, so that drift affects all of them.
     Returns for each contender and key one value a round: the median of what the contender measured in that round.
     Drops a contender that fails, and records why."""
     order = random.Random(SEED)
@@ -213,8 +213,8 @@ def interleave(contenders: Mapping[str, Contender], rounds: int, outcome: Outcom
 def best_way(
     ways: Mapping[str, Contender], outcome: Outcome, what: str, more_is_better: bool = False, passes: int = 2
 ) -> dict[object, str]:
-    """For each key the name of the way that is best, by a search before the rounds. The rounds measure the winner anew,
-    so the search's luck is not in the figure. After a first pass, only ways that are close to the best for some key are
+    """For each key the name of the way that is best, by a search before the rounds. The rounds measure the winner
+    again, so the search's luck is not in the figure. After a first pass, only ways that are close to the best for some key are
     measured again. Ways that fail do not count, unless all do."""
     tried = Outcome()
     found = interleave(ways, 1, tried, what)

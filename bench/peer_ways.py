@@ -256,7 +256,7 @@ WAYS: dict[str, dict[str, Way]] = {
 MONARCH_RECOVERY = {
     "spare": Way("a process has loaded torch before it is needed, as ours on standby",
                  {"GLOO_SOCKET_IFNAME": "lo", **MONARCH_QUIET}, options=("--spare",)),
-    "no spare": Way("the lost process alone is spawned anew", {"GLOO_SOCKET_IFNAME": "lo", **MONARCH_QUIET}),
+    "no spare": Way("only the lost process is spawned again", {"GLOO_SOCKET_IFNAME": "lo", **MONARCH_QUIET}),
 }
 
 # For the start of many ranks on few cores. Programs that only start open every network's library otherwise.

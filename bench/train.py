@@ -10,6 +10,7 @@ import re
 import statistics
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +68,28 @@ def pictures(tools: Tools, form: Form) -> Path:
     return folder
 
 
-def ours(tools: Tools, form: Form, ranks: int, seed: int) -> Epochs:
-    program = [tools.program("resnet_train"), pictures(tools, form), form.epochs, form.side, form.batch, seed]
-    words = [str(word) for word in program]
-    # One process has the cores that each of two has.
-    output = run(tools.lockstep_run(ranks, *words) if ranks > 1 else pinned(words, 0, 2))
+def job_of(tools: Tools, form: Form, seed: int) -> list[object]:
+    return [tools.program("resnet_train"), pictures(tools, form), form.epochs, form.side, form.batch, seed]
+
+
+def epochs_of(output: str) -> Epochs:
     return Epochs([float(rate) for rate in EPOCH.findall(output)], [float(part) for part in ACCURACY.findall(output)])
+
+
+def ours(tools: Tools, form: Form, ranks: int, seed: int) -> Epochs:
+    words = [str(word) for word in job_of(tools, form, seed)]
+    # One process has the cores that each of two has.
+    return epochs_of(run(tools.lockstep_run(ranks, *words) if ranks > 1 else pinned(words, 0, 2)))
+
+
+def apart(tools: Tools, form: Form, processes: int, seed: int) -> Epochs:
+    """As many processes at once as `ours` has, each with a job of its own: what the machine gives to that many."""
+    words = [str(word) for word in job_of(tools, form, seed)]
+    with ThreadPoolExecutor(processes) as pool:
+        outputs = list(pool.map(lambda number: run(pinned(words, number, processes)), range(processes)))
+    found = [epochs_of(output) for output in outputs]
+    rates = [sum(rates) for rates in zip(*(one.rates for one in found), strict=True)]
+    return Epochs(rates, found[0].accuracies)
 
 
 def theirs(tools: Tools, form: Form, way: Way, ranks: int, seed: int) -> Epochs:
@@ -111,6 +128,7 @@ class Job:
         }
         if with_one:
             contenders["one"] = self.contender("one", lambda seed: ours(tools, form, 1, seed))
+            contenders["apart"] = self.contender("apart", lambda seed: apart(tools, form, ranks, seed))
         rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
         found = interleave(contenders, rounds, self.outcome, f"train {form.name}, {ranks} ranks")
         return {name: samples[None] for name, samples in found.items()}
@@ -154,6 +172,17 @@ def curves_text(curves: dict[str, list[list[float]]]) -> str:
             "deviation)")
 
 
+def add_efficiency(job: Job, ranks: int, found: dict[str, list[float]]) -> None:
+    """Against one process times the ranks, and against as many processes that have nothing to say to each other."""
+    job.add(", efficiency", ranks, found["ours"], [ranks * rate for rate in found["one"]], "limit", "pictures/s")
+    job.add(f", against {ranks} jobs of one process at once", ranks, found["ours"], found["apart"], "limit", "pictures/s")
+    seconds = {who: statistics.median(6 * job.form.train / rate for rate in rates) for who, rates in found.items()}
+    one, more, alone = seconds["one"], seconds["ours"], seconds["apart"]
+    job.outcome.notes.append(
+        f"{job.form.name}: {one:.2f} s an epoch with 1 process, {more:.2f} s with {ranks}: {one / more:.2f}x "
+        f"({100 * one / more / ranks:.1f} %); {ranks} jobs at once, which do not communicate: {one / alone:.2f}x; {PUBLISHED}")
+
+
 def measure_jobs(tools: Tools, outcome: Outcome) -> None:
     for ranks in tools.ranks:
         way = best_python(tools, outcome, ranks)
@@ -161,12 +190,8 @@ def measure_jobs(tools: Tools, outcome: Outcome) -> None:
             job = Job(tools, form, outcome)
             found = job.measure(ranks, way, with_one=form is LARGE)
             job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
-            if form is LARGE and "ours" in found and "one" in found:
-                limit = [ranks * rate for rate in found["one"]]
-                job.add(", efficiency", ranks, found["ours"], limit, "limit", "pictures/s")
-                one, more = (statistics.median(6 * form.train / rate for rate in found[who]) for who in ("one", "ours"))
-                outcome.notes.append(f"{form.name}: {one:.2f} s an epoch with 1 process, {more:.2f} s with {ranks}: "
-                                     f"{one / more:.2f}x ({100 * one / more / ranks:.1f} %); {PUBLISHED}")
+            if form is LARGE and {"ours", "one", "apart"} <= found.keys():
+                add_efficiency(job, ranks, found)
             if form is not LARGE and {"ours", PEER} <= found.keys():
                 ends = [[curve[-1] for curve in job.curves[who]] for who in ("ours", PEER)]
                 job.add(f", accuracy after {form.epochs} epochs", ranks, *ends, PEER, "%")

@@ -48,11 +48,22 @@ function(lockstep_torch_headers target)
   lockstep_compile_options(${target})
 endfunction()
 
-# Files that mostly spend their time in the same large headers: up to 16 of them are one compilation. So their
-# names in unnamed namespaces must differ within a layer; the build without LOCKSTEP_UNITY (./dev check) sees that each
-# file includes what it uses.
+# Files that mostly spend their time in the same large headers: up to 16 of them are one compilation, or 32 of those that
+# use LibTorch, whose header takes 8 s of each compilation even precompiled: it leaves templates to be instantiated. So
+# the names in unnamed namespaces must differ within a layer; the build without LOCKSTEP_UNITY (./dev check) sees that
+# each file includes what it uses.
+# lockstep_unity(TARGET [TORCH])
 function(lockstep_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  cmake_parse_arguments(ARG "TORCH" "" "" ${ARGN})
+  set(most 16)
+  if(ARG_TORCH)
+    set(most 32)
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources count)
+  math(EXPR units "(${count} + ${most} - 1) / ${most}")
+  math(EXPR size "(${count} + ${units} - 1) / ${units}")  # of equal size, so that no core waits for a long one at the end
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
 endfunction()
 
 function(lockstep_layer name)
@@ -78,8 +89,10 @@ function(lockstep_layer name)
   endforeach()
   if(ARG_TORCH)
     lockstep_use_torch(lockstep_${name})
+    lockstep_unity(lockstep_${name} TORCH)
+  else()
+    lockstep_unity(lockstep_${name})
   endif()
-  lockstep_unity(lockstep_${name})
   if(NOT ARG_INTERNAL)
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
   endif()

@@ -110,7 +110,7 @@ need_tensorboard() {
   make_venv .deps/tensorboard "tensorboard $TENSORBOARD" fill_tensorboard_venv "$TENSORBOARD"
 }
 
-# Installs the packages that PyTorch's own tests import besides torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.
+# Installs the packages that PyTorch's own tests import in addition to torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.
 need_conformance() {
   CONFORMANCE_SITE=$PWD/.deps/conformance/site
   make_venv .deps/conformance "expecttest" fill_conformance
@@ -131,7 +131,7 @@ need_mpis() {
   make_venv .deps/peers-mpich mpich fill_mpi_venv mpich
 }
 
-# Installs the benches' peers besides PyTorch: Open MPI 4 from Debian, the others from PyPI.
+# Installs the benches' peers, except PyTorch: Open MPI 4 from Debian, the others from PyPI.
 need_peers() {
   need_packages "${PEER_PACKAGES[@]}"
   make_venv .deps/peers "$(sha256sum <bench/requirements.txt)" fill_peer_venv

@@ -12,4 +12,10 @@ constexpr T ceil_divide(T a, std::type_identity_t<T> b) {
   return (a + b - 1) / b;
 }
 
+// The smallest multiple of `b` that is not below `a`.
+template <std::integral T>
+constexpr T round_up(T a, std::type_identity_t<T> b) {
+  return ceil_divide(a, b) * b;
+}
+
 }  // namespace lockstep

@@ -118,7 +118,7 @@ class BackendParser {
 };
 
 // Whether the program has loaded LibTorch's CUDA library, and there is a GPU. LibTorch itself is asked second: if asked
-// before that library is loaded, it remembers for good that there is no CUDA.
+// before that library is loaded, it remembers that there is no CUDA.
 bool has_gpus() {
   void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
   if (library == nullptr) return false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "c10d/backends.h"
 #include "c10d/device_mesh_setup.h"
 
 namespace lockstep {
@@ -185,7 +186,7 @@ c10::DeviceType DeviceMesh::device_type() const {
 }
 
 std::string DeviceMesh::str() const {
-  return fmt::format("DeviceMesh(({}), '{}')", dims_text(), device_mesh::name_of(root_->device_type));
+  return fmt::format("DeviceMesh(({}), '{}')", dims_text(), device_name(root_->device_type));
 }
 
 std::string DeviceMesh::dims_text() const {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/fnv1a.h"
+#include "c10d/backends.h"
 #include "c10d/call_checks.h"
 #include "c10d/target.h"
 
@@ -27,10 +28,6 @@ bool is_world_in_order(const std::vector<int>& ranks) {
 
 void reject(const std::string& text) {
   throw ArgumentError(ErrorCode::kInvalidArgument, text);
-}
-
-std::string name_of(c10::DeviceType device) {
-  return c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
 void check_names(const std::vector<std::string>& names, std::int64_t dims, const DeviceMeshOptions& options) {
@@ -83,7 +80,7 @@ std::vector<int> to_ranks(const at::Tensor& line) {
 std::string text_of(c10::DeviceType device, const at::Tensor& ranks, const std::vector<std::string>& names,
                     const DeviceMeshOptions& options) {
   std::string text = fmt::format("shape ({}), names [{}], '{}', ranks {}", fmt::join(ranks.sizes(), ", "),
-                                 fmt::join(names, ", "), name_of(device), ranks_text(to_ranks(ranks)));
+                                 fmt::join(names, ", "), device_name(device), ranks_text(to_ranks(ranks)));
   for (const auto& [name, group] : options.group_options) {
     text += fmt::format(", options for '{}' (backend '{}')", name, group.backend);
   }

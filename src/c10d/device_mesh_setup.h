@@ -14,9 +14,6 @@ namespace lockstep::device_mesh {
 // Throws ArgumentError (kInvalidArgument).
 [[noreturn]] void reject(const std::string& text);
 
-// "cpu".
-std::string name_of(c10::DeviceType device);
-
 // There must be a name for each dimension, or none. Names must differ, and include those of group_options.
 void check_names(const std::vector<std::string>& names, std::int64_t dims, const DeviceMeshOptions& options);
 

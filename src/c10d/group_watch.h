@@ -1,4 +1,4 @@
-// Tells other layers that a group was left, so that what they keep for long lets go of its handle.
+// Tells other layers that a group was left, so that what outlives the group drops its handle.
 #pragma once
 
 #include "lockstep/c10d/process_groups.h"

@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPartingTime{5000};
 struct Place {
   comm::RendezvousOptions rendezvous;
   std::optional<launch::World> world = {};  // none: the local rank is not known
-  std::string step = {};  // of Slurm. Should another step's store be at this port, no rank joins the wrong world there
+  std::string step = {};  // of Slurm: no rank joins the wrong world if another step's store is at this port
 };
 
 // Rank, size and address, from the environment.
@@ -146,7 +146,7 @@ void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, b
   throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
 }
 
-// Everything after that.
+// Makes the backends and opens the world, once all ranks are known to want the same backends.
 void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
                 std::optional<launch::World> place, Deadline deadline) {
   if (!place) place = world_in_environment(met.rank, met.world_size);

@@ -15,8 +15,8 @@ bool has_pinned_memory(c10::DeviceType device) {
 
 }  // namespace
 
-// Asks the registry of device guards, not for accelerators: LibTorch would remember for good that there is no CUDA, if
-// it is asked before its library is loaded.
+// Asks the registry of device guards, not for accelerators: if LibTorch is asked for these before its CUDA library is
+// loaded, it remembers that there is no CUDA.
 bool can_stage(c10::DeviceType device) {
   switch (device) {
     case c10::DeviceType::CPU:

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/arithmetic.h"
 #include "base/thread.h"
 #include "reduce/copy.h"
 
@@ -59,7 +60,7 @@ void copy_all(std::span<const CopyPart> parts, int threads) {
 }
 
 void prefer_huge_pages(void* memory, std::size_t bytes) {
-  const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto begin = round_up(reinterpret_cast<std::uintptr_t>(memory), kHugePage);
   const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }

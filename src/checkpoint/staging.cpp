@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "error_context.h"
 #include "lockstep/checkpoint/errors.h"
 #include "parallel_copy.h"
@@ -53,7 +54,7 @@ class Block {
 
  private:
   static constexpr std::size_t kAlignment = 64;  // as LibTorch's own memory
-  static std::size_t padded(std::size_t bytes, std::size_t to = kAlignment) { return (bytes + to - 1) / to * to; }
+  static std::size_t padded(std::size_t bytes, std::size_t to = kAlignment) { return round_up(bytes, to); }
 
   std::size_t bytes_ = 0;
   std::size_t taken_ = 0;

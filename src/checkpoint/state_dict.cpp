@@ -57,7 +57,7 @@ IncompatibleKeys compare(const StateDict& saved, const StateDict& model) {
   return found;
 }
 
-std::string text_of(const IncompatibleKeys& keys) {
+std::string describe_keys(const IncompatibleKeys& keys) {
   std::vector<std::string> parts;
   const auto add = [&](std::string_view what, std::vector<std::string> names) {
     constexpr std::size_t kShown = 8;  // another model has hundreds
@@ -123,7 +123,7 @@ IncompatibleKeys load_state_dict(torch::nn::Module& model, const StateDict& stat
   const bool nothing_fits =
       found.missing_keys.size() + found.mismatched.size() >= targets.size() && !targets.is_empty();
   if (!found.empty() && (strict || nothing_fits)) {
-    throw CheckpointError(ErrorCode::kMismatch, fmt::format("it is of another model: {}", text_of(found)));
+    throw CheckpointError(ErrorCode::kMismatch, fmt::format("it is of another model: {}", describe_keys(found)));
   }
   StateDict used;
   for (const auto& entry : targets) {

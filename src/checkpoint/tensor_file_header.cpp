@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/arithmetic.h"
 #include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
 #include "sha256.h"
@@ -274,7 +275,7 @@ std::string format_header(const TensorFileHeader& header) {
   }
   try {
     std::string text = root.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');
+    text.resize(round_up(text.size(), 8), ' ');
     return text;
   } catch (const json::exception& error) {
     throw CheckpointError(ErrorCode::kInvalidArgument, fmt::format("names and values must be UTF-8: {}", error.what()));

@@ -16,7 +16,7 @@ namespace lockstep::checkpoint {
 class WriterLock {
  public:
   // How long to wait for a process of another machine. A file server keeps the lock of a machine that has died for some
-  // time (NFS: 90 seconds), and the job that was there may already begin anew here.
+  // time (NFS: 90 seconds), and the job that was there may already start again here.
   static constexpr std::chrono::seconds kPatience{120};
 
   // All callers of this process share the lock of a folder. kUnavailable, with the holder, if another process has it.

@@ -5,9 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
+
+#include "base/number_text.h"
 
 namespace lockstep::cli {
 namespace {
@@ -29,7 +30,7 @@ Result<comm::Endpoint> parse_rdzv_endpoint(std::string_view text) {
   if (host.empty()) return wrong(fmt::format("--rdzv-endpoint '{}': expected HOST or HOST:PORT", text));
   comm::Endpoint endpoint{std::string(host), 0};
   if (colon == std::string_view::npos) return endpoint;
-  const std::optional<int> port = parse_int(text.substr(colon + 1));
+  const std::optional<int> port = number_from_text<int>(text.substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return wrong(fmt::format("--rdzv-endpoint '{}': '{}' is not a port, expected a number up to 65535", text,
                              text.substr(colon + 1)));
@@ -155,13 +156,6 @@ Status apply_to_several_nodes(const NodeArguments& arguments, const std::optiona
 
 }  // namespace
 
-std::optional<int> parse_int(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::string both_spellings(const std::string& names) {
   const std::size_t begin = names.find("--");
   std::string underscores = names.substr(begin);
@@ -229,8 +223,9 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
 
 Result<std::pair<int, int>> parse_nnodes(std::string_view text) {
   const std::size_t colon = text.find(':');
-  const std::optional<int> least = parse_int(text.substr(0, colon));
-  const std::optional<int> most = colon == std::string_view::npos ? least : parse_int(text.substr(colon + 1));
+  const std::optional<int> least = number_from_text<int>(text.substr(0, colon));
+  const std::optional<int> most =
+      colon == std::string_view::npos ? least : number_from_text<int>(text.substr(colon + 1));
   if (!least || !most || *least < 1 || *most < *least) {
     return wrong(fmt::format("--nnodes '{}': expected a number from 1, or MIN:MAX", text));
   }

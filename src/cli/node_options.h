@@ -52,6 +52,5 @@ Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, co
 std::string both_spellings(const std::string& names);
 // The variable of torchrun that gives the option's default: PET_NPROC_PER_NODE.
 std::string pet_variable(const std::string& names);
-std::optional<int> parse_int(std::string_view text);
 
 }  // namespace lockstep::cli

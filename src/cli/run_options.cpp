@@ -4,10 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 
+#include "base/number_text.h"
 #include "launch/program.h"
 
 namespace lockstep::cli {
@@ -109,7 +109,7 @@ Result<int> parse_nproc(std::string_view text, const Machine& machine) {
                   "--nproc-per-node gpu: no NVIDIA GPU is visible here (NVIDIA's driver and its libnvidia-ml.so.1, "
                   "CUDA_VISIBLE_DEVICES); give a number, cpu or auto");
   }
-  const std::optional<int> number = parse_int(text);
+  const std::optional<int> number = number_from_text<int>(text);
   if (!number || *number < 1) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("--nproc-per-node '{}': expected a number from 1, cpu, gpu or auto", text));
@@ -126,20 +126,19 @@ Result<int> parse_nproc(std::string_view text, const Machine& machine) {
 Result<std::optional<std::chrono::milliseconds>> parse_standby(const std::string& text) {
   if (text == "off") return std::optional<std::chrono::milliseconds>();
   constexpr double kMost = 1e8;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= 0 && seconds <= kMost)) {
+  const auto seconds = number_from_text<double>(text);
+  if (!seconds || !(*seconds >= 0 && *seconds <= kMost)) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("--standby '{}': expected a number of seconds, 0 or more, or off", text));
   }
-  return std::optional(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+  return std::optional(std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000)));
 }
 
 Result<std::vector<int>> parse_local_ranks(std::string_view text) {
   std::vector<int> ranks;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    const std::optional<int> rank = parse_int(text.substr(0, comma));
+    const std::optional<int> rank = number_from_text<int>(text.substr(0, comma));
     if (!rank || *rank < 0) {
       return Status(ErrorCode::kInvalidArgument,
                     fmt::format("--local-ranks-filter '{}': expected local ranks such as 0,2", text));

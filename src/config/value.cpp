@@ -4,11 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 #include <type_traits>
 
+#include "base/number_text.h"
 #include "base/word_distance.h"
 #include "config/words.h"
 
@@ -26,15 +25,13 @@ struct IsOptional : std::false_type {};
 template <typename T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-// The whole text as a number of type T; nullopt: it is none, or does not fit.
+// A finite number, which may begin with '+'.
 template <typename T>
 std::optional<T> number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const std::optional<T> value = number_from_text<T>(text);
   if constexpr (std::is_floating_point_v<T>) {
-    if (!std::isfinite(value)) return std::nullopt;
+    if (value && !std::isfinite(*value)) return std::nullopt;
   }
   return value;
 }

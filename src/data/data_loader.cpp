@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "batch_pool.h"
 #include "batch_workers.h"
 #include "exception_text.h"
@@ -66,7 +67,7 @@ int DataLoaderBase::workers() const {
 
 std::int64_t DataLoaderBase::batches_of(std::int64_t samples) const {
   const std::int64_t size = options_.batch_size;  // with a batch sampler 1: its samples are batches
-  return options_.drop_last ? samples / size : (samples + size - 1) / size;
+  return options_.drop_last ? samples / size : ceil_divide(samples, size);
 }
 
 EpochPlan DataLoaderBase::plan_epoch() const {

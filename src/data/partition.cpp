@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::data {
 
 Partition::Partition(std::int64_t rank, std::int64_t world_size, Remainder remainder,
@@ -33,7 +35,7 @@ std::int64_t Partition::position(std::int64_t k, std::int64_t left) const {
 
 std::int64_t Partition::consumed(std::int64_t k, std::int64_t left) const {
   if (batch_ == 0) return std::min(k * world_size_, left);
-  return std::min((k + batch_ - 1) / batch_ * global_batch_, left);
+  return std::min(ceil_divide(k, batch_) * global_batch_, left);
 }
 
 // With kRepeat each rank's share is rounded up: all ranks have a last batch if one of them has. Otherwise the end of
@@ -41,7 +43,7 @@ std::int64_t Partition::consumed(std::int64_t k, std::int64_t left) const {
 std::int64_t Partition::tail_begin(std::int64_t rest) const {
   if (remainder_ != Remainder::kRepeat) return rest * before_ / global_batch_;
   const auto part = [&](std::int64_t sum, std::int64_t batch) {
-    return sum + (rest * batch + global_batch_ - 1) / global_batch_;
+    return sum + ceil_divide(rest * batch, global_batch_);
   };
   return std::accumulate(batches_.begin(), batches_.begin() + rank_, std::int64_t{0}, part);
 }
@@ -50,7 +52,7 @@ std::int64_t Partition::tail_count(std::int64_t rest) const {
   switch (remainder_) {
     case Remainder::kDrop: return 0;
     case Remainder::kExact: return rest * (before_ + batch_) / global_batch_ - rest * before_ / global_batch_;
-    case Remainder::kRepeat: return (rest * batch_ + global_batch_ - 1) / global_batch_;
+    case Remainder::kRepeat: return ceil_divide(rest * batch_, global_batch_);
   }
   return 0;
 }

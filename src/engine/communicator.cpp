@@ -88,7 +88,7 @@ Result<std::vector<Member>> find_members(Store& store, const CommunicatorOptions
                           Deadline::after(options.timeout));
 }
 
-// Said by rank 0, once for each way in which the ranks of a world are spread.
+// Rank 0 of the world logs how its ranks reach one another, unless it has just logged the same.
 void say_reach(const Topology& topology, const CommunicatorOptions& options) {
   const Roster roster(options.world_ranks);
   if (options.rank != 0 || roster.number(0) != 0 || *roster.suffix() != 0) return;

@@ -58,7 +58,7 @@ class LogFiles {
   // When serve() may have to warn.
   Deadline next_due() const;
 
-  // To call when all files were let go of. Blocks until they are written and closed. Gives up at a signal, at the
+  // To call when all files have been released. Blocks until they are written and closed. Gives up at a signal, at the
   // deadline, and when the files stand still. A warning says what is not written.
   void finish(int signals_fd, Deadline deadline);
 
@@ -78,7 +78,7 @@ class LogFiles {
   bool warned_ = false;
 };
 
-// A log file that is written in the background. Its destructor lets go of it: it is closed when all is written.
+// A log file that is written in the background. Its destructor releases it: it is closed when all is written.
 class LogFile {
  public:
   ~LogFile();

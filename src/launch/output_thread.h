@@ -1,5 +1,5 @@
 // A thread for system calls on the launcher's output. A terminal or a file server that stands still may keep such a
-// call for ever. So the thread can be interrupted, and left if even that does not end it.
+// call forever. So the thread can be interrupted, and left if even that does not end it.
 #pragma once
 
 #include <pthread.h>

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "base/poll.h"
 #include "launch/memfd.h"
 #include "launch/supervisor/descendants.h"
@@ -42,7 +43,7 @@ std::string describe_worker(const Command& command) {
   append(command.executable);
   for (const std::string& argument : command.arguments) append(argument);
   for (const std::string& variable : command.environment) append(variable);
-  text.resize((text.size() + 7) / 8 * 8, '\0');
+  text.resize(round_up(text.size(), 8), '\0');
 
   supervisor::WorkerHeader header{};
   header.standard_fds[0] = command.stdin_fd;

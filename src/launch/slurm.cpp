@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "base/number_text.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -37,9 +39,8 @@ bool inside_slurm_step(const Environment& environment) {
   constexpr std::uint64_t kFirstSpecialStep = 0xfffffff0;
   const auto step = step_id(environment);
   if (!step || !environment.has("SLURM_PROCID")) return false;
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(step->data(), step->data() + step->size(), id);
-  return error == std::errc() && end == step->data() + step->size() && id < kFirstSpecialStep;
+  const auto id = number_from_text<std::uint64_t>(*step);
+  return id && *id < kFirstSpecialStep;
 }
 
 std::string slurm_step_name(const Environment& environment) {

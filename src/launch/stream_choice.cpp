@@ -3,22 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
+
+#include "base/number_text.h"
 
 namespace lockstep::launch {
 namespace {
 
-std::optional<int> parse_number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
 std::optional<Streams> parse_streams(std::string_view text) {
-  const std::optional<int> value = parse_number(text);
-  if (!value || *value > 3) return std::nullopt;
+  const std::optional<int> value = number_from_text<int>(text);
+  if (!value || *value < 0 || *value > 3) return std::nullopt;
   return static_cast<Streams>(*value);
 }
 
@@ -49,9 +43,9 @@ Result<StreamChoice> parse_stream_choice(std::string_view text) {
     const std::string_view entry = text.substr(begin, end - begin);
     const std::size_t colon = entry.find(':');
     if (colon == std::string_view::npos) return wrong;
-    const std::optional<int> rank = parse_number(entry.substr(0, colon));
+    const std::optional<int> rank = number_from_text<int>(entry.substr(0, colon));
     const std::optional<Streams> streams = parse_streams(entry.substr(colon + 1));
-    if (!rank || !streams || !choice.by_local_rank.emplace(*rank, *streams).second) return wrong;
+    if (!rank || *rank < 0 || !streams || !choice.by_local_rank.emplace(*rank, *streams).second) return wrong;
     begin = end + 1;
   }
   return choice;

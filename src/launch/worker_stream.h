@@ -50,7 +50,7 @@ class WorkerStream {
   // When the partial line must be shown; nullopt: none is waiting.
   std::optional<Clock::time_point> partial_due() const;
   void show_partial_if_due(Clock::time_point now);
-  // Shows an incomplete last line, closes the pipe and lets go of the log file.
+  // Shows an incomplete last line, closes the pipe and releases the log file.
   void finish();
 
  private:

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/arithmetic.h"
+#include "base/number_text.h"
 #include "launch/mpirun.h"
 #include "launch/slurm.h"
 #include "launch/standby/hook.h"
@@ -35,9 +37,8 @@ struct Placement {
 Result<std::optional<int>> number(const Environment& environment, std::string_view name) {
   const auto text = environment.get(name);
   if (!text) return std::optional<int>();
-  int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error == std::errc() && end == text->data() + text->size() && value >= 0) return std::optional<int>(value);
+  const std::optional<int> value = number_from_text<int>(*text);
+  if (value && *value >= 0) return value;
   return invalid(fmt::format("{}: expected a whole number from 0, found '{}'", name, *text));
 }
 
@@ -289,7 +290,7 @@ void resolve_local_values(const WorldArguments& arguments, const Placement& plac
   const auto node_rank = arguments.node_rank ? arguments.node_rank : placement.node_rank;
   world.node_rank = node_rank.value_or(fills_node ? 0 : world.rank / divisor);
   const auto num_nodes = arguments.num_nodes ? arguments.num_nodes : placement.num_nodes;
-  const int estimate = (world.world_size + divisor - 1) / divisor;
+  const int estimate = ceil_divide(world.world_size, divisor);
   world.num_nodes = num_nodes.value_or(std::max(estimate, world.node_rank + 1));
 }
 

@@ -74,7 +74,7 @@ Result<bool> run_watching_listen(const std::function<void()>& work, const std::f
     if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) break;
     if ((entries[1].revents & POLLIN) != 0) answer(watch.get(), prepare);
   }
-  watch.reset();  // before the join: a later call of listen then fails, instead of waiting for ever
+  watch.reset();  // before the join: a later call of listen then fails, instead of waiting forever
   worker.join();
   return watched;
 }

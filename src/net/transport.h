@@ -58,7 +58,7 @@ class Transport {
 
   // Moves what is under way, without waiting. Whether anything moved.
   virtual bool progress() = 0;
-  // Prepares a sleep. False: there is known to be something to move already.
+  // Prepares a sleep. False: do not sleep, because there is something to move.
   virtual bool may_sleep() = 0;
   // After may_sleep(): waits until there is something to move, at most for `limit`; it does not wait if there is
   // already. The caller need not hold its lock.

@@ -34,7 +34,7 @@ inline void copy_cached(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(out, in, bytes);
 }
 
-// memcpy past the cache, for memory that this rank writes and others read, time after time. A plain store to a line
+// memcpy past the cache, for memory that this rank writes and others read, again and again. A plain store to a line
 // that another core has read must wait until that core gives the line up: some 27 ns a line on Zen 4, one after the
 // other. Streaming stores do not wait, and the readers get the line just as quickly.
 inline void copy_to_readers(void* to, const void* from, std::size_t bytes) {

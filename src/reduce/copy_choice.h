@@ -7,7 +7,7 @@
 // in rounds of a few chunks; the fastest chunk stands for its round. Now and then a round tries the other way: at once
 // when a round was much slower than the one before, otherwise at growing intervals while the choice proves right.
 //
-// Only arithmetic on the times that it gets; one rank decides for all.
+// It reads no clock: it only computes with the times that it gets. One rank decides for all.
 #pragma once
 
 #include <algorithm>

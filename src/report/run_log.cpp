@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "report/base64.h"
 #include "report/json_numbers.h"
 #include "report/thumbnail.h"
+#include "report/wall_time.h"
 
 namespace lockstep::report {
 namespace {
@@ -28,10 +28,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 constexpr int kThumbnailSide = 96;
 constexpr std::size_t kLongestCommand = 1 << 16;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 Json to_json(const Scalars& scalars) {
   Json json = Json::object();
@@ -99,7 +95,7 @@ class RunLog::Writer {
 
   void write(Json event) {
     if (!origin_.is_this_process()) return;
-    event["time"] = now();
+    event["time"] = wall_time();
     // Names of files may be any bytes, JSON is UTF-8.
     const std::string line = event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     const MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
 // Allocates ranges of [0, capacity) and of the ranges that add() adds: best fit; free neighbours are merged. It only
-// keeps the books and touches no memory. Not thread-safe.
+// records which ranges are free, and touches no memory. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "arena_view.h"
+#include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "map_shared.h"
 #include "memory_file.h"
@@ -32,7 +33,7 @@ constexpr std::size_t kShareOfLimited = 256;
 constexpr std::size_t kSmallestChosen = std::size_t{1} << 20;
 
 std::size_t whole_pages(std::size_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+  return round_up(bytes, kPage);
 }
 
 std::size_t choose_first_segment(std::size_t limit) {

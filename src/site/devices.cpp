@@ -4,19 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <utility>
+
+#include "base/number_text.h"
 
 namespace lockstep::site {
 namespace {
 
 std::optional<int> whole(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  const std::optional<int> value = number_from_text<int>(text);
+  return value.value_or(-1) < 0 ? std::nullopt : value;
 }
 
 std::vector<std::string> split(std::string_view text) {

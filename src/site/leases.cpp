@@ -96,7 +96,7 @@ Result<Lease> LeaseFolder::take(std::string_view name, Deadline deadline) const 
     LOCKSTEP_ASSIGN_OR_RETURN(std::optional<Lease> lease, try_take(name));
     if (lease) return std::move(*lease);
     if (deadline.expired()) {
-      return Status(ErrorCode::kTimeout, fmt::format("{} holds {} and does not let go of it", holder_of(name),
+      return Status(ErrorCode::kTimeout, fmt::format("{} holds {} and does not release it", holder_of(name),
                                                      printable(file_of(name).native())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

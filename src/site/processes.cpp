@@ -16,6 +16,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "base/number_text.h"
 #include "base/printable.h"
 
 namespace lockstep::site {
@@ -73,10 +74,9 @@ std::vector<Process> all_processes() {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().native();
-    int pid = 0;
-    const auto [last, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (wrong != std::errc() || last != name.data() + name.size()) continue;
-    if (auto process = find_process(pid)) processes.push_back(std::move(*process));
+    const std::optional<int> pid = number_from_text<int>(name);
+    if (!pid) continue;
+    if (auto process = find_process(*pid)) processes.push_back(std::move(*process));
   }
   return processes;
 }

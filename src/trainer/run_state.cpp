@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
@@ -153,7 +154,8 @@ bool RunState::resume(data::DataLoaderBase& loader) {
   const auto state = manager_->load_latest([](const auto& steps) { return all_gather_object(steps); });
   if (!state) {
     if (get_rank() == 0) {
-      log::warning(fmt::format("no checkpoint in {}: the training begins anew", options_.checkpoint_dir.native()));
+      log::warning(
+          fmt::format("no checkpoint in {}: the training starts from the beginning", options_.checkpoint_dir.native()));
     }
     return false;
   }
@@ -166,7 +168,7 @@ bool RunState::resume(data::DataLoaderBase& loader) {
                                   "or give this training another checkpoint_dir than {}",
                                   error.what(), options_.checkpoint_dir.native()));
   }
-  if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_anew(loader);
+  if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_again(loader);
   return true;
 }
 
@@ -208,8 +210,8 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   if (get_rank() == 0) progress.losses.add(state.get_double("losses.sum"), state.get_double("losses.count"));
 }
 
-// A schedule of another length goes where it would be, had the training begun with this length: all its steps are made
-// again, because each computes its rate from the one before. `first_rates` are those that this program has given.
+// A schedule of another length goes where it would be if the training had begun with this length: all its steps are
+// made again, because each computes its rate from the one before. `first_rates` are those that this program has given.
 void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::vector<double>& first_rates,
                                 std::int64_t position) {
   optim::LRScheduler& schedule = *options_.scheduler;
@@ -234,12 +236,12 @@ void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::
 }
 
 std::int64_t RunState::steps_of(std::int64_t batches) const {
-  return (batches + options_.accumulation - 1) / options_.accumulation;
+  return ceil_divide(batches, options_.accumulation);
 }
 
 // The manager compares the metrics of all files in the folder, and those of others mean something else. So they leave
 // the folder, and the newest one loses its metric. At the end of an epoch it is judged again, as there may be no other.
-void RunState::judge_anew(const data::DataLoaderBase& loader) {
+void RunState::judge_again(const data::DataLoaderBase& loader) {
   progress.best.reset();
   progress.not_better = 0;
   if (progress.epoch > 0 && loader.batches_left() == loader.size()) progress.evaluation_due = true;
@@ -248,8 +250,9 @@ void RunState::judge_anew(const data::DataLoaderBase& loader) {
     std::erase(others, progress.step);
     const std::string moved =
         others.empty() ? "" : fmt::format("; the other checkpoints are now in {}", move_aside(others).native());
-    log::warning(fmt::format("evaluations are judged by {} now, not as before: the best one is looked for anew{}",
-                             name_of(options_.monitor), moved));
+    log::warning(
+        fmt::format("evaluations are judged by {} now, not as before: the search for the best one begins again{}",
+                    name_of(options_.monitor), moved));
   });
   write(loader, std::nullopt);
 }
@@ -260,7 +263,8 @@ void RunState::set_earlier_aside() {
     const std::vector<std::int64_t> steps = manager_->steps();
     if (steps.empty()) return;
     const std::string aside = move_aside(steps).native();
-    log::warning(fmt::format("the training begins anew: checkpoints of an earlier one are now in {}", aside));
+    log::warning(
+        fmt::format("the training starts from the beginning: checkpoints of an earlier one are now in {}", aside));
   });
 }
 

@@ -44,8 +44,8 @@ class RunState {
   void save(const data::DataLoaderBase& loader, std::optional<double> metric = std::nullopt);
   // Collective. False when there is no checkpoint.
   bool resume(data::DataLoaderBase& loader);
-  // Moves the checkpoints of another training into a folder of their own. For one that begins anew: their steps may be
-  // higher and their metrics better than its own. Collective.
+  // Moves the checkpoints of another training into a folder of their own. For one that starts from the beginning: their
+  // steps may be higher and their metrics better than its own. Collective.
   void set_earlier_aside();
   bool load_best();
   // Blocks until asynchronous saves are done. Collective.
@@ -61,7 +61,7 @@ class RunState {
                         std::int64_t position);
   std::int64_t steps_of(std::int64_t batches) const;
   // For a checkpoint whose evaluations were judged by something else. Collective.
-  void judge_anew(const data::DataLoaderBase& loader);
+  void judge_again(const data::DataLoaderBase& loader);
   // Returns the new folder. For rank 0.
   std::filesystem::path move_aside(const std::vector<std::int64_t>& steps);
 

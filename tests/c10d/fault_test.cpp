@@ -179,7 +179,9 @@ TEST(RankWithoutMemoryFault, IsToldToTheOthers) {
     rlimit none_left = before;
     none_left.rlim_cur = 0;
     while (fcntl(static_cast<int>(none_left.rlim_cur), F_GETFD) >= 0) ++none_left.rlim_cur;
-    if (rank == 1) ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    if (rank == 1) {
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    }
     expect_error(ErrorCode::kIo, {"rank 1", "Too many open files"},
                  [&] { ProcessGroupLockstep::create(met.store, options); });
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);

@@ -157,7 +157,9 @@ TEST(ResumeMulti, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
       EXPECT_EQ(seen, each) << world << " ranks";
       write_torch_file(folder.path("resumed.pt"), training.state());
       const Lines lines = diff(whole, folder.path("resumed.pt"), {}).lines;
-      if (world == kWorld) EXPECT_EQ(lines, Lines()) << "the same bits as without the stop";
+      if (world == kWorld) {
+        EXPECT_EQ(lines, Lines()) << "the same bits as without the stop";
+      }
     });
   }
 }

@@ -61,7 +61,7 @@ TEST(ContainerRunFault, ATerminatedContainerLeavesNothing) {
     return contains(out, "[rank 0]: started") && contains(out, "[rank 1]: started");
   };
   ASSERT_TRUE(wait_for(started)) << job.err_so_far();
-  kill(job.pid(), SIGKILL);  // as a runtime does at last
+  kill(job.pid(), SIGKILL);  // as a runtime does in the end
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 

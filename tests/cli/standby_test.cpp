@@ -170,7 +170,7 @@ TEST_F(StandbyFault, ALauncherThatIsKilledLeavesNothing) {
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
-TEST_F(StandbyFault, AProgramThatWasReplacedIsStartedAnew) {
+TEST_F(StandbyFault, AProgramThatWasReplacedIsStartedAgain) {
   program_ = folder_.path("program");
   std::filesystem::copy_file(LOCKSTEP_STANDBY_WORKER, program_);
   const Process job(command({"--standby", "0", "--max-restarts", "1"}));
@@ -178,7 +178,7 @@ TEST_F(StandbyFault, AProgramThatWasReplacedIsStartedAnew) {
 }
 
 // `lockstep train` becomes another program, whose file counts.
-TEST_F(StandbyFault, AProgramThatAnotherBecomesIsStartedAnewWhenItWasReplaced) {
+TEST_F(StandbyFault, AProgramThatAnotherBecomesIsStartedAgainWhenItWasReplaced) {
   const std::string bin = folder_.path("bin");
   const std::string trainer = bin + "/lockstep-train";
   std::filesystem::create_directory(bin);

@@ -118,7 +118,7 @@ TEST(LoaderShares, AnIterableGivesEachSampleOnceOverWorkersAndRanks) {
         DataLoaderOf loader(Counter(test.size, split), options_of(test, rank));
         const Batches batches = one_epoch(loader);
         seen.merge(flat(batches));
-        EXPECT_EQ(one_epoch(loader), batches);  // the next epoch iterates anew
+        EXPECT_EQ(one_epoch(loader), batches);  // the next epoch iterates from the start
         if (!test.drop_last) continue;
         for (const Values& batch : batches) EXPECT_EQ(batch.size(), 4U);
       }

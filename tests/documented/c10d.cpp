@@ -92,7 +92,7 @@ namespace {
 
 [[maybe_unused]] void stores() {
   auto store = comm::FileStore::open("/shared/job7");
-  auto ticket = store.value()->add("tickets", 1);
+  auto number = store.value()->add("processes", 1);
   Status status = store.value()->set("greeting", "hello");
   auto greeting = store.value()->get("greeting", Deadline::after(std::chrono::seconds(10)));
   comm::PrefixStore mine("my part", store.value());

@@ -1,4 +1,4 @@
-// Code of docs/launching.md, as it stands there.
+// Code of docs/launching.md and docs/restarts.md, as it stands there.
 #include <lockstep/launch/preemption.h>
 #include <lockstep/launch/spawn.h>
 

@@ -292,7 +292,7 @@ void Call::check() const {
 
 namespace {
 
-// Started operations of one rank: waited for in any order, or only let go.
+// Started operations of one rank: waited for in any order, or only dropped.
 class UnderWay {
  public:
   explicit UnderWay(std::mt19937_64& random) : random_(random) {}

@@ -54,7 +54,7 @@ TEST(StandbyNote, FilesThatAreCutOffOrWrongHaveNone) {
   EXPECT_FALSE(has_standby_hook(folder.path("other"))) << "of another version";
 }
 
-TEST(StandbyNote, AFileThatWasWrittenAnewIsAnotherProgram) {
+TEST(StandbyNote, AFileThatWasWrittenAgainIsAnotherProgram) {
   const test::ScratchFolder folder;
   folder.write("a", "1");
   const auto before = program_file(folder.path("a"));

@@ -130,7 +130,7 @@ TEST(MpiGroupsMulti, WorksMayBeLetGoOfAndCallbacksMayWait) {
       all_reduce_async(tensors.back());
     }
     barrier_async()->getFuture()->wait();
-    for (const torch::Tensor& tensor : tensors) expect_equal(tensor, torch::full({20'000}, 2.0), "let go of");
+    for (const torch::Tensor& tensor : tensors) expect_equal(tensor, torch::full({20'000}, 2.0), "dropped");
 
     const torch::Tensor twice = torch::ones({5});
     all_reduce_coalesced({twice, twice});

@@ -140,7 +140,7 @@ class OverEachNetwork : public testing::TestWithParam<NetworkKind> {
   }
 
   // As if another test began: for a case in several ways.
-  void start_anew() {
+  void start_again() {
     TearDown();
     SetUp();
   }

@@ -71,7 +71,7 @@ TEST_P(Connections, AreLostWhenThePeerClosesAndTheOthersStay) {
     }
     at(0)->close(false, 0s);
     expect_failure(waiting);
-    start_anew();
+    start_again();
   }
 }
 
@@ -147,7 +147,7 @@ TEST_P(Connections, ThatCloseEndEveryRequest) {
     at(1)->close(false, 0s);
     EXPECT_TRUE(announced.done);
     data.reset();
-    start_anew();
+    start_again();
   }
 }
 

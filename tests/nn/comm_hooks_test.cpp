@@ -315,7 +315,7 @@ TEST(CommHooksErrorsMulti, SavedStateThatDoesNotFitIsNamed) {
     if (number == 0) hook->load(saved);
     ddp.register_comm_hook(hook);
     expect_in(error_of([&] { pass(ddp, 1); }), {"the same communication hook", "continued from pass 1 on rank(s) 0"});
-    // For a model with other shapes: it starts anew.
+    // For a model with other shapes: it starts without state.
     std::string logged;
     log::set_output([&](std::string_view line) { logged += line; });
     DistributedDataParallel<Net> other(Net(torch::nn::Linear(48, 40)));
@@ -325,7 +325,7 @@ TEST(CommHooksErrorsMulti, SavedStateThatDoesNotFitIsNamed) {
     pass(other, 0);
     expect_equal_on_all_ranks({other.parameters()[0].grad()}, "gradient");
     log::set_output({});
-    expect_in(logged, {"bucket 0 has other parameters", "starts anew"});
+    expect_in(logged, {"bucket 0 has other parameters", "starts without state"});
   });
 }
 

@@ -231,7 +231,7 @@ TEST(DataParallel, FollowsTheModule) {
   }
   expect_in(error_of([&] { output.backward(); }), {"modified by an inplace operation", "replica"});
 
-  // A replaced submodule: the replicas are made anew, but the clone has the structure that reset() gives.
+  // A replaced submodule: new replicas are made, but the clone has the structure that reset() gives.
   net->square->bias = net->square->register_parameter("extra", torch::zeros({16}, torch::kDouble));
   expect_in(error_of([&] { parallel.forward(in.images, in.ids); }), {"same number of parameters", "reset()"});
 }

@@ -70,7 +70,7 @@ void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
   EXPECT_TRUE(model->last->weight.grad().defined());
 }
 
-void expect_no_gradients_in_flight(const Chain& model) {
+void expect_no_gradients_under_way(const Chain& model) {
   EXPECT_FALSE(model->last->weight.grad().defined());
   EXPECT_FALSE(model->middle->weight.grad().defined());
 }
@@ -94,7 +94,7 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenANewModelInTheSameGroup) {
     Chain model;
     for (int round = 0; round < 3; ++round) {
       fail_in_third_pass(model);
-      if (get_world_size() > 1) expect_no_gradients_in_flight(model);
+      if (get_world_size() > 1) expect_no_gradients_under_way(model);
       expect_training_works(model);
     }
   });
@@ -140,7 +140,7 @@ TEST(DdpExceptionsFault, OnOneRankTheOthersWriteIntoNothingButItsOldBuckets) {
     const ProcessGroup group = new_group({0, 1}, {.name = "lost"});
     if (number == 0) {
       fail_in_third_pass(model, group);
-      expect_no_gradients_in_flight(model);
+      expect_no_gradients_under_way(model);
       const std::vector<torch::Tensor> others = fill_arena();
       barrier();  // now rank 1 starts its third pass
       barrier();  // now it has taken part in all that this rank had started

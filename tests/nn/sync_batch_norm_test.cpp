@@ -207,7 +207,7 @@ TEST_P(SyncBatchNormMulti, EvaluationIsLocal) {
   });
 }
 
-// Statistics that are computed anew before evaluation, without gradients.
+// Statistics that are computed again before evaluation, without gradients.
 TEST_P(SyncBatchNormMulti, SynchronisesWithoutGradients) {
   run_processes(GetParam(), [](int) {
     const Rank rank;

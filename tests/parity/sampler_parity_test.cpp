@@ -50,9 +50,9 @@ TEST(WeightedSamplerParity, GivesPyTorchsIndices) {
     const std::vector<std::int64_t> expected{std::istream_iterator<std::int64_t>(fields), {}};
     const auto sampler =
         std::make_shared<WeightedSampler>(weights, draws, replacement ? Replacement::kWith : Replacement::kWithout);
-    DistributedSampler dealt(static_cast<std::int64_t>(count),
-                             {.seed = static_cast<std::uint64_t>(seed), .order = sampler});
-    ASSERT_EQ(dealt.indices(), expected) << line;
+    DistributedSampler sharded(static_cast<std::int64_t>(count),
+                               {.seed = static_cast<std::uint64_t>(seed), .order = sampler});
+    ASSERT_EQ(sharded.indices(), expected) << line;
     ++compared;
   }
   EXPECT_EQ(compared, 3 * 2 * 3);

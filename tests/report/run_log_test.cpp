@@ -261,7 +261,7 @@ TEST(RunLog, HasOneWriter) {
     log.note("from the rank");
     EXPECT_EQ(read(folder).notes.size(), 1U);
     log = RunLog();
-    // The fork lets go of the lock when it begins to run.
+    // The fork releases the lock when it begins to run.
     EXPECT_TRUE(test::wait_for([&] { return RunLog::open(folder.path()).ok(); }));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
@@ -328,7 +328,7 @@ TEST(RunLogFault, AKilledRunHasNoDamagedLines) {
     const pid_t child = ::fork();
     if (child == 0) {
       RunLog log = RunLog::open(folder.path()).value();
-      // Not for ever: a parent that gets no time would have a large file to read.
+      // Not forever: a parent that gets no time would have a large file to read.
       for (int i = 0; i < 5000; ++i) log.step(0, i, {{"loss", 1.0 / i}});
       ::pause();
     }

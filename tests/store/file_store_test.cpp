@@ -46,7 +46,7 @@ TEST_F(FileStoreTest, TheLastToCloseRemovesTheFile) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(FileStoreTest, AFileOfAnEarlierRunIsStartedAnew) {
+TEST_F(FileStoreTest, AFileOfAnEarlierRunIsEmptied) {
   {
     auto store = FileStore::open(path_).value();
     ASSERT_TRUE(store->set("key", "old").ok());

@@ -45,7 +45,7 @@ struct WorldOnMachines {
 };
 
 // The ranks of the current test. Each is a process that runs the test's body up to the same run_on_machines() and calls
-// fn(rank) there. The environment is the one that docs/launching.md says to set by hand.
+// fn(rank) there. The environment is the one that docs/several_machines.md says to set by hand.
 class JobOnMachines {
  public:
   explicit JobOnMachines(const WorldOnMachines& world);

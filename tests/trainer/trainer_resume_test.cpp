@@ -1,4 +1,5 @@
-// The Trainer's checkpoints: trainings that go on, with other ranks, lengths and rates, and those that begin anew.
+// The Trainer's checkpoints: trainings that go on, with other ranks, lengths and rates, and those that start from the
+// beginning.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +52,7 @@ TEST(TrainerResumeMulti, GoesOnInMidEpochWithAnotherNumberOfRanks) {
 }
 
 // The checkpoints of an earlier training have higher steps. Who resumes gets the later training.
-TEST(TrainerUnit, BeginsAnewInTheFolderOfAnEarlierTraining) {
+TEST(TrainerUnit, StartsAgainInTheFolderOfAnEarlierTraining) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   const std::string checkpoints = folder.path("checkpoints");
@@ -63,10 +64,10 @@ TEST(TrainerUnit, BeginsAnewInTheFolderOfAnEarlierTraining) {
     options.callbacks.on_step_end = [&](const StepReport& step) {
       if (step.step == 3) trainer->stop();
     };
-    Job anew(options);
-    trainer = &anew.trainer;
-    EXPECT_EQ(anew.fit().steps, 3);
-    EXPECT_FALSE(anew.trainer.load_best());  // it has made no evaluation
+    Job other(options);
+    trainer = &other.trainer;
+    EXPECT_EQ(other.fit().steps, 3);
+    EXPECT_FALSE(other.trainer.load_best());  // it has made no evaluation
   }
   const auto saved = [&](const std::string& name) {
     const std::filesystem::directory_iterator files(checkpoints + "/" + name);
@@ -80,7 +81,7 @@ TEST(TrainerUnit, BeginsAnewInTheFolderOfAnEarlierTraining) {
   Job resumed(options);
   EXPECT_EQ(resumed.fit().steps, 30);
   EXPECT_EQ(steps, 27);
-  // A third one that begins anew removes neither.
+  // A third one that starts from the beginning removes neither.
   Job third({.epochs = 1, .checkpoint_dir = checkpoints});
   third.fit();
   EXPECT_EQ(saved("earlier-1"), first);
@@ -151,7 +152,7 @@ TEST(TrainerUnit, FollowsTheNewRateOfOneCycle) {
 }
 
 // What the accuracy was says nothing of the loss.
-TEST(TrainerUnit, JudgesAnewWhatIsMonitoredOtherwise) {
+TEST(TrainerUnit, JudgesAgainWhatIsMonitoredOtherwise) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   std::vector<double> losses;  // since the loss is monitored

@@ -238,7 +238,8 @@ TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   const ProcessGroupGuard group;
   const trainer_detail::JobOptions options;
   trainer_detail::JobReport report(options, folder.path(), {}, 1);
-  report.callbacks().on_evaluation({.epoch = 1, .step = 4, .samples = 8, .loss = 0.5});
+  report.callbacks().on_evaluation(
+      {.epoch = 1, .step = 4, .samples = 8, .loss = 0.5, .accuracies = {}, .confusion = {}});
   report.end({.epochs = 2, .steps = 4}, {});
   auto run = report::read_run(folder.path());
   ASSERT_TRUE(run.ok()) << run.status().message();

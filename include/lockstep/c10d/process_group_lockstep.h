@@ -21,9 +21,9 @@
 // Every collective finds ranks whose dtypes differ (but it cannot tell float8 and quantised dtypes from one another).
 // send and recv do not: they compare sizes in bytes.
 //
-// Progress: there is no progress thread. Calls of any rank make progress on an asynchronous operation; Work::wait and
-// Work::isCompleted do. Only Work::getFuture on unfinished work starts a helper thread: one per group, and another
-// where callbacks wait. They are kept until shutdown.
+// Progress: there is no progress thread. An asynchronous operation makes progress in calls of any rank, such as
+// Work::wait and Work::isCompleted. Only Work::getFuture on unfinished work starts a helper thread: one per group, and
+// another where callbacks wait. They are kept until shutdown.
 //
 // The caller may drop a Work: the group keeps what is under way and finishes it in later calls. When a barrier of this
 // rank is done, so are all collectives that this rank started before. If one of them failed and nobody keeps its Work,

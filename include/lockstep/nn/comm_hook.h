@@ -90,8 +90,8 @@ class CommHook {
   virtual std::map<std::string, torch::Tensor> tensors() const { return {}; }
   // Takes over what tensors() of a hook with the same options has returned on this rank. Call it on every rank before
   // the first pass. What belongs to a bucket is taken over when the wrapper has built a bucket of the same parameters'
-  // shapes; otherwise a warning is logged and it starts anew. Throws a ValueError for the state of another kind of
-  // hook.
+  // shapes; otherwise a warning is logged and the hook starts this bucket without state. Throws a ValueError for the
+  // state of another kind of hook.
   virtual void load(const std::map<std::string, torch::Tensor>& tensors);
 };
 

@@ -172,7 +172,7 @@ class DataParallel {
   std::vector<torch::Tensor> parameters() const { return replicas_.parameters(); }
   // The device of each replica, in order.
   const std::vector<torch::Device>& devices() const { return replicas_.devices(); }
-  // Makes the replicas anew from the module as it is now.
+  // Makes new replicas of the module as it is now.
   void renew_replicas() { replicas_.renew(); }
 
  private:

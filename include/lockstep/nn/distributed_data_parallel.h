@@ -22,9 +22,9 @@
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
 // converted parameters and added buffers take effect in the next pass; do this on all ranks.
 //
-// If backward() throws on all ranks, the next pass starts anew. If it throws on some ranks only, the ranks no longer
-// make the same calls, and the group is lost: destroy it, then make a new group and a new wrapper. A wrapper that is
-// destroyed after an exception drops the gradients that were still being reduced.
+// If backward() throws on all ranks, the next pass starts as usual. If it throws on some ranks only, the ranks no
+// longer make the same calls, and the group is lost: destroy it, then make a new group and a new wrapper. A wrapper
+// that is destroyed after an exception drops the gradients that were still being reduced.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
 // them once. A reference to a gradient that you keep over a step sees the next step's values.

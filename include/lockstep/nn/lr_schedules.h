@@ -64,7 +64,7 @@ class ConstantLR final : public LRScheduler {
 struct LinearLROptions {
   double start_factor = 1.0 / 3;  // in (0, 1]
   double end_factor = 1.0;        // in [0, 1]
-  std::int64_t total_iters = 5;   // at least 1: in PyTorch the rate would stay at start_factor for ever with 0
+  std::int64_t total_iters = 5;   // at least 1: in PyTorch the rate would stay at start_factor forever with 0
 };
 
 // The linear warm-up: rate * start_factor at first, rate * end_factor from total_iters on, and a straight line between.

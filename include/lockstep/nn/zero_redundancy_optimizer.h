@@ -45,7 +45,7 @@ namespace lockstep {
 
 struct ZeroRedundancyOptions {
   ProcessGroup process_group = nullptr;  // null: the world
-  // Parameters sent at once, MiB; step() needs so much memory besides, but no more than the parameters take. Larger
+  // Parameters sent at once, MiB; step() needs this much more memory, but no more than the parameters take. Larger
   // ones need fewer calls.
   double bucket_cap_mb = 25;
 };

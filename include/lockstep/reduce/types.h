@@ -1,4 +1,4 @@
-// The element types and reductions of the communication core, free of LibTorch.
+// The element types and reductions of the collectives engine. LibTorch is not needed.
 #pragma once
 
 #include <cstddef>

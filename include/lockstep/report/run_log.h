@@ -50,7 +50,7 @@ struct RunStart {
   std::int64_t world_size = 1;
   std::vector<std::string> classes = {};  // names, for the confusion matrix
   // A run that resumes begins with these. Earlier events of these epochs and steps, and of later ones, no longer count:
-  // they were not in the checkpoint. A run that begins anew, with 0, so replaces an earlier one in its folder.
+  // they were not in the checkpoint. So a run that starts from the beginning (0) replaces an earlier one in its folder.
   std::int64_t first_epoch = 0;
   std::int64_t first_step = 0;
 };

@@ -25,8 +25,8 @@ namespace lockstep::comm {
 class RangeAllocator;
 
 struct SharedArenaOptions {
-  // The most bytes that may be allocated at a time; 0: all memory of the machine or the container. An allocation beyond
-  // it fails.
+  // How many bytes may be allocated together at any moment; 0: all memory of the machine or the container. An
+  // allocation beyond it fails.
   std::size_t limit = 0;
   // Address space to begin with, bytes; 0: suits the machine and leaves room for 1024 ranks. More is added when it is
   // used up.

@@ -1,8 +1,8 @@
 // How ranks find one another and make sure that they are one complete group, before any of them goes on.
 //
 // Every rank connects to a store, writes its record (member.h) and waits for those of all others. So each rank gets the
-// same result: a complete group, or an error. The error names the rank that joined twice, the world
-// sizes that differ, or the ranks that have joined and those that are missing at the deadline.
+// same result: a complete group, or an error. The error names the rank that joined twice, the world sizes
+// that differ, or the ranks that have joined and those that are missing at the deadline.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ struct RendezvousOptions {
   // With env://: used instead of MASTER_ADDR and MASTER_PORT (when a scheduler says where rank 0 runs).
   std::string master_addr = {};
   int master_port = -1;
-  // For reaching the store and waiting for all ranks together. A negative value waits for ever.
+  // For reaching the store and waiting for all ranks together. A negative value waits forever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
   // 0 hosts serves only processes of its own user: on a loopback address the kernel tells which user they run as,

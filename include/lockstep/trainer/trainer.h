@@ -105,9 +105,9 @@ struct TrainerOptions {
   int keep_last = 2;
   std::int64_t checkpoint_every_steps = 0;  // when positive: within epochs too
   bool asynchronous_checkpoints = false;
-  // Goes on from the newest good checkpoint, with any number of ranks, also in mid-epoch. Begins anew, with a line in
-  // the log, if there is none. A schedule of another length than the saved one (other `epochs`, other ranks) follows
-  // this training's, rates included. Another `monitor` begins a new search for the best evaluation.
+  // Goes on from the newest good checkpoint, with any number of ranks, also in mid-epoch. Without one it starts from
+  // the beginning, with a line in the log. A schedule of another length than the saved one (other `epochs`, other
+  // ranks) follows this training's, rates included. Another `monitor` begins a new search for the best evaluation.
   bool resume = false;
 
   // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns

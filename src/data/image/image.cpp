@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::data {
 
 Image::Image(const Image& other) {
@@ -20,7 +22,7 @@ Image& Image::operator=(const Image& other) {
 void Image::reset(int width, int height) {
   constexpr std::size_t kAlignment = 64;
   const std::size_t pixels = static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
-  const std::size_t needed = (pixels * kBytesPerPixel + kSlack + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t needed = round_up(pixels * kBytesPerPixel + kSlack, kAlignment);
   if (needed > capacity_) {
     bytes_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(kAlignment, needed)));
     capacity_ = bytes_ ? needed : 0;

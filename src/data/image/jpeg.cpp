@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/arithmetic.h"
 #include "data/image/decoders.h"
 
 // jpeglib.h must come first.
@@ -173,8 +174,8 @@ class JpegDecoder {
     const Box& region = request_.region;
     wanted_.left = region.left / n;
     wanted_.top = region.top / n;
-    wanted_.width = std::min(width, (region.right() + n - 1) / n) - wanted_.left;
-    wanted_.height = std::min(height, (region.bottom() + n - 1) / n) - wanted_.top;
+    wanted_.width = std::min(width, ceil_divide(region.right(), n)) - wanted_.left;
+    wanted_.height = std::min(height, ceil_divide(region.bottom(), n)) - wanted_.top;
     JDIMENSION column = static_cast<JDIMENSION>(std::max(0, wanted_.left - kMargin));
     JDIMENSION columns = static_cast<JDIMENSION>(std::min(width, wanted_.right() + kMargin)) - column;
     if (columns < info_.output_width) jpeg_crop_scanline(&info_, &column, &columns);

@@ -130,7 +130,8 @@ class Filler {
   int channel_ = 0;
 };
 
-Status fill_from_text(std::span<const std::uint8_t> bytes, const NetpbmHeader& header, std::size_t levels, Filler& filler) {
+Status fill_from_text(std::span<const std::uint8_t> bytes, const NetpbmHeader& header, std::size_t levels,
+                      Filler& filler) {
   TextReader in(bytes, header.pixels_at);
   for (std::size_t i = 0; i < levels; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::int64_t value, header.is_bits() ? in.bit() : in.number());

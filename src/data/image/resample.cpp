@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "base/arithmetic.h"
 #include "data/image/color.h"
 
 namespace lockstep::data {
@@ -172,7 +173,7 @@ const HorizontalResampling& PairedWeights::arrange(const Weights& weights) {
   constexpr std::size_t kNumbers = HorizontalResampling::kNumbers;
   constexpr std::size_t kPart = kTogether * kNumbers;
   const std::size_t width = weights.first.size();
-  const std::size_t padded = (width + kTogether - 1) / kTogether * kTogether;
+  const std::size_t padded = round_up(width, kTogether);
   const auto most = static_cast<std::size_t>(*std::max_element(weights.count.begin(), weights.count.end()));
   const std::size_t pairs = std::max<std::size_t>((most + 1) / 2, 1);
   first_.assign(padded, weights.first.back());

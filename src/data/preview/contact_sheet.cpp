@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/arithmetic.h"
 #include "base/printable.h"
 #include "data/image/encode_png.h"
 #include "data/image/memory_errors.h"
@@ -95,7 +96,7 @@ Status add_cells(const FolderIndex& index, std::size_t i, const Compose& transfo
 // Width and height of a sheet with `count` cells. 64 bits: the options may give more pixels than an int holds.
 std::pair<std::int64_t, std::int64_t> sheet_size(std::int64_t count, const SheetOptions& options) {
   const std::int64_t columns = std::min<std::int64_t>(options.columns, std::max<std::int64_t>(1, count));
-  const std::int64_t rows = std::max<std::int64_t>(1, (count + options.columns - 1) / options.columns);
+  const std::int64_t rows = std::max<std::int64_t>(1, ceil_divide(count, options.columns));
   return {kGap + columns * (options.cell + kGap), kGap + rows * (options.cell + kLabelHeight + kGap)};
 }
 

@@ -8,13 +8,9 @@
 #include FT_FREETYPE_H
 
 namespace lockstep::data {
-namespace {
 
-constexpr std::uint8_t kInk = 235;
-constexpr int kPixels = 12;    // size of the letters, pixels
-constexpr int kBaseline = 12;  // pixels below the top of the line
-constexpr char32_t kEllipsis = U'\u2026';
-constexpr char32_t kNotUtf8 = U'\ufffd';
+// Not in an unnamed namespace: Lettering::Fonts has members of these types, and files are compiled in units.
+namespace font_types {
 
 template <auto function>
 struct Call {
@@ -29,6 +25,18 @@ using Pattern = std::unique_ptr<FcPattern, Call<FcPatternDestroy>>;
 using FontSet = std::unique_ptr<FcFontSet, Call<FcFontSetDestroy>>;
 using Library = std::unique_ptr<FT_LibraryRec_, Call<FT_Done_FreeType>>;
 using Face = std::unique_ptr<FT_FaceRec_, Call<FT_Done_Face>>;
+
+}  // namespace font_types
+
+namespace {
+
+using namespace font_types;  // NOLINT(google-build-using-namespace)
+
+constexpr std::uint8_t kInk = 235;
+constexpr int kPixels = 12;    // size of the letters, pixels
+constexpr int kBaseline = 12;  // pixels below the top of the line
+constexpr char32_t kEllipsis = U'\u2026';
+constexpr char32_t kNotUtf8 = U'\ufffd';
 
 // Fonts for text without serifs, the best first; fonts that add no new characters are left out.
 FontSet sorted_fonts(FcConfig* config) {
@@ -73,15 +81,15 @@ void blend(Image& image, const TextBox& room, const FT_GlyphSlotRec_& glyph, int
 
 struct Lettering::Fonts {
   struct Font {
-    const FcPattern* pattern;     // belongs to the set, like `characters`
-    const FcCharSet* characters;  // that the font has
-    Face face = nullptr;          // opened when it is needed
+    const FcPattern* pattern;         // belongs to the set, like `characters`
+    const FcCharSet* characters;      // that the font has
+    font_types::Face face = nullptr;  // opened when it is needed
     bool tried = false;
   };
 
-  Library library;
-  Config config;
-  FontSet set;
+  font_types::Library library;
+  font_types::Config config;
+  font_types::FontSet set;
   std::vector<Font> fonts;
 
   FT_Face face_of(Font& font) {

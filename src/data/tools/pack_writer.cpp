@@ -70,7 +70,8 @@ Status PackWriter::finish() {
         pack_format::read_number<std::uint64_t>(index_, at) + header.names_offset + class_names.size();
     std::memcpy(index_.data() + at, &offset, sizeof offset);
   }
-  header.index_crc = pack_format::crc_of(as_bytes(names_), pack_format::crc_of(class_names, pack_format::crc_of(index_)));
+  header.index_crc =
+      pack_format::crc_of(as_bytes(names_), pack_format::crc_of(class_names, pack_format::crc_of(index_)));
   const auto* raw = reinterpret_cast<const std::uint8_t*>(&header);
   header.header_crc = pack_format::crc_of({raw, offsetof(pack_format::Header, header_crc)});
   LOCKSTEP_RETURN_IF_ERROR(file_.append(index_));

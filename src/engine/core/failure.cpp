@@ -23,7 +23,7 @@ std::string shortened(std::string_view message, std::size_t bytes) {
   if (message.size() <= bytes) return std::string(message);
   std::size_t end = message.rfind(' ', bytes - kCut.size());
   if (end == std::string_view::npos) end = bytes - kCut.size();
-  // A part of the words between a cause and what follows it would stay at the end.
+  // Cuts before kThen, instead of inside it.
   for (std::size_t then = message.find(kThen); then < end; then = message.find(kThen, then + 1)) {
     if (end <= then + kThen.size()) end = then;
   }

@@ -14,7 +14,7 @@ namespace lockstep::comm {
 
 class Group;
 
-// A send or receive under way.
+// A send or receive that this rank has called.
 struct Transfer {
   bool is_send = false;
   int peer = kAnySource;

@@ -54,7 +54,7 @@ inline bool same_factor(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
-// Whether ranks give several inputs, several outputs, or one of these.
+// Whether ranks give several inputs; several outputs; either of them.
 inline bool lists_inputs(Kind kind) {
   return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
 }

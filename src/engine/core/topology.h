@@ -25,8 +25,8 @@ class Topology {
 
   // How many rails there are: as many as the smallest machine has ranks. Rail t is the ranks with index t.
   int rails() const { return rails_; }
-  // Whether two ranks are connected from the start, so that news reach every machine: ranks of one rail, and the
-  // further ranks of a larger machine that are assigned to that rail.
+  // Whether two ranks of different machines are connected from the start, so that news reach every machine: those with
+  // the same index, counted modulo the number of ranks of the smaller of the two machines.
   bool are_neighbours(int a, int b) const;
 
  private:

@@ -1,5 +1,5 @@
 // AddressExchange: how the ranks of a group that spans machines learn from the store where the others are. Only members
-// of the job can read it. Rank 0's token becomes the group's token.
+// of the job can read the store. Rank 0's token becomes the group's token.
 #pragma once
 
 #include <string>

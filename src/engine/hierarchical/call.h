@@ -53,7 +53,7 @@ struct SizeEntry {
   std::uint64_t wanted = 0;
 };
 std::vector<SizeEntry> size_row(const Request& request, int rank, int world);
-// `table[from * world + to]`. The same text on every rank.
+// `table[rank * world + other]`: what `rank` sends to `other` and expects from it. The same error on every rank.
 Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const GroupNames& names,
                    std::uint64_t sequence);
 

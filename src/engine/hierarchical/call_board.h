@@ -1,6 +1,6 @@
-// CallBoard: memory in which the ranks of a machine show one another what the ranks of the group have called. Each of
-// them has a row, with the last call (call_word) of every rank of the group, as far as it knows. It writes only there.
-// Thread-safe.
+// CallBoard: memory in which the ranks of a machine show one another what the ranks of the group have called. Each rank
+// of the machine has a row, with the last call (call_word) of every rank of the group, as far as it knows. It writes no
+// other row. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -30,14 +30,14 @@ class ControlMessages {
 
   // Called by the transport's handler.
   void arrived(const ActiveMessageHeader& header, std::string_view text);
-  // Answers those who have asked.
+  // Answers the neighbours that have asked.
   void progress();
 
-  // Whether all that was told has left.
+  // Whether all messages have left this rank.
   bool all_sent() const { return outgoing_.empty(); }
   // The error with which another rank has broken the group; ok: none has.
   const Status& reported_break() const { return reported_break_; }
-  // Forgets what is on its way. Close the transport first.
+  // Forgets the messages that have not left. Close the transport first.
   void clear() { outgoing_.clear(); }
 
  private:

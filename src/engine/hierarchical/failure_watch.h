@@ -22,8 +22,8 @@ class FailureWatch {
                ControlMessages& messages)
       : context_(context), peers_(peers), board_(board), steps_(steps), messages_(messages) {}
 
-  // Called by waits every now and then: the error with which the group must break, or ok. `transfer`: what the caller
-  // waits for; null: a collective. `progressed`: when anything has moved last. Also sends news to the others, and asks
+  // Called by waits regularly: the error with which the group must break, or ok. `transfer`: what the caller
+  // waits for; null: a collective. `progressed`: when something last moved. Also sends news to the others, and asks
   // for theirs before a wait that has `expired` fails.
   Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed);
 

@@ -82,7 +82,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   Status no_connection(std::vector<int> silent, bool expired) const;
   std::string what_is_under_way() const LOCKSTEP_REQUIRES(mutex_);
 
-  // The operation of a collective that begins.
+  // Begins a collective.
   Result<std::shared_ptr<HierarchicalOperation>> begin(Request request, bool blocking, KeepAlive keep_alive,
                                                        Deadline admission) LOCKSTEP_EXCLUDES(mutex_);
   Status begin(const std::shared_ptr<HierarchicalState>& transfer) LOCKSTEP_REQUIRES(mutex_);
@@ -107,7 +107,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   Status break_group(const Status& why) LOCKSTEP_REQUIRES(mutex_);
 
   const Topology topology_;
-  // The first three do not change once the group is open.
+  // These three do not change once the group is open.
   LocalGroups locals_;
   CallBoard board_;
   std::unique_ptr<Transport> transport_;

@@ -26,10 +26,10 @@ class HierarchicalMailbox {
   void arrived(const ActiveMessageHeader& header, const ActiveMessage& message);
   // Moves what is under way, without waiting. Whether anything moved.
   bool progress();
-  // Tells the callers of those that are over. A transfer whose peer was lost in the middle of a message is returned
-  // instead: the group must break, and the transfer gets the group's error.
+  // Ends the operations of transfers that are over. Returns a transfer whose peer was lost in the middle of a message:
+  // then the group must break, and the transfer gets the group's error. Null: there is none.
   const Transfer* finish();
-  // Ends all with this error. Close the transport first: it may still have their memory.
+  // Ends all transfers with this error. Close the transport first: it may still have their memory.
   void fail(const Status& status);
 
   bool idle() const { return states_.empty(); }

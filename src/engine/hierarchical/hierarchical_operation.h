@@ -56,7 +56,7 @@ struct HierarchicalState final : Operation::State {
     return collective ? collective->over.load(std::memory_order_acquire) : Operation::State::is_over();
   }
   std::uint64_t sequence() const override { return collective ? collective->sequence : 0; }
-  // What a wait for it waits for, as wait_until_over() and FailureWatch take it.
+  // The argument `transfer` of wait_until_over() and FailureWatch::check(), for a wait for this operation.
   const Transfer* awaited_transfer() const { return collective ? nullptr : &transfer; }
 
   std::shared_ptr<HierarchicalOperation> collective;

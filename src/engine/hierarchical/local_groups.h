@@ -26,7 +26,7 @@ class LocalGroups {
 
   // Why they broke; ok while both work.
   Status health() const;
-  // The first reason stays, that of another rank of the machine too. After an open() that failed, this breaks the
+  // The first reason stays, whichever rank of the machine gave it. After an open() that failed, this breaks the
   // groups that were made.
   void abort(ErrorCode code, const std::string& reason) const;
   void hear(const Failure& failure) const;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/arithmetic.h"
+#include "engine/core/range.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 
@@ -13,17 +15,11 @@ constexpr std::size_t kRailBytes = std::size_t{256} << 10;
 // Up to this size an exchange in one hop is faster with more than two machines too, though it sends more bytes.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
 
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const { return end - begin; }
-};
-
 // Part `index` of `parts` of a range. All parts but the last have whole cache lines.
 Range part_of(Range whole, int parts, int index, std::size_t element) {
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
-  const std::size_t lines = (whole.size() + line - 1) / line;
-  const std::size_t each = (lines + parts - 1) / parts * line;
+  const std::size_t lines = ceil_divide(whole.size(), line);
+  const std::size_t each = ceil_divide(lines, parts) * line;
   const auto clip = [&](std::size_t offset) { return whole.begin + std::min(offset, whole.size()); };
   return {clip(each * index), clip(each * (index + 1))};
 }

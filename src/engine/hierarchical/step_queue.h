@@ -35,11 +35,11 @@ class StepQueue {
   // The oldest operation that is not over; null: there is none.
   const HierarchicalOperation* oldest() const;
 
-  // Of the oldest step that has begun; null, empty: there is none.
+  // The messages of the oldest step that has begun; null: there is none.
   const StepMessages* messages() const;
-  // The ranks that it waits for.
+  // The ranks that this step waits for; empty also if there is none.
   std::vector<int> awaited() const;
-  // How far its local operation is: stage, sequence number, tickets done. Nothing if none is under way.
+  // How far the step's local operation is: stage, sequence number, tickets done. Nothing if none is under way.
   using LocalPosition = std::array<std::uint64_t, 3>;
   std::optional<LocalPosition> local_position() const;
 

@@ -88,7 +88,7 @@ class Collective {
  private:
   enum class Phase { kPosted, kStaging, kRunning, kStream, kOver };
 
-  // post()
+  // Parts of post().
   bool in_arena(const void* data, std::size_t bytes) const {
     return bytes == 0 || memory_.arena().contains(data, bytes);
   }
@@ -103,7 +103,7 @@ class Collective {
   bool outputs_shared() const;
   void copy_outputs();
 
-  // progress()
+  // Parts of progress().
   bool everyone_posted();
   bool everyone_ready();
   Status stage_late();

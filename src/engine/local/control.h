@@ -1,14 +1,16 @@
 // Control memory: what the ranks of a group tell one another, apart from the data itself.
 //
-// One zero-filled segment that all ranks map. Each cache line of it has one writer, except claim words, the header and
-// bells. A collective with sequence number s uses slot s % kRing of every rank. A slot is used again only once every
-// rank has finished with it (RankState::completed). docs/collectives.md describes how an operation proceeds.
+// One zero-filled segment that all ranks map. Each cache line of it has one writer, except those of claim words, the
+// header, bells and entries of messages. A collective with sequence number s uses slot s % kRing of every rank. A slot
+// is used again only once every rank has finished with it (RankState::completed). docs/collectives.md describes how an
+// operation proceeds.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/arithmetic.h"
 #include "engine/core/kind.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/reduce/types.h"
@@ -82,7 +84,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> current;    // the last collective that it called, see call_word()
   std::atomic<std::uint32_t> left;       // whether it has left the group
   std::atomic<std::uint32_t> pid;
-  // Written by the rank that wakes this one.
+  // Whoever wakes this rank reads `waiting`, which this rank writes, and rings `bell`.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> waiting;
   // Of streams: how many chunks it has laid out, and how many of its slices are reduced.
@@ -182,7 +184,7 @@ class ControlLayout {
   }
 
  private:
-  static std::size_t align(std::size_t value) { return (value + 4095) / 4096 * 4096; }
+  static std::size_t align(std::size_t value) { return round_up(value, 4096); }
 
   int world_;
   std::size_t pieces_;

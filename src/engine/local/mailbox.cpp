@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "reduce/copy.h"
 #include "shm/peer_flag.h"
@@ -22,7 +23,7 @@ constexpr std::uint32_t kChunksAhead = 6;
 constexpr std::size_t kJudgedMessageBytes = std::size_t{64} << 10;
 
 std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
-  return (bytes + pipelined.chunk_bytes - 1) / pipelined.chunk_bytes;
+  return ceil_divide(bytes, pipelined.chunk_bytes);
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
     : memory_(memory), waiting_(waiting), sent_(memory.world()), received_(memory.world()) {}
 
 Mailbox::~Mailbox() {
-  for (Outgoing& outgoing : in_flight_) {
+  for (Outgoing& outgoing : outgoing_) {
     if (outgoing.consumed()->load(std::memory_order_acquire) != 0) continue;
     outgoing.staging.leak();
     outgoing.flag.leak();
@@ -69,13 +70,13 @@ void Mailbox::withdraw(Transfer& transfer) {
   sends_.remove(&transfer);
   receives_.remove(&transfer);
   fetching_.remove_if([&](const Fetching& fetching) { return fetching.transfer == &transfer; });
-  for (Outgoing& outgoing : in_flight_) {
+  for (Outgoing& outgoing : outgoing_) {
     if (outgoing.transfer == &transfer) outgoing.transfer = nullptr;
   }
 }
 
-bool Mailbox::in_flight(const Transfer& transfer) const {
-  return std::any_of(in_flight_.begin(), in_flight_.end(),
+bool Mailbox::is_outgoing(const Transfer& transfer) const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
                      [&](const Outgoing& outgoing) { return outgoing.transfer == &transfer; });
 }
 
@@ -90,13 +91,13 @@ bool Mailbox::has_arrivals() const {
 
 void Mailbox::progress() {
   if (!waiting_.aborted()) move_messages();
-  for (auto outgoing = in_flight_.begin(); outgoing != in_flight_.end();) {
+  for (auto outgoing = outgoing_.begin(); outgoing != outgoing_.end();) {
     if (outgoing->consumed()->load(std::memory_order_acquire) == 0) {
       ++outgoing;
       continue;
     }
     if (outgoing->transfer != nullptr) outgoing->transfer->over = true;
-    outgoing = in_flight_.erase(outgoing);
+    outgoing = outgoing_.erase(outgoing);
   }
 }
 
@@ -156,14 +157,14 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
   outgoing.consumed()->store(0, std::memory_order_relaxed);
   message.data = memory_.address_in_arena(data);
   message.consumed = memory_.address_in_arena(outgoing.flag.data());
-  in_flight_.push_back(std::move(outgoing));
+  outgoing_.push_back(std::move(outgoing));
   return {};
 }
 
 // One allocation holds the flag and, behind it, the PipelinedSend.
 Status Mailbox::open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes) {
   const std::size_t chunk = std::clamp(bytes / 4, kSmallestMessageChunk, kLargestMessageChunk) / kLine * kLine;
-  const std::size_t chunks = (bytes + chunk - 1) / chunk;
+  const std::size_t chunks = ceil_divide(bytes, chunk);
   // If the receiver keeps up, a few chunks are enough. The other pages are then never touched.
   LOCKSTEP_RETURN_IF_ERROR(outgoing.staging.allocate(memory_.shared_arena(), bytes, SharedArena::Pages::kWhenTouched));
   LOCKSTEP_RETURN_IF_ERROR(

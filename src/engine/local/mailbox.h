@@ -31,13 +31,13 @@ class Mailbox {
   // Receives a message that has arrived completely. If none matches: false, and no receive is left behind.
   bool try_receive(Transfer& transfer);
   // Whether another rank may still read the memory of this send.
-  bool in_flight(const Transfer& transfer) const;
+  bool is_outgoing(const Transfer& transfer) const;
   // Moves what is under way, without waiting. In a broken group it delivers nothing more, because callers whose
   // operations have failed may have freed their buffers.
   void progress();
   // Whether progress() may have something to do: for operations of this rank, or for peers that need room in a ring.
   bool has_work() const { return !idle() || has_arrivals(); }
-  bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && in_flight_.empty(); }
+  bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && outgoing_.empty(); }
 
  private:
   struct Arrival {  // a message that has arrived, wherever its bytes are
@@ -70,7 +70,7 @@ class Mailbox {
   bool fetch_chunks(Fetching& fetching);
   void end_receive(Transfer& receive, const Arrival& arrival);
   void fetch_from(int source);
-  enum class Which { kAny, kWritten };  // the first arrival that matches; the same, if it is complete
+  enum class Which { kAny, kWritten };  // kWritten: only if all of the message has been written
   bool take_unexpected(Transfer& transfer, Which which);
   Status reach(int source, const Message& message) const;
   Arrival open(int source, const Message& message) const;
@@ -87,7 +87,7 @@ class Mailbox {
   std::list<Transfer*> receives_;        // in the order of their calls
   std::deque<Arrival> unexpected_;
   std::list<Fetching> fetching_;
-  std::list<Outgoing> in_flight_;
+  std::list<Outgoing> outgoing_;
   CopyChoice choice_;  // how pipelined sends are written
 };
 

@@ -226,7 +226,7 @@ void Plan::execute_reduce(Range range, const Outputs& outputs, Scratch& scratch)
     for (int rank = 0; rank < memory_.world(); ++rank)
       scratch.outputs.push_back(memory_.resolve(rank, post(rank).output) + offset);
   }
-  combine(scratch, range.end - range.begin, outputs.large);
+  combine(scratch, range.size(), outputs.large);
 }
 
 void Plan::combine(Scratch& scratch, std::size_t count, bool past_caches) const {

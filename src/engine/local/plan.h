@@ -7,6 +7,7 @@
 #pragma once
 
 #include "collective.h"
+#include "engine/core/range.h"
 #include "group_memory.h"
 
 namespace lockstep::comm {
@@ -61,11 +62,6 @@ class Plan {
   std::size_t sent_bytes(int from, int to) const;
 
  private:
-  struct Range {
-    std::size_t begin;
-    std::size_t end;
-  };
-
   const Post& own() const { return post(memory_.rank()); }
   const Post& post(int rank) const { return memory_.post(rank, sequence_); }
   std::size_t total_bytes() const { return own().count * size_of(own().type); }

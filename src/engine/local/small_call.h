@@ -4,6 +4,7 @@
 // It is used by ranks that block. Other ranks post through Collective; their posts fit if they have kInlined.
 #pragma once
 
+#include "base/arithmetic.h"
 #include "collective.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
@@ -15,7 +16,7 @@ namespace lockstep::comm {
 // The distance between inline pieces of `bytes`.
 inline std::size_t inline_stride(std::size_t bytes, bool tiny) {
   constexpr std::size_t kAlignment = 16;
-  return tiny ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return tiny ? bytes : round_up(bytes, kAlignment);
 }
 
 class SmallCall {

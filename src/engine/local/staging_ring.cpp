@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "shm/map_shared.h"
 
@@ -17,7 +18,7 @@ Status StagingRing::begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_
   // places start again at 0, it lies in the last two thirds.
   place_ = next_place_ + bytes > bytes_ ? 0 : next_place_;
   const std::size_t end = place_ + bytes;
-  next_place_ = (end + kLine - 1) / kLine * kLine;
+  next_place_ = round_up(end, kLine);
   std::uint64_t last = 0;
   const auto forget_oldest = [&] {
     last = used_.front().number;

@@ -70,7 +70,7 @@ void LocalGroup::progress_messages() {
 
 bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
   MutexLock lock(mutex_);
-  return mailbox_.in_flight(transfer);
+  return mailbox_.is_outgoing(transfer);
 }
 
 }  // namespace lockstep::comm

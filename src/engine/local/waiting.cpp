@@ -18,7 +18,7 @@ constexpr int kSpins = 500;  // some 15 us
 constexpr int kTurns = 2;    // with more ranks than cores: how many turns every other rank of this core gets
 constexpr auto kYieldFor = std::chrono::microseconds(2000);
 constexpr auto kYieldForCrowded = std::chrono::microseconds(200);
-// While other groups have operations under way: their ranks do not ring this group's bell.
+// A sleep while other groups have operations under way: the ranks of those do not ring this group's bell.
 constexpr auto kNap = std::chrono::microseconds(500);
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout) {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 
 #include "base/host.h"
+#include "base/number_text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -32,9 +32,8 @@ std::optional<std::string> as_ipv6(std::string_view text) {
 }
 
 Result<int> parse_workers(std::string_view number, std::string_view entry) {
-  int workers = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), workers);
-  if (error == std::errc() && end == number.data() + number.size() && workers >= 1) return workers;
+  const std::optional<int> workers = number_from_text<int>(number);
+  if (workers && *workers >= 1) return *workers;
   return wrong(entry, fmt::format("a number of workers from 1 after the ':', found '{}'; {}", number, kForms));
 }
 

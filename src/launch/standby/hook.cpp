@@ -83,7 +83,7 @@ void restore_oom_score() {
   close(file);
 }
 
-// /proc/PID/environ, which `lockstep ps` reads, shows the texts that the process was started with for ever. So the
+// /proc/PID/environ, which `lockstep ps` reads, shows the texts that the process was started with forever. So the
 // variable's is cleared, and what has changed takes its place, as far as there is room.
 void replace_standby(const Release& release) {
   char* const shown = std::getenv(kStandbyVariable);

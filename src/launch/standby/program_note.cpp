@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/arithmetic.h"
 #include "launch/standby/hook.h"
 #include "lockstep/base/fd.h"
 
@@ -40,21 +41,17 @@ std::optional<T> value_at(std::string_view bytes, std::size_t offset) {
   return value;
 }
 
-std::size_t aligned(std::size_t size, std::size_t alignment) {
-  return (size + alignment - 1) / alignment * alignment;
-}
-
 bool has_note(std::string_view notes, std::size_t alignment) {
   constexpr std::string_view kOwner(kStandbyNoteOwner, sizeof kStandbyNoteOwner);  // with its NUL
   for (std::size_t at = 0; const auto note = value_at<NoteHeader>(notes, at);) {
     const std::size_t name = at + sizeof(NoteHeader);
-    const std::size_t value = name + aligned(note->n_namesz, alignment);
+    const std::size_t value = name + round_up<std::size_t>(note->n_namesz, alignment);
     if (value > notes.size()) return false;
     if (note->n_type == kStandbyNoteType && notes.substr(name, note->n_namesz) == kOwner &&
         note->n_descsz == sizeof kStandbyProtocol) {
       return value_at<std::uint32_t>(notes, value) == kStandbyProtocol;
     }
-    at = value + aligned(note->n_descsz, alignment);
+    at = value + round_up<std::size_t>(note->n_descsz, alignment);
   }
   return false;
 }

@@ -35,7 +35,7 @@ class Standby {
   void prepare(const JobSpec& job, std::span<const Command> workers);
   // When to call start_if_due(); never: nothing is to be started.
   Deadline next_due() const { return due_.value_or(Deadline::never()); }
-  // Does not block. What cannot be started is no error: a restart then starts all workers anew.
+  // Does not block. What cannot be started is no error: a restart then starts new processes for all workers.
   void start_if_due();
 
   // Makes `workers` of the waiting processes. They may still be loading. nullopt: there are none for these commands, or

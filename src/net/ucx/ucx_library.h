@@ -40,7 +40,9 @@ struct UcxLibrary {
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_MEMBER)
 #undef LOCKSTEP_UCX_MEMBER
 
-  std::string text_of(ucs_status_t status) const { return ucs_status_string(status); }
+  std::string text_of(ucs_status_t status) const {
+    return ucs_status_string(status);
+  }
 
   // The library of the process, which stays loaded. kUnavailable if libucp is not installed. Thread-safe.
   static Result<const UcxLibrary*> get();

@@ -20,7 +20,7 @@ namespace {
 
 using torch::Tensor;
 
-// What a pass keeps for its backward pass, besides tensors that autograd guards.
+// What a pass keeps for its backward pass, in addition to tensors that autograd guards.
 struct Pass : torch::CustomClassHolder {
   ProcessGroup group;
   std::string layer;

@@ -3,6 +3,8 @@
 #include <ATen/WrapDimUtils.h>
 #include <fmt/format.h>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::parallel::detail {
 
 // "argument 1", "argument 1[2]", "argument 1, 'mask'".
@@ -25,7 +27,7 @@ void structures_differ(const Path& path, std::size_t replica, std::string_view w
 std::vector<std::int64_t> chunk_lengths(std::int64_t rows, std::size_t parts) {
   const auto count = static_cast<std::int64_t>(parts);
   if (rows == 0) return std::vector<std::int64_t>(parts, 0);
-  const std::int64_t length = (rows + count - 1) / count;
+  const std::int64_t length = ceil_divide(rows, count);
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(rows / length), length);
   if (rows % length != 0) lengths.push_back(rows % length);
   return lengths;

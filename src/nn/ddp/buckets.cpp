@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
@@ -18,7 +20,7 @@ struct Open {
 
 std::size_t padded_elements(const GradientInfo& gradient) {
   const std::size_t per_line = std::max<std::size_t>(1, kLine / c10::elementSize(gradient.dtype));
-  return (gradient.elements + per_line - 1) / per_line * per_line;
+  return round_up(gradient.elements, per_line);
 }
 
 std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<GradientInfo>& gradients,

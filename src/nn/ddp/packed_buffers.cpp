@@ -2,13 +2,15 @@
 
 #include <cstring>
 
+#include "base/arithmetic.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t padded(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 // Each element of an expanded buffer once: writing all of them would write some memory several times.
@@ -45,7 +47,7 @@ void PackedBuffers::check_unchanged() const {
                       static_cast<std::int64_t>(distinct(now).nbytes()) == item.bytes;
     TORCH_CHECK_VALUE(same, "rank ", backend_.rank(), ": buffer '", item.buffer.name, "' is ", now.scalar_type(), ' ',
                       now.sizes(), " now, expected ", item.dtype, ' ', torch::IntArrayRef(item.sizes),
-                      ", as when the model was wrapped; wrap it anew after changing its shape, on every rank, or set "
+                      ", as when the model was wrapped; wrap it again after changing its shape, on every rank, or set "
                       "broadcast_buffers to false");
   }
 }

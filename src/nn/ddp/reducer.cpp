@@ -21,8 +21,8 @@ using nn_detail::same_memory;
 namespace {
 
 // The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
-// keep freed memory for the next step, but no later step needs this memory. Nor does any need the shared memory through
-// which the parameters were sent, where it has not become a bucket.
+// keep freed memory for the next step, but no later step needs this memory. The same holds for the shared memory
+// through which the parameters were sent, where it has not become a bucket.
 void return_freed_memory() {
   trim_process_arena();
 #ifdef __GLIBC__
@@ -128,7 +128,7 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
   TORCH_CHECK_VALUE(false, "rank ", backend_.rank(), ": ", what, " '", entry.name, "' is ", found.scalar_type(), ' ',
                     found.sizes(), " on ", found.device(), " now, expected ", entry.info.dtype, ' ',
                     torch::IntArrayRef(entry.sizes), " on ", backend_.device(),
-                    ", as when the model was wrapped; wrap it anew after changing its shape, on every rank");
+                    ", as when the model was wrapped; wrap it again after changing its shape, on every rank");
 }
 
 void Reducer::Impl::before_forward(bool synchronise) {

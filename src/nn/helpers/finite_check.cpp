@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "named_gradients.h"
 #include "nn/all_ranks.h"
@@ -16,12 +17,6 @@ namespace {
 
 // What a rank sends in place of its loss, which is finite: it has found something else that is not.
 constexpr double kFound = std::numeric_limits<double>::max();
-
-std::vector<torch::Tensor> tensors_of(const std::vector<NamedParameter>& named) {
-  std::vector<torch::Tensor> tensors;
-  for (const NamedParameter& one : named) tensors.push_back(one.tensor);
-  return tensors;
-}
 
 void add(std::string& problem, const std::string& text) {
   problem += (problem.empty() ? "" : "; ") + text;
@@ -64,7 +59,7 @@ void FiniteCheck::check_parameters() {
 void FiniteCheck::note_infinite() {
   if (std::exchange(is_noted_, true)) return;
   const auto parameters = nn_detail::distinct_parameters(module_);
-  if (nn_detail::have_finite_sum(tensors_of(parameters))) return;
+  if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return;
   for (const NamedParameter& parameter : parameters) {
     if (nn_detail::have_finite_sum({parameter.tensor}) || parameter.tensor.isnan().any().item<bool>()) continue;
     if (parameter.tensor.isinf().any().item<bool>()) infinite_.insert(parameter.name);
@@ -80,10 +75,10 @@ std::vector<NamedParameter> FiniteCheck::watched() const {
 // The parameters are asked for at the beginning of a sweep, because their names take time.
 bool FiniteCheck::is_next_part_finite() {
   if (next_ == swept_.size()) {
-    swept_ = tensors_of(watched());
+    swept_ = nn_detail::without_names(watched());
     std::int64_t elements = 0;
     for (const torch::Tensor& parameter : swept_) elements += parameter.numel();
-    part_ = (elements + options_.checks_per_sweep - 1) / options_.checks_per_sweep;
+    part_ = ceil_divide(elements, options_.checks_per_sweep);
     next_ = 0;
   }
   std::vector<torch::Tensor> part;
@@ -108,14 +103,14 @@ bool FiniteCheck::is_next_part_finite() {
 
 std::string FiniteCheck::bad_gradients() const {
   const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(module_));
-  if (nn_detail::have_finite_sum(tensors_of(gradients))) return "";
+  if (nn_detail::have_finite_sum(nn_detail::without_names(gradients))) return "";
   const std::string names = nn_detail::names_of_nonfinite(gradients);
   return names.empty() ? "" : fmt::format("the gradient of {} is not finite", names);
 }
 
 std::string FiniteCheck::bad_parameters() const {
   const auto parameters = watched();
-  if (nn_detail::have_finite_sum(tensors_of(parameters))) return "";
+  if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return "";
   const std::string names = nn_detail::names_of_nonfinite(parameters);
   return names.empty() ? "" : fmt::format("{} is not finite since an earlier step", names);
 }

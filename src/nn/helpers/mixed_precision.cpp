@@ -37,9 +37,7 @@ MasterWeights::MasterWeights(const torch::nn::Module& module) {
 }
 
 std::vector<torch::Tensor> MasterWeights::parameters() const {
-  std::vector<torch::Tensor> result;
-  for (const NamedParameter& master : masters_) result.push_back(master.tensor);
-  return result;
+  return nn_detail::without_names(masters_);
 }
 
 void MasterWeights::step(torch::optim::Optimizer& optimizer) {

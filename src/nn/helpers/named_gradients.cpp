@@ -16,6 +16,12 @@ std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module)
   return result;
 }
 
+std::vector<torch::Tensor> without_names(const std::vector<NamedParameter>& named) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedParameter& one : named) tensors.push_back(one.tensor);
+  return tensors;
+}
+
 std::vector<NamedParameter> gradient_values(const std::vector<NamedParameter>& parameters) {
   std::vector<NamedParameter> result;
   for (const NamedParameter& parameter : parameters) {

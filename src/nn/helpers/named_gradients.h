@@ -13,6 +13,9 @@ namespace lockstep::nn_detail {
 // Each parameter once, under its first name.
 std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module);
 
+// The tensors alone.
+std::vector<torch::Tensor> without_names(const std::vector<NamedParameter>& named);
+
 // Returns the values of each defined gradient. Coalesces sparse gradients and returns the values of their rows.
 std::vector<NamedParameter> gradient_values(const std::vector<NamedParameter>& parameters);
 

@@ -85,7 +85,7 @@ NamedTensors WaitingBuckets::take(GradBucket& bucket) {
   if (tensors.contains(kShapes) && torch::equal(tensors.at(kShapes), shapes)) return tensors;
   log::warning(
       fmt::format("bucket {} has other parameters than when the state of its communication hook was saved; "
-                  "the hook starts anew with it",
+                  "the hook starts without state there",
                   bucket.index()));
   return {};
 }

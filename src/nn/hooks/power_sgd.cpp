@@ -227,7 +227,7 @@ class PowerSgdHook final : public CommHook {
         factors.originals[i].copy_(factors.matrix[static_cast<std::int64_t>(i)]);
       }
     }
-    // Q is the same on every rank, so all of them start anew after one that is not finite.
+    // Q is the same on every rank, so all of them start again with a new one when it is not finite.
     if (!pass.memory.q.isfinite().all().item<bool>()) pass.memory.q = torch::Tensor();
   }
 

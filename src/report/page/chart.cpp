@@ -18,7 +18,8 @@ constexpr double kHeight = 600;
 constexpr std::size_t kMostDots = 250;
 constexpr std::size_t kMostVisibleDots = 50;  // more of them appear under the mouse only
 
-struct Range {
+// The smallest and the largest of some values.
+struct Limits {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
 
@@ -32,13 +33,13 @@ struct Range {
 
 // Where values are drawn, from 0 (low) to 1.
 struct Axis {
-  Range range;
+  Limits limits;
   bool logarithmic = false;
 
   double place(double value) const {
     const auto at = [&](double v) { return logarithmic ? std::log10(v) : v; };
-    const double span = at(range.high) - at(range.low);
-    return span > 0.0 ? (at(value) - at(range.low)) / span : 0.5;
+    const double span = at(limits.high) - at(limits.low);
+    return span > 0.0 ? (at(value) - at(limits.low)) / span : 0.5;
   }
 };
 
@@ -46,21 +47,21 @@ std::string tick_text(double value, bool percent) {
   return percent ? fmt::format("{:.4g} %", 100.0 * value) : number_text(value);
 }
 
-std::vector<double> powers_of_ten(const Range& range) {
+std::vector<double> powers_of_ten(const Limits& limits) {
   std::vector<double> marks;
-  const int first = static_cast<int>(std::ceil(std::log10(range.low) - 1e-9));
-  const int last = static_cast<int>(std::floor(std::log10(range.high) + 1e-9));
+  const int first = static_cast<int>(std::ceil(std::log10(limits.low) - 1e-9));
+  const int last = static_cast<int>(std::floor(std::log10(limits.high) + 1e-9));
   const int step = std::max(1, (last - first) / 5);
   for (int power = first; power <= last; power += step) marks.push_back(std::pow(10.0, power));
   return marks;
 }
 
 // Whether most values would lie at the bottom of a linear axis.
-bool are_of_all_sizes(std::vector<double> values, const Range& range) {
-  if (values.empty() || range.low <= 0.0 || range.high / range.low <= 100.0) return false;
+bool are_of_all_sizes(std::vector<double> values, const Limits& limits) {
+  if (values.empty() || limits.low <= 0.0 || limits.high / limits.low <= 100.0) return false;
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
-  return *middle < range.high / 10.0;
+  return *middle < limits.high / 10.0;
 }
 
 Axis y_axis(const Chart& chart, std::vector<double>& marks) {
@@ -68,23 +69,23 @@ Axis y_axis(const Chart& chart, std::vector<double>& marks) {
   std::vector<double> values;
   for (const Curve& curve : chart.curves) {
     for (const PlotPoint& point : curve.points) {
-      axis.range.add(point.y);
+      axis.limits.add(point.y);
       if (std::isfinite(point.y)) values.push_back(point.y);
     }
   }
-  if (chart.from_zero) axis.range.add(0.0);
-  if (!chart.percent && are_of_all_sizes(std::move(values), axis.range)) {
+  if (chart.from_zero) axis.limits.add(0.0);
+  if (!chart.percent && are_of_all_sizes(std::move(values), axis.limits)) {
     axis.logarithmic = true;
-    marks = powers_of_ten(axis.range);
+    marks = powers_of_ten(axis.limits);
     return axis;
   }
-  if (axis.range.high - axis.range.low <= 1e-12 * std::abs(axis.range.high)) {
+  if (axis.limits.high - axis.limits.low <= 1e-12 * std::abs(axis.limits.high)) {
     // A constant is in the middle.
-    const double margin = axis.range.high == 0.0 ? 1.0 : std::abs(axis.range.high) / 2;
-    axis.range = {axis.range.low - margin, axis.range.high + margin};
+    const double margin = axis.limits.high == 0.0 ? 1.0 : std::abs(axis.limits.high) / 2;
+    axis.limits = {axis.limits.low - margin, axis.limits.high + margin};
   }
-  marks = ticks(axis.range.low, axis.range.high, 5);
-  for (const double mark : marks) axis.range.add(mark);
+  marks = ticks(axis.limits.low, axis.limits.high, 5);
+  for (const double mark : marks) axis.limits.add(mark);
   return axis;
 }
 
@@ -169,11 +170,11 @@ Thinned thinned(const std::vector<Point>& points, std::size_t bundles) {
   for (std::size_t bundle = 0; bundle < bundles; ++bundle) {
     const std::size_t begin = points.size() * bundle / bundles;
     const std::size_t end = points.size() * (bundle + 1) / bundles;
-    Range range;
+    Limits limits;
     double sum = 0.0;
     int finite = 0;
     for (std::size_t i = begin; i < end; ++i) {
-      range.add(points[i].value);
+      limits.add(points[i].value);
       if (!std::isfinite(points[i].value)) continue;
       sum += points[i].value;
       ++finite;
@@ -182,8 +183,8 @@ Thinned thinned(const std::vector<Point>& points, std::size_t bundles) {
     const auto x = static_cast<double>(points[middle].step);
     const double none = std::numeric_limits<double>::quiet_NaN();
     result.means.push_back({x, finite > 0 ? sum / finite : none});
-    result.extremes.push_back({x, finite > 0 ? range.low : none});
-    result.extremes.push_back({x, finite > 0 ? range.high : none});
+    result.extremes.push_back({x, finite > 0 ? limits.low : none});
+    result.extremes.push_back({x, finite > 0 ? limits.high : none});
   }
   return result;
 }
@@ -193,9 +194,9 @@ std::string to_html(const Chart& chart) {
   const Axis y = y_axis(chart, y_marks);
   Axis x;
   for (const Curve& curve : chart.curves) {
-    for (const PlotPoint& point : curve.points) x.range.add(point.x);
+    for (const PlotPoint& point : curve.points) x.limits.add(point.x);
   }
-  if (y.range.empty() || x.range.empty()) return "";
+  if (y.limits.empty() || x.limits.empty()) return "";
   std::string lines;
   std::string y_labels;
   for (const double mark : y_marks) {
@@ -205,8 +206,8 @@ std::string to_html(const Chart& chart) {
                    tick_text(mark, chart.percent));
   }
   std::string x_labels;
-  for (const double mark : ticks(x.range.low, x.range.high, 6)) {
-    if (mark < x.range.low || mark > x.range.high || mark != std::floor(mark)) continue;
+  for (const double mark : ticks(x.limits.low, x.limits.high, 6)) {
+    if (mark < x.limits.low || mark > x.limits.high || mark != std::floor(mark)) continue;
     fmt::format_to(std::back_inserter(x_labels), "<span style='left:{:.1f}%'>{}</span>", 100.0 * x.place(mark),
                    number_text(mark));
   }

@@ -22,6 +22,7 @@
 #include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/tensorboard/events.h"
+#include "report/wall_time.h"
 
 namespace lockstep::report {
 namespace {
@@ -29,10 +30,6 @@ namespace {
 constexpr std::size_t kMostBytes = 1 << 16;
 constexpr std::chrono::seconds kLongestDelay{10};
 constexpr std::int64_t kLatest = 9'999'999'999;  // names sort by ten digits
-
-double wall_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 

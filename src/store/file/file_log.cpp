@@ -115,7 +115,7 @@ Status FileLog::join() {
                                              path_, kMagic)};
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const bool alone, try_lock(fd_.get(), LockByte::kPresence, LockMode::kExclusive, path_));
-  if (alone) LOCKSTEP_RETURN_IF_ERROR(start_anew());
+  if (alone) LOCKSTEP_RETURN_IF_ERROR(make_empty());
   LOCKSTEP_ASSIGN_OR_RETURN(const bool shared, try_lock(fd_.get(), LockByte::kPresence, LockMode::kShared, path_));
   if (!shared) {
     return {ErrorCode::kInternal, fmt::format("store file {} is locked exclusively by another program", path_)};
@@ -124,7 +124,7 @@ Status FileLog::join() {
   return {};
 }
 
-Status FileLog::start_anew() {
+Status FileLog::make_empty() {
   if (::ftruncate(fd_.get(), 0) != 0) {
     return Status::from_errno(fmt::format("cannot empty store file {}", path_), errno);
   }
@@ -153,9 +153,10 @@ Status FileLog::locked(LockMode mode, Deadline deadline, const std::function<Sta
   if (!origin_.is_this_process()) {
     return {
         ErrorCode::kUnsupported,
-        fmt::format("this process is a fork of the one that has opened store file {}; it has to open it anew", path_)};
+        fmt::format("this process is a fork of the one that has opened store file {}; it has to open the file itself",
+                    path_)};
   }
-  // Tried again and again, because a blocking fcntl has no deadline and a stopped process could hold the lock for ever.
+  // Tried again and again, because a blocking fcntl has no deadline and a stopped process could hold the lock forever.
   for (auto pause = std::chrono::microseconds(20);; pause = std::min(pause * 2, std::chrono::microseconds(2000))) {
     {
       const MutexLock guard(mutex_);

@@ -60,7 +60,7 @@ class FileLog {
   // The lock is held in each of the following.
   // Joins the others that have the file open, or empties the file when nobody has. kAborted: it was removed meanwhile.
   Status join() LOCKSTEP_REQUIRES(mutex_);
-  Status start_anew() LOCKSTEP_REQUIRES(mutex_);
+  Status make_empty() LOCKSTEP_REQUIRES(mutex_);
   Status leave() LOCKSTEP_REQUIRES(mutex_);
   // Applies new records; true: the rest of a killed writer's record follows them.
   Result<bool> catch_up() LOCKSTEP_REQUIRES(mutex_);

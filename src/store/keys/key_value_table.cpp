@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/number_text.h"
 #include "lockstep/store/limits.h"
 
 namespace lockstep::comm {
@@ -29,13 +29,14 @@ Result<std::int64_t> KeyValueTable::sum(std::string_view key, std::int64_t amoun
   LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   std::int64_t before = 0;
   if (const Bytes* text = find(key)) {
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), before);
-    if (error != std::errc() || end != text->data() + text->size()) {
+    const auto counter = number_from_text<std::int64_t>(*text);
+    if (!counter) {
       return Status(ErrorCode::kInvalidArgument,
                     fmt::format("add to key '{}': its value is not a decimal counter ({} bytes); use add only on keys "
                                 "that were made by add or set to a number",
                                 key, text->size()));
     }
+    before = *counter;
   }
   std::int64_t after = 0;
   if (__builtin_add_overflow(before, amount, &after)) {

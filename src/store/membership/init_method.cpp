@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 #include <vector>
+
+#include "base/number_text.h"
 
 namespace lockstep::comm {
 namespace {
@@ -22,9 +23,8 @@ struct Said {
 };
 
 Result<int> parse_number(std::string_view text, std::string_view what) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
+  const std::optional<int> value = number_from_text<int>(text);
+  if (value && *value >= 0) return *value;
   return invalid(fmt::format("{}: expected a whole number from 0, found '{}'", what, text));
 }
 

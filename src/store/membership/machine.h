@@ -18,7 +18,7 @@ struct MachineFacts {
   std::optional<std::uint64_t> user = {};  // outside_user() of this process; memory is not handed to other users
 };
 
-// An error, for lack of descriptors, is never taken for another machine.
+// A lack of descriptors is an error: the process must not seem to be on another machine because of it.
 Result<MachineFacts> machine_facts();
 
 // "BOOT:NETWORK:USER". If a part is unknown: a word with `own`, which no other process has, so that this one uses the

@@ -146,7 +146,7 @@ bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan
 }
 
 // Joins on the next world's store instead, if the first one closes before all ranks have joined.
-Result<Rendezvous> join_anew(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
+Result<Rendezvous> join_next_world(const RendezvousPlan& plan, Result<Rendezvous> first, Deadline deadline) {
   if (first.ok() || first.status().code() != ErrorCode::kUnavailable) return first;
   auto session = open_session(plan, at_most(deadline, kAddressPatience));
   if (!session.ok()) return first;
@@ -182,7 +182,7 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options) {
   }
   const bool closing = may_be_closing(*session.value(), plan);
   auto joined = join_on(std::move(session).value(), plan, deadline);
-  return closing ? join_anew(plan, std::move(joined), deadline) : joined;
+  return closing ? join_next_world(plan, std::move(joined), deadline) : joined;
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store) {

@@ -66,7 +66,7 @@ Meeting meeting_at(const std::string& prefix, int world_size) {
   return {prefix + "/so_far", prefix + "/outcome", world_size};
 }
 
-// To call once by every rank, also by one that refuses.
+// Every rank calls this once, also one that refuses.
 void forget(Store& store, const std::string& prefix, const Meeting& meeting) {
   const std::vector<std::string> keys{meeting.so_far_key, meeting.outcome_key};
   delete_by_last_rank(store, prefix + "/done", meeting.world_size, keys);

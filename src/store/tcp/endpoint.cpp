@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "base/number_text.h"
 
 namespace lockstep::comm {
 
@@ -11,9 +11,7 @@ std::string Endpoint::text() const {
 }
 
 Result<std::uint16_t> parse_port(std::string_view text, std::string_view what) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error == std::errc() && end == text.data() + text.size()) return port;
+  if (const auto port = number_from_text<std::uint16_t>(text)) return *port;
   return Status(ErrorCode::kInvalidArgument,
                 fmt::format("{}: expected a port from 0 to 65535, found '{}'", what, text));
 }

@@ -274,7 +274,7 @@ void TcpStoreServer::Loop::queue(ClientId id, std::string bytes) {
 }
 
 void TcpStoreServer::Loop::flush_queued() {
-  while (!queued_.empty()) {  // to close a connection may answer others
+  while (!queued_.empty()) {  // closing a connection may answer others
     for (const ClientId id : std::exchange(queued_, {})) {
       const auto found = connections_.find(id);
       if (found != connections_.end() && !flush(id, found->second)) close(id);
@@ -314,7 +314,7 @@ void TcpStoreServer::Loop::expire_handshakes() {
 
 void TcpStoreServer::Loop::send_heartbeats() {
   if (!next_heartbeat_.expired()) return;
-  for (const ClientId id : std::set<ClientId>(watched_)) {  // to close one changes the set
+  for (const ClientId id : std::set<ClientId>(watched_)) {  // closing one changes the set
     const Connection& connection = connections_.at(id);
     if (connection.out.empty() && !send_heartbeat(connection.fd.get())) close(id);
   }

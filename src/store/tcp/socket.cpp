@@ -1,9 +1,9 @@
 #include "store/tcp/socket.h"
 
 #include <fmt/format.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <linux/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -91,7 +91,7 @@ Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   const socklen_t length = fill_address(name, address);
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline.remaining()).count();
-    const auto at_most = std::clamp<std::int64_t>(left, 1, 60'000'000);  // 0 would mean for ever
+    const auto at_most = std::clamp<std::int64_t>(left, 1, 60'000'000);  // 0 would mean forever
     const timeval limit{static_cast<time_t>(at_most / 1'000'000), static_cast<suseconds_t>(at_most % 1'000'000)};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "base/arithmetic.h"
 #include "c10d/target.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_groups.h"
@@ -117,7 +118,7 @@ struct Job {
   std::int64_t batches() const {
     return options.limit_batches > 0 ? std::min(train.size(), options.limit_batches) : train.size();
   }
-  std::int64_t steps() const { return (batches() + options.accumulation - 1) / options.accumulation; }
+  std::int64_t steps() const { return ceil_divide(batches(), options.accumulation); }
   StepOutput run(data::Example& batch) {
     torch::Tensor scores = model.forward.forward(batch.data);
     if (worst && !model.model->is_training()) worst->add(batch, scores);

@@ -93,7 +93,7 @@ TEST_F(StepGridParity, PixelsAreTorchvisions) {
 }
 
 // torchvision solves for the matrix by least squares, whose last bits are not defined. So a position on the line
-// between two pixels, seldom, is taken for the other one.
+// between two pixels is sometimes taken for the other one.
 TEST_F(StepGridParity, MatricesOfCornersAreTorchvisions) {
   std::size_t different = 0;
   std::size_t compared = 0;
@@ -119,7 +119,7 @@ TEST_F(StepGridParity, MatricesOfCornersAreTorchvisions) {
   RecordProperty("different", static_cast<int>(different));
 }
 
-// Positions are sums of float32: a pixel may be rounded to the next grey level, and a nearest pixel, seldom, to its
+// Positions are sums of float32: a pixel may be rounded to the next grey level, and sometimes a nearest pixel to its
 // neighbour.
 TEST_F(StepGridParity, ElasticPixelsAreTorchvisions) {
   int cases = 0;
