@@ -1,5 +1,8 @@
 #include "backend.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "lockstep/c10d/backend_capabilities.h"
@@ -10,15 +13,24 @@ namespace {
 // Unlikely to be a tag of the program's own messages.
 constexpr int kBytesTag = 0x5a65524f;
 
+// A rank that is no member has a handle of the group too, without backends.
+ProcessGroup as_member(const ProcessGroup& group) {
+  ProcessGroup own = group ? group : default_group();
+  TORCH_CHECK_VALUE(own->hasBackends(), "rank ", get_rank(), " of the world is no member of this group (",
+                    fmt::format("ranks {}", fmt::join(get_process_group_ranks(own), ", ")),
+                    "); make this call on the group's members alone");
+  return own;
+}
+
 }  // namespace
 
-Backend::Backend(ProcessGroup group, torch::Device device)
-    : backend_((group ? group : default_group())->getBackend(device.type())),
+Backend::Backend(const ProcessGroup& group, torch::Device device)
+    : backend_(as_member(group)->getBackend(device.type())),
       device_(device),
       has_avg_(capabilities_of(*backend_).has_avg()) {}
 
 Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) {
-  const ProcessGroup target = group ? group : default_group();
+  const ProcessGroup target = as_member(group);
   const std::vector<torch::Device> served = target->getDeviceTypes();
   const auto serves = [&](c10::DeviceType type) {
     return std::any_of(served.begin(), served.end(), [&](const torch::Device& one) { return one.type() == type; });

@@ -119,6 +119,25 @@ TEST_P(DdpChangedShapesMulti, ReplacedParametersAreTakenOver) {
   });
 }
 
+// With broadcast_buffers; else each rank keeps its own.
+TEST_P(DdpChangedShapesMulti, BuffersThatComeLaterAreSentToo) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    for (const bool sent : {true, false}) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<torch::nn::Sequential> ddp(net, {.broadcast_buffers = sent});
+      const auto pass = [&] { ddp->forward(random_input({2, 3}, 0)).sum().backward(); };
+      pass();
+      const torch::Tensor late = net->register_buffer("late", torch::full({2}, number + 1.0));
+      pass();
+      EXPECT_EQ(late[0].item<double>(), sent ? 1.0 : number + 1.0);
+      late.fill_(number + 5.0);
+      pass();
+      EXPECT_EQ(late[0].item<double>(), sent ? 5.0 : number + 5.0);
+    }
+  });
+}
+
 // Only one rank sees the change; it leaves, and the others get an error.
 TEST(DdpChangedShapesFault, OnOneRankTheOthersAreNotLeftWaiting) {
   run_processes(3, [](int number) {

@@ -236,6 +236,16 @@ TEST(DataParallel, FollowsTheModule) {
   expect_in(error_of([&] { parallel.forward(in.images, in.ids); }), {"same number of parameters", "reset()"});
 }
 
+// They have no parameters by which one could tell.
+TEST(DataParallel, TakesOverLayersThatWereAdded) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 3));
+  DataParallel<torch::nn::Sequential> parallel(net, {.cpu_replicas = 2});
+  const torch::Tensor x = torch::randn({4, 2});
+  expect_close(parallel.forward(x), net->forward(x), 1e-6, "as it was wrapped");
+  net->push_back(torch::nn::Tanh());
+  expect_close(parallel.forward(x), net->forward(x), 1e-6, "with one layer more");
+}
+
 TEST(DataParallel, LeavesRandomNumbersAlone) {
   torch::manual_seed(5);
   const torch::Tensor expected = torch::rand({3});

@@ -103,6 +103,47 @@ TEST(DdpErrorsMulti, WhatOneRankAloneGetsWrongIsAnErrorOfAll) {
   });
 }
 
+TEST(DdpErrorsMulti, ARankThatIsNoMemberOfTheGroupIsTold) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const std::string text = error_of_wrapping(Net(torch::nn::Linear(4, 5)), {.process_group = new_group({0, 1})});
+    if (rank == 2) {
+      expect_in(text, {"rank 2 of the world is no member of this group (ranks 0, 1)"});
+    } else {
+      EXPECT_EQ(text, "no error");
+    }
+  });
+}
+
+// As in PyTorch. Frozen from the start, ignored, or frozen later.
+class DdpNothingToTrainMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpNothingToTrainMulti, testing::Values(1, 2));
+
+TEST_P(DdpNothingToTrainMulti, IsAnErrorOnEveryRank) {
+  run_processes(GetParam(), [](int) {
+    const Rank group;
+    const std::string text = "no parameter that requires a gradient";
+    Net net(torch::nn::Linear(4, 5));
+    const auto freeze = [&](bool frozen) {
+      for (torch::Tensor& parameter : net->parameters()) parameter.requires_grad_(!frozen);
+    };
+    freeze(true);
+    expect_in(error_of_wrapping(net), {text, "without DistributedDataParallel"});
+    freeze(false);
+    expect_in(error_of_wrapping(net, {.ignored_parameters = {"0.weight", "0.bias"}}), {text});
+
+    DistributedDataParallel<Net> ddp(net);
+    const auto forward = [&] { return ddp->forward(torch::ones({2, 4})); };
+    forward().sum().backward();
+    freeze(true);
+    expect_in(error_of(forward), {text});
+    freeze(false);
+    net->zero_grad();
+    forward().sum().backward();
+    EXPECT_TRUE(torch::equal(net->parameters()[1].grad(), torch::full({5}, 2.0))) << "the group and the wrapper work";
+  });
+}
+
 struct ForkedImpl : torch::nn::Module {
   ForkedImpl() {
     left = register_module("left", torch::nn::Linear(4, 4));

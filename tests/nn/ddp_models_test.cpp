@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -234,6 +235,33 @@ TEST_P(DdpModelsMulti, HaveChannelsLastWeightsAndBuffers) {
         twins.descend();
         apart.descend();
       }
+    }
+  });
+}
+
+struct GraphImpl : torch::nn::Module {
+  GraphImpl() {
+    line = register_module("line", torch::nn::Linear(3, 2));
+    edges = register_buffer("edges", torch::eye(4).to_sparse());
+  }
+  torch::Tensor forward(const torch::Tensor& nodes) { return torch::mm(edges, line(nodes)); }
+  torch::nn::Linear line{nullptr};
+  torch::Tensor edges;
+};
+TORCH_MODULE(Graph);
+
+TEST_P(DdpModelsMulti, HaveSparseBuffersOfTheirOwn) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    expect_in(error_of([] { DistributedDataParallel<Graph> ddp{Graph()}; }),
+              {"buffer 'edges' is Sparse", "ignored_parameters", "broadcast_buffers"});
+    DistributedDataParallelOptions ignoring;
+    ignoring.ignored_parameters = {"edges"};
+    for (const DistributedDataParallelOptions& options :
+         {ignoring, DistributedDataParallelOptions{.broadcast_buffers = false}}) {
+      DistributedDataParallel<Graph> ddp(Graph(), options);
+      ddp->forward(random_input({4, 3}, 0)).sum().backward();
+      EXPECT_EQ(ddp.module()->line->bias.grad()[0].item<int>(), 4);
     }
   });
 }

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
+#include "lockstep/base/log.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -127,6 +130,55 @@ TEST(DdpOptionsMulti, BroadcastBuffersOffKeepsEachRanksBuffers) {
   });
 }
 
+// One warning on one rank. Gradients are the mean, without a graph.
+TEST(DdpOptionsMulti, CreateGraphIsWarnedOf) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    for (const bool views : {true, false}) {
+      torch::manual_seed(1);
+      Net net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net, {.gradient_as_bucket_view = views});
+      std::string logged;
+      log::set_output([&](std::string_view line) { logged += line; });
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        const torch::Tensor loss = ddp->forward(random_input({2, 3}, step)).square().sum();
+        loss.backward({}, /*retain_graph=*/std::nullopt, /*create_graph=*/step > 0);
+        EXPECT_FALSE(net->parameters()[0].grad().requires_grad());
+        expect_equal_on_all_ranks({net->parameters()[0].grad()}, "gradient");
+      }
+      log::set_output({});
+      const std::size_t first = logged.find("create_graph");
+      EXPECT_EQ(first != std::string::npos, number == 0) << logged;
+      if (number == 0) {
+        EXPECT_EQ(logged.find("create_graph", first + 1), std::string::npos) << "once";
+      }
+    }
+  });
+}
+
+struct CountingHook final : CommHook {
+  std::function<void()> run(GradBucket& /*bucket*/) override {
+    ++buckets;
+    return nullptr;
+  }
+  int buckets = 0;
+};
+
+// All gradients but those of the first bucket, which is at most 1 MiB.
+TEST(DdpOptionsMulti, AnInfiniteBucketHoldsAllThatFollow) {
+  run_processes(2, [](int) {
+    const Rank rank;
+    Net net;
+    for (int layer = 0; layer < 4; ++layer) net->push_back(torch::nn::Linear(520, 520));
+    DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = std::numeric_limits<double>::infinity()});
+    const auto hook = std::make_shared<CountingHook>();
+    ddp.register_comm_hook(hook);
+    ddp->forward(random_input({2, 520}, 0)).sum().backward();
+    EXPECT_EQ(hook->buckets, 2);
+  });
+}
+
 class DdpJoinMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpJoinMulti, testing::Values(1, 2, 3));
 
@@ -141,7 +193,7 @@ TEST_P(DdpJoinMulti, ThrowOnEarlyTermination) {
     const auto loop = [&](int inputs) {
       return [&, inputs] {
         for (int step = 0; step < inputs; ++step) {
-          const torch::Tensor y = ddp->forward(random_input({2, 3}, step));
+          const torch::Tensor y = ddp.forward(random_input({2, 3}, step));
           const torch::Tensor in_forward = torch::ones({1});
           all_reduce(in_forward);  // as a layer of the model would
           EXPECT_EQ(in_forward.item<int>(), world);
@@ -193,6 +245,45 @@ TEST(DdpOptionsMulti, ThrowOnEarlyTerminationServesWhatCommunicates) {
     EXPECT_EQ(steps, 2);
     expect_equal_on_all_ranks(net->parameters(), "parameter");
     expect_equal_on_all_ranks(net->buffers(), "buffer");
+  });
+}
+
+// Calls through `ddp->` that are no pass: of all ranks around the steps, and of one rank before or after each. Ranks
+// with equally many inputs, with 2 and 3, with 0 and 1.
+TEST(DdpOptionsMulti, ThrowOnEarlyTerminationCountsPassesAlone) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    for (const bool synchronised : {false, true}) {
+      torch::manual_seed(1);
+      Net net = synchronised ? Net(torch::nn::Linear(3, 3), SyncBatchNorm(3)) : Net(torch::nn::Linear(3, 3));
+      DistributedDataParallel<Net> ddp(net);
+      int steps = 0;
+      const auto train = [&](int inputs) {
+        steps = 0;
+        const auto loop = [&] {
+          ddp->train();
+          for (int step = 0; step < inputs; ++step) {
+            if (number == 0) ddp->train();
+            ddp->forward(random_input({4, 3}, step)).pow(4).mean().backward();
+            if (number == 1) ddp->is_training();
+            ++steps;
+          }
+          ddp->eval();
+        };
+        ddp.join(loop, {.throw_on_early_termination = true});
+      };
+      train(3);
+      EXPECT_EQ(steps, 3);
+      for (const int fewest : {2, 0}) {
+        EXPECT_THROW(train(fewest + number), UnevenInputsError) << "synchronised " << synchronised;
+        EXPECT_EQ(steps, fewest) << "synchronised " << synchronised;
+      }
+      expect_equal_on_all_ranks(net->buffers(), "buffer");
+      net->train();
+      net->zero_grad();
+      ddp->forward(random_input({4, 3}, 9)).pow(4).mean().backward();
+      expect_equal_on_all_ranks({net->parameters()[0].grad()}, "gradient");
+    }
   });
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "lockstep/nn/data_parallel.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -282,6 +283,59 @@ TEST(SyncBatchNormErrorsMulti, RefusesWhatHasNoVarianceOnEveryRank) {
     expect_in(error_of([&] { torch::autograd::grad({y}, {x}, {}, true, /*create_graph=*/true); }),
               {"second derivatives"});
     barrier();
+  });
+}
+
+// A SyncBatchNorm says so before it sends anything.
+TEST(SyncBatchNormErrorsMulti, ConvertedLayersNameOtherNumbersOfChannels) {
+  run_processes(2, [](int) {
+    const Rank world;
+    for (const bool track : {true, false}) {
+      torch::nn::Sequential net(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(6).track_running_stats(track)));
+      convert_sync_batchnorm(net);
+      for (const int channels : {4, 5000}) {
+        expect_in(error_of([&] {
+                    net->forward(torch::randn({3, channels}));
+                  }),
+                  {"batch normalisation '0'", "weight has 6 values", fmt::format("[3, {}]", channels)});
+      }
+      EXPECT_EQ(net->forward(torch::randn({3, 6})).size(1), 6);
+    }
+  });
+}
+
+// In a world of several ranks. Without a world, for evaluation and in a group of this rank alone, layers are plain.
+TEST(SyncBatchNormErrorsMulti, IsRefusedByDataParallel) {
+  run_processes(2, [](int rank) {
+    using Net = torch::nn::Sequential;
+    const DataParallelOptions two{.cpu_replicas = 2};
+    const std::vector<std::string> refused{"DataParallel: layer '1'", "BatchNorm", "use DistributedDataParallel"};
+    const Tensor x = torch::randn({8, 3});
+    Net before(torch::nn::Linear(3, 3), SyncBatchNorm(3));
+    DataParallel<Net> wrapped_before(before, two);
+    EXPECT_EQ(wrapped_before.forward(x).size(0), 8);
+
+    const Rank world;
+    expect_in(error_of([&] { wrapped_before.forward(x); }), refused);
+    for (const bool converted : {false, true}) {
+      Net net = converted ? Net(torch::nn::Linear(3, 3), torch::nn::BatchNorm1d(3))
+                          : Net(torch::nn::Linear(3, 3), SyncBatchNorm(3));
+      if (converted) convert_sync_batchnorm(net);
+      expect_in(error_of([&] { DataParallel<Net> parallel(net, two); }), refused);
+      DataParallel<Net> alone(net);  // the module itself runs in this thread
+      EXPECT_EQ(alone.forward(x).size(0), 8);
+      net->eval();
+      DataParallel<Net> evaluating(net, two);
+      EXPECT_EQ(evaluating.forward(x).size(0), 8);
+      net->train();
+      expect_in(error_of([&] { evaluating.forward(x); }), refused);
+      convert_sync_batchnorm(net, new_group({rank}));
+      DataParallel<Net> by_itself(net, two);
+      EXPECT_EQ(by_itself.forward(x).size(0), 8);
+    }
+    Net plain(torch::nn::Linear(3, 3), torch::nn::BatchNorm1d(3));
+    DataParallel<Net> made(plain, two, [] { return Net(torch::nn::Linear(3, 3), SyncBatchNorm(3)); });
+    expect_in(error_of([&] { made.forward(x); }), refused);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "nn/error_texts.h"
 #include "nn/sharded_optimizer/shard_plan.h"
 #include "nn/twins.h"
@@ -96,7 +98,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const Kind& one : kinds()) {
-      for (const double cap : {25.0, 1.0 / 1024}) {  // also cut into blocks of 1 KiB
+      for (const double cap : {25.0, 1.0 / 1024, std::numeric_limits<double>::infinity()}) {  // also in blocks of 1 KiB
         const std::vector<Tensor> mine = parameters();
         const std::vector<Tensor> theirs = parameters();
         const auto defaults = one.plain(groups_with({{}}));

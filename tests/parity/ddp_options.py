@@ -1,7 +1,8 @@
 """Trains a small model with torch.nn.parallel.DistributedDataParallel over Gloo, once for each case.
 
-ddp_options.py CASES OUT WORLD...: CASES is a file with a case on each line, "key=value ..." with the keys that `Case`
-names. OUT/WORLD.safetensors gets the parameters (and running statistics) of all cases as "CASE_NUMBER/NAME".
+ddp_options.py CASES OUT WORLD: CASES is a file with a case on each line, "key=value ..." with the keys that `Case`
+names. OUT/pythons-RANK, for the first and the last rank, get the parameters (and running statistics) of all cases as
+"CASE_NUMBER/NAME".
 """
 import contextlib
 import sys
@@ -21,6 +22,7 @@ from tensor_files import write_safetensors
 STEPS, FEW_STEPS = 100, 40
 INPUTS, WIDTH, OUTPUTS, BATCH = 48, 32, 16, 4
 LOCAL_WARMUP, LOCAL_PERIOD = 10, 4
+WORDS = 20
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Case:
     world: int = 1
     hook: str = "none"  # or "local": local SGD, and those of `hook_of`
     accumulate: int = 1
-    join: str = "no"  # or "initial", "active": what gradients are divided by
+    join: str = "no"  # or "initial", "active": what gradients are divided by; or "throws" (on early termination)
     static: int = 0
     bucket: float = 25.0
     view: int = 1
@@ -40,6 +42,11 @@ class Case:
     norm: str = "none"  # or "plain", "sync": batch normalisation
     unused: str = "no"  # or "always", "ranks": who leaves out the layer `extra`
     optimizer: str = "sgd"  # or "adam", "zero_sgd", "zero_adam"
+    group: str = "world"  # or "pairs": ranks 0 and 1, 2 and 3
+    buffers: int = 1  # broadcast_buffers
+    init_sync: int = 1
+    sparse: int = 0  # a layer whose gradient is sparse
+    device_ids: int = 0  # ours alone: the wrapper takes none on the CPU
 
     @staticmethod
     def parse(line):
@@ -54,7 +61,7 @@ class Case:
     def dtype(self):
         if self.precision != "float":
             return torch.float32
-        differs = self.world > 2 or self.norm != "none" or self.optimizer.endswith("adam") or self.clip
+        differs = self.world > 2 or self.norm != "none" or self.optimizer.endswith("adam") or self.clip or self.sparse
         return torch.float64 if differs else torch.float32
 
     @property
@@ -72,8 +79,8 @@ powerSGD_hook._orthogonalize = lambda m, epsilon=0: orthogonalize(m if m.dim() =
 class Feedback:
     """Our error feedback for compression, written out."""
 
-    def __init__(self, dtype):
-        self.dtype, self.errors = dtype, {}
+    def __init__(self, dtype, group):
+        self.dtype, self.group, self.errors = dtype, group, {}
 
     def __call__(self, _, bucket):
         # By parameter: after its first pass the wrapper builds other buckets.
@@ -86,15 +93,15 @@ class Feedback:
         for parameter, gradient in both:
             self.errors[parameter] = gradient - compressed[at : at + gradient.numel()].view_as(gradient)
             at += gradient.numel()
-        compressed.div_(dist.get_world_size())
-        dist.all_reduce(compressed)
+        compressed.div_(dist.get_world_size(self.group))
+        dist.all_reduce(compressed, group=self.group)
         future = torch.futures.Future()
         future.set_result(buffer.copy_(compressed))
         return future
 
 
-def power_sgd(hook=powerSGD_hook.powerSGD_hook, **options):
-    state = powerSGD_hook.PowerSGDState(None, **{"start_powerSGD_iter": 2, "random_seed": 3, **options})
+def power_sgd(group, hook=powerSGD_hook.powerSGD_hook, **options):
+    state = powerSGD_hook.PowerSGDState(group, **{"start_powerSGD_iter": 2, "random_seed": 3, **options})
 
     def in_order(state, bucket):
         # Without waiting, buckets would start their second message in an order that differs between ranks.
@@ -111,20 +118,21 @@ def keep(_, bucket):
     return future
 
 
-def hook_of(name):
+def hook_of(name, group):
     # DDP refuses functions that are called bf16_compress_hook without CUDA.
     hooks = {
         "noop": lambda: (None, keep),
-        "bf16": lambda: (None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)),
-        "fp16": lambda: (None, lambda state, bucket: default_hooks.fp16_compress_hook(state, bucket)),
-        "bf16_feedback": lambda: (None, Feedback(torch.bfloat16)),
-        "wrapped": lambda: (None, default_hooks.fp16_compress_wrapper(lambda _, b: default_hooks.allreduce_hook(None, b))),
-        "power1": lambda: power_sgd(),
+        "bf16": lambda: (group, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)),
+        "fp16": lambda: (group, lambda state, bucket: default_hooks.fp16_compress_hook(state, bucket)),
+        "bf16_feedback": lambda: (None, Feedback(torch.bfloat16, group)),
+        "wrapped": lambda: (None, default_hooks.fp16_compress_wrapper(lambda _, b: default_hooks.allreduce_hook(group, b))),
+        "power1": lambda: power_sgd(group),
         "power2_cold": lambda: power_sgd(
-            matrix_approximation_rank=2, use_error_feedback=False, warm_start=False, orthogonalization_epsilon=1e-8),
+            group, matrix_approximation_rank=2, use_error_feedback=False, warm_start=False,
+            orthogonalization_epsilon=1e-8),
         "power3_shapes": lambda: power_sgd(
-            matrix_approximation_rank=3, min_compression_rate=1, batch_tensors_with_same_shape=True),
-        "batched": lambda: power_sgd(hook=powerSGD_hook.batched_powerSGD_hook, matrix_approximation_rank=2),
+            group, matrix_approximation_rank=3, min_compression_rate=1, batch_tensors_with_same_shape=True),
+        "batched": lambda: power_sgd(group, hook=powerSGD_hook.batched_powerSGD_hook, matrix_approximation_rank=2),
     }
     state, hook = hooks[name]()
     if isinstance(hook, Feedback):
@@ -139,7 +147,7 @@ def hook_of(name):
 class SyncBatchNorm(nn.BatchNorm1d):
     """Synchronised batch normalisation in doubles. PyTorch's own layer takes no CPU tensors."""
 
-    group = None  # of its own: the wrapper's operations come in another order where ranks use different layers
+    group = None  # that of the case. Not the wrapper's, whose operations come in another order where ranks use different layers
 
     def forward(self, input):
         return _SyncBatchNorm.apply(input, self.weight, self.bias, self)
@@ -181,20 +189,36 @@ class Net(nn.Module):
         self.last = nn.Linear(WIDTH, OUTPUTS)
         if case.unused != "no":
             self.extra = nn.Linear(WIDTH, OUTPUTS)
+        self.table = nn.Embedding(WORDS, WIDTH, sparse=True) if case.sparse else None
         self.norm = None
         if case.norm != "none":
             self.norm = SyncBatchNorm(WIDTH) if case.norm == "sync" else nn.BatchNorm1d(WIDTH)
 
     def forward(self, x, with_extra):
+        input = x
         x = torch.tanh(self.first(x))
+        if self.table is not None:
+            x = x + self.table((input[:, 0].abs() * 8).long().clamp(max=WORDS - 1))
         if self.norm is not None:
             x = self.norm(x)
         x = torch.tanh(self.third(torch.tanh(self.second(x))))
         return self.last(x) + self.extra(x) if with_extra else self.last(x)
 
 
-def make_model(case):
-    torch.manual_seed(1234)
+class Groups:
+    """The groups of this rank by the name of their kind: those that train, and others of the same ranks for layers."""
+
+    def __init__(self, rank, world):
+        self.training = {"world": None}
+        self.layers = {"world": dist.new_group()}
+        for first in range(0, world - 1, 2):
+            both = [dist.new_group([first, first + 1]) for _ in range(2)]
+            if rank in (first, first + 1):
+                self.training["pairs"], self.layers["pairs"] = both
+
+
+def make_model(case, rank):
+    torch.manual_seed(1234 + rank)
     model = Net(case).to(torch.bfloat16 if case.precision == "masters" else case.dtype)
     if model.norm is not None and case.precision == "masters":
         model.norm.float()
@@ -208,7 +232,7 @@ def batch(case, rank, step, part):
     return both[:, :INPUTS], both[:, INPUTS:]
 
 
-def loss_of(case, ddp, rank, step, part):
+def loss_of(case, ddp, group, rank, step, part):
     x, y = batch(case, rank, step, part)
     if case.precision == "masters":
         x = x.to(torch.bfloat16)
@@ -220,8 +244,8 @@ def loss_of(case, ddp, rank, step, part):
     if not case.weighted:
         return errors.mean()
     total = torch.tensor([len(x)])
-    dist.all_reduce(total)
-    return errors.mean(1).sum() * (dist.get_world_size() / total.item())
+    dist.all_reduce(total, group=group)
+    return errors.mean(1).sum() * (dist.get_world_size(group) / total.item())
 
 
 class Masters:
@@ -240,51 +264,64 @@ class Masters:
                 parameter.copy_(master)
 
 
-def wrap(case, model):
+def wrap(case, model, group):
     if case.ignore:
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["second.weight"])
     # PyTorch fails if a static graph begins with a pass that sends nothing; results are the same without the promise.
     # With it and find_unused_parameters, ranks that have finished in a join would send more than the others.
     static = bool(case.static) and case.accumulate == 1
+    # Newer releases warn of this option.
+    buffers = {} if case.buffers else {"broadcast_buffers": False}
     ddp = nn.parallel.DistributedDataParallel(
         model,
+        process_group=group,
+        init_sync=bool(case.init_sync),
+        **buffers,
         bucket_cap_mb=case.bucket,
         static_graph=static,
         find_unused_parameters=case.unused != "no" and not static,
         gradient_as_bucket_view=bool(case.view),
     )
     if case.hook == "local":
-        state = post_localSGD_hook.PostLocalSGDState(None, None, LOCAL_WARMUP, post_local_gradient_allreduce=False)
+        state = post_localSGD_hook.PostLocalSGDState(group, None, LOCAL_WARMUP, post_local_gradient_allreduce=False)
         ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     elif case.hook != "none":
-        ddp.register_comm_hook(*hook_of(case.hook))
+        ddp.register_comm_hook(*hook_of(case.hook, group))
     return ddp
 
 
-def make_optimizer(name, parameters):
+def make_optimizer(name, parameters, group):
     kind, options = (torch.optim.Adam, {"lr": 0.01}) if name.endswith("adam") else (torch.optim.SGD, {"lr": 0.05, "momentum": 0.5})
     if name.startswith("zero"):
-        return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, process_group=group, **options)
     return kind(parameters, **options)
 
 
-def train(case, rank):
+def joined(case, ddp):
+    if case.join == "no":
+        return contextlib.nullcontext()
+    if case.join == "throws":
+        return ddp.join(throw_on_early_termination=True)
+    return ddp.join(divide_by_initial_world_size=case.join == "initial")
+
+
+def train(case, rank, group):
     """Returns the trained tensors by name."""
-    model = make_model(case)
-    ddp = wrap(case, model)
+    model = make_model(case, rank)
+    ddp = wrap(case, model, group)
     masters = Masters(model) if case.precision == "masters" else None
     trained = [master for _, master in masters.parameters] if masters else list(model.parameters())
-    optimizer = make_optimizer(case.optimizer, trained)
+    optimizer = make_optimizer(case.optimizer, trained, group)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20, enabled=case.precision == "scaled")
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if case.ema else None
-    averager = PeriodicModelAverager(LOCAL_PERIOD, LOCAL_WARMUP) if case.hook == "local" else None
+    averager = PeriodicModelAverager(LOCAL_PERIOD, LOCAL_WARMUP, group) if case.hook == "local" else None
 
     def step(number):
         model.zero_grad()
         for part in range(case.accumulate):
             last = part + 1 == case.accumulate
             with contextlib.nullcontext() if last else ddp.no_sync():
-                scaler.scale(loss_of(case, ddp, rank, number, part) / case.accumulate).backward()
+                scaler.scale(loss_of(case, ddp, group, rank, number, part) / case.accumulate).backward()
         if masters:
             masters.before_step()
         if case.clip:
@@ -300,29 +337,34 @@ def train(case, rank):
             ema.update_parameters(model)
 
     uneven = case.join != "no"
-    joined = ddp.join(divide_by_initial_world_size=case.join == "initial") if uneven else contextlib.nullcontext()
-    with joined:
-        for number in range(case.steps - (7 * rank if uneven else 0)):
-            step(number)
+    try:
+        with joined(case, ddp):
+            for number in range(case.steps - (7 * rank if uneven else 0)):
+                step(number)
+    except RuntimeError as error:
+        if case.join != "throws" or "exhausted" not in str(error):
+            raise
     names = [name for name, _ in model.named_parameters()]
     result = dict(zip(names, list(ema.module.parameters()) if ema else trained))
     if not ema and not uneven:
+        if case.buffers and case.norm != "none":
+            ddp._sync_buffers()  # as in the next forward pass; ours are sent in the backward pass
         result.update((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
     return result
 
 
-def train_cases(rank, world, cases, path):
-    SyncBatchNorm.group = dist.new_group()
+def train_cases(rank, world, cases, folder):
+    groups = Groups(rank, world)
     tensors = {}
     for number, case in enumerate(cases):
-        for name, tensor in train(case, rank).items():
+        SyncBatchNorm.group = groups.layers[case.group]
+        for name, tensor in train(case, rank, groups.training[case.group]).items():
             tensors[f"{number}/{name}"] = tensor
-    if rank == 0:
-        write_safetensors(path, tensors)
+    if rank in (0, world - 1):
+        write_safetensors(f"{folder}/pythons-{rank}", tensors)
 
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         all_cases = [Case.parse(line) for line in file]
-    for size in sys.argv[3:]:
-        run_ranks(int(size), "gloo", train_cases, all_cases, f"{sys.argv[2]}/{size}.safetensors")
+    run_ranks(int(sys.argv[3]), "gloo", train_cases, all_cases, sys.argv[2])

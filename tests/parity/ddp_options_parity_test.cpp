@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -33,19 +34,23 @@ constexpr int kSteps = 100;
 constexpr int kFewSteps = 40;
 constexpr int kInputs = 48, kWidth = 32, kOutputs = 16, kBatch = 4;
 constexpr int kLocalWarmup = 10, kLocalPeriod = 4;
+constexpr int kWords = 20;
 
 using Tensors = std::map<std::string, torch::Tensor>;
 using test::Exclusion;
 using test::Factor;
 // `bucket`, in MiB: one bucket, or five. `unused`: the layer `extra` takes part in every pass of no rank, or in those
 // of some ranks. `local`: local SGD. `weighted`: batches of different sizes, each sample with the same weight.
+// `throws`: a join that ends with the first rank that has no more inputs. `pairs`: ranks 0 and 1 train by themselves,
+// and so do 2 and 3. Ranks begin with different weights, which `init_sync` makes equal. `sparse`: a layer whose
+// gradient is sparse. `device_ids` is ours alone: PyTorch takes none on the CPU.
 const std::vector<Factor> kFactors{
     {"world", {"2", "3", "4"}},
     {"hook",
      {"none", "noop", "bf16", "fp16", "bf16_feedback", "wrapped", "power1", "power2_cold", "power3_shapes", "batched",
       "local"}},
     {"accumulate", {"1", "3"}},
-    {"join", {"no", "initial", "active"}},
+    {"join", {"no", "initial", "active", "throws"}},
     {"static", {"0", "1"}},
     {"bucket", {"25", "0.004"}},
     {"view", {"1", "0"}},
@@ -57,12 +62,19 @@ const std::vector<Factor> kFactors{
     {"norm", {"none", "plain", "sync"}},
     {"unused", {"no", "always", "ranks"}},
     {"optimizer", {"sgd", "adam", "zero_sgd", "zero_adam"}},
+    {"group", {"world", "pairs"}},
+    {"buffers", {"1", "0"}},
+    {"init_sync", {"1", "0"}},
+    {"sparse", {"0", "1"}},
+    {"device_ids", {"0", "1"}},
 };
 
 const std::vector<std::string> kJoins{"initial", "active"};
 const std::vector<std::string> kSharded{"zero_sgd", "zero_adam"};
 const std::vector<std::string> kAdams{"adam", "zero_adam"};
 const std::vector<std::string> kLowRank{"power1", "power2_cold", "power3_shapes", "batched"};
+const std::vector<std::string> kHooks{"noop",   "bf16",        "fp16",          "bf16_feedback", "wrapped",
+                                      "power1", "power2_cold", "power3_shapes", "batched"};
 const std::vector<std::string> k16Bits{"autocast", "scaled", "masters"};
 const std::vector<Exclusion> kExclusions{
     // A rank that has finished makes no collective calls of the loop.
@@ -72,10 +84,7 @@ const std::vector<Exclusion> kExclusions{
     {"join", kJoins, "weighted", {"1"}},
     {"join", kJoins, "precision", {"scaled"}},
     // With a hook PyTorch divides by all ranks whatever the option says.
-    {"join",
-     {"active"},
-     "hook",
-     {"noop", "bf16", "fp16", "bf16_feedback", "wrapped", "power1", "power2_cold", "power3_shapes", "batched"}},
+    {"join", {"active"}, "hook", kHooks},
     // What the option promises.
     {"static", {"1"}, "unused", {"ranks"}},
     // A sharded optimizer needs the same gradients on every rank.
@@ -95,6 +104,20 @@ const std::vector<Exclusion> kExclusions{
     {"precision", {"masters"}, "ema", {"1"}},
     // Beyond two ranks PyTorch's sums have other last digits, which 16 bits magnify.
     {"precision", k16Bits, "world", {"3", "4"}},
+    // Four ranks make two pairs, and these do not go with four ranks.
+    {"group", {"pairs"}, "world", {"2", "3"}},
+    {"group", {"pairs"}, "optimizer", kAdams},
+    {"group", {"pairs"}, "precision", k16Bits},
+    // PyTorch leaves parameters without a gradient out of the average.
+    {"init_sync", {"0"}, "hook", {"local"}},
+    // In PyTorch a hook gets sparse gradients too, a rank that has finished sends none, and there is no norm of them.
+    // Adam takes none.
+    {"sparse", {"1"}, "hook", kHooks},
+    {"sparse", {"1"}, "hook", {"local"}},
+    {"sparse", {"1"}, "join", kJoins},
+    {"sparse", {"1"}, "clip", {"0.05"}},
+    {"sparse", {"1"}, "optimizer", kAdams},
+    {"sparse", {"1"}, "precision", k16Bits},
 };
 
 class Case {
@@ -118,13 +141,15 @@ class Case {
   bool has_16_bits() const { return (*this)["precision"] != "float"; }
   // Whether our last digits may differ from PyTorch's before anything is rounded to 16 bits.
   bool differs_in_last_digits() const {
-    return number("world") > 2 || (*this)["norm"] != "none" || has_adam() || has_low_rank() || number("clip") > 0;
+    return number("world") > 2 || (*this)["norm"] != "none" || has_adam() || has_low_rank() || number("clip") > 0 ||
+           is_on("sparse");
   }
 
   // These two are in ddp_options.py too.
   torch::Dtype dtype() const {
     if (has_16_bits()) return torch::kFloat;
-    const bool differs = number("world") > 2 || (*this)["norm"] != "none" || has_adam() || number("clip") > 0;
+    const bool differs =
+        number("world") > 2 || (*this)["norm"] != "none" || has_adam() || number("clip") > 0 || is_on("sparse");
     return differs ? torch::kDouble : torch::kFloat;
   }
   int steps() const {
@@ -154,7 +179,10 @@ class Case {
 std::vector<Case> cases_of(int world, int part, int parts) {
   const bool all = ::getenv("LOCKSTEP_TEST_GRID") != nullptr;
   std::vector<Factor> factors = kFactors;
-  if (world == 1) factors.front().levels = {"1"};
+  for (Factor& factor : factors) {
+    if (world == 1 && factor.name == "world") factor.levels = {"1"};
+    if (world == 1 && factor.name == "group") factor.levels = {"world"};
+  }
   const std::size_t strength = (world == 1 ? 1 : 2) + (all ? 1 : 0);
   std::vector<Case> cases;
   int number = 0;
@@ -195,29 +223,40 @@ struct NetImpl : torch::nn::Module {
     third = register_module("third", torch::nn::Linear(kWidth, kWidth));
     last = register_module("last", torch::nn::Linear(kWidth, kOutputs));
     if (options["unused"] != "no") extra = register_module("extra", torch::nn::Linear(kWidth, kOutputs));
+    if (options.is_on("sparse"))
+      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(true)));
     if (options["norm"] != "none") norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
   }
 
   torch::Tensor forward(torch::Tensor x, bool with_extra) {
+    const torch::Tensor input = x;
     x = torch::tanh(first(x));
+    if (table) x = x + table((input.select(1, 0).abs() * 8).to(torch::kLong).clamp_max(kWords - 1));
     if (norm) x = norm(x);
     x = torch::tanh(third(torch::tanh(second(x))));
     return with_extra ? last(x) + extra(x) : last(x);
   }
 
   torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr}, last{nullptr}, extra{nullptr};
+  torch::nn::Embedding table{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
 };
 TORCH_MODULE(Net);
 
-// Ranks that do not use a layer reduce its bucket later than the others. A synchronised layer waits inside the backward
-// pass, so it needs a group of its own then.
-ProcessGroup group_of_norm(const Case& options) {
-  return options["norm"] == "sync" && options["unused"] == "ranks" ? new_group() : nullptr;
+// The ranks that train together, in a new group. Null: all.
+ProcessGroup group_of(const Case& options) {
+  return options["group"] == "pairs" ? split_group(get_rank() / 2) : nullptr;
 }
 
-Net make_model(const Case& options, const ProcessGroup& group) {
-  torch::manual_seed(1234);
+// Ranks that do not use a layer reduce its bucket later than the others. A synchronised layer waits inside the backward
+// pass, so it needs a group of its own then.
+ProcessGroup group_of_norm(const Case& options, const ProcessGroup& group) {
+  if (options["norm"] != "sync" || options["unused"] != "ranks") return group;
+  return group ? group_of(options) : new_group();
+}
+
+Net make_model(const Case& options, int rank, const ProcessGroup& group) {
+  torch::manual_seed(1234 + rank);
   Net model(options);
   model->to(options["precision"] == "masters" ? torch::kBFloat16 : options.dtype());
   if (options["norm"] != "none" && options["precision"] == "masters") model->norm->to(torch::kFloat);
@@ -226,13 +265,15 @@ Net make_model(const Case& options, const ProcessGroup& group) {
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
-                                                        const std::vector<torch::Tensor>& parameters) {
+                                                        const std::vector<torch::Tensor>& parameters,
+                                                        const ProcessGroup& group) {
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.5);
   const torch::optim::AdamOptions adam(0.01);
   if (name == "sgd") return std::make_unique<torch::optim::SGD>(parameters, sgd);
   if (name == "adam") return std::make_unique<torch::optim::Adam>(parameters, adam);
-  if (name == "zero_sgd") return std::make_unique<ZeroRedundancyOptimizer<torch::optim::SGD>>(parameters, sgd);
-  return std::make_unique<ZeroRedundancyOptimizer<torch::optim::Adam>>(parameters, adam);
+  const ZeroRedundancyOptions zero{.process_group = group};
+  if (name == "zero_sgd") return std::make_unique<ZeroRedundancyOptimizer<torch::optim::SGD>>(parameters, sgd, zero);
+  return std::make_unique<ZeroRedundancyOptimizer<torch::optim::Adam>>(parameters, adam, zero);
 }
 
 std::pair<torch::Tensor, torch::Tensor> batch(const Case& options, int rank, int step, int part) {
@@ -247,32 +288,42 @@ class Training {
   Training(const Case& options, int rank)
       : options_(options),
         rank_(rank),
-        group_of_norm_(group_of_norm(options)),
-        model_(make_model(options, group_of_norm_)),
-        ddp_(model_, ddp_options(options)) {
+        group_(group_of(options)),
+        group_of_norm_(group_of_norm(options, group_)),
+        model_(make_model(options, rank, group_of_norm_)),
+        ddp_(model_, ddp_options(options, group_)) {
     if (options["hook"] == "local") {
       ddp_.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = kLocalWarmup}));
-      averager_.emplace(PeriodicModelAveragerOptions{.period = kLocalPeriod, .warmup_steps = kLocalWarmup});
+      averager_.emplace(
+          PeriodicModelAveragerOptions{.period = kLocalPeriod, .warmup_steps = kLocalWarmup, .group = group_});
     } else if (options["hook"] != "none") {
       ddp_.register_comm_hook(hook_of(options["hook"]));
     }
     if (options["precision"] == "masters") masters_.emplace(*model_);
     if (options["precision"] == "scaled") scaler_.emplace(GradScalerOptions{.init_scale = 1024, .growth_interval = 20});
     if (options.is_on("ema")) ema_.emplace(*model_, ExponentialMovingAverageOptions{.decay = 0.9});
-    optimizer_ = make_optimizer(options["optimizer"], masters_ ? masters_->parameters() : ddp_.parameters());
+    optimizer_ = make_optimizer(options["optimizer"], masters_ ? masters_->parameters() : ddp_.parameters(), group_);
   }
 
   void run() {
     const bool uneven = options_["join"] != "no";
-    ddp_.join(
-        [&] {
-          for (int number = 0; number < options_.steps() - (uneven ? 7 * rank_ : 0); ++number) step(number);
-        },
-        {.divide_by_initial_world_size = options_["join"] == "initial", .enable = uneven});
+    const bool throws = options_["join"] == "throws";
+    const auto loop = [&] {
+      for (int number = 0; number < options_.steps() - (uneven ? 7 * rank_ : 0); ++number) step(number);
+    };
+    bool thrown = false;
+    try {
+      ddp_.join(loop, {.divide_by_initial_world_size = options_["join"] != "active",
+                       .enable = uneven,
+                       .throw_on_early_termination = throws});
+    } catch (const UnevenInputsError&) {
+      thrown = true;
+    }
+    EXPECT_EQ(thrown, throws && get_world_size() > 1) << options_.text();
   }
 
-  // Parameters by name, and running statistics where those of rank 0 are the same in Python: in a join PyTorch sends
-  // another rank's, and its averages have those of the module.
+  // Parameters by name, and running statistics where they are the same in Python: in a join PyTorch sends those of
+  // another rank, and its averages have those of the module.
   Tensors result() const {
     const Tensors copies = ema_ ? ema_->tensors() : masters_ ? masters_->tensors() : Tensors();
     Tensors tensors;
@@ -288,10 +339,17 @@ class Training {
   }
 
  private:
-  static DistributedDataParallelOptions ddp_options(const Case& options) {
-    DistributedDataParallelOptions result{.bucket_cap_mb = options.number("bucket"),
+  static DistributedDataParallelOptions ddp_options(const Case& options, const ProcessGroup& group) {
+    DistributedDataParallelOptions result{.process_group = group,
+                                          .broadcast_buffers = options.is_on("buffers"),
+                                          .bucket_cap_mb = options.number("bucket"),
                                           .static_graph = options.is_on("static"),
-                                          .gradient_as_bucket_view = options.is_on("view")};
+                                          .gradient_as_bucket_view = options.is_on("view"),
+                                          .init_sync = options.is_on("init_sync")};
+    if (options.is_on("device_ids")) {
+      result.device_ids = {torch::kCPU};
+      result.output_device = torch::kCPU;
+    }
     if (options.is_on("ignore")) result.ignored_parameters = {"second.weight"};
     return result;
   }
@@ -305,11 +363,11 @@ class Training {
       std::optional<Autocast> autocast;
       if (options_["precision"] == "autocast") autocast.emplace(torch::kCPU);
       if (scaler_) autocast.emplace(torch::kCPU, torch::kHalf);
-      output = ddp_->forward(x, with_extra);
+      output = ddp_.forward(x, with_extra);
     }
     const torch::Tensor errors = (output.to(options_.dtype()) - y).square();
     const bool weighted = options_.is_on("weighted");
-    const torch::Tensor mean = weighted ? errors.mean(1).sum() * sample_mean_factor(x.size(0)) : errors.mean();
+    const torch::Tensor mean = weighted ? errors.mean(1).sum() * sample_mean_factor(x.size(0), group_) : errors.mean();
     return scaler_ ? scaler_->scale(mean) : mean;
   }
 
@@ -335,6 +393,7 @@ class Training {
 
   const Case options_;
   const int rank_;
+  const ProcessGroup group_;
   const ProcessGroup group_of_norm_;
   Net model_;
   DistributedDataParallel<Net> ddp_;
@@ -349,14 +408,14 @@ std::string name_in_file(std::size_t number, const std::string& name) {
   return std::to_string(number) + "/" + name;
 }
 
-void compare(const Case& options, std::size_t number, const Tensors& ours, const Tensors& pythons) {
+void compare(const Case& options, std::size_t number, int rank, const Tensors& ours, const Tensors& pythons) {
   for (const auto& [name, actual] : ours) {
     if (!name.starts_with(name_in_file(number, ""))) continue;
     ASSERT_TRUE(pythons.contains(name)) << options.text() << ": Python has no " << name;
     const torch::Tensor& expected = pythons.at(name);
     const double difference = (actual - expected).abs().max().item<double>();
     const double allowed = options.tolerance() * expected.abs().max().item<double>();
-    EXPECT_LE(difference, allowed) << options.text() << ": " << name;
+    EXPECT_LE(difference, allowed) << options.text() << ": " << name << " of rank " << rank;
   }
 }
 
@@ -372,7 +431,9 @@ TEST_P(DdpOptionsParity, ReachesPythonsWeights) {
   constexpr std::chrono::seconds kDeadline(200);
   const auto [world, part, parts] = GetParam();
   const std::vector<Case> cases = cases_of(world, part, parts);
+  const std::set<int> compared{0, world - 1};
   const test::SharedScratchFolder folder;
+  const auto path = [&](const std::string& whose, int rank) { return folder.path(whose + "-" + std::to_string(rank)); };
   const auto run = [&](int rank) {
     const ProcessGroupGuard group;
     torch::set_num_threads(1);
@@ -382,19 +443,21 @@ TEST_P(DdpOptionsParity, ReachesPythonsWeights) {
       training.run();
       for (const auto& [name, tensor] : training.result()) tensors[name_in_file(i, name)] = tensor;
     }
-    if (rank == 0) checkpoint::write_tensor_file(folder.path("ours"), {.tensors = tensors, .metadata = {}});
+    if (compared.contains(rank))
+      checkpoint::write_tensor_file(path("ours", rank), {.tensors = tensors, .metadata = {}});
   };
   test::run_processes(world, run, kDeadline);
   std::ofstream list(folder.path("cases"));
   for (const Case& one : cases) list << one.text() << '\n';
   list.close();
   test::run_python("ddp_options.py", {folder.path("cases"), folder.path().native(), std::to_string(world)});
-  const Tensors ours = checkpoint::read_tensor_file(folder.path("ours")).tensors;
-  const Tensors pythons = checkpoint::read_tensor_file(folder.path(std::to_string(world) + ".safetensors"),
-                                                       checkpoint::Checksum::kIfPresent)
-                              .tensors;
-  EXPECT_EQ(ours.size(), pythons.size());
-  for (std::size_t i = 0; i < cases.size(); ++i) compare(cases[i], i, ours, pythons);
+  for (const int rank : compared) {
+    const Tensors ours = checkpoint::read_tensor_file(path("ours", rank)).tensors;
+    const Tensors pythons =
+        checkpoint::read_tensor_file(path("pythons", rank), checkpoint::Checksum::kIfPresent).tensors;
+    EXPECT_EQ(ours.size(), pythons.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) compare(cases[i], i, rank, ours, pythons);
+  }
 }
 
 }  // namespace

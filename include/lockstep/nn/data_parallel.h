@@ -20,13 +20,15 @@
 //   - A backward pass of a backward pass (create_graph) works, as do several passes before an optimizer step.
 //
 // What differs from one device, as in PyTorch: each replica normalises its own part of a batch (BatchNorm), and only
-// the first replica's buffers are kept. A result without dimensions, such as a loss, becomes a vector with an element
-// for each replica that ran: call mean() on it. CPU replicas draw random numbers (Dropout) from one generator in the
-// order in which they come, so runs differ. What forward() writes to members of the module other than buffers is lost.
+// the first replica's buffers are kept. In a world of several ranks, layers that synchronise their batches are refused,
+// unless there is one device. A result without dimensions, such as a loss, becomes a vector with an element for each
+// replica that ran: call mean() on it. CPU replicas draw random numbers (Dropout) from one generator in the order in
+// which they come, so runs differ. What forward() writes to members of the module other than buffers is lost.
 //
 // The module stays usable: module() has its own type, its parameters stay the same tensors, names get no prefix.
-// Training mode, `requires_grad`, values, devices and dtypes of the module are taken over in each pass. Other members
-// are not: call renew_replicas() after changing one. With one device the module itself runs, without threads.
+// Training mode, `requires_grad`, values, devices and dtypes of the module are taken over in each pass, and so are
+// submodules that were added or replaced. Other members are not: call renew_replicas() after changing one. With one
+// device the module itself runs, without threads.
 //
 // Replicas are made by the module's clone(), which modules have that derive from torch::nn::Cloneable and register
 // everything in reset(). For other modules give a function that makes one of the same structure:

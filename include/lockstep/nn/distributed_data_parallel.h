@@ -20,7 +20,7 @@
 //   - No prefix is added to parameter names.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
-// converted parameters take effect in the next pass; do this on all ranks.
+// converted parameters and added buffers take effect in the next pass; do this on all ranks.
 //
 // If backward() throws on all ranks, the next pass starts as usual. If it throws on some ranks only, the ranks no
 // longer make the same calls, and the group is lost: destroy it, then make a new group and a new wrapper. A wrapper
@@ -80,9 +80,10 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // Any method of the module can be the training step: `ddp->training_step(batch)`.
+  // Any method of the module can be the training step: `ddp->training_step(batch)`. A call that is none, such as
+  // `ddp->train()`, does no harm.
   Module* operator->() {
-    replica_.before_forward();
+    replica_.before_method();
     return module_.get();
   }
 

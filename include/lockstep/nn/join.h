@@ -14,14 +14,17 @@ struct JoinOptions {
   bool divide_by_initial_world_size = true;
   // Off: the loop runs as without join.
   bool enable = true;
-  // On: as soon as one rank has no more inputs, join throws UnevenInputsError on every rank, at the start of the
-  // others' next forward pass. Nothing is sent between that rank's last pass and the error, so the forward pass may
-  // make collective calls of its own (SyncBatchNorm). Costs a small all-gather in each forward pass.
+  // On: as soon as one rank has no more inputs, join throws UnevenInputsError on every rank: on the others in their
+  // next pass, before it sends anything. So the forward pass may make collective calls of its own (SyncBatchNorm). With
+  // ddp.forward(x) that is before the forward pass. With `ddp->`, which may be train() as well, it is when the pass
+  // first sends: in a SyncBatchNorm, or in backward(). So a loop that makes other collective calls between the two
+  // needs ddp.forward(x). Costs a small all-gather in each pass.
   bool throw_on_early_termination = false;
 };
 
 // A rank had no more inputs, and throw_on_early_termination is on. Thrown on every rank of the group; all have the same
-// parameters and have taken the same steps, and the group and the wrapper work on.
+// parameters and have taken the same steps, and the group and the wrapper work on. Gradients are those of no pass: call
+// zero_grad() before the next one.
 class UnevenInputsError : public c10::Error {
  public:
   using c10::Error::Error;

@@ -62,6 +62,8 @@ class Reducer {
   void check_sizes() const;
   // Call this before each forward pass. `synchronise`: whether the following backward pass synchronises.
   void before_forward(bool synchronise);
+  // Whether a backward pass that synchronises is under way.
+  bool is_in_pass() const;
   // Replaces the default all-reduce; null restores it. The next pass compares the hooks of all ranks and throws on all
   // of them if they differ.
   void set_comm_hook(std::shared_ptr<CommHook> hook);

@@ -60,6 +60,8 @@ class Replica {
   // Each parameter once, even if it is registered under several names.
   std::vector<torch::Tensor> parameters() const;
   void before_forward();
+  // Before a method of the module: a forward pass, or something else, such as train().
+  void before_method();
   // Where inputs are moved to; none: they stay where they are.
   std::optional<torch::Device> input_device() const;
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
@@ -80,11 +82,18 @@ class Replica {
   void build_reducer();
   std::vector<torch::Tensor> reduced_parameters() const;
   bool parameters_changed() const;
+  bool buffers_changed() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
   std::vector<int> exchange_activity(bool active);
   void refuse_collectives_in_forward() const;
+  void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
+  // In a join with throw_on_early_termination the ranks meet once before each pass. Those that have no inputs do so at
+  // the end of the loop, and then all throw.
+  bool throws_where_uneven() const;
+  void meet_before_pass();
+  void owe_meeting();  // before this thread communicates next
   void throw_if_uneven(bool active);
   void end_join();
 
@@ -93,11 +102,13 @@ class Replica {
   std::set<std::string> ignored_;                    // names
   std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
+  std::vector<torch::Tensor> known_buffers_;         // those that were sent then
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   bool synchronise_ = true;
-  std::optional<JoinOptions> join_;  // in a join
-  int last_active_ = 0;              // lowest rank that still had inputs, at the last exchange
+  std::shared_ptr<const JoinOptions> join_;  // in a join
+  bool owes_meeting_ = false;
+  int last_active_ = 0;  // lowest rank that still had inputs, at the last exchange
 };
 
 class NoSyncGuard {

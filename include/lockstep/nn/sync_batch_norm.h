@@ -15,7 +15,8 @@
 //
 // Every rank must run the same layers in the same order, forward and backward, also a rank whose batch is empty: it
 // takes part with zero samples, and its gradients are zeros. Batches may differ in size between ranks. Without a world,
-// in a world of one rank and in evaluation a layer is the plain one and communicates nothing.
+// in a world of one rank and in evaluation a layer is the plain one and communicates nothing. In a world of several
+// ranks, DataParallel refuses a layer that is in training mode.
 //
 // Errors: c10::ValueError on every rank when all ranks together have one value per channel; what the collectives throw
 // (lockstep/c10d/errors.h), with the layer in front, when a rank does not come or has another number of channels.

@@ -217,12 +217,12 @@ std::vector<SynchronisedLayer> synchronised_layers(const torch::nn::Module& modu
   std::unordered_set<const void*> seen;
   walk(module, "", seen, [&](const torch::nn::Module& found, const std::string& name) {
     if (const auto* const own = dynamic_cast<const SyncBatchNormImpl*>(&found)) {
-      layers.push_back({name, own->options.process_group()});
+      layers.push_back({name, own->options.process_group(), &found});
     } else if (const auto tensors = tensors_of(found)) {
       for (const Tensor& tensor : *tensors) {
         const std::shared_ptr<const Mark> mark = Marks::get().find(tensor);
         if (mark == nullptr) continue;
-        if (!mark->group_was_left) layers.push_back({name, mark->group});
+        if (!mark->group_was_left) layers.push_back({name, mark->group, &found});
         break;
       }
     }

@@ -3,6 +3,7 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include "nn/all_ranks.h"
+#include "nn/owed_meeting.h"
 #include "synchronised_batch_norm.h"
 
 namespace lockstep {
@@ -18,11 +19,13 @@ void SyncBatchNormImpl::_check_input_dim(const torch::Tensor& input) {
 torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   _check_input_dim(input);
   double momentum = options.momentum().value_or(0.0);
+  const bool synchronises = is_training() && nn_detail::has_other_ranks(options.process_group());
+  if (synchronises) nn_detail::hold_owed_meeting();
   if (is_training() && options.track_running_stats()) {
     num_batches_tracked += 1;
     if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();
   }
-  if (is_training() && nn_detail::has_other_ranks(options.process_group())) {
+  if (synchronises) {
     return nn_detail::synchronised_batch_norm({input, weight, bias, running_mean, running_var, momentum, options.eps()},
                                               options.process_group(),
                                               c10::str("SyncBatchNorm of ", options.num_features(), " channels"));

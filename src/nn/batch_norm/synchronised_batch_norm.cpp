@@ -3,9 +3,11 @@
 #include <torch/torch.h>
 
 #include <optional>
+#include <utility>
 
 #include "channel_arithmetic.h"
 #include "nn/backend.h"
+#include "nn/owed_meeting.h"
 
 // The formulas. Rank r has n_r values per channel with mean m_r and variance v_r:
 //   n = sum n_r,  mean = sum n_r / n m_r,  var = sum n_r / n (v_r + (m_r - mean)^2)
@@ -45,10 +47,23 @@ auto in_layer(const Pass& pass, Call call) {
   }
 }
 
+// After the exchange, which fails on every rank where ranks have different numbers of channels. LibTorch checks the
+// same in its own function, which is not called here, and the loops rely on it.
+void check_channels(const BatchNormCall& call, const Pass& pass) {
+  for (const auto& [what, tensor] :
+       {std::pair("weight", call.weight), std::pair("bias", call.bias), std::pair("running_mean", call.running_mean),
+        std::pair("running_var", call.running_var)}) {
+    TORCH_CHECK_VALUE(!tensor.defined() || tensor.numel() == call.input.size(1), place_of(pass), ": ", what, " has ",
+                      tensor.defined() ? tensor.numel() : 0, " values, but the input, of size ", call.input.sizes(),
+                      ", has ", call.input.size(1), " channels");
+  }
+}
+
 // Fills the statistics of the pass. Collective.
 void combine_over_ranks(const BatchNormCall& call, Pass& pass) {
   const Tensor mine = own_statistics(call.input);
   const Tensor all = in_layer(pass, [&] { return Backend(pass.group, mine.device()).all_gather(mine); });
+  check_channels(call, pass);
   const double count = count_over_ranks(all);
   if (count == 0) return;
   TORCH_CHECK_VALUE(count > 1, place_of(pass),
@@ -114,6 +129,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 }  // namespace
 
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer) {
+  hold_owed_meeting();
   BatchNormCall plain = call;
   plain.input = call.input.contiguous(call.input.suggest_memory_format());
   auto pass = c10::make_intrusive<Pass>();

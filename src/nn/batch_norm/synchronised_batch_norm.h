@@ -27,6 +27,7 @@ torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGr
 struct SynchronisedLayer {
   std::string name;
   ProcessGroup group;  // null: the world
+  const torch::nn::Module* module;
 };
 // The layers in `module` that synchronise, in the order of named_modules(). Without those whose group was destroyed.
 std::vector<SynchronisedLayer> synchronised_layers(const torch::nn::Module& module);

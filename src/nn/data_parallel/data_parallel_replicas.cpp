@@ -10,6 +10,9 @@
 #include <map>
 #include <unordered_set>
 
+#include "nn/all_ranks.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
@@ -102,12 +105,25 @@ bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
          a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
+// Such a layer would wait for the other ranks in the thread of each replica, in no order that all ranks have.
+void refuse_synchronised_layers(const torch::nn::Module& module) {
+  if (!has_other_ranks(nullptr)) return;
+  for (const SynchronisedLayer& layer : synchronised_layers(module)) {
+    if (!layer.module->is_training() || !has_other_ranks(layer.group)) continue;
+    TORCH_CHECK_VALUE(false, "DataParallel: layer '", layer.name, "' (", layer.module->name(),
+                      ") synchronises its batches with other ranks, and each replica would wait for them in a thread "
+                      "of its own; use DistributedDataParallel with a process for each device, or DataParallel with "
+                      "one device, or leave the layer a plain BatchNorm");
+  }
+}
+
 }  // namespace
 
 ReplicaModules::ReplicaModules(std::shared_ptr<torch::nn::Module> module, std::vector<torch::Device> devices,
                                Factory factory)
     : module_(std::move(module)), devices_(std::move(devices)), factory_(std::move(factory)) {
   check_device(*module_, devices_.front());
+  refuse_synchronised_layers(*module_);
   make();
 }
 
@@ -124,7 +140,8 @@ void ReplicaModules::check_device(const torch::nn::Module& module, torch::Device
 }
 
 bool ReplicaModules::changed() const {
-  return replicas_.empty() || !same_tensors(parameters_, each_once(module_->parameters())) ||
+  return replicas_.empty() || submodules(*module_) != modules_ ||
+         !same_tensors(parameters_, each_once(module_->parameters())) ||
          !same_tensors(buffers_, each_once(module_->buffers()));
 }
 
@@ -180,9 +197,11 @@ void ReplicaModules::take_over(std::size_t count) {
   const c10::InferenceMode no_inference(false);
   const torch::NoGradGuard no_grad;
   check_device(*module_, devices_.front());
+  refuse_synchronised_layers(*module_);
   if (changed()) make();
   for (std::size_t i = 0; i < count; ++i) {
     take_over_flags(replicas_[i]);
+    refuse_synchronised_layers(*replicas_[i].module);  // what the program's own function makes may have other layers
     take_over_buffers(i);
   }
 }

@@ -19,7 +19,8 @@ class ReplicaModules {
   ReplicaModules(std::shared_ptr<torch::nn::Module> module, std::vector<torch::Device> devices, Factory factory);
 
   // In the caller's thread before a pass: what all replicas of the pass take over, and buffers, which the first replica
-  // may change as soon as it runs. Makes new replicas if the module has other parameters or buffers.
+  // may change as soon as it runs. Makes new replicas if the module has other submodules, parameters or buffers.
+  // Throws if a layer would wait for other ranks.
   void take_over(std::size_t count);
   // In the replica's thread before a pass: the parameters' values.
   void take_over_parameters(std::size_t replica);

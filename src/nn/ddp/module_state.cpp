@@ -20,7 +20,11 @@ std::string shape_of(const torch::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.scalar_type() << ' ' << tensor.sizes();
   // Gradients are summed in the order of memory: all ranks need the same strides (channels-last or not).
-  if (!tensor.is_contiguous()) text << " strides " << tensor.strides();
+  if (tensor.layout() != torch::kStrided) {
+    text << ' ' << tensor.layout();
+  } else if (!tensor.is_contiguous()) {
+    text << " strides " << tensor.strides();
+  }
   return text.str();
 }
 
@@ -116,8 +120,13 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
                         parameter.tensor.requires_grad() ? "" : ", frozen",
                         is_new ? "" : fmt::format(", shared with '{}'", first->second));
   }
-  for (const NamedParameter& buffer : state.buffers)
+  for (const NamedParameter& buffer : state.buffers) {
+    TORCH_CHECK_VALUE(!options.broadcast_buffers || buffer.tensor.layout() == torch::kStrided, "buffer '", buffer.name,
+                      "' is ", buffer.tensor.layout(),
+                      ", and only dense ones can be sent; name it in ignored_parameters, so that each rank keeps its "
+                      "own, or set broadcast_buffers to false");
     text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
+  }
   return text;
 }
 

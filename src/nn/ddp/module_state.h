@@ -32,7 +32,8 @@ std::vector<NamedParameter> trainable(const SharedState& state);
 // The device of those parameters that require a gradient. Throws if there are none, or several devices.
 torch::Device trained_device(const std::vector<NamedParameter>& parameters);
 
-// What all ranks must have alike, for check_same_lines: one line for each option, parameter and buffer.
+// What all ranks must have alike, for check_same_lines: one line for each option, parameter and buffer. Throws for a
+// buffer that cannot be sent.
 std::string describe(const SharedState& state, const DistributedDataParallelOptions& options);
 
 // Collective. The state of every rank becomes that of `source`.

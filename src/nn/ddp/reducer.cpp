@@ -190,6 +190,7 @@ void Reducer::Impl::abandon_pass() {
 }
 
 void Reducer::Impl::start_pass() {
+  warn_of_lost_graph();
   buffers_.check_unchanged();
   abandon_pass();
   exposed_now_ = 0;
@@ -364,6 +365,9 @@ void Reducer::check_sizes() const {
 }
 void Reducer::before_forward(bool synchronise) {
   impl_->before_forward(synchronise);
+}
+bool Reducer::is_in_pass() const {
+  return impl_->is_in_pass();
 }
 void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
   impl_->set_comm_hook(std::move(hook));

@@ -1,4 +1,5 @@
 // Builds the buckets once, at the end of the first pass.
+#include <algorithm>
 #include <numeric>
 
 #include "reducer_impl.h"
@@ -6,8 +7,10 @@
 namespace lockstep {
 namespace {
 
+// Infinity is "as large as it gets". As an integer it would be undefined, and was 0.
 std::size_t mebibytes(double amount) {
-  return static_cast<std::size_t>(amount * 1024 * 1024);
+  constexpr double kMost = 1 << 30;
+  return static_cast<std::size_t>(std::min(amount, kMost) * 1024 * 1024);
 }
 
 // The strides that autograd gives a gradient: the parameter's if these leave no holes, else contiguous ones.

@@ -29,6 +29,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
   void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
+  bool is_in_pass() LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return pass_is_running();
+  }
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
@@ -91,6 +95,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // The backward pass.
   void on_gradient(std::size_t index) LOCKSTEP_EXCLUDES(mutex_);
   void start_pass() LOCKSTEP_REQUIRES(mutex_);
+  void warn_of_lost_graph() LOCKSTEP_REQUIRES(mutex_);
   bool pass_is_running() const LOCKSTEP_REQUIRES(mutex_) { return in_pass_ && !end_of_pass_.expired(); }
   void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
   void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
@@ -139,6 +144,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // Lives as long as autograd will call finish_pass.
   std::weak_ptr<const char> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
   bool built_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool warned_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // Whether `in_first` is known. Later than `built_` where a rank's first pass is another rank's, in a join.
   bool knows_first_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/log.h"
 #include "nn/same_memory.h"
 #include "reducer_impl.h"
 
@@ -63,6 +64,15 @@ void Reducer::Impl::take_over_result(Bucket& bucket) {
   bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
 }
 
+// In a backward pass gradients are on with create_graph alone. The mean is made in place, and has no graph.
+void Reducer::Impl::warn_of_lost_graph() {
+  if (!torch::GradMode::is_enabled() || std::exchange(warned_, true) || backend_.rank() != 0) return;
+  log::warning(
+      "DistributedDataParallel: backward() was called with create_graph. Gradients are the mean over ranks, but have "
+      "no graph, so there are no second derivatives through them; torch::autograd::grad leaves the wrapper out, and "
+      "gives an inner gradient its graph");
+}
+
 void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
   const auto* anywhere = used.const_data_ptr<float>();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -75,6 +85,7 @@ void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
     }
     const torch::NoGradGuard no_grad;
     if (gradient.defined()) {
+      if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
       gradient.copy_(entry.view);
     } else {
       gradient = entry.view.clone();

@@ -8,6 +8,7 @@
 #include "module_state.h"
 #include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/owed_meeting.h"
 #include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
@@ -89,6 +90,8 @@ void Replica::build_reducer() {
   known_ = nn_detail::trainable(state);
   known_options_.clear();
   for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
+  known_buffers_.clear();
+  for (const NamedParameter& buffer : state.buffers) known_buffers_.push_back(buffer.tensor);
   ReducerOptions options;
   options.bucket_cap_mb = options_.bucket_cap_mb;
   options.first_bucket_mb = std::min(options.first_bucket_mb, options_.bucket_cap_mb);
@@ -129,11 +132,34 @@ bool Replica::parameters_changed() const {
   return next != known_.size();
 }
 
+// A module may register a buffer in its first pass.
+bool Replica::buffers_changed() const {
+  if (!options_.broadcast_buffers) return false;
+  std::size_t next = 0;
+  for (const auto& item : module_->named_buffers()) {
+    if (ignored_.contains(item.key())) continue;
+    if (next == known_buffers_.size() || !known_buffers_[next].is_same(item.value())) return true;
+    ++next;
+  }
+  return next != known_buffers_.size();
+}
+
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
-  if (join_ && join_->throw_on_early_termination) throw_if_uneven(/*active=*/true);
+  if (throws_where_uneven()) meet_before_pass();
+  prepare_pass();
+}
+
+void Replica::before_method() {
+  if (!torch::GradMode::is_enabled()) return;
+  if (throws_where_uneven()) owe_meeting();
+  prepare_pass();
+}
+
+void Replica::prepare_pass() {
   reducer_->check_sizes();
-  if (parameters_changed()) {
+  if (parameters_changed() || buffers_changed()) {
+    nn_detail::hold_owed_meeting();
     synchronise_state(/*source=*/0, /*send=*/true);
     build_reducer();
   }

@@ -6,9 +6,10 @@
 #include <algorithm>
 
 #include "lockstep/nn/replica.h"
-#include "lockstep/nn/sync_batch_norm.h"
 #include "module_state.h"
 #include "nn/backend.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/owed_meeting.h"
 
 namespace lockstep {
 namespace {
@@ -57,11 +58,8 @@ std::vector<int> Replica::exchange_activity(bool active) {
 }
 
 void Replica::refuse_collectives_in_forward() const {
-  // Leaves out the module itself: named_modules() would need a shared_ptr to it, and there may be none.
-  const auto below = module_->named_modules(/*name_prefix=*/"", /*include_self=*/false);
-  for (const std::string& name : sync_batchnorm_layers(*module_)) {
-    const torch::nn::Module& layer = name.empty() ? *module_ : *below[name];
-    TORCH_CHECK_VALUE(!layer.is_training(), "join: layer '", name, "' (", layer.name(),
+  for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
+    TORCH_CHECK_VALUE(!layer.module->is_training(), "join: layer '", layer.name, "' (", layer.module->name(),
                       ") synchronises its batches in the forward pass, and a rank without inputs makes none; set "
                       "throw_on_early_termination, or give every rank equally many inputs");
   }
@@ -72,7 +70,7 @@ void Replica::begin_join(const JoinOptions& options) {
   if (!options.enable || world_size() == 1) return;
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
   last_active_ = 0;
-  join_ = options;
+  join_ = std::make_shared<const JoinOptions>(options);
 }
 
 void Replica::prepare_joined_pass(const std::vector<int>& active) {
@@ -83,7 +81,27 @@ void Replica::prepare_joined_pass(const std::vector<int>& active) {
 
 // Called in the backward pass of a rank that has inputs. Tells the ranks without inputs about this pass.
 void Replica::start_joined_pass() {
-  if (join_ && !join_->throw_on_early_termination) prepare_joined_pass(exchange_activity(/*active=*/true));
+  if (!join_) return;
+  if (!join_->throw_on_early_termination) return prepare_joined_pass(exchange_activity(/*active=*/true));
+  if (owes_meeting_) meet_before_pass();
+}
+
+// A forward pass inside a backward pass computes a checkpointed segment again.
+bool Replica::throws_where_uneven() const {
+  return join_ && join_->throw_on_early_termination && !reducer_->is_in_pass();
+}
+
+void Replica::meet_before_pass() {
+  owes_meeting_ = false;
+  throw_if_uneven(/*active=*/true);
+}
+
+// What this thread owes may outlive the join, and this object.
+void Replica::owe_meeting() {
+  owes_meeting_ = true;
+  nn_detail::owed_meeting = [this, in_join = std::weak_ptr<const JoinOptions>(join_)] {
+    if (!in_join.expired() && owes_meeting_) meet_before_pass();
+  };
 }
 
 void Replica::throw_if_uneven(bool active) {
@@ -103,6 +121,7 @@ void Replica::throw_if_uneven(bool active) {
 
 void Replica::finish_join() {
   if (!join_) return;
+  owes_meeting_ = false;  // the last calls were no pass
   const bool shadows = !join_->throw_on_early_termination;
   try {
     if (!shadows) throw_if_uneven(/*active=*/false);
@@ -125,6 +144,7 @@ void Replica::finish_join() {
 
 void Replica::end_join() {
   join_.reset();
+  owes_meeting_ = false;
   reducer_->set_buffer_source(0);
   reducer_->set_gradient_scale(1);
 }

@@ -31,7 +31,8 @@ torch::Device device_of(const Groups& groups) {
 std::int64_t bytes_at_once(const ZeroRedundancyOptions& options) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "ZeroRedundancyOptimizer: bucket_cap_mb must be positive, got ",
                     options.bucket_cap_mb);
-  return std::max<std::int64_t>(static_cast<std::int64_t>(options.bucket_cap_mb * (1 << 20)), 1);
+  constexpr double kMost = 1 << 30;  // infinity would be no integer
+  return std::max<std::int64_t>(static_cast<std::int64_t>(std::min(options.bucket_cap_mb, kMost) * (1 << 20)), 1);
 }
 
 void check_parameters(const Groups& groups) {
