@@ -178,6 +178,38 @@ TEST_P(DdpModelsMulti, HaveSparseGradients) {
   });
 }
 
+// The rows of the table's gradient are in the memory of the gradient that `first` gets.
+struct WordsAndNumbersImpl : torch::nn::Module {
+  explicit WordsAndNumbersImpl(bool sparse) {
+    first = register_module("first", torch::nn::Linear(6, 8));
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 8).sparse(sparse)));
+  }
+  torch::Tensor forward(const torch::Tensor& numbers) {
+    const torch::Tensor words = (numbers.select(1, 0).abs() * 10).to(torch::kLong).clamp_max(49);
+    return (torch::tanh(first(numbers)) + table(words)).square().sum();
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Embedding table{nullptr};
+};
+TORCH_MODULE(WordsAndNumbers);
+
+// PyTorch 2.15 divides such rows in place, and so `first` gets its gradient divided twice.
+TEST_P(DdpModelsMulti, DividesASparseGradientAlone) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    torch::manual_seed(1);
+    WordsAndNumbers net(/*sparse=*/true);
+    torch::manual_seed(1);
+    WordsAndNumbers twin(/*sparse=*/false);
+    DistributedDataParallel<WordsAndNumbers> ddp(net);
+    const torch::Tensor numbers = random_input({7, 6}, 0);
+    ddp.forward(numbers).backward();
+    twin->forward(numbers).backward();
+    average_gradients(twin);
+    expect_same_gradients(*net, *twin, "sparse rows in the memory of another gradient", {1e-5, 1e-6});
+  });
+}
+
 // 3x3, 1x1 (whose strides are ambiguous) and depthwise convolutions, with batch normalisation.
 struct ConvImpl : torch::nn::Module {
   ConvImpl() {

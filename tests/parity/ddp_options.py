@@ -198,7 +198,7 @@ class Net(nn.Module):
         input = x
         x = torch.tanh(self.first(x))
         if self.table is not None:
-            x = x + self.table((input[:, 0].abs() * 8).long().clamp(max=WORDS - 1))
+            x = x + 2 * self.table((input[:, 0].abs() * 8).long().clamp(max=WORDS - 1))
         if self.norm is not None:
             x = self.norm(x)
         x = torch.tanh(self.third(torch.tanh(self.second(x))))

@@ -231,7 +231,9 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, bool with_extra) {
     const torch::Tensor input = x;
     x = torch::tanh(first(x));
-    if (table) x = x + table((input.select(1, 0).abs() * 8).to(torch::kLong).clamp_max(kWords - 1));
+    // Doubled, so that its gradient has memory of its own: PyTorch divides a sparse gradient in place, and the gradient
+    // of `first` is in the same memory otherwise (DdpModelsMulti.DividesASparseGradientAlone).
+    if (table) x = x + 2 * table((input.select(1, 0).abs() * 8).to(torch::kLong).clamp_max(kWords - 1));
     if (norm) x = norm(x);
     x = torch::tanh(third(torch::tanh(second(x))));
     return with_extra ? last(x) + extra(x) : last(x);
