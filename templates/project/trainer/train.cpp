@@ -79,6 +79,9 @@ int main(int argc, char** argv) {
   if (!words.ok() || !words.value()) return words.ok() ? 0 : 2;
   try {
     return train(options);
+  } catch (const c10::Error& error) {  // what() lists LibTorch's functions too
+    std::fprintf(stderr, "train: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train: %s\n", error.what());
     return 1;
