@@ -82,7 +82,7 @@ TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const 
   t.asynchronous_checkpoints = o.asynchronous;
   t.resume = o.resume;
   t.profile_steps = o.profile_steps;
-  t.profile_file = output / "profile.json";
+  t.profile_file = output / kProfileName;
   return t;
 }
 
@@ -188,7 +188,8 @@ int find_rate(Job& job, TrainerOptions settings) {
 }
 
 int train(Job& job, TrainerOptions settings, const std::filesystem::path& output) {
-  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr);
+  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr,
+                   job.model.model.get());
   settings.callbacks = report.callbacks();
   const auto step = [&](data::Example& batch) { return job.run(batch); };
   std::optional<Trainer> trainer;
@@ -207,6 +208,10 @@ int train(Job& job, TrainerOptions settings, const std::filesystem::path& output
 int run(const JobOptions& options) {
   const ProcessGroupGuard group;
   Job job(options);
+  if (!job.model.weights_note.empty() && get_rank() == 0) {
+    std::printf("%s\n", job.model.weights_note.c_str());
+    std::fflush(stdout);
+  }
   if (options.dry_run) {
     if (get_rank() == 0) print_plan(job);
     return 0;

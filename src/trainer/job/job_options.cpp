@@ -42,7 +42,8 @@ void declare_model(JobOptions& o, config::Schema& schema) {
                 "mnist_net", "custom"});
   model.key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
-  model.key("weights", o.weights, "A state dict to begin with: of torch.save, or safetensors");
+  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
+  model.key("new_head", o.new_head, "The weights are of other classes: the layer that gives the scores begins anew");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
   model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);
@@ -159,6 +160,7 @@ Status check(const JobOptions& o) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
                                     : "model.shared_object needs model.name: custom\n";
   }
+  if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
   if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
   for (const std::string& option : o.model_options) {
     if (option.find('=') == std::string::npos)
