@@ -96,6 +96,18 @@ TEST_F(TrainProgramMulti, TriesAFewBatchesAndWritesATrace) {
   EXPECT_GT(std::filesystem::file_size(scratch_.path("run/profile.json")), 1000U);
 }
 
+// An epoch of some seconds, without a terminal.
+TEST_F(TrainProgramMulti, PrintsProgressWithinAnEpoch) {
+  const Finished finished =
+      train({"--model.name", "resnet18", "--epochs", "1", "--batch-size", "2", "--progress-seconds", "1"}, 2);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  const std::size_t line = finished.out.find("train 1/1: ");
+  ASSERT_NE(line, std::string::npos) << finished.out;
+  EXPECT_LT(line, finished.out.find("epoch 1/1: loss")) << finished.out;
+  for (const char* part : {"/18 (", " pictures/s, ", " left", "compute "})
+    EXPECT_NE(finished.out.find(part, line), std::string::npos) << part << " in: " << finished.out;
+}
+
 // Of a checkpoint of another training, with as many classes and with more.
 TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   ASSERT_EQ(train({"--epochs", "1", "--limit-batches", "1"}).exit_code, 0);

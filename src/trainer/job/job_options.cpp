@@ -100,6 +100,9 @@ void declare_trainer(JobOptions& o, config::Schema& schema) {
               "What is better: for the best checkpoint and for patience");
   trainer.key("patience", o.patience, "Stop after so many evaluations that are not better; 0: never").at_least(0);
   trainer.key("min_delta", o.min_delta, "What counts as better").at_least(0);
+  trainer
+      .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
+      .at_least(1);
   trainer.key("profile_steps", o.profile_steps, "Write a trace of so many first steps to OUTPUT/profile.json")
       .at_least(0);
 }

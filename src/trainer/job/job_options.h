@@ -87,6 +87,7 @@ struct JobOptions {
   std::int64_t every_steps = 0;
   bool asynchronous = false;
 
+  std::int64_t progress_seconds = 30;
   std::int64_t profile_steps = 0;
 };
 

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -37,6 +39,15 @@ report::Values values_of(JobOptions options) {
   return values;
 }
 
+// Elsewhere than on a terminal its lines go where the others go.
+report::ProgressOptions progress_options(const JobOptions& options, bool shows, bool draws) {
+  return {.epochs = options.epochs,
+          .shown = shows,
+          .fd = draws ? STDERR_FILENO : STDOUT_FILENO,
+          .terminal = draws ? std::nullopt : std::optional(false),
+          .interval = std::chrono::seconds(options.progress_seconds)};
+}
+
 std::string counted(std::int64_t number, const char* noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }
@@ -63,7 +74,7 @@ JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, st
       model_(model),
       shows_(get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
-      progress_({.epochs = options.epochs, .shown = draws_}) {
+      progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
   summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / "tensorboard")));
