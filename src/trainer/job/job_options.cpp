@@ -158,6 +158,8 @@ Status check(const JobOptions& o) {
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
     text += wrong_transforms("data.test_transforms", o.test_transforms);
+  } else if (o.transforms != JobOptions().transforms || !o.test_transforms.empty()) {
+    text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
   }
   if ((o.model == "custom") == o.shared_object.empty()) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
