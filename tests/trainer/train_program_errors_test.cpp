@@ -122,6 +122,16 @@ TEST_F(TrainProgramFault, ClassesThatDoNotMatch) {
   ASSERT_EQ(train({"--epochs", "1", "--num-classes", "4"}).exit_code, 0);  // more than the data has
 }
 
+// Its shape and that of the model are looked at before the training.
+TEST_F(TrainProgramFault, TheFirstPictureIsCorrupt) {
+  scratch_.write("project/data/pictures/train/circle/00.ppm", "P6 32 32 255 cut off");
+  for (const char* policy : {"replace", "skip"}) {
+    const Finished finished = train({"--epochs", "1", "--on-corrupt", policy}, 2);
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    expect_in(finished.out, {"finished after 1 epoch, 3 steps", "circle/00.ppm"});
+  }
+}
+
 // One among many: it is named, once, and the ranks stay in step.
 TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
   const std::filesystem::path many = std::filesystem::path(project_) / "data/pictures/train/circle";

@@ -141,6 +141,12 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
                {"the loss of rank 0 is ", "A smaller learning rate"});
   expect_error({"--train", "/nowhere"}, 2, {"data.train: /nowhere is not there"});
   expect_error({"--transforms", "ToTenser"}, 2, {"data.transforms", "no transform 'ToTenser'", "ToTensor"});
+  expect_error({"--transforms", "Resize(32)", "--dry-run"}, 1,
+               {"data.transforms: they give numbers of type Byte; add ToTensor"});
+  expect_error({"--test-transforms", "Resize(32)", "--dry-run"}, 1, {"data.test_transforms: they give numbers"});
+  expect_error({"--model.name", "vit_tiny", "--image-size", "32", "--patch-size", "8", "--test-transforms",
+                "Resize(64),ToTensor", "--dry-run"},
+               1, {"vit_tiny cannot take the samples of data.test, [3, 64, 64]"});
   expect_error({"--num-classes", "2"}, 1, {"has 2 classes, but the data has 3 (circle ... square)"});
   expect_error({"--name", "mnist_net"}, 2, {"--name"});  // of several sections
   expect_error({"--model.name", "mnist_net"}, 1, {"mnist_net cannot take the data's samples", "[3, 32, 32]"});

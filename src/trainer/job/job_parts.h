@@ -46,6 +46,8 @@ struct JobModel {
 };
 JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample);
 
+// Throws when the model cannot take a sample of the evaluation: now, not after the first epoch.
+void try_test_sample(JobModel& model, const JobOptions& options, const torch::Tensor& sample);
 // Loads model.weights into the model. Returns what was left out, and why; empty: nothing.
 std::string load_weights(torch::nn::Module& model, const JobOptions& options);
 

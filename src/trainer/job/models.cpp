@@ -93,15 +93,21 @@ AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
 }
 
 // One sample through the model, so that a wrong shape or a wrong number of classes is an error before the training.
-std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample) {
+std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample, bool is_test = false) {
+  if (!sample.is_floating_point()) {
+    throw std::runtime_error(fmt::format("{}: they give numbers of type {}; add ToTensor, which models need",
+                                         is_test ? "data.test_transforms" : "data.transforms",
+                                         c10::toString(sample.scalar_type())));
+  }
   const torch::NoGradGuard no_grad;
   made.model->eval();
   torch::Tensor scores;
   try {
     scores = made.forward.forward(sample.unsqueeze(0));
   } catch (const std::exception& error) {
-    throw std::runtime_error(fmt::format("model.name: {} cannot take the data's samples, {}: {}", options.model,
-                                         c10::str(sample.sizes()), plain_text(error)));
+    throw std::runtime_error(fmt::format("model.name: {} cannot take the {}, {}: {}", options.model,
+                                         is_test ? "samples of data.test" : "data's samples", c10::str(sample.sizes()),
+                                         plain_text(error)));
   }
   made.model->train();
   if (scores.dim() != 2 || scores.size(0) != 1) {
@@ -112,6 +118,10 @@ std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::T
 }
 
 }  // namespace
+
+void try_test_sample(JobModel& model, const JobOptions& options, const torch::Tensor& sample) {
+  scores_of(model, options, sample, /*is_test=*/true);
+}
 
 JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
   const ModelRequest request = request_for(options, data, sample);
