@@ -136,8 +136,9 @@ std::string wrong_transforms(const char* key, const std::vector<std::string>& te
 
 void declare(JobOptions& o, config::Schema& schema) {
   schema.ignore_section("launch");
-  auto top = schema.section("", "");
-  top.key("output", o.output, "Folder of the run: its checkpoints");
+  auto top = schema.section(
+      "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
+  top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
   top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
   top.key("find_lr", o.find_lr, "Try learning rates, and print which one falls most steeply");
   declare_data(o, schema);

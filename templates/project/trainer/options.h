@@ -25,7 +25,8 @@ struct Options {
 
 inline void declare(Options& options, lockstep::config::Schema& schema) {
   schema.ignore_section("launch");  // that of `lockstep run`
-  schema.section("", "").key("output", options.output, "Folder of the run: its checkpoints");
+  auto top = schema.section("", "Usage: train --config FILE [options]");
+  top.key("output", options.output, "Folder of the run: its log, report and checkpoints");
   auto data = schema.section("data", "Where the pictures are");
   data.key("train", options.train, "Folder of the training");
   data.key("test", options.test, "Folder of the evaluation");
