@@ -1,6 +1,6 @@
 """train: the reference job (examples/resnet) beside the same job in Python, on the same pictures, weights and order: at 224
-pixels and at 64. Its speed-up on two processes; how near the curves of accuracy are; what the Trainer, its log, progress
-and TensorBoard's files cost; and the report of a long run.
+pixels and at 64. Its speed-up on two processes; DataParallel's replicas beside them; how near the curves of accuracy are;
+what the Trainer, its log, progress and TensorBoard's files cost; and the report of a long run.
 """
 
 from __future__ import annotations
@@ -82,6 +82,12 @@ def ours(tools: Tools, form: Form, ranks: int, seed: int) -> Epochs:
     return epochs_of(run(tools.lockstep_run(ranks, *words) if ranks > 1 else pinned(words, 0, 2)))
 
 
+def replicas(tools: Tools, form: Form, count: int, seed: int) -> Epochs:
+    """The job in one process, with as many replicas as `ours` has processes."""
+    words = job_of(tools, form, seed)
+    return epochs_of(run([str(word) for word in [tools.program("resnet_data_parallel"), *words[1:], count]]))
+
+
 def apart(tools: Tools, form: Form, processes: int, seed: int) -> Epochs:
     """As many processes at once as `ours` has, each with a job of its own: what the machine gives to that many."""
     words = [str(word) for word in job_of(tools, form, seed)]
@@ -129,6 +135,7 @@ class Job:
         if with_one:
             contenders["one"] = self.contender("one", lambda seed: ours(tools, form, 1, seed))
             contenders["apart"] = self.contender("apart", lambda seed: apart(tools, form, ranks, seed))
+            contenders["replicas"] = self.contender("replicas", lambda seed: replicas(tools, form, ranks, seed))
         rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
         found = interleave(contenders, rounds, self.outcome, f"train {form.name}, {ranks} ranks")
         return {name: samples[None] for name, samples in found.items()}
@@ -192,6 +199,9 @@ def measure_jobs(tools: Tools, outcome: Outcome) -> None:
             job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
             if form is LARGE and {"ours", "one", "apart"} <= found.keys():
                 add_efficiency(job, ranks, found)
+            if form is LARGE:
+                job.add(f", {ranks} replicas of DataParallel", ranks, found.get("replicas"), found.get("ours"), "processes",
+                        "pictures/s")
             if form is not LARGE and {"ours", PEER} <= found.keys():
                 ends = [[curve[-1] for curve in job.curves[who]] for who in ("ours", PEER)]
                 job.add(f", accuracy after {form.epochs} epochs", ranks, *ends, PEER, "%")

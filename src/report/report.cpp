@@ -48,6 +48,11 @@ Status write_report(const std::filesystem::path& folder, const std::filesystem::
     html = html_report(run.value(), table);
   } else if (run.status().code() == ErrorCode::kNotFound && !table.rows.empty()) {
     html = page("Scaling", "<h1>Scaling</h1>\n" + scaling_section(table));
+  } else if (run.status().code() == ErrorCode::kNotFound) {
+    return Status(ErrorCode::kNotFound,
+                  fmt::format("{}: expected the folder of a run, with its log {} (`output` of lockstep train), or of "
+                              "lockstep scaling; found neither",
+                              printable(folder.native()), kRunLogName));
   } else {
     return run.status();
   }

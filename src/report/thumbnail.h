@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lockstep/base/status.h"
@@ -11,5 +12,9 @@ namespace lockstep::report {
 
 // The picture as a JPEG, made smaller where a side is longer than `longest_side`. kInvalidArgument without pixels.
 Result<std::vector<std::uint8_t>> thumbnail(const data::Image& picture, int longest_side);
+
+// Many pictures as one, in rows of `columns`. Each is made smaller where a side is longer than `side`, and stands in
+// the middle of a black square of that side. A null pointer is a black square.
+Result<data::Image> contact_sheet(std::span<const data::Image* const> pictures, int side, int columns);
 
 }  // namespace lockstep::report

@@ -165,7 +165,7 @@ bool RunState::resume(data::DataLoaderBase& loader) {
     if (error.code() != ErrorCode::kMismatch) throw;
     throw checkpoint::CheckpointError(
         error.code(), fmt::format("cannot resume: {}; resume with the model, optimizer and scheduler that were saved, "
-                                  "or give this training another checkpoint_dir than {}",
+                                  "or give this training another folder than {}",
                                   error.what(), options_.checkpoint_dir.native()));
   }
   if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_again(loader);

@@ -20,7 +20,7 @@ class ReferenceJob(unittest.TestCase):
     def test_rates_and_accuracies_are_those_of_the_example(self):
         self.assertEqual(train.EPOCH.findall(OUTPUT), ["12.34", "12.38"])
         self.assertEqual(train.ACCURACY.findall(OUTPUT), ["45.00", "47.50"])
-        source = (Path(train.HERE).parent / "examples/resnet/train.cpp").read_text(encoding="utf-8")
+        source = (Path(train.HERE).parent / "examples/resnet/job.h").read_text(encoding="utf-8")
         for text in ("Rank 0, epoch %lld: %.2f s, %.2f pictures/s, loss %.4f", "Rank 0: test accuracy %.2f %%"):
             self.assertIn(text, source)
 

@@ -1,6 +1,6 @@
-// The manifests of examples/kubernetes against what Kubernetes, JobSet and Kubeflow require of their fields: names,
-// types, what must be there. As with `kubectl apply --validate=strict`, an unknown field is an error. The tables hold
-// the fields that the manifests use, and their neighbours; no cluster and no network is needed.
+// The manifests of examples/kubernetes and of new projects against what Kubernetes, JobSet and Kubeflow require of
+// their fields: names, types, what must be there. As with `kubectl apply --validate=strict`, an unknown field is an
+// error. The tables hold the fields that the manifests use, and their neighbours; no cluster and no network is needed.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -17,6 +17,8 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "cli/new_project_manifest.h"
 
 namespace lockstep::test {
 namespace {
@@ -249,8 +251,13 @@ Complaints complaints_about(const YAML::Node& manifest) {
                                 {"publishNotReadyAddresses", {kBool}},
                                 {"selector", {map_of(kText)}},
                                 {"ports", {list_of(object({{"name", {kName}}, {"port", {kNumber, true}}}))}}});
+  const Check claim =
+      object({{"accessModes", {list_of(text_like("ReadWriteOnce|ReadOnlyMany|ReadWriteMany|ReadWriteOncePod")), true}},
+              {"storageClassName", {kText}},
+              {"resources", {object({{"requests", {map_of(check_quantity), true}}}), true}}});
   const std::map<std::string, Check> kinds{
       {"Service", document("v1", service)},
+      {"PersistentVolumeClaim", document("v1", claim)},
       {"Job", document("batch/v1", check_job_spec)},
       {"JobSet",
        document("jobset\\.x-k8s\\.io/v1alpha2", object({{"replicatedJobs", {list_of(replicated), true}},
@@ -276,6 +283,14 @@ TEST(KubernetesSchema, TheManifestsAreWhatKubernetesTakes) {
     for (const YAML::Node& part : parts) {
       for (const std::string& complaint : complaints_about(part)) ADD_FAILURE() << name << ": " << complaint;
     }
+  }
+}
+
+TEST(KubernetesSchema, SoIsTheManifestOfANewProject) {
+  const auto parts = manifest_of_a_new_project();
+  EXPECT_EQ(parts.size(), 3U);
+  for (const YAML::Node& part : parts) {
+    for (const std::string& complaint : complaints_about(part)) ADD_FAILURE() << complaint;
   }
 }
 

@@ -1,5 +1,5 @@
-// The manifests of examples/kubernetes: what Kubernetes would start in each pod, started here in containers with
-// networks and names of their own.
+// The manifests of examples/kubernetes and of new projects: what Kubernetes would start in each pod, started here in
+// containers with networks and names of their own.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 
+#include "cli/new_project_manifest.h"
 #include "cli/nodes.h"
 #include "support/containers.h"
 #include "support/machines.h"
@@ -74,10 +75,9 @@ std::vector<Pod> pods_of_job(const std::string& name, const std::string& subdoma
   return pods;
 }
 
-std::vector<Pod> pods_of_indexed_job() {
-  const auto parts = manifest("job.yaml");
-  EXPECT_EQ(parts.size(), 2U);
-  const YAML::Node service = parts[0], job = parts[1];
+// The last two parts of the manifest are the Service and the Job.
+std::vector<Pod> pods_of_indexed_job(const std::vector<YAML::Node>& parts) {
+  const YAML::Node service = parts.at(parts.size() - 2), job = parts.back();
   const auto name = job["metadata"]["name"].as<std::string>();
   const YAML::Node pod = job["spec"]["template"]["spec"];
   EXPECT_EQ(service["spec"]["clusterIP"].as<std::string>(), "None");
@@ -121,6 +121,8 @@ Words with_built_programs(const Words& command, const Words& train) {
   for (std::size_t i = 1; i < command.size(); ++i) {
     if (command[i] == "./train") {
       words = words + train;
+    } else if (command[i] == "./build/train") {  // of a new project, with its options
+      return words + train;
     } else {
       words.push_back(command[i]);
     }
@@ -160,7 +162,11 @@ void run_pods(const std::vector<Pod>& pods) {
 }
 
 TEST(KubernetesMulti, APodOfAnIndexedJobIsANode) {
-  run_pods(pods_of_indexed_job());
+  run_pods(pods_of_indexed_job(manifest("job.yaml")));
+}
+
+TEST(KubernetesMulti, APodOfANewProjectIsANode) {
+  run_pods(pods_of_indexed_job(manifest_of_a_new_project()));
 }
 
 TEST(KubernetesMulti, APodOfAJobSetIsANode) {

@@ -59,6 +59,21 @@ if(TORCH)
   # A new project builds, trains and passes its own tests, as the tutorial says.
   file(MAKE_DIRECTORY ${SCRATCH}/tutorial)
   step("the tutorial" ${PYTHON} -B ${CMAKE_CURRENT_LIST_DIR}/tutorial.py ${TUTORIAL} ${SCRATCH}/tutorial ${SCRATCH}/moved ${CXX})
+  # What its users get wrong: the reason alone, without LibTorch's functions.
+  set(flowers ${SCRATCH}/tutorial/flowers)
+  set(pictures --config ${flowers}/config.yaml --train ${flowers}/data/pictures/train)
+  step("a training that diverges" FAILS ${flowers}/build/train ${pictures} --test ${flowers}/data/pictures/test --lr 1e30
+    --output ${SCRATCH}/wrong)
+  expect_output("train: rank 0, step [0-9]+: .*A smaller learning rate")
+  if(OUTPUT MATCHES "frame #")
+    fail("expected the reason alone, found:\n${OUTPUT}")
+  endif()
+  step("other classes" FAILS ${flowers}/build/train ${pictures} --test ${flowers}/data/pictures --output ${SCRATCH}/wrong)
+  expect_output("train: data.test: .* has other classes than .*data/pictures/train; expected subfolders of the same names")
+  # A model in a shared object, for the installed `lockstep train`.
+  step("a model of one's own" ${launcher} train ${pictures} --test ${flowers}/data/pictures/test --model.name custom
+    --shared-object ${SCRATCH}/build/libnet.so --model.options hidden=8 --epochs 1 --output ${SCRATCH}/custom)
+  expect_output("finished after 1 epoch, 9 steps")
   step("new, again" FAILS ${launcher} new ${SCRATCH}/tutorial/flowers)
   expect_output("not an empty folder")
   # A backend's library is found in the moved package.

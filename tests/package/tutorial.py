@@ -26,6 +26,10 @@ def main(page: str, folder: str, prefix: str, compiler: str) -> None:
     missing = [name for name in PROMISED if not (Path(folder) / "flowers" / name).exists()]
     if missing:
         sys.exit(f"{page} promises {', '.join(missing)}")
+    report = (Path(folder) / "flowers/runs/first/report.html").read_text(encoding="utf-8")
+    for text in ("Curves", "Where the time went", "Confusion, epoch", "Versions"):
+        if text not in report:
+            sys.exit(f"expected '{text}' in the report that the commands of {page} make")
     for text in ("epoch 20: test loss", "epoch 30: test loss", "speed-up"):
         if text not in done.stdout:
             sys.exit(f"expected '{text}' in the output of the commands of {page}")

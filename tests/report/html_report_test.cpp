@@ -49,6 +49,14 @@ TEST(HtmlReport, ShowsEveryPartOfARun) {
   EXPECT_EQ(count(page, "<section>"), count(page, "</section>"));
 }
 
+// As the system is: the page has colours for both, and tells the browser so for its own parts.
+TEST(HtmlReport, IsLightOrDark) {
+  const ScratchFolder folder;
+  const std::string page = page_of(folder, {.epochs = 2});
+  EXPECT_PRED2(contains, page, "color-scheme:light dark");
+  EXPECT_PRED2(contains, page, "@media (prefers-color-scheme:dark){:root{--page:");
+}
+
 // No script, nothing from the network.
 TEST(HtmlReport, NeedsNothingElse) {
   const ScratchFolder folder;

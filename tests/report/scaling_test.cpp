@@ -183,7 +183,8 @@ TEST(ReportCommand, MakesThePage) {
   EXPECT_TRUE(contains(test::read_file(folder.path("page.html")), "<h1>a run</h1>"));
   const test::Finished none = test::run_program({LOCKSTEP_PROGRAM, "report", folder.path("none")});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_TRUE(contains(none.err, "No such file or directory")) << none.err;
+  EXPECT_TRUE(contains(none.err, folder.path("none") + ": expected the folder of a run, with its log run.jsonl"))
+      << none.err;
   EXPECT_EQ(test::run_program({LOCKSTEP_PROGRAM, "report"}).exit_code, 2);
 }
 

@@ -1,5 +1,5 @@
 // Programs, launchers, batch scripts and arrays under a Slurm of several nodes. The scripts are those of
-// examples/slurm.
+// examples/slurm, and that of a new project.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -82,6 +82,21 @@ TEST(SlurmScheduler, ArraysDoNotMeet) {
       EXPECT_TRUE(world == world_lines({2, 1}, "Slurm") || world == world_lines({1, 2}, "Slurm")) << world;
     }
   }
+}
+
+// With fewer tasks and processors than it asks for, and another program in the place of the built one.
+TEST(SlurmScheduler, TheScriptOfANewProjectStartsItsRanks) {
+  const SlurmCluster cluster(2);
+  const std::string project = cluster.folder().path("flowers");
+  const Finished made = run_program({LOCKSTEP_PROGRAM, "new", project});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  std::filesystem::create_directory(project + "/build");
+  std::filesystem::create_symlink(LOCKSTEP_JOIN_WORLD, project + "/build/train");
+  const std::string job = cluster.submit({"--chdir=" + project, "--output=" + project + "/out", "--ntasks-per-node=2",
+                                          "--cpus-per-task=2", "--time=10", project + "/scripts/slurm.sh"});
+  EXPECT_TRUE(wait_for([&] { return cluster.has_ended(job); }, std::chrono::seconds(90)));
+  const std::string out = read_file(project + "/out");
+  EXPECT_EQ(sorted_lines(out), world_lines({2, 2}, "Slurm")) << out;
 }
 
 // What the training says, without the launcher's prefix and what Slurm says: "begins at step 0, first weight 0.1".

@@ -3,16 +3,29 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <set>
 
 #include "nn/error_texts.h"
 #include "support/full_disk.h"
+#include "support/process_ranks.h"
 #include "support/read_file.h"
 #include "train_program.h"
 
 namespace lockstep::test {
 namespace {
 
-class TrainProgramFault : public TrainProgram {};
+class TrainProgramFault : public TrainProgram {
+ protected:
+  // The ranks among the descendants of a process.
+  static std::set<pid_t> ranks_of(pid_t launcher) {
+    std::set<pid_t> ranks;
+    for (const pid_t child : children_of(launcher)) {
+      if (read_file("/proc/" + std::to_string(child) + "/comm") == "lockstep-train\n") ranks.insert(child);
+      ranks.merge(ranks_of(child));
+    }
+    return ranks;
+  }
+};
 
 TEST_F(TrainProgramFault, FullDiskInTheMiddle) {
   const SmallDisk disk(96U << 20);
@@ -53,6 +66,33 @@ TEST_F(TrainProgramFault, InterruptInTheFirstBatch) {
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
 }
 
+// A terminal sends the signal to all processes of the job.
+TEST_F(TrainProgramFault, InterruptOfTwoRanksInTheFirstBatch) {
+  const std::vector<std::string> options{"--model.name", "resnet18", "--batch-size", "18"};  // two steps an epoch
+  const auto before = ::signal(SIGINT, SIG_DFL);
+  Process process(words(options, 2), {.environment = {"OMP_NUM_THREADS=1"}});
+  ::signal(SIGINT, before);
+  std::set<pid_t> ranks;
+  ASSERT_TRUE(wait_for(
+      [&] {
+        ranks = ranks_of(process.pid());
+        std::erase_if(ranks, [](pid_t rank) { return !takes_signal(rank, SIGINT); });
+        return ranks.size() == 2 || process.ended();
+      },
+      std::chrono::seconds(100)));
+  for (const pid_t rank : ranks) ::kill(rank, SIGINT);
+  ::kill(process.pid(), SIGINT);
+  const Finished finished = process.finish(std::chrono::seconds(100));
+  EXPECT_EQ(finished.exit_code, 128 + SIGINT) << finished.err;
+  expect_in(finished.out, {"interrupted at step "});
+  EXPECT_EQ(finished.out.find("test loss"), std::string::npos) << finished.out;
+  std::vector<std::string> again = options;
+  again.insert(again.end(), {"--resume", "--epochs", "1"});
+  const Finished resumed = train(again, 2);
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_in(resumed.out, {"resumed after step ", "finished after 1 epoch, 2 steps"});
+}
+
 TEST_F(TrainProgramFault, ResumesOnlyTheModelAndTheDataThatWereSaved) {
   ASSERT_EQ(train({"--epochs", "1"}).exit_code, 0);
   const std::string log = read_file(scratch_.path("run/run.jsonl"));
@@ -82,6 +122,16 @@ TEST_F(TrainProgramFault, ClassesThatDoNotMatch) {
   ASSERT_EQ(train({"--epochs", "1", "--num-classes", "4"}).exit_code, 0);  // more than the data has
 }
 
+// Its shape and that of the model are looked at before the training.
+TEST_F(TrainProgramFault, TheFirstPictureIsCorrupt) {
+  scratch_.write("project/data/pictures/train/circle/00.ppm", "P6 32 32 255 cut off");
+  for (const char* policy : {"replace", "skip"}) {
+    const Finished finished = train({"--epochs", "1", "--on-corrupt", policy}, 2);
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    expect_in(finished.out, {"finished after 1 epoch, 3 steps", "circle/00.ppm"});
+  }
+}
+
 // One among many: it is named, once, and the ranks stay in step.
 TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
   const std::filesystem::path many = std::filesystem::path(project_) / "data/pictures/train/circle";
@@ -104,6 +154,7 @@ TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
     const std::size_t named = finished.out.find("corrupt picture: " + (many / "more250x.ppm").native());
     EXPECT_NE(named, std::string::npos) << finished.out;  // whichever rank had it
     EXPECT_EQ(finished.out.find("corrupt picture: ", named + 1), std::string::npos) << finished.out;
+    expect_in(read_file(scratch_.path("run/report.html")), {"corrupt picture: ", "more250x.ppm"});
   }
 }
 

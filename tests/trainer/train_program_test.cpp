@@ -70,13 +70,83 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
   EXPECT_EQ(second.out.find("epoch 1/2"), std::string::npos) << second.out;
   EXPECT_NE(second.out.find("finished after 2 epochs, 9 steps"), std::string::npos) << second.out;
   EXPECT_NE(second.out.find(" % for communication"), std::string::npos) << second.out;
+  EXPECT_NE(second.out.find("resumed after step 6"), std::string::npos) << second.out;
   expect_log();
+  const Finished third = train({"--resume"});
+  EXPECT_EQ(third.exit_code, 0) << third.err;
+  EXPECT_NE(third.out.find("nothing was left to train"), std::string::npos) << third.out;
+  expect_log();
+}
+
+TEST_F(TrainProgramMulti, FindsALearningRate) {
+  const Finished finished = train({"--find-lr"}, 2);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("1e-07 "), std::string::npos) << finished.out;
+  const std::size_t suggestion = finished.out.find("suggestion");
+  EXPECT_NE(suggestion, std::string::npos) << finished.out;
+  EXPECT_EQ(finished.out.find("suggestion", suggestion + 1), std::string::npos) << finished.out;  // one rank says it
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("run")));
+}
+
+TEST_F(TrainProgramMulti, TriesAFewBatchesAndWritesATrace) {
+  const Finished finished = train({"--epochs", "1", "--limit-batches", "2", "--profile-steps", "1"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("finished after 1 epoch, 2 steps"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("profile: " + scratch_.path("run/profile.json")), std::string::npos) << finished.out;
+  EXPECT_GT(std::filesystem::file_size(scratch_.path("run/profile.json")), 1000U);
+}
+
+// An epoch of some seconds, without a terminal.
+TEST_F(TrainProgramMulti, PrintsProgressWithinAnEpoch) {
+  const Finished finished =
+      train({"--model.name", "resnet18", "--epochs", "1", "--batch-size", "2", "--progress-seconds", "1"}, 2);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  const std::size_t line = finished.out.find("train 1/1: ");
+  ASSERT_NE(line, std::string::npos) << finished.out;
+  EXPECT_LT(line, finished.out.find("epoch 1/1: loss")) << finished.out;
+  for (const char* part : {"/18 (", " pictures/s, ", " left", "compute "})
+    EXPECT_NE(finished.out.find(part, line), std::string::npos) << part << " in: " << finished.out;
+}
+
+// Of a checkpoint of another training, with as many classes and with more.
+TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
+  ASSERT_EQ(train({"--epochs", "1", "--limit-batches", "1"}).exit_code, 0);
+  const std::string weights = scratch_.path("run/checkpoints/step-000000001.ckpt");
+  const Finished same = train({"--model.weights", weights, "--dry-run"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  expect_error({"--model.weights", weights, "--num-classes", "5", "--dry-run"}, 1,
+               {"model.weights: " + weights, "[3, 1024] in the file and [5, 1024] in the model",
+                "with model.new_head: true the layer 'classifier.3' begins anew"});
+  const Finished anew = train({"--model.weights", weights, "--num-classes", "5", "--new-head", "--dry-run"}, 2);
+  EXPECT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_NE(anew.out.find("all but 'classifier.3', which begins anew"), std::string::npos) << anew.out;
+  expect_error({"--model.weights", weights, "--model.name", "resnet18", "--new-head", "--dry-run"}, 1,
+               {weights, "it is of another model", "missing in the file: conv1.weight"});
+  expect_error({"--new-head", "--dry-run"}, 2, {"model.new_head needs model.weights"});
 }
 
 TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   expect_error({"--lrr", "1"}, 2, {"--lrr", "--lr"});
+  expect_error({"--epochs", "ten", "--lr", "fast"}, 2,
+               {"--epochs: expected a whole number of at least 0 that fits in 64 bits, found 'ten'",
+                "--lr: expected a number of at least 0, found 'fast'"});
+  write("  patience: often\n  monitor: speed\n");
+  expect_error({}, 2,
+               {"config.yaml:", "trainer.patience: expected a whole number of at least 0", "found 'often'",
+                "trainer.monitor: expected one of accuracy, loss, found 'speed'"});
+  write("");
+  scratch_.write("file", "in the way");
+  expect_error({"--output", scratch_.path("file/run")}, 1, {"output: ", scratch_.path("file/run"), "Not a directory"});
+  expect_error({"--output", scratch_.path("diverges"), "--lr", "1e30"}, 1,
+               {"the loss of rank 0 is ", "A smaller learning rate"});
   expect_error({"--train", "/nowhere"}, 2, {"data.train: /nowhere is not there"});
   expect_error({"--transforms", "ToTenser"}, 2, {"data.transforms", "no transform 'ToTenser'", "ToTensor"});
+  expect_error({"--transforms", "Resize(32)", "--dry-run"}, 1,
+               {"data.transforms: they give numbers of type Byte; add ToTensor"});
+  expect_error({"--test-transforms", "Resize(32)", "--dry-run"}, 1, {"data.test_transforms: they give numbers"});
+  expect_error({"--model.name", "vit_tiny", "--image-size", "32", "--patch-size", "8", "--test-transforms",
+                "Resize(64),ToTensor", "--dry-run"},
+               1, {"vit_tiny cannot take the samples of data.test, [3, 64, 64]"});
   expect_error({"--num-classes", "2"}, 1, {"has 2 classes, but the data has 3 (circle ... square)"});
   expect_error({"--name", "mnist_net"}, 2, {"--name"});  // of several sections
   expect_error({"--model.name", "mnist_net"}, 1, {"mnist_net cannot take the data's samples", "[3, 32, 32]"});

@@ -18,6 +18,9 @@ namespace {
 // What a rank sends in place of its loss, which is finite: it has found something else that is not.
 constexpr double kFound = std::numeric_limits<double>::max();
 
+constexpr const char* kWhenItDiverges =
+    ". A smaller learning rate or clipping helps where a training diverges; policy kSkip leaves out single steps";
+
 void add(std::string& problem, const std::string& text) {
   problem += (problem.empty() ? "" : "; ") + text;
 }
@@ -53,7 +56,7 @@ void FiniteCheck::check_parameters() {
   const std::string found = bad_parameters();
   const std::vector<double> all = nn_detail::of_all_ranks(found.empty() ? 0 : 1, options_.group);
   TORCH_CHECK(std::find(all.begin(), all.end(), 1.0) == all.end(), "rank ", get_rank(options_.group), ", before step ",
-              step_, ": ", found.empty() ? "parameters of other ranks are not finite" : found);
+              step_, ": ", found.empty() ? "parameters of other ranks are not finite" : found, kWhenItDiverges);
 }
 
 void FiniteCheck::note_infinite() {
@@ -123,7 +126,9 @@ bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
   std::string problem;
   const std::vector<double> all = nn_detail::of_all_ranks(sent, options_.group);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!std::isfinite(all[rank])) add(problem, fmt::format("the loss of rank {} is {}", rank, all[rank]));
+    if (std::isfinite(all[rank])) continue;
+    const double shown = std::isnan(all[rank]) ? std::fabs(all[rank]) : all[rank];  // no "-nan"
+    add(problem, fmt::format("the loss of rank {} is {}", rank, shown));
   }
   const bool any_found = std::find(all.begin(), all.end(), kFound) != all.end();
   const bool sweeps = options_.checks_per_sweep > 0;
@@ -142,7 +147,8 @@ bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
     return true;
   }
   const int rank = get_rank(options_.group);
-  TORCH_CHECK(options_.policy == NonFinitePolicy::kSkip, "rank ", rank, ", step ", step, ": ", problem);
+  TORCH_CHECK(options_.policy == NonFinitePolicy::kSkip, "rank ", rank, ", step ", step, ": ", problem,
+              kWhenItDiverges);
   ++skipped_;
   TORCH_CHECK(++skipped_in_a_row_ <= options_.max_consecutive_skips, "rank ", rank, ", step ", step, ": ", problem,
               "; this is step ", skipped_in_a_row_, " in a row that is not finite, and max_consecutive_skips is ",

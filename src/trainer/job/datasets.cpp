@@ -51,15 +51,23 @@ JobData open_pictures(const JobOptions& options, const Open& open) {
   return data;
 }
 
+std::vector<std::string> class_numbers(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+// The names of the classes are in a file of its own, which may be missing.
 template <typename Cifar>
-JobData open_cifar(const JobOptions& options) {
+JobData open_cifar(const JobOptions& options, int classes) {
   const auto train = with_key("data.train", [&] {
     return std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
   });
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key(
       "data.test", [&] { return std::make_shared<const Cifar>(test_folder(options), false, transforms_of(texts)); });
-  return {train, test, train->classes()};
+  const bool has_names = std::ssize(train->classes()) == classes;
+  return {train, test, has_names ? train->classes() : class_numbers(classes)};
 }
 
 }  // namespace
@@ -70,12 +78,11 @@ JobData open_data(const JobOptions& options) {
       const auto mnist = [](const char* key, const std::string& folder, bool train) {
         return with_key(key, [&] { return std::make_shared<const data::Mnist>(folder, train); });
       };
-      JobData data{mnist("data.train", options.train, true), mnist("data.test", test_folder(options), false), {}};
-      for (int digit = 0; digit < 10; ++digit) data.classes.push_back(std::to_string(digit));
-      return data;
+      return {mnist("data.train", options.train, true), mnist("data.test", test_folder(options), false),
+              class_numbers(10)};
     }
-    case DataFormat::kCifar10: return open_cifar<data::Cifar10>(options);
-    case DataFormat::kCifar100: return open_cifar<data::Cifar100>(options);
+    case DataFormat::kCifar10: return open_cifar<data::Cifar10>(options, 10);
+    case DataFormat::kCifar100: return open_cifar<data::Cifar100>(options, 100);
     case DataFormat::kPack:
       return open_pictures<data::PackedImages>(options, [&](const std::string& path, const auto& texts) {
         return data::PackedImages(path, transforms_of(texts), image_options(options));

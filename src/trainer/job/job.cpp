@@ -13,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/trainer/trainer.h"
 #include "trainer/job/job_parts.h"
 #include "trainer/job/job_report.h"
@@ -82,7 +83,7 @@ TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const 
   t.asynchronous_checkpoints = o.asynchronous;
   t.resume = o.resume;
   t.profile_steps = o.profile_steps;
-  t.profile_file = output / "profile.json";
+  t.profile_file = output / kProfileName;
   return t;
 }
 
@@ -96,6 +97,18 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
   return bytes;
 }
 
+// The first one that is not left out, because its picture is corrupt (data.on_corrupt: skip).
+torch::Tensor first_sample(const data::Dataset& dataset) {
+  constexpr std::int64_t kMostTries = 64;  // as many corrupt pictures in a row are a mistake
+  for (std::int64_t index = 0;; ++index) {
+    try {
+      return data::one_sample(dataset, index, {}).data;
+    } catch (const data::SkippedSample&) {
+      if (index + 1 == std::min(kMostTries, dataset.size())) throw;
+    }
+  }
+}
+
 // Everything of a job but the training.
 struct Job {
   explicit Job(const JobOptions& the_options)
@@ -103,13 +116,14 @@ struct Job {
         device(device_of(options)),
         pictures(open_data(options)),
         train(pictures.train, loader_options(options, device, /*is_test=*/false)),
-        sample(data::one_sample(*pictures.train, 0, {}).data) {
+        sample(first_sample(*pictures.train)) {
     if (pictures.test) {
       test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
       worst.emplace(pictures.test, pictures.classes, test->batch_size());
     }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
+    if (pictures.test) try_test_sample(model, options, first_sample(*pictures.test));
     model.model->to(device);
     optimizer = make_optimizer(options, model.model->parameters());
     schedule = make_schedule(options, *optimizer, steps());
@@ -188,7 +202,8 @@ int find_rate(Job& job, TrainerOptions settings) {
 }
 
 int train(Job& job, TrainerOptions settings, const std::filesystem::path& output) {
-  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr);
+  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr,
+                   job.model.model.get());
   settings.callbacks = report.callbacks();
   const auto step = [&](data::Example& batch) { return job.run(batch); };
   std::optional<Trainer> trainer;
@@ -207,6 +222,10 @@ int train(Job& job, TrainerOptions settings, const std::filesystem::path& output
 int run(const JobOptions& options) {
   const ProcessGroupGuard group;
   Job job(options);
+  if (!job.model.weights_note.empty() && get_rank() == 0) {
+    std::printf("%s\n", job.model.weights_note.c_str());
+    std::fflush(stdout);
+  }
   if (options.dry_run) {
     if (get_rank() == 0) print_plan(job);
     return 0;

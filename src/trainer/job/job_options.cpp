@@ -42,7 +42,8 @@ void declare_model(JobOptions& o, config::Schema& schema) {
                 "mnist_net", "custom"});
   model.key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
-  model.key("weights", o.weights, "A state dict to begin with: of torch.save, or safetensors");
+  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
+  model.key("new_head", o.new_head, "The weights are of other classes: the layer that gives the scores begins anew");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
   model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);
@@ -99,6 +100,9 @@ void declare_trainer(JobOptions& o, config::Schema& schema) {
               "What is better: for the best checkpoint and for patience");
   trainer.key("patience", o.patience, "Stop after so many evaluations that are not better; 0: never").at_least(0);
   trainer.key("min_delta", o.min_delta, "What counts as better").at_least(0);
+  trainer
+      .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
+      .at_least(1);
   trainer.key("profile_steps", o.profile_steps, "Write a trace of so many first steps to OUTPUT/profile.json")
       .at_least(0);
 }
@@ -132,8 +136,9 @@ std::string wrong_transforms(const char* key, const std::vector<std::string>& te
 
 void declare(JobOptions& o, config::Schema& schema) {
   schema.ignore_section("launch");
-  auto top = schema.section("", "");
-  top.key("output", o.output, "Folder of the run: its checkpoints");
+  auto top = schema.section(
+      "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
+  top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
   top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
   top.key("find_lr", o.find_lr, "Try learning rates, and print which one falls most steeply");
   declare_data(o, schema);
@@ -154,11 +159,14 @@ Status check(const JobOptions& o) {
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
     text += wrong_transforms("data.test_transforms", o.test_transforms);
+  } else if (o.transforms != JobOptions().transforms || !o.test_transforms.empty()) {
+    text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
   }
   if ((o.model == "custom") == o.shared_object.empty()) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
                                     : "model.shared_object needs model.name: custom\n";
   }
+  if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
   if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
   for (const std::string& option : o.model_options) {
     if (option.find('=') == std::string::npos)

@@ -17,6 +17,8 @@ enum class NonFinite { kError, kSkip, kIgnore };
 enum class Metric { kAccuracy, kLoss };
 enum class Interval { kEpoch, kStep };
 
+inline constexpr const char* kProfileName = "profile.json";  // in the folder of the run
+
 struct JobOptions {
   bool dry_run = false;
   bool find_lr = false;
@@ -35,6 +37,7 @@ struct JobOptions {
   std::string shared_object;
   std::vector<std::string> model_options;  // NAME=VALUE
   std::string weights;
+  bool new_head = false;
   std::int64_t num_classes = 0;  // 0: those of the data
   bool small_images = false;
   std::int64_t image_size = 224;
@@ -84,6 +87,7 @@ struct JobOptions {
   std::int64_t every_steps = 0;
   bool asynchronous = false;
 
+  std::int64_t progress_seconds = 30;
   std::int64_t profile_steps = 0;
 };
 

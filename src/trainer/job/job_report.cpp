@@ -4,10 +4,14 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "base/host.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
@@ -16,12 +20,15 @@
 #include "lockstep/report/report.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/stragglers.h"
+#include "lockstep/report/summary_writer.h"
 
 namespace lockstep::trainer_detail {
 namespace {
 
 // On devices reading a loss waits for them, so few steps are read.
 constexpr std::int64_t kStepsOfDevices = 20;
+// Histograms take some KB for each layer, so a training has at most about so many of each.
+constexpr std::int64_t kMostHistograms = 20;
 
 // All options by their names in config.yaml. Their values are the defaults of a schema that is made now.
 report::Values values_of(JobOptions options) {
@@ -30,6 +37,15 @@ report::Values values_of(JobOptions options) {
   report::Values values;
   for (const config::Key& key : schema.keys()) values.emplace_back(key.path(), key.default_text());
   return values;
+}
+
+// Elsewhere than on a terminal its lines go where the others go.
+report::ProgressOptions progress_options(const JobOptions& options, bool shows, bool draws) {
+  return {.epochs = options.epochs,
+          .shown = shows,
+          .fd = draws ? STDERR_FILENO : STDOUT_FILENO,
+          .terminal = draws ? std::nullopt : std::optional(false),
+          .interval = std::chrono::seconds(options.progress_seconds)};
 }
 
 std::string counted(std::int64_t number, const char* noun) {
@@ -49,18 +65,19 @@ std::filesystem::path JobReport::folder(const JobOptions& options) {
 }
 
 JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     std::int64_t steps, WorstSamples* worst)
+                     std::int64_t steps, WorstSamples* worst, const torch::nn::Module* model)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
       steps_(steps),
       worst_(worst),
+      model_(model),
       shows_(get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
-      progress_({.epochs = options.epochs, .shown = draws_}) {
+      progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
-  summary_ = opened(report::SummaryWriter::open(folder_ / "tensorboard"));
+  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / "tensorboard")));
 }
 
 void JobReport::print(const std::string& line) {
@@ -74,6 +91,7 @@ void JobReport::print(const std::string& line) {
 // that was trained before comes first.
 void JobReport::start(std::int64_t first_epoch, std::int64_t first_step) {
   if (std::exchange(started_, true)) return;
+  if (first_step > 0) print(fmt::format("resumed after step {}", first_step));
   log_.start({.configuration = values_of(options_),
               .versions = {{"torch", std::string(TORCH_VERSION)}},
               .world_size = get_world_size(),
@@ -96,8 +114,7 @@ void JobReport::step(const StepReport& step) {
   progress_.step(step.samples * get_world_size(), loss, times);
   if (!loss) return;
   log_.step(step.epoch, step.step - 1, {{"loss", *loss}, {"lr", step.learning_rate}});
-  summary_.add_scalar("train/loss", *loss, step.step);
-  summary_.add_scalar("train/lr", step.learning_rate, step.step);
+  summary_.step(step, *loss);
 }
 
 std::string JobReport::log_times(const EpochReport& epoch) {
@@ -121,6 +138,7 @@ std::string JobReport::log_times(const EpochReport& epoch) {
     ranks.push_back(std::move(times));
   }
   log_.times(epoch.epoch, ranks);
+  summary_.times(epoch.epoch, ranks.front());
   return report::stragglers_text(report::stragglers(ranks));
 }
 
@@ -130,7 +148,8 @@ void JobReport::epoch(const EpochReport& epoch) {
   if (!shows_) return;
   if (!stragglers.empty()) stragglers = "stragglers: " + stragglers;
   log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
-  summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
+  summary_.epoch(epoch);
+  if (shows_weights_after(epoch.epoch)) summary_.weights(epoch.epoch, *model_);
   if (draws_) return progress_.end(stragglers);
   std::string line =
       fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
@@ -140,6 +159,12 @@ void JobReport::epoch(const EpochReport& epoch) {
     line += fmt::format(", {:.0f} % for communication", 100 * epoch.communication_seconds / epoch.seconds);
   }
   print(line + (stragglers.empty() ? "" : "; " + stragglers));
+}
+
+bool JobReport::shows_weights_after(std::int64_t epoch) const {
+  if (model_ == nullptr) return false;
+  const std::int64_t every = ceil_divide(std::max<std::int64_t>(1, options_.epochs), kMostHistograms);
+  return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
 void JobReport::evaluation(const Evaluation& found) {
@@ -152,7 +177,7 @@ void JobReport::evaluation(const Evaluation& found) {
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
-  for (const auto& [name, value] : scalars) summary_.add_scalar("epoch/test_" + name, value, found.epoch);
+  summary_.evaluation(found.epoch, scalars);
   const auto classes = static_cast<std::int64_t>(classes_.size());
   if (found.confusion.defined() && found.confusion.size(0) == classes) {
     const torch::Tensor counts = found.confusion.cpu().contiguous();
@@ -166,7 +191,9 @@ void JobReport::evaluation(const Evaluation& found) {
 
 // Pictures take some KB each, so only the best evaluations and the last one are logged.
 void JobReport::log_worst() {
-  if (unlogged_) log_.worst_samples(unlogged_epoch_, unlogged_->samples);
+  if (!unlogged_) return;
+  log_.worst_samples(unlogged_epoch_, unlogged_->samples);
+  summary_.worst(unlogged_epoch_, unlogged_->samples);
   unlogged_.reset();
 }
 
@@ -186,17 +213,25 @@ void JobReport::write_page() {
   print(fmt::format("report: {}", (folder_ / "report.html").native()));
 }
 
-void JobReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
+void JobReport::print_corrupt(const std::vector<data::CorruptFile>& corrupt) {
   constexpr std::size_t kShown = 10;
+  const auto tell = [this](const std::string& line) {
+    print(line);
+    if (started_) log_.note(line);
+  };
   for (std::size_t i = 0; i < corrupt.size() && i < kShown; ++i) {
     const bool is_named = corrupt[i].reason.starts_with(corrupt[i].name);
-    print(fmt::format("corrupt picture: {}{}", is_named ? "" : corrupt[i].name + ": ", corrupt[i].reason));
+    tell(fmt::format("corrupt picture: {}{}", is_named ? "" : corrupt[i].name + ": ", corrupt[i].reason));
   }
   if (corrupt.size() > kShown)
-    print("and " + counted(static_cast<std::int64_t>(corrupt.size() - kShown), "more corrupt picture"));
+    tell("and " + counted(static_cast<std::int64_t>(corrupt.size() - kShown), "more corrupt picture"));
+}
+
+void JobReport::print_end(const TrainingResult& result) {
   switch (result.end) {
     case TrainingEnd::kFinished:
       print(fmt::format("finished after {}, {}", counted(result.epochs, "epoch"), counted(result.steps, "step")));
+      if (!started_) print("nothing was left to train: more epochs go on from there (--epochs)");
       break;
     case TrainingEnd::kEarlyStopped:
       print(fmt::format("stopped after {}: not better in the last {}", counted(result.epochs, "epoch"),
@@ -207,6 +242,11 @@ void JobReport::end(const TrainingResult& result, const std::vector<data::Corrup
                         options_.save ? "; checkpoint.resume: true goes on from there" : ""));
       break;
   }
+}
+
+void JobReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
+  print_corrupt(corrupt);
+  print_end(result);
   if (!shows_ || !started_) return;
   log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.
@@ -214,6 +254,11 @@ void JobReport::end(const TrainingResult& result, const std::vector<data::Corrup
     log_.end();
   }
   write_page();
+  const std::filesystem::path profile = folder_ / kProfileName;
+  std::error_code ignored;
+  if (options_.profile_steps > 0 && std::filesystem::exists(profile, ignored)) {
+    print(fmt::format("profile: {} (for ui.perfetto.dev or chrome://tracing)", profile.native()));
+  }
 }
 
 bool JobReport::has_earlier_steps() const {

@@ -11,9 +11,9 @@
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/report/progress.h"
 #include "lockstep/report/run_log.h"
-#include "lockstep/report/summary_writer.h"
 #include "lockstep/trainer/reports.h"
 #include "trainer/job/job_options.h"
+#include "trainer/job/job_summary.h"
 #include "trainer/job/worst_samples.h"
 
 namespace lockstep::trainer_detail {
@@ -23,9 +23,9 @@ class JobReport {
   static std::filesystem::path folder(const JobOptions& options);
 
   // `steps` of an epoch. Throws on rank 0 when it cannot write to the folder, or when another training does.
-  // `worst`: of the evaluations, if there are any; must outlive this.
+  // `worst`: of the evaluations, if there are any. `model`: whose weights TensorBoard shows. Both must outlive this.
   JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-            std::int64_t steps, WorstSamples* worst = nullptr);
+            std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
@@ -44,7 +44,10 @@ class JobReport {
   // Collective: logs the times of every rank. Returns who makes the others wait, as text.
   std::string log_times(const EpochReport& epoch);
   bool has_earlier_steps() const;
+  bool shows_weights_after(std::int64_t epoch) const;
   void log_worst();
+  void print_corrupt(const std::vector<data::CorruptFile>& corrupt);
+  void print_end(const TrainingResult& result);
   void write_page();
 
   const JobOptions& options_;
@@ -52,6 +55,7 @@ class JobReport {
   std::vector<std::string> classes_;
   std::int64_t steps_;
   WorstSamples* worst_;
+  const torch::nn::Module* model_;
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
@@ -59,7 +63,7 @@ class JobReport {
   std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of this epoch:
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
-  report::SummaryWriter summary_;
+  JobSummary summary_;
   report::Progress progress_;
 };
 

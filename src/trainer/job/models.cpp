@@ -1,11 +1,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <stdexcept>
 
 #include "c10d/target.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/nn/models/mnist_net.h"
 #include "lockstep/nn/models/mobilenet_v3.h"
 #include "lockstep/nn/models/resnet.h"
@@ -49,9 +49,10 @@ AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
   const std::string path = std::filesystem::absolute(options.shared_object);
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    throw std::runtime_error(fmt::format(
-        "model.shared_object: cannot load {}: {}. Is it a shared object, built against LibTorch " TORCH_VERSION "?",
-        path, ::dlerror()));
+    throw std::runtime_error(
+        fmt::format("model.shared_object: cannot load {}: {}; expected a shared object that was built against "
+                    "LibTorch " TORCH_VERSION ", which this program has",
+                    path, ::dlerror()));
   }
   const auto version = symbol<const char* (*)()>(library, path, "lockstep_model_torch_version");
   if (std::string(version()) != TORCH_VERSION) {
@@ -62,7 +63,15 @@ AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
   }
   const auto make = symbol<void (*)(const ModelRequest*, AnyModule*)>(library, path, "lockstep_make_model");
   AnyModule model;
-  make(&request, &model);
+  try {
+    make(&request, &model);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(
+        fmt::format("model.shared_object: {} cannot make its model for {} classes, pictures of {} x {} x {} and "
+                    "model.options [{}]: {}",
+                    path, request.num_classes, request.channels, request.height, request.width,
+                    fmt::join(options.model_options, ", "), plain_text(error)));
+  }
   if (model.is_empty()) throw std::runtime_error(fmt::format("model.shared_object: {} has made no model", path));
   return model;
 }
@@ -84,15 +93,21 @@ AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
 }
 
 // One sample through the model, so that a wrong shape or a wrong number of classes is an error before the training.
-std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample) {
+std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample, bool is_test = false) {
+  if (!sample.is_floating_point()) {
+    throw std::runtime_error(fmt::format("{}: they give numbers of type {}; add ToTensor, which models need",
+                                         is_test ? "data.test_transforms" : "data.transforms",
+                                         c10::toString(sample.scalar_type())));
+  }
   const torch::NoGradGuard no_grad;
   made.model->eval();
   torch::Tensor scores;
   try {
     scores = made.forward.forward(sample.unsqueeze(0));
   } catch (const std::exception& error) {
-    throw std::runtime_error(fmt::format("model.name: {} cannot take the data's samples, {}: {}", options.model,
-                                         c10::str(sample.sizes()), plain_text(error)));
+    throw std::runtime_error(fmt::format("model.name: {} cannot take the {}, {}: {}", options.model,
+                                         is_test ? "samples of data.test" : "data's samples", c10::str(sample.sizes()),
+                                         plain_text(error)));
   }
   made.model->train();
   if (scores.dim() != 2 || scores.size(0) != 1) {
@@ -103,6 +118,10 @@ std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::T
 }
 
 }  // namespace
+
+void try_test_sample(JobModel& model, const JobOptions& options, const torch::Tensor& sample) {
+  scores_of(model, options, sample, /*is_test=*/true);
+}
 
 JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
   const ModelRequest request = request_for(options, data, sample);
@@ -116,10 +135,7 @@ JobModel make_model(const JobOptions& options, const JobData& data, const torch:
                     made.num_classes, data.classes.size(), data.classes.front(), data.classes.back(),
                     options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
   }
-  if (!options.weights.empty()) {
-    with_key("model.weights",
-             [&] { checkpoint::load_state_dict(*made.model, checkpoint::read_state_dict(options.weights)); });
-  }
+  if (!options.weights.empty()) made.weights_note = load_weights(*made.model, options);
   if (options.sync_batch_norm) convert_sync_batchnorm(*made.model);
   return made;
 }

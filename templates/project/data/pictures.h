@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-inline lockstep::data::ImageFolder open_pictures(const std::string& folder,
-                                                 const std::vector<std::string>& transforms) {
+inline lockstep::data::ImageFolder open_pictures(const std::string& folder, const std::vector<std::string>& transforms,
+                                                 lockstep::data::OnCorrupt on_corrupt) {
   return lockstep::data::ImageFolder(
-      folder, lockstep::data::Compose(lockstep::data::value_or_throw(lockstep::data::parse_transforms(transforms))));
+      folder, lockstep::data::Compose(lockstep::data::value_or_throw(lockstep::data::parse_transforms(transforms))),
+      {.image = {.on_corrupt = on_corrupt}});
 }

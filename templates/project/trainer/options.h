@@ -2,6 +2,7 @@
 #pragma once
 
 #include <lockstep/config/schema.h>
+#include <lockstep/data/image_dataset.h>
 
 #include <cstdint>
 #include <string>
@@ -13,6 +14,7 @@ struct Options {
   std::string test = "data/pictures/test";
   std::vector<std::string> transforms = {"ToTensor"};
   std::vector<std::string> test_transforms = {"ToTensor"};
+  lockstep::data::OnCorrupt on_corrupt = lockstep::data::OnCorrupt::kRaise;
   double lr = 0.01;
   double momentum = 0.9;
   std::int64_t epochs = 20;
@@ -23,12 +25,17 @@ struct Options {
 
 inline void declare(Options& options, lockstep::config::Schema& schema) {
   schema.ignore_section("launch");  // that of `lockstep run`
-  schema.section("", "").key("output", options.output, "Folder of the run: its checkpoints");
+  auto top = schema.section("", "Usage: train --config FILE [options]");
+  top.key("output", options.output, "Folder of the run: its log, report and checkpoints");
   auto data = schema.section("data", "Where the pictures are");
   data.key("train", options.train, "Folder of the training");
   data.key("test", options.test, "Folder of the evaluation");
   data.key("transforms", options.transforms, "Of the training, as in torchvision");
   data.key("test_transforms", options.test_transforms, "Of the evaluation");
+  using lockstep::data::OnCorrupt;
+  data.key("on_corrupt", options.on_corrupt,
+           {{"raise", OnCorrupt::kRaise}, {"replace", OnCorrupt::kReplace}, {"skip", OnCorrupt::kSkip}},
+           "Pictures that cannot be decoded: an error, another picture, or a smaller batch");
   auto optimizer = schema.section("optimizer", "SGD");
   optimizer.key("lr", options.lr, "Learning rate").at_least(0);
   optimizer.key("momentum", options.momentum, "Momentum").at_least(0);

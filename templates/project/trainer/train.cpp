@@ -2,10 +2,14 @@
 #include <lockstep/config/command_line.h>
 #include <lockstep/lockstep.h>
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "data/pictures.h"
 #include "model/net.h"
@@ -14,22 +18,32 @@
 namespace report = lockstep::report;
 
 // The log of the run, on rank 0, from which `lockstep report` and `lockstep scaling` make their pages.
-void log_to(report::RunLog& log, const Options& options, int world_size, lockstep::TrainerCallbacks& callbacks) {
+void log_to(report::RunLog& log, const Options& options, const std::vector<std::string>& classes, int world_size,
+            lockstep::TrainerCallbacks& callbacks) {
   callbacks.on_step_end = [&, world_size, started = false](const lockstep::StepReport& step) mutable {
     if (std::exchange(started, true)) return;  // a resumed training knows only now where it goes on
     log.start(
         {.configuration = {{"lr", options.lr}, {"momentum", options.momentum}, {"batch_size", options.batch_size}},
          .world_size = world_size,
+         .classes = classes,
          .first_epoch = step.epoch,
          .first_step = step.step - 1});
   };
-  callbacks.on_epoch_end = [&](const lockstep::EpochReport& epoch) {
+  callbacks.on_epoch_end = [&, world_size](const lockstep::EpochReport& epoch) {
     log.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
+    const double communication = world_size == 1 ? 0.0 : epoch.communication_seconds;
+    if (!std::isfinite(communication)) return;  // on GPUs it is not told from computation
+    const double compute = epoch.seconds - epoch.input_seconds - communication;
+    const report::RankTimes times{
+        .seconds = {{"input", epoch.input_seconds}, {"compute", compute}, {"communication", communication}}};
+    log.times(epoch.epoch, {&times, 1});
   };
   callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
     log.evaluation(found.epoch, {.seconds = found.seconds,
                                  .samples = found.samples,
                                  .scalars = {{"loss", found.loss}, {"accuracy", found.accuracies[0]}}});
+    const torch::Tensor confusion = found.confusion.cpu().contiguous();
+    log.confusion(found.epoch, {confusion.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(confusion.numel())});
     if (lockstep::get_rank() != 0) return;
     std::printf("epoch %lld: test loss %.3f, accuracy %.1f %%\n", static_cast<long long>(found.epoch + 1), found.loss,
                 100 * found.accuracies[0]);
@@ -39,27 +53,32 @@ void log_to(report::RunLog& log, const Options& options, int world_size, lockste
 
 int train(const Options& options) {
   const lockstep::ProcessGroupGuard group;
-  auto pictures = open_pictures(options.train, options.transforms);
-  const auto classes = static_cast<std::int64_t>(pictures.classes().size());
+  auto pictures = open_pictures(options.train, options.transforms, options.on_corrupt);
+  auto test_pictures = open_pictures(options.test, options.test_transforms, options.on_corrupt);
+  const std::vector<std::string> classes = pictures.classes();
+  if (test_pictures.classes() != classes) {
+    throw std::runtime_error("data.test: " + options.test + " has other classes than " + options.train +
+                             "; expected subfolders of the same names");
+  }
   const auto seed = static_cast<std::uint64_t>(options.seed);
   lockstep::data::DataLoader train_loader(
       std::move(pictures),
       {.batch_size = options.batch_size, .shuffle = true, .seed = seed, .num_workers = lockstep::data::kAutoWorkers});
-  lockstep::data::DataLoader test_loader(open_pictures(options.test, options.test_transforms),
-                                         {.batch_size = options.batch_size, .exact = true});
+  lockstep::data::DataLoader test_loader(std::move(test_pictures), {.batch_size = options.batch_size, .exact = true});
   torch::manual_seed(seed);
-  Net net(classes);
+  Net net(static_cast<std::int64_t>(classes.size()));
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
 
   lockstep::TrainerOptions settings{.epochs = options.epochs};
   settings.seed = seed;
   settings.monitor = lockstep::Monitor::kAccuracy;
+  settings.confusion_classes = static_cast<std::int64_t>(classes.size());
   const std::filesystem::path folder = report::run_folder(options.output);
   settings.checkpoint_dir = folder / "checkpoints";
   settings.resume = options.resume;
   report::RunLog log;
   if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));
-  log_to(log, options, group.world_size(), settings.callbacks);
+  log_to(log, options, classes, group.world_size(), settings.callbacks);
   lockstep::Trainer trainer(net, optimizer, settings);
   const lockstep::TrainingResult result =
       trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
@@ -79,6 +98,9 @@ int main(int argc, char** argv) {
   if (!words.ok() || !words.value()) return words.ok() ? 0 : 2;
   try {
     return train(options);
+  } catch (const c10::Error& error) {  // what() lists LibTorch's functions too
+    std::fprintf(stderr, "train: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train: %s\n", error.what());
     return 1;

@@ -1,0 +1,95 @@
+// The job of train.cpp in one process: a replica of the model on each GPU, or REPLICAS (2) on the CPU's cores. Its rows
+// stand beside those of the processes:
+//
+//   lockstep scaling --procs 1 -o replicas -- ./resnet_data_parallel FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
+//
+// BATCH is that of each replica. Each replica normalises its own part of a batch, as each process does.
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "job.h"
+
+namespace {
+
+namespace data = lockstep::data;
+namespace report = lockstep::report;
+using lockstep::models::ResNet;
+using Replicas = lockstep::DataParallel<ResNet>;
+
+torch::Device device_of_this_machine() {
+  return torch::cuda::is_available() ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
+}
+
+lockstep::EpochReport train_epoch(std::int64_t epoch, Replicas& replicas, torch::optim::SGD& optimizer,
+                                  data::DataLoader& loader) {
+  const torch::Device device = replicas.devices().front();
+  lockstep::EpochReport found{.epoch = epoch, .loss = 0};
+  report::PartTimer timer(report::Part::kInput);
+  for (auto& [pictures, labels] : loader) {
+    timer.begin(report::Part::kCompute);
+    optimizer.zero_grad();
+    const torch::Tensor scores = replicas.forward(pictures);
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels.to(device));
+    loss.backward();
+    optimizer.step();
+    found.samples += labels.size(0);
+    found.loss += loss.item<double>() * static_cast<double>(labels.size(0));
+    timer.begin(report::Part::kInput);  // what comes next
+  }
+  const report::PartTimes times = timer.lap();
+  found.loss /= static_cast<double>(found.samples);
+  found.seconds = times.total();
+  found.input_seconds = times.input;
+  return found;
+}
+
+double accuracy_of(Replicas& replicas, data::DataLoader& loader) {
+  const torch::NoGradGuard no_grad;
+  ResNet& net = replicas.module();
+  net->eval();
+  std::int64_t right = 0;
+  std::int64_t samples = 0;
+  for (auto& [pictures, labels] : loader) {
+    const torch::Tensor predicted = replicas.forward(pictures).argmax(1).cpu();
+    right += predicted.eq(labels).sum().item<std::int64_t>();
+    samples += labels.size(0);
+  }
+  net->train();
+  return static_cast<double>(right) / static_cast<double>(samples);
+}
+
+void train(const resnet_job::Arguments& a) {
+  data::ImageFolder pictures = resnet_job::train_pictures(a);
+  ResNet net = resnet_job::make_net(a, static_cast<std::int64_t>(pictures.classes().size()));
+  net->to(device_of_this_machine());
+  Replicas replicas(net, {.cpu_replicas = a.replicas});
+  const std::int64_t batch = a.batch * static_cast<std::int64_t>(replicas.devices().size());
+  data::DataLoader train_loader(
+      std::move(pictures), {.batch_size = batch, .shuffle = true, .seed = a.seed, .num_workers = data::kAutoWorkers});
+  data::DataLoader test_loader(resnet_job::test_pictures(a), {.batch_size = batch, .num_workers = 1});
+  auto optimizer = resnet_job::make_optimizer(net);
+  resnet_job::Told told(/*is_first=*/true, /*world_size=*/1);
+  for (std::int64_t epoch = 0; epoch < a.epochs; ++epoch) {
+    told.epoch(train_epoch(epoch, replicas, optimizer, train_loader));
+    told.accuracy(epoch, accuracy_of(replicas, test_loader));
+  }
+  told.end();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr,
+                 "usage: %s FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]; FOLDER has train/CLASS and test/CLASS\n",
+                 argv[0]);
+    return 2;
+  }
+  try {
+    train(resnet_job::parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "resnet_data_parallel: %s\n", error.what());
+    return 1;
+  }
+}

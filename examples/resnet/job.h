@@ -1,0 +1,100 @@
+// What both programs of this folder share: the arguments, the pictures with their transforms, and what is told of an
+// epoch.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace resnet_job {
+
+namespace data = lockstep::data;
+namespace report = lockstep::report;
+
+struct Arguments {
+  std::string folder;
+  std::int64_t epochs = 10;
+  int side = 224;           // of the crops
+  std::int64_t batch = 32;  // of each process, or replica
+  std::uint64_t seed = 1;   // of weights, order and transforms
+  int replicas = 2;         // of data_parallel.cpp
+};
+
+// FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
+inline Arguments parse(int argc, char** argv) {
+  Arguments a{.folder = argv[1]};
+  if (argc > 2) a.epochs = std::stoll(argv[2]);
+  if (argc > 3) a.side = std::stoi(argv[3]);
+  if (argc > 4) a.batch = std::stoll(argv[4]);
+  if (argc > 5) a.seed = std::stoull(argv[5]);
+  if (argc > 6) a.replicas = std::stoi(argv[6]);
+  return a;
+}
+
+inline const data::Normalize kNormalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+
+inline data::ImageFolder train_pictures(const Arguments& a) {
+  return data::ImageFolder(
+      a.folder + "/train",
+      data::Compose({data::RandomResizedCrop{a.side}, data::RandomHorizontalFlip{}, data::RandomVerticalFlip{},
+                     data::RandomRotation{15.0}, data::RandomAffine{.degrees = 0.0, .translate = data::Point{0.1, 0.1}},
+                     data::ColorJitter{.brightness = 0.2, .contrast = 0.2, .saturation = 0.2}, data::ToTensor{},
+                     kNormalize}));
+}
+
+inline data::ImageFolder test_pictures(const Arguments& a) {
+  return data::ImageFolder(a.folder + "/test", data::Compose({data::Resize{a.side * 8 / 7}, data::CenterCrop{a.side},
+                                                              data::ToTensor{}, kNormalize}));
+}
+
+inline lockstep::models::ResNet make_net(const Arguments& a, std::int64_t classes) {
+  torch::manual_seed(a.seed);
+  return lockstep::models::resnet18({.num_classes = classes, .small_images = a.side < 64});
+}
+
+inline torch::optim::SGD make_optimizer(const lockstep::models::ResNet& net) {
+  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.001).momentum(0.9));
+}
+
+// Prints what came of an epoch, and logs it in the folder that `lockstep scaling` gives, if it has started the program.
+class Told {
+ public:
+  Told(bool is_first, int world_size) : is_first_(is_first), world_size_(world_size) {
+    const std::filesystem::path folder = report::run_folder("");
+    if (!is_first || folder.empty()) return;
+    log_ = data::value_or_throw(report::RunLog::open(folder));
+    log_.start({.world_size = world_size});
+  }
+
+  void epoch(const lockstep::EpochReport& epoch) {
+    if (!is_first_) return;
+    std::printf("Rank 0, epoch %lld: %.2f s, %.2f pictures/s, loss %.4f\n", static_cast<long long>(epoch.epoch),
+                epoch.seconds, static_cast<double>(epoch.samples) / epoch.seconds, epoch.loss);
+    std::fflush(stdout);
+    log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
+    const double communication = world_size_ == 1 ? 0.0 : epoch.communication_seconds;
+    if (!std::isfinite(communication)) return;  // on GPUs it is not told from computation
+    const double compute = epoch.seconds - epoch.input_seconds - communication;
+    const report::RankTimes mine{
+        .seconds = {{"input", epoch.input_seconds}, {"compute", compute}, {"communication", communication}}};
+    log_.times(epoch.epoch, {&mine, 1});
+  }
+  void accuracy(std::int64_t epoch, double accuracy) {
+    if (!is_first_) return;
+    std::printf("Rank 0: test accuracy %.2f %%\n", 100 * accuracy);
+    std::fflush(stdout);
+    log_.evaluation(epoch, {.scalars = {{"accuracy", accuracy}}});
+  }
+  void end() { log_.end(); }
+
+ private:
+  bool is_first_;
+  int world_size_;
+  report::RunLog log_;
+};
+
+}  // namespace resnet_job
