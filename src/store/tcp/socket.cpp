@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <random>
+#include <thread>
 
 #include "base/poll.h"
 
@@ -94,6 +97,25 @@ Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
   return fd;
 }
 
+// Of two that listen at one port at the same moment, Linux refuses both now and then: each already counts as listening
+// while its own port is checked. Both could be bound, so neither has a port that is taken, and each tries again, after
+// a time of its own. One of them gets the port, and the other can then not even be bound.
+Fd listen_address(const addrinfo& address, int& error) {
+  constexpr int kAttempts = 20;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Fd fd = open_socket(address);
+    const int on = 1;
+    const bool bound = fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                       ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+    if (bound && ::listen(fd.get(), SOMAXCONN) == 0) return fd;
+    error = errno;
+    if (!bound || error != EADDRINUSE) break;
+    fd.reset();
+    std::this_thread::sleep_for(std::chrono::microseconds(std::random_device()() % 5000));
+  }
+  return {};
+}
+
 // `which`: getsockname or getpeername.
 Result<Endpoint> endpoint_of(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
@@ -121,15 +143,8 @@ Result<Fd> listen_at(const Endpoint& endpoint) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, AI_PASSIVE));
   int error = EADDRNOTAVAIL;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    Fd fd = open_socket(*address);
-    if (!fd.valid()) {
-      error = errno;
-      continue;
-    }
-    const int on = 1;
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) return fd;
-    error = errno;
+    Fd fd = listen_address(*address, error);
+    if (fd.valid()) return fd;
   }
   return listen_error(endpoint, error);
 }
