@@ -4,8 +4,6 @@
 //   lockstep scaling --procs 1 -o replicas -- ./resnet_data_parallel FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
 //
 // BATCH is that of each replica. Each replica normalises its own part of a batch, as each process does.
-#include <cstdio>
-#include <exception>
 #include <utility>
 
 #include "job.h"
@@ -80,16 +78,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr,
-                 "usage: %s FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]; FOLDER has train/CLASS and test/CLASS\n",
-                 argv[0]);
-    return 2;
-  }
-  try {
-    train(resnet_job::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "resnet_data_parallel: %s\n", error.what());
-    return 1;
-  }
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]", train);
 }

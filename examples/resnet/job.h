@@ -4,10 +4,13 @@
 
 #include <lockstep/lockstep.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <limits>
+#include <stdexcept>
 #include <string>
 
 namespace resnet_job {
@@ -24,15 +27,45 @@ struct Arguments {
   int replicas = 2;         // of data_parallel.cpp
 };
 
+// The number at a place of the command line, from `least` on.
+inline std::int64_t number_at(int argc, char** argv, int at, std::int64_t otherwise, long long least = 1) {
+  if (argc <= at) return otherwise;
+  char* end = nullptr;
+  const long long number = std::strtoll(argv[at], &end, 10);
+  if (end == argv[at] || *end != '\0' || number < least || number > std::numeric_limits<int>::max()) {
+    throw std::invalid_argument("argument " + std::to_string(at) + ": expected a number from " + std::to_string(least) +
+                                " on, found '" + argv[at] + "'");
+  }
+  return number;
+}
+
 // FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
 inline Arguments parse(int argc, char** argv) {
   Arguments a{.folder = argv[1]};
-  if (argc > 2) a.epochs = std::stoll(argv[2]);
-  if (argc > 3) a.side = std::stoi(argv[3]);
-  if (argc > 4) a.batch = std::stoll(argv[4]);
-  if (argc > 5) a.seed = std::stoull(argv[5]);
-  if (argc > 6) a.replicas = std::stoi(argv[6]);
+  a.epochs = number_at(argc, argv, 2, a.epochs);
+  a.side = static_cast<int>(number_at(argc, argv, 3, a.side));
+  a.batch = number_at(argc, argv, 4, a.batch);
+  a.seed = static_cast<std::uint64_t>(number_at(argc, argv, 5, static_cast<std::int64_t>(a.seed), 0));
+  a.replicas = static_cast<int>(number_at(argc, argv, 6, a.replicas));
   return a;
+}
+
+// The main function of both programs. `usage`: their arguments.
+inline int run(int argc, char** argv, const char* usage, void (*train)(const Arguments&)) {
+  const std::string name = std::filesystem::path(argv[0]).filename().native();
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s %s; FOLDER has train/CLASS and test/CLASS\n", name.c_str(), usage);
+    return 2;
+  }
+  try {
+    train(parse(argc, argv));
+    return 0;
+  } catch (const c10::Error& error) {  // what() lists LibTorch's functions too
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+  }
+  return 1;
 }
 
 inline const data::Normalize kNormalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
@@ -76,11 +109,7 @@ class Told {
                 epoch.seconds, static_cast<double>(epoch.samples) / epoch.seconds, epoch.loss);
     std::fflush(stdout);
     log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
-    const double communication = world_size_ == 1 ? 0.0 : epoch.communication_seconds;
-    if (!std::isfinite(communication)) return;  // on GPUs it is not told from computation
-    const double compute = epoch.seconds - epoch.input_seconds - communication;
-    const report::RankTimes mine{
-        .seconds = {{"input", epoch.input_seconds}, {"compute", compute}, {"communication", communication}}};
+    const report::RankTimes mine{.seconds = epoch.seconds_by_part(world_size_)};
     log_.times(epoch.epoch, {&mine, 1});
   }
   void accuracy(std::int64_t epoch, double accuracy) {

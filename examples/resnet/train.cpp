@@ -6,8 +6,6 @@
 // FOLDER has train/CLASS/*.jpg and test/CLASS/*.jpg. SIDE of the crops, 224 unless given; BATCH of each process, 32;
 // SEED of weights, order and transforms, 1. `./dev bench train` runs it beside the same job in Python, and
 // data_parallel.cpp is the same job in one process.
-#include <cstdio>
-#include <exception>
 #include <utility>
 
 #include "job.h"
@@ -41,15 +39,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: %s FOLDER [EPOCHS [SIDE [BATCH [SEED]]]]; FOLDER has train/CLASS and test/CLASS\n",
-                 argv[0]);
-    return 2;
-  }
-  try {
-    train(resnet_job::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "resnet_train: %s\n", error.what());
-    return 1;
-  }
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED]]]]", train);
 }

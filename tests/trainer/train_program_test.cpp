@@ -116,10 +116,12 @@ TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   EXPECT_EQ(same.exit_code, 0) << same.err;
   expect_error({"--model.weights", weights, "--num-classes", "5", "--dry-run"}, 1,
                {"model.weights: " + weights, "[3, 1024] in the file and [5, 1024] in the model",
-                "with model.new_head: true the layer 'classifier.3' begins anew"});
-  const Finished anew = train({"--model.weights", weights, "--num-classes", "5", "--new-head", "--dry-run"}, 2);
-  EXPECT_EQ(anew.exit_code, 0) << anew.err;
-  EXPECT_NE(anew.out.find("all but 'classifier.3', which begins anew"), std::string::npos) << anew.out;
+                "with model.new_head: true the layer 'classifier.3' starts from new weights"});
+  const Finished with_new_head =
+      train({"--model.weights", weights, "--num-classes", "5", "--new-head", "--dry-run"}, 2);
+  EXPECT_EQ(with_new_head.exit_code, 0) << with_new_head.err;
+  EXPECT_NE(with_new_head.out.find("all but 'classifier.3', which starts from new weights"), std::string::npos)
+      << with_new_head.out;
   expect_error({"--model.weights", weights, "--model.name", "resnet18", "--new-head", "--dry-run"}, 1,
                {weights, "it is of another model", "missing in the file: conv1.weight"});
   expect_error({"--new-head", "--dry-run"}, 2, {"model.new_head needs model.weights"});

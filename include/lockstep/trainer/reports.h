@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,10 @@ struct EpochReport {
   double seconds = 0;
   double input_seconds = 0;
   double communication_seconds = 0;  // as in StepReport, and the small collectives of the Trainer after each step
+
+  // Where the time of this rank went, for report::RankTimes: "input", "compute" and, with other ranks, "communication".
+  // GPUs do not tell the last two apart: "compute and communication".
+  std::vector<std::pair<std::string, double>> seconds_by_part(int world_size) const;
 };
 
 // Exact over all ranks if the loader is (`exact`); the same on all ranks but for the time.

@@ -118,24 +118,16 @@ void JobReport::step(const StepReport& step) {
 }
 
 std::string JobReport::log_times(const EpochReport& epoch) {
-  const std::vector<double> own{epoch.input_seconds, epoch.seconds - epoch.input_seconds, epoch.communication_seconds};
+  const std::vector<double> own{epoch.seconds, epoch.input_seconds, epoch.communication_seconds};
   const std::vector<std::vector<double>> all = all_gather_object(own);
   const std::vector<std::string> hosts = all_gather_object(host_name());
   std::vector<report::RankTimes> ranks;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const double input = all[rank][0];
-    const double rest = all[rank][1];
-    const double communication = all[rank][2];
-    report::RankTimes times{.rank = static_cast<int>(rank), .host = hosts[rank], .seconds = {{"input", input}}};
-    if (all.size() == 1) {
-      times.seconds.emplace_back("compute", rest);
-    } else if (!std::isfinite(communication)) {
-      times.seconds.emplace_back("compute and communication", rest);
-    } else {
-      times.seconds.emplace_back("compute", rest - communication);
-      times.seconds.emplace_back("communication", communication);
-    }
-    ranks.push_back(std::move(times));
+    const EpochReport found{
+        .seconds = all[rank][0], .input_seconds = all[rank][1], .communication_seconds = all[rank][2]};
+    ranks.push_back({.rank = static_cast<int>(rank),
+                     .host = hosts[rank],
+                     .seconds = found.seconds_by_part(static_cast<int>(all.size()))});
   }
   log_.times(epoch.epoch, ranks);
   summary_.times(epoch.epoch, ranks.front());

@@ -41,10 +41,11 @@ std::string load_weights(torch::nn::Module& model, const JobOptions& options) {
     const auto left_out = checkpoint::load_state_dict(model, weights, /*strict=*/false);
     const std::string layer = only_other_layer(left_out);
     if (!layer.empty() && options.new_head) {
-      return fmt::format("model.weights: all but '{}', which begins anew: {}", layer,
+      return fmt::format("model.weights: all but '{}', which starts from new weights: {}", layer,
                          fmt::join(left_out.mismatched, ", "));
     }
-    if (!layer.empty()) advice = fmt::format("; with model.new_head: true the layer '{}' begins anew", layer);
+    if (!layer.empty())
+      advice = fmt::format("; with model.new_head: true the layer '{}' starts from new weights", layer);
     if (!left_out.empty()) checkpoint::load_state_dict(model, weights);  // throws, with a list of all that does not fit
   } catch (const checkpoint::CheckpointError& error) {
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));

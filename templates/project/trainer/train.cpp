@@ -2,7 +2,6 @@
 #include <lockstep/config/command_line.h>
 #include <lockstep/lockstep.h>
 
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -31,11 +30,7 @@ void log_to(report::RunLog& log, const Options& options, const std::vector<std::
   };
   callbacks.on_epoch_end = [&, world_size](const lockstep::EpochReport& epoch) {
     log.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
-    const double communication = world_size == 1 ? 0.0 : epoch.communication_seconds;
-    if (!std::isfinite(communication)) return;  // on GPUs it is not told from computation
-    const double compute = epoch.seconds - epoch.input_seconds - communication;
-    const report::RankTimes times{
-        .seconds = {{"input", epoch.input_seconds}, {"compute", compute}, {"communication", communication}}};
+    const report::RankTimes times{.seconds = epoch.seconds_by_part(world_size)};
     log.times(epoch.epoch, {&times, 1});
   };
   callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
