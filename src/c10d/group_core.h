@@ -49,7 +49,7 @@ class GroupCore {
   void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
 
   // Keeps a refusal: the call that tells the others that this rank cannot take part. Leaving the group waits for it as
-  // for a work. Else the others would learn only that this rank has left.
+  // for a work. Otherwise the others would learn only that this rank has left.
   void keep_refusal(comm::Operation refusal) LOCKSTEP_EXCLUDES(mutex_);
 
   // Made at the first call; null once the group was left. Throws in a fork.

@@ -90,7 +90,7 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
     const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
     const Deadline deadline = Deadline::after(timeout);
     check_same_backends(facts, members, key, choice, options.backend.empty(), deadline, caller);
-    // Joining gets the time that is left, operations the whole.
+    // Joining gets the time that is left. Later operations get the whole timeout.
     backends = make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
                                       members.rank, members.ranks, records_of(members.ranks, *facts.members),
                                       deadline.remaining_ms(), facts.place.local_rank, options.backend_options});

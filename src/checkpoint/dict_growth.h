@@ -17,7 +17,7 @@ class DictGrowth {
   // be far larger than their keys need.
   void add(const std::vector<c10::IValue>& keys);
 
-  // The dict of these keys and values, noted before it is made. Of two values with one key the last counts.
+  // The dict of these keys and values, noted before it is made. If two values have the same key, the last counts.
   c10::impl::GenericDict make(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries);
 
  private:

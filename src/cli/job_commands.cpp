@@ -55,7 +55,7 @@ std::string command_of(const site::RunningJob& job) {
   return printable(fmt::format("{}", fmt::join(job.command, " ")));
 }
 
-// It has loaded its libraries and waits.
+// Whether the process has loaded its libraries and waits.
 bool is_ready(const site::Process& standby) {
   return standby.name.starts_with(launch::kStandbyPrefix);
 }

@@ -59,7 +59,7 @@ int fail(const lockstep::Status& status) {
   return exit_code_for(status.code());
 }
 
-// The exit code of a command that has printed: what a full disk has swallowed is a failure.
+// The exit code of a command that has printed. Lost output, as on a full disk, is a failure.
 int end_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   return fail(lockstep::Status::from_errno("cannot write the output", errno));
@@ -94,7 +94,7 @@ int run(CLI::App& command, lockstep::cli::RunArguments& arguments, lockstep::cli
   if (!nodes.ok()) return fail(nodes);
   lockstep::cli::Machine machine;
   machine.cores = lockstep::launch::usable_cores();
-  // Not else: asking the driver takes its time.
+  // GPUs are counted only if they matter, because the driver is slow to answer.
   const std::string& workers = arguments.nproc_per_node;
   if (workers == "gpu" || workers == "auto") machine.gpus = lockstep::site::count_visible_gpus();
   const auto python = lockstep::Environment::of_process().get("PYTHON_EXEC");

@@ -261,7 +261,7 @@ Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, co
   hosts.nproc_per_node = nproc_per_node;
   hosts.run_id = arguments.rdzv_id;
   hosts.rdzv_conf = arguments.rdzv_conf.empty() ? "join_timeout=60" : arguments.rdzv_conf;
-  // What a configuration file, which the launchers read too, says of the last two is for this process alone.
+  // The launchers read the configuration file too, but its values of the last two options are for this process alone.
   hosts.options = {"--nnodes", nnodes, "--rdzv-backend", "c10d", "--hosts", "", "--local-addr", ""};
   const std::vector<std::string> rest =
       launch::without_options(words, {"--hosts", "--ssh", "--nnodes", "--local-addr", "--rdzv-id", "--rdzv-conf",

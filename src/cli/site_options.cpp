@@ -64,7 +64,7 @@ void apply_placement(const site::TakenDevices& devices, launch::JobOptions& job)
   auto topology = site::read_topology();
   if (!topology.ok()) return log::info(topology.status().message() + "; workers get equal shares of the cores");
   std::vector<int> near(static_cast<std::size_t>(job.workers), -1);
-  // Of several GPUs of a worker the first counts.
+  // If a worker has several GPUs, the first counts.
   for (std::size_t i = 0; i < near.size() && !devices.gpus.empty(); ++i) {
     near[i] = devices.gpus[i * devices.gpus.size() / near.size()].numa_node;
   }

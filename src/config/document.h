@@ -1,5 +1,5 @@
-// A YAML file as a tree in which every part knows its place. What a configuration has no use for is refused: aliases,
-// merge keys, tags, several documents, keys that are no words, keys that come twice.
+// A YAML file as a tree in which every part knows its place. Refuses what a configuration does not need: aliases, merge
+// keys, tags, several documents, keys that are no words, keys that come twice.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 // memory, at most (active workers) * `prefetch` batches are claimed and not yet taken. A new epoch drops the batches of
 // the old one: `generation_` counts epochs, and a batch from an older one is thrown away.
 //
-// Of an iterable dataset each worker has a stream of its own, and makes the batches of that one alone, at most
+// With an iterable dataset, each worker has a stream of its own. It makes batches of this stream only, at most
 // `prefetch` ahead. The consumer takes them from the streams in turns. A stream ends with an empty MadeBatch, and is
 // then left out.
 #pragma once

@@ -23,8 +23,8 @@ struct EpochPlan {
   std::vector<std::int64_t> indices = {};  // of this rank's samples, in order
   std::vector<std::int64_t> keys = {};     // the random key of each index; empty: the indices
   std::vector<std::size_t> ends = {};      // with a batch sampler: where each batch ends in `indices`
-  // Of an iterable dataset: one for each worker, which alone uses it; without workers one. Batch n is of stream
-  // n % streams.size().
+  // Only with an iterable dataset: one for each worker, which no other worker uses; without workers one. Stream
+  // n % streams.size() gives batch n.
   std::vector<std::unique_ptr<BatchStream>> streams = {};
 
   std::span<const std::int64_t> indices_of(std::int64_t batch) const { return part_of(indices, batch); }

@@ -73,7 +73,7 @@ Result<RunResult> WorkerGroup::run() {
   if (made.status().code() == ErrorCode::kAborted) return ended_by_signal(made.status());
   LOCKSTEP_RETURN_IF_ERROR(made.status());
   const std::vector<Command>& commands = made.value();
-  // What came before there were workers was for none.
+  // Signals that came before there were workers are dropped.
   while (signals_.take_for_workers() != 0) {
   }
   if (nodes_ != nullptr) nodes_->take_signals();

@@ -48,7 +48,7 @@ class WorkerGroup {
 
  private:
   Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
-  // Of processes on standby, if there are any; else from nothing.
+  // Makes the workers of processes on standby if there are any, else starts new processes.
   Result<ProcessTree> start(const std::vector<Command>& commands);
   // Whether the workers run, and are to go on.
   bool all_is_well() const { return !result_.failure && !kill_at_; }

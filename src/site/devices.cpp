@@ -157,7 +157,7 @@ Result<TakenDevices> take_devices(const DeviceRequest& request, const std::vecto
     return Status(ErrorCode::kUnavailable, fmt::format("--devices: {} GPUs are wanted and {} can be had now: {}", count,
                                                        taken.gpus.size(), fmt::join(reasons, "; ")));
   }
-  // Neighbours on the bus get neighbouring ranks. Of a list the user's order stays.
+  // Neighbours on the bus get neighbouring ranks. A list keeps the user's order.
   if (any)
     std::sort(taken.gpus.begin(), taken.gpus.end(), [](const Gpu& a, const Gpu& b) { return a.index < b.index; });
   return taken;

@@ -1,8 +1,8 @@
 // What happens to objects when their process forks.
 //
-// The child has copies of all objects but only the thread that forked. Locks that other threads held stay locked for
-// ever, and those threads cannot be joined. Sockets and shared memory are still the parent's: what the child does to
-// them reaches the parent and the other ranks. Therefore an object that holds any of these is inert in a fork: it
+// The child has copies of all objects but only the thread that forked. Locks that other threads held stay locked
+// forever, and those threads cannot be joined. Sockets and shared memory are still the parent's: what the child does
+// to them reaches the parent and the other ranks. Therefore an object that holds any of these is inert in a fork: it
 // remembers the process that made it (Origin), answers calls with an error, and is never destroyed (LeakInForks). What
 // must go at once is released when the child begins (Fd::keep_from_forks, ForkHandler). Objects that the fork itself
 // makes work as usual.

@@ -1,4 +1,5 @@
-// Errors as values. The core (base, comm, launch) returns Status or Result<T>; only c10d and the layers above it throw.
+// Errors as values. Layers that do not use LibTorch return Status or Result<T> (data/transforms alone throws); layers
+// that use it throw.
 //
 // A successful Status is one null pointer, so returning it costs nothing. A layer that passes an error on may add what
 // it knows with `with_context`: rank, peer, operation, path, line.

@@ -66,7 +66,7 @@ struct ProcessGroupLockstepOptions {
   std::string name = "world";  // in errors; unique among the groups that share the store
   // For joining, and for each operation without a timeout of its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Of the members, by group rank; empty: the same numbers. Used in split() and in errors.
+  // The members' ranks in the world, by group rank; empty: the same numbers. Used in split() and in errors.
   std::vector<int> global_ranks;
   // The records of the ranks, by group rank, as in comm::CommunicatorOptions; empty: the ranks exchange them.
   std::vector<comm::Member> members = {};

@@ -306,8 +306,8 @@ decltype(auto) pass(Value& value) {
 
 // How a dimension of `rows` rows is cut for `parts` devices; as torch.chunk, which gives an empty tensor to each.
 std::vector<std::int64_t> chunk_lengths(std::int64_t rows, std::size_t parts);
-// Of all tensors that are split: empty if there are none. c10::ValueError, with the tensor's name, if their numbers of
-// rows differ or one lacks the dimension.
+// The chunk_lengths() of all tensors that are split: empty if there are none. c10::ValueError, with the tensor's name,
+// if their numbers of rows differ or one lacks the dimension.
 std::vector<std::int64_t> plan_split(const Tensors& found, std::size_t parts, std::int64_t dim);
 bool is_split(const Tensors& found, std::size_t index);
 // The part [start, start + length) of a tensor, a view; whole where the tensor is not split.

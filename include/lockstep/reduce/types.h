@@ -29,9 +29,11 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr int kNumDataTypes = 17;
 
-// Values and names follow c10d::ReduceOp. kSum and kAvg of float types add in rank order, so the result is bitwise the
-// same on every rank and in every run; half and bfloat16 add in float32 and round once. kAvg of integers adds in 64
-// bits and truncates the quotient: only sums of kInt64 and kUInt64 can wrap.
+// Values and names follow c10d::ReduceOp. kSum and kAvg of float types add in rank order within a machine, then in the
+// order of machines (docs/collectives.md, "Order of sums"). So the result is bitwise the same on every rank, and in
+// every run with the same ranks on each machine. Half and bfloat16 add in float32 and round once within a machine, and
+// once more between machines. kAvg of integers adds in 64 bits and truncates the quotient: only sums of kInt64 and
+// kUInt64 can wrap.
 // kBool: sum and max are "or", product and min are "and". kMin and kMax pass a NaN on.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
 inline constexpr int kNumReduceOps = 9;

@@ -18,8 +18,8 @@ struct Straggler {
   double median_seconds = 0.0;  // of the own work of all ranks
 };
 
-// The ranks with over 10 % more work of their own than the median of all, those with most first. Empty when no rank has
-// a part "communication": the other parts then have its waiting, and all ranks look alike.
+// The ranks with over 10 % more work of their own than the median of all, the slowest first. Empty when no rank has a
+// part "communication": then the time of waiting is in the other parts, and all ranks look alike.
 std::vector<Straggler> stragglers(std::span<const RankTimes> ranks);
 
 // "rank 3 on node2: 31 % more work than the median"; at most five, then their number. Empty without stragglers.

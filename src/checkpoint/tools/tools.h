@@ -27,7 +27,7 @@ struct Verified {
   bool good = true;
   Lines lines;
 };
-// Reads all of a file and compares its checksums, where it has some. Of a folder of a CheckpointManager each file.
+// Reads all of a file and compares its checksums, where it has some. In a folder of a CheckpointManager: each file.
 // Does not throw for what is wrong with a file: it is in the result.
 Verified verify(const std::filesystem::path& path, const VerifyOptions& options);
 
@@ -50,7 +50,7 @@ struct ConvertOptions {
   std::string strip_prefix = {};  // take off the names' prefix, leave out other names; only a state dict
   std::string add_prefix = {};    // put in front of all names; only a state dict
 };
-// Why these options cannot be, whatever the files hold; empty if they can. convert() throws it.
+// Why no conversion can have these options, whatever the files hold; empty: some can. convert() throws this text.
 std::string wrong_options(const std::filesystem::path& to, const ConvertOptions& options);
 // Replaces `to` in one step. Its ending says the format: .safetensors; .ckpt for a checkpoint of Lockstep, from a dict
 // with "model" and, if it has them, "optimizer", "step", "metric" and values; for all others a file of torch.save.

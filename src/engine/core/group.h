@@ -61,8 +61,8 @@ class Group {
   // Why the group broke; ok while it works.
   virtual Status health() const = 0;
   virtual Failure failure() const = 0;
-  // Another group of this process broke. If a process that died there is a member here, this group breaks too. Else the
-  // failure becomes this rank's known cause, which the other members read if they miss this rank.
+  // Another group of this process broke. If a process that died there is a member here, this group breaks too.
+  // Otherwise the failure becomes this rank's known cause, which the other members read if they miss this rank.
   virtual void hear(const Failure& failure) = 0;
   // Ranks that have not called this collective, as far as this rank knows.
   virtual std::vector<int> absent(std::uint64_t sequence) const = 0;

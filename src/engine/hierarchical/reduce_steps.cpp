@@ -176,8 +176,8 @@ void ReduceStep::expect() {
   each_other([&](int machine) { messages_.receive(peer(machine), kToOwner, arrived_at_[machine], bytes(mine)); });
 }
 
-// In one hop all machines send their slices to all (or to the root's). Else each part has a machine that owns it: that
-// machine receives the part from all others, adds them up and sends the result.
+// In one hop all machines send their slices to all (or to the root's). Otherwise each part has a machine that owns it:
+// that machine receives the part from all others, adds them up and sends the result.
 void ReduceStep::start_reduction() {
   each_other([&](int machine) {
     const bool to = !one_hop_ || !has_root_ || machine == root_machine_;

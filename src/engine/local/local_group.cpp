@@ -258,7 +258,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
     remove_finished();
     return true;
   }
-  // Still under the lock: else remove_finished() could publish this number as completed.
+  // Still under the lock: otherwise remove_finished() could publish this number as completed.
   collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
   collective->adopt_small(sequence);
   pending_.push_back(&*collective);

@@ -75,7 +75,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool admitted() LOCKSTEP_REQUIRES(mutex_);
   Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status run_general(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  // True: the operation is over. Else `collective` continues it, or is empty if it has not begun.
+  // True: the operation is over. False: `collective` continues it, or is empty if it has not begun.
   bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
       LOCKSTEP_EXCLUDES(mutex_);
   Status finish(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);

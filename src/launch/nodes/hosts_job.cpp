@@ -136,7 +136,7 @@ class HostsJob {
   Status step(ProcessTree& tree);
   void take_exit(const Exit& exit);
   void take_signal(ProcessTree& tree);
-  // Those that mean something to the workers alone go to the workers of all nodes.
+  // Signals that only the workers understand go to the workers of all nodes.
   void pass_on_signals();
   // Tells all launchers to end.
   void end_job(int code, const std::string& reason);

@@ -64,7 +64,7 @@ void JobState::arrive(const NodeInfo& info) {
   late_.insert(info.id);
   std::string& why = refused_[info.id];
   why = fmt::format("the job has ended already{}{}", outcome_.reason.empty() ? "" : ": ", outcome_.reason);
-  // Who starts the launchers has chosen the id and the endpoint, and is not in another job's way.
+  // Whoever has started the launchers chose their id and endpoint, and needs no advice about another job.
   if (!called_off_) why += ". For another job: " + remedy();
 }
 
@@ -294,7 +294,7 @@ void JobState::start(const std::string& reason) {
 void JobState::finish(Outcome outcome) {
   outcome_ = std::move(outcome);
   phase_ = Phase::kOver;
-  // They have run nothing: to end well would hide that from who started them for a job of its own.
+  // They have run nothing. If they ended with success, whoever started them for another job would not notice.
   for (const NodeInfo& info : std::exchange(standby_, {})) {
     refused_[info.id] = fmt::format(
         "the job has ended, and no place in it became free for this launcher, which has "

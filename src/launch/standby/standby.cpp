@@ -82,7 +82,7 @@ std::string environment_changes(const Command& waiting, const Command& worker) {
     changes += text;
     changes += '\0';
   }
-  // A message must not be empty, and a variable that is not there may be removed.
+  // A message must not be empty. Removing a variable that is not there does no harm.
   return changes.empty() ? std::string(kStandbyVariable) + '\0' : changes;
 }
 

@@ -89,7 +89,7 @@ bool FiniteCheck::is_next_part_finite() {
     const torch::Tensor& parameter = swept_[next_];
     next_element_ = std::min(next_element_, parameter.numel());  // it may have become smaller
     const std::int64_t here = std::min(left, parameter.numel() - next_element_);
-    // Others than dense ones are read whole, with their last element.
+    // A tensor that is not dense is read as a whole, when its last element is due.
     if (parameter.layout() == torch::kStrided && parameter.is_non_overlapping_and_dense()) {
       part.push_back(parameter.as_strided({parameter.numel()}, {1}).narrow(0, next_element_, here));
     } else if (next_element_ + here == parameter.numel()) {

@@ -55,7 +55,7 @@ bool multiply(ByKind& gradients, const torch::Tensor& factor) {
   return finite;
 }
 
-// `all`: of each rank what it tells about its gradients, and its scale. The ranks' gradients were averaged with these
+// `all`: by rank, what the rank tells about its gradients, and its scale. The ranks' gradients were averaged with these
 // scales in them.
 void check_same_scale(const std::vector<std::vector<double>>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

@@ -25,7 +25,7 @@ torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double no
 // Scales them so that their norm, which is `norm`, is at most `max_norm`.
 void scale_to_norm(const std::vector<NamedParameter>& gradients, const torch::Tensor& norm, double max_norm);
 
-// True: all values are finite. False: some are not, or their sum is too large for its dtype. One reading of them.
+// True: all values are finite. False: some are not, or their sum is too large for its dtype. Reads them once.
 bool have_finite_sum(const std::vector<torch::Tensor>& values);
 
 // "'fc.weight', 'fc.bias' and 3 others"; empty if all are finite.

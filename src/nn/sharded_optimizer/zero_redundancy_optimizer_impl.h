@@ -64,8 +64,8 @@ class ShardedOptimizer::Impl {
   const ZeroRedundancyOptions options_;
   nn_detail::ShardExchange exchange_;
   std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group
-  // The owners of all parameters that this optimizer ever had, by TensorImpl. An entry keeps its address in use. Else a
-  // new tensor could get the address of a freed one, and with it an owner that other ranks do not know.
+  // The owners of all parameters that this optimizer ever had, by TensorImpl. An entry keeps its address in use.
+  // Otherwise a new tensor could get the address of a freed one, and with it an owner that other ranks do not know.
   struct Owner {
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;  // keeps the address in use
     int rank;

@@ -132,7 +132,7 @@ std::string rank_bars(const std::vector<RankSum>& all, const std::vector<std::st
   shown.reserve(all.size());
   for (const RankSum& rank : all) shown.push_back(&rank);
   if (shown.size() > kMostRanks) {
-    // Of many ranks those with most own work, which the others wait for.
+    // Only the ranks with the most work of their own: the others wait for these.
     std::stable_sort(shown.begin(), shown.end(), [](auto* a, auto* b) { return a->own_work() > b->own_work(); });
     shown.resize(kMostRanks);
   }

@@ -14,7 +14,7 @@ struct Histogram {
   double sum = 0.0;
   double sum_of_squares = 0.0;
   std::int64_t count = 0;
-  // Of each bin from the first to the last with values: its right edge, and its count. One empty bin is before them, so
+  // The right edge and the count of each bin, from the first bin with values to the last. An empty bin is in front, so
   // that the left edge of the first is known.
   std::vector<double> limits;
   std::vector<double> counts;

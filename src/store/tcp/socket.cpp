@@ -97,9 +97,9 @@ Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
   return fd;
 }
 
-// Of two that listen at one port at the same moment, Linux refuses both now and then: each already counts as listening
-// while its own port is checked. Both could be bound, so neither has a port that is taken, and each tries again, after
-// a time of its own. One of them gets the port, and the other can then not even be bound.
+// If two sockets listen at one port at the same moment, Linux sometimes refuses both: each already counts as listening
+// while its own port is checked. Both could be bound, so the port is not taken, and each tries again, after a time of
+// its own. One of them gets the port, and the other can then not even be bound.
 Fd listen_address(const addrinfo& address, int& error) {
   constexpr int kAttempts = 20;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -39,7 +39,7 @@ report::Values values_of(JobOptions options) {
   return values;
 }
 
-// Elsewhere than on a terminal its lines go where the others go.
+// Off a terminal, the lines of progress go to stdout like all others.
 report::ProgressOptions progress_options(const JobOptions& options, bool shows, bool draws) {
   return {.epochs = options.epochs,
           .shown = shows,

@@ -14,7 +14,7 @@
 namespace lockstep::trainer_detail {
 namespace {
 
-// Of each tensor. Counting a million values takes 50 ms, and these are enough for the shape of a histogram.
+// How many values of a tensor are counted. A million take 50 ms, and these are enough for the shape of a histogram.
 constexpr std::int64_t kMostCounted = 10'000;
 
 torch::Tensor some_values(const torch::Tensor& weights) {

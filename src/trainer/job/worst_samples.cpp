@@ -69,7 +69,7 @@ void WorstSamples::keep(Kept sample) {
   if (kept_.size() > kMost) kept_.pop_back();
 }
 
-// Of the samples of a batch. Corrupt pictures may have been left out of it, or have others in their place.
+// The names of a batch's samples. Corrupt pictures may have been left out of it, or have others in their place.
 std::vector<std::string> WorstSamples::names_of(std::int64_t first, std::int64_t rows) const {
   const std::int64_t ranks = get_world_size();
   std::vector<std::string> names;
