@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/fork.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::comm {
 namespace {
@@ -39,17 +39,18 @@ class Sockets {
     return sockets;
   }
 
-  void add(int fd) {
-    const std::lock_guard lock(mutex_);
+  void add(int fd) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     std::erase_if(all_, [](const Taken& taken) { return inode_of(taken.fd) != taken.inode; });
     const bool known = std::any_of(all_.begin(), all_.end(), [fd](const Taken& taken) { return taken.fd == fd; });
     if (!known) all_.push_back({fd, inode_of(fd)});
   }
 
  private:
-  Sockets() : handler_(&Sockets::let_go, this) { hold_during_forks(mutex_); }
+  Sockets() : handler_(&Sockets::let_go, this) { hold_during_forks(mutex_.native()); }
 
-  static void let_go(void* sockets) {
+  // The fork holds the mutex.
+  static void let_go(void* sockets) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
     const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const Taken& taken : static_cast<const Sockets*>(sockets)->all_) {
       if (nothing >= 0 && inode_of(taken.fd) == taken.inode) dup3(nothing, taken.fd, O_CLOEXEC);
@@ -57,8 +58,8 @@ class Sockets {
     if (nothing >= 0) close(nothing);
   }
 
-  std::mutex mutex_;  // a plain one, for hold_during_forks
-  std::vector<Taken> all_;
+  Mutex mutex_;
+  std::vector<Taken> all_ LOCKSTEP_GUARDED_BY(mutex_);
   ForkHandler handler_;
 };
 
