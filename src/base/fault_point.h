@@ -3,10 +3,10 @@
 #pragma once
 
 #if defined(LOCKSTEP_FAULT_POINTS)
-namespace lockstep::comm {
+namespace lockstep {
 void fault_point(const char* where);
-}  // namespace lockstep::comm
-#define LOCKSTEP_FAULT_POINT(where) ::lockstep::comm::fault_point(where)
+}  // namespace lockstep
+#define LOCKSTEP_FAULT_POINT(where) ::lockstep::fault_point(where)
 #else
 #define LOCKSTEP_FAULT_POINT(where) static_cast<void>(0)
 #endif

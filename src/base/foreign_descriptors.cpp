@@ -16,7 +16,7 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 
-namespace lockstep::comm {
+namespace lockstep {
 namespace {
 
 // A socket of UCX. UCX may have closed it since: then the number belongs to another file, with another inode.
@@ -138,4 +138,4 @@ void ForeignDescriptors::take_connected(std::span<const int> listeners, std::spa
   }
 }
 
-}  // namespace lockstep::comm
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-namespace lockstep::comm {
+namespace lockstep {
 
 // All descriptors of this process.
 std::set<int> own_descriptors();
@@ -26,4 +26,4 @@ class ForeignDescriptors {
   const std::set<int> before_;
 };
 
-}  // namespace lockstep::comm
+}  // namespace lockstep

@@ -312,6 +312,6 @@ void run_script(const ScriptSettings& settings) {
 
 }  // namespace lockstep::test
 
-void lockstep::comm::fault_point(const char* where) {
+void lockstep::fault_point(const char* where) {
   test::FaultPlan::of_process().pass(where);
 }
