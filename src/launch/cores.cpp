@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "lockstep/base/environment.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -70,8 +72,8 @@ int usable_cores() {
   const int allowed = std::max(1, static_cast<int>(allowed_cores().size()));
   const double limit = cgroup_cores().value_or(allowed);
   const int paid = std::clamp(static_cast<int>(std::ceil(limit)), 1, allowed);
-  const char* given = std::getenv("SLURM_CPUS_ON_NODE");
-  const int by_slurm = given != nullptr ? std::atoi(given) : 0;
+  const auto given = Environment::of_process().get("SLURM_CPUS_ON_NODE");
+  const int by_slurm = given ? std::atoi(given->c_str()) : 0;
   return by_slurm > 0 ? std::min(paid, by_slurm) : paid;
 }
 

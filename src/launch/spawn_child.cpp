@@ -23,13 +23,13 @@ constexpr char kFinished = 'F';
 constexpr char kError = 'E';
 
 std::unique_ptr<SpawnChild> find_role() {
-  const char* text = std::getenv(kSpawnVariable);
-  if (text == nullptr) return nullptr;
+  const auto text = Environment::of_process().get(kSpawnVariable);
+  if (!text) return nullptr;
   int call = 0;
   int fd = -1;
   unsigned long long inode = 0;
   struct stat info {};
-  const bool ours = std::sscanf(text, "%d:%d:%llu", &call, &fd, &inode) == 3 && fstat(fd, &info) == 0 &&
+  const bool ours = std::sscanf(text->c_str(), "%d:%d:%llu", &call, &fd, &inode) == 3 && fstat(fd, &info) == 0 &&
                     S_ISFIFO(info.st_mode) && info.st_ino == inode;
   unsetenv(kSpawnVariable);
   if (!ours) return nullptr;

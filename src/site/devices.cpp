@@ -113,6 +113,7 @@ std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<s
 }
 
 std::optional<std::string> visible_devices_variable() {
+  // Not from Environment, which takes a variable without a value as not set.
   const char* const value = std::getenv("CUDA_VISIBLE_DEVICES");
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }

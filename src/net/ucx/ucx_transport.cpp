@@ -323,6 +323,7 @@ Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, c
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
   const ForeignDescriptors foreign;
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
+  // Not from Environment: see UcxContext::make().
   const char* devices = std::getenv("UCX_NET_DEVICES");
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
   auto transport =

@@ -13,6 +13,7 @@ void keep_freed_memory() {
   constexpr int kKept = 512 << 20;
   constexpr int kMostInHeaps = 32 << 20;  // the most that older releases take
   constexpr int kHeap = 64 << 20;
+  // Not from Environment: glibc takes a variable without a value as set.
   static const bool once = [] {
     if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, kKept);
     if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr && mallopt(M_MMAP_THRESHOLD, kKept) == 0)
