@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kLargestWorld = 65536;  // Post::root has 16 bits
 
-Status check_peer(const char* what, int rank, int world, bool any) {
-  if ((rank >= 0 && rank < world) || (any && rank == kAnySource)) return {};
-  return {ErrorCode::kInvalidArgument, fmt::format("{}: {} is not a rank of this group of {}", what, rank, world)};
+Status check_peer(const char* what, int rank, int group_size, bool any) {
+  if ((rank >= 0 && rank < group_size) || (any && rank == kAnySource)) return {};
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: {} is not a rank of this group of {}", what, rank, group_size)};
 }
 
 Status check_tag(const char* what, int tag) {
@@ -26,8 +26,8 @@ Status check_tag(const char* what, int tag) {
   return {ErrorCode::kInvalidArgument, fmt::format("{}: tags must not be negative, got {}", what, tag)};
 }
 
-Result<Transfer> make_transfer(const Send& args, int world) {
-  LOCKSTEP_RETURN_IF_ERROR(check_peer("send", args.destination, world, /*any=*/false));
+Result<Transfer> make_transfer(const Send& args, int group_size) {
+  LOCKSTEP_RETURN_IF_ERROR(check_peer("send", args.destination, group_size, /*any=*/false));
   LOCKSTEP_RETURN_IF_ERROR(check_tag("send", args.tag));
   Transfer transfer;
   transfer.is_send = true;
@@ -37,8 +37,8 @@ Result<Transfer> make_transfer(const Send& args, int world) {
   return transfer;
 }
 
-Result<Transfer> make_transfer(const Receive& args, int world) {
-  LOCKSTEP_RETURN_IF_ERROR(check_peer("recv", args.source, world, /*any=*/true));
+Result<Transfer> make_transfer(const Receive& args, int group_size) {
+  LOCKSTEP_RETURN_IF_ERROR(check_peer("recv", args.source, group_size, /*any=*/true));
   LOCKSTEP_RETURN_IF_ERROR(check_tag("recv", args.tag));
   Transfer transfer;
   transfer.peer = args.source;

@@ -21,10 +21,10 @@ bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
 
-Status check_list(const RequestView& request, const char* what, std::size_t size, int world) {
-  if (size == static_cast<std::size_t>(world)) return {};
+Status check_list(const RequestView& request, const char* what, std::size_t size, int group_size) {
+  if (size == static_cast<std::size_t>(group_size)) return {};
   return {ErrorCode::kInvalidArgument,
-          fmt::format("{}: expected one {} per rank ({}), got {}", to_string(request.kind), what, world, size)};
+          fmt::format("{}: expected one {} per rank ({}), got {}", to_string(request.kind), what, group_size, size)};
 }
 
 }  // namespace
@@ -144,11 +144,11 @@ std::optional<std::size_t> even_piece(const RequestView& request) {
   return std::nullopt;
 }
 
-Status validate(const RequestView& request, int rank, int world) {
+Status validate(const RequestView& request, int rank, int group_size) {
   const char* name = to_string(request.kind);
-  if (request.root < 0 || request.root >= world) {
+  if (request.root < 0 || request.root >= group_size) {
     return {ErrorCode::kInvalidArgument,
-            fmt::format("{}: root {} is not a rank of this group of {}", name, request.root, world)};
+            fmt::format("{}: root {} is not a rank of this group of {}", name, request.root, group_size)};
   }
   if (is_reduction(request.kind) && !is_supported(request.type, request.op)) {
     return {ErrorCode::kUnsupported,
@@ -165,10 +165,10 @@ Status validate(const RequestView& request, int rank, int world) {
                                                      name, request.output.bytes, to_string(request.type))};
   }
   if (kind == Kind::kAllToAll || kind == Kind::kReduceScatter || (kind == Kind::kScatter && root)) {
-    LOCKSTEP_RETURN_IF_ERROR(check_list(request, "input", request.inputs.size(), world));
+    LOCKSTEP_RETURN_IF_ERROR(check_list(request, "input", request.inputs.size(), group_size));
   }
   if (kind == Kind::kAllToAll || kind == Kind::kAllGather || (kind == Kind::kGather && root)) {
-    LOCKSTEP_RETURN_IF_ERROR(check_list(request, "output", request.outputs.size(), world));
+    LOCKSTEP_RETURN_IF_ERROR(check_list(request, "output", request.outputs.size(), group_size));
   }
   return {};
 }

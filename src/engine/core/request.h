@@ -88,6 +88,6 @@ Request make_request(const Args& args, int rank = 0) {
 std::optional<std::size_t> even_piece(const RequestView& request);
 
 // Finds the mistakes that can be seen without the other ranks.
-Status validate(const RequestView& request, int rank, int world);
+Status validate(const RequestView& request, int rank, int group_size);
 
 }  // namespace lockstep::comm

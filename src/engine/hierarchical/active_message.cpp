@@ -9,11 +9,11 @@ std::string pack_header(const ActiveMessageHeader& header, const std::string& to
   return token + std::string(reinterpret_cast<const char*>(&header), sizeof header);
 }
 
-std::optional<ActiveMessageHeader> unpack_header(std::string_view text, const std::string& token, int world) {
+std::optional<ActiveMessageHeader> unpack_header(std::string_view text, const std::string& token, int group_size) {
   ActiveMessageHeader header;
   if (text.size() != token.size() + sizeof header || !text.starts_with(token)) return std::nullopt;
   std::memcpy(&header, text.data() + token.size(), sizeof header);
-  if (header.source < 0 || header.source >= world) return std::nullopt;
+  if (header.source < 0 || header.source >= group_size) return std::nullopt;
   return header;
 }
 

@@ -21,7 +21,7 @@ struct ActiveMessageHeader {
 std::string pack_header(const ActiveMessageHeader& header, const std::string& token);
 // Nothing if the message is not from a member of the group. Other programs can reach the port, but they do not know the
 // token.
-std::optional<ActiveMessageHeader> unpack_header(std::string_view text, const std::string& token, int world);
+std::optional<ActiveMessageHeader> unpack_header(std::string_view text, const std::string& token, int group_size);
 
 // News of one rank.
 struct RankNews {

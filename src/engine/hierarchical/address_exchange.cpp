@@ -33,10 +33,10 @@ Result<std::string> random_token() {
 
 }  // namespace
 
-std::vector<std::string> AddressExchange::keys(const std::string& group, int world) {
+std::vector<std::string> AddressExchange::keys(const std::string& group, int group_size) {
   std::vector<std::string> keys;
-  keys.reserve(world);
-  for (int rank = 0; rank < world; ++rank) keys.push_back(address_key(group, rank));
+  keys.reserve(group_size);
+  for (int rank = 0; rank < group_size; ++rank) keys.push_back(address_key(group, rank));
   return keys;
 }
 

@@ -24,7 +24,7 @@ class AddressExchange {
   // Publishes why `rank` has no address. The ranks that wait for it then fail with this reason.
   void refuse(int rank, const Status& why) const;
   // What the ranks leave in the store.
-  static std::vector<std::string> keys(const std::string& group, int world);
+  static std::vector<std::string> keys(const std::string& group, int group_size);
 
  private:
   Status introduce(int rank, const std::vector<Bytes>& published, Transport& transport) const;

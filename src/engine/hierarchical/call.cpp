@@ -97,10 +97,10 @@ bool is_carried(std::span<const Call> calls) {
   }
 }
 
-std::vector<SizeEntry> size_row(const Request& request, int rank, int world) {
-  std::vector<SizeEntry> row(world);
+std::vector<SizeEntry> size_row(const Request& request, int rank, int group_size) {
+  std::vector<SizeEntry> row(group_size);
   const bool root = rank == request.root;
-  for (int other = 0; other < world; ++other) {
+  for (int other = 0; other < group_size; ++other) {
     SizeEntry& entry = row[other];
     switch (request.kind) {
       case Kind::kAllGather: entry = {request.input.bytes, request.outputs[other].bytes}; break;
@@ -120,12 +120,12 @@ std::vector<SizeEntry> size_row(const Request& request, int rank, int world) {
   return row;
 }
 
-Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const GroupNames& names,
+Status check_sizes(std::span<const SizeEntry> table, int group_size, Kind kind, const GroupNames& names,
                    std::uint64_t sequence) {
-  for (int to = 0; to < world; ++to) {
-    for (int from = 0; from < world; ++from) {
-      const std::uint64_t sent = table[std::size_t(from) * world + to].sent;
-      const std::uint64_t wanted = table[std::size_t(to) * world + from].wanted;
+  for (int to = 0; to < group_size; ++to) {
+    for (int from = 0; from < group_size; ++from) {
+      const std::uint64_t sent = table[std::size_t(from) * group_size + to].sent;
+      const std::uint64_t wanted = table[std::size_t(to) * group_size + from].wanted;
       if (sent == wanted) continue;
       return disagreement(names, sequence, kind, {from, to, sent, wanted});
     }

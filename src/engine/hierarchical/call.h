@@ -52,9 +52,9 @@ struct SizeEntry {
   std::uint64_t sent = 0;
   std::uint64_t wanted = 0;
 };
-std::vector<SizeEntry> size_row(const Request& request, int rank, int world);
-// `table[rank * world + other]`: what `rank` sends to `other` and expects from it. The same error on every rank.
-Status check_sizes(std::span<const SizeEntry> table, int world, Kind kind, const GroupNames& names,
+std::vector<SizeEntry> size_row(const Request& request, int rank, int group_size);
+// `table[rank * group_size + other]`: what `rank` sends to `other` and expects from it. The same error on every rank.
+Status check_sizes(std::span<const SizeEntry> table, int group_size, Kind kind, const GroupNames& names,
                    std::uint64_t sequence);
 
 }  // namespace lockstep::comm

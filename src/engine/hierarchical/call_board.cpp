@@ -7,10 +7,10 @@
 
 namespace lockstep::comm {
 
-Result<CallBoard> CallBoard::share(LocalGroup& local, int world, Deadline deadline) {
+Result<CallBoard> CallBoard::share(LocalGroup& local, int group_size, Deadline deadline) {
   const GroupMemory& memory = local.memory();
   CallBoard board({}, memory.rank());
-  const std::size_t bytes = world * sizeof(std::uint64_t);
+  const std::size_t bytes = group_size * sizeof(std::uint64_t);
   LOCKSTEP_RETURN_IF_ERROR(board.memory_.allocate(memory.shared_arena(), bytes));
   std::memset(board.memory_.data(), 0, bytes);
   const Address mine = memory.address_in_arena(board.memory_.data());

@@ -19,8 +19,8 @@ class CallBoard {
   CallBoard() = default;
   // `own`: which of the rows is that of this rank.
   CallBoard(std::vector<Row> rows, int own) : rows_(std::move(rows)), own_(own) {}
-  // Makes rows for `world` ranks. Collective over the ranks of the machine.
-  static Result<CallBoard> share(LocalGroup& local, int world, Deadline deadline);
+  // Makes rows for `group_size` ranks. Collective over the ranks of the machine.
+  static Result<CallBoard> share(LocalGroup& local, int group_size, Deadline deadline);
 
   void note(int rank, std::uint64_t call) const;
   // The latest call of `rank` that any rank of this machine knows; 0: none.

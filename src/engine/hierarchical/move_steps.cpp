@@ -15,18 +15,18 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 class Sizes {
  public:
   Sizes(const StepPlan& plan)  // NOLINT(google-explicit-constructor)
-      : table_(plan.table.begin(), plan.table.end()), world_(plan.context.world()) {
+      : table_(plan.table.begin(), plan.table.end()), group_size_(plan.context.world()) {
     const Request& request = plan.request;
     if (request.kind == Kind::kAllGather) even_ = request.input.bytes;
     if (request.kind == Kind::kReduceScatter) even_ = request.output.bytes;
   }
   std::size_t sent(int from, int to) const {
-    return table_.empty() ? even_ : table_[std::size_t(from) * world_ + to].sent;
+    return table_.empty() ? even_ : table_[std::size_t(from) * group_size_ + to].sent;
   }
 
  private:
   std::vector<SizeEntry> table_;  // empty: all pieces have the same size
-  int world_;
+  int group_size_;
   std::size_t even_ = 0;
 };
 

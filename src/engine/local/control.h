@@ -116,7 +116,7 @@ struct alignas(kLine) KnownCause {
 
 // Each rank's staging holds this many chunks of up to stream_chunk_bytes() (a multiple of the page size), see stream.h.
 inline constexpr std::size_t kStreamChunks = 3;
-std::size_t stream_chunk_bytes(int world);
+std::size_t stream_chunk_bytes(int group_size);
 
 // Private inputs of a rank that together have up to kCopiedBytes are copied into control memory; shared ones up to
 // kAlwaysCopiedBytes too, because a copy costs less than waiting until others have read them in place.
@@ -148,24 +148,24 @@ struct PipelinedSend {
   std::uint32_t* places() { return reinterpret_cast<std::uint32_t*>(this + 1); }
 };
 
-// The offsets of everything in the control memory of a group of `world` ranks.
+// The offsets of everything in the control memory of a group of `group_size` ranks.
 class ControlLayout {
  public:
-  explicit ControlLayout(int world)
-      : world_(world),
+  explicit ControlLayout(int group_size)
+      : group_size_(group_size),
         pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes))),
-        rank_bytes_(align(pieces_ + std::size_t{kRing} * world * sizeof(PieceEntry))),
+        rank_bytes_(align(pieces_ + std::size_t{kRing} * group_size * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
-        reasons_(align(states_ + world * sizeof(RankState))),
-        known_causes_(reasons_ + world * sizeof(AbortReason)),
-        ranks_(align(known_causes_ + world * sizeof(KnownCause))),
-        channels_(ranks_ + world * rank_bytes_),
-        stream_(align(channels_ + std::size_t(world) * world * kChannelEntries * sizeof(Message))),
-        stream_bytes_(kStreamChunks * stream_chunk_bytes(world)),
-        copies_(stream_ + world * stream_bytes_) {}
+        reasons_(align(states_ + group_size * sizeof(RankState))),
+        known_causes_(reasons_ + group_size * sizeof(AbortReason)),
+        ranks_(align(known_causes_ + group_size * sizeof(KnownCause))),
+        channels_(ranks_ + group_size * rank_bytes_),
+        stream_(align(channels_ + std::size_t(group_size) * group_size * kChannelEntries * sizeof(Message))),
+        stream_bytes_(kStreamChunks * stream_chunk_bytes(group_size)),
+        copies_(stream_ + group_size * stream_bytes_) {}
 
   // This is address space only; pages exist once they are touched.
-  std::size_t total() const { return copies_ + world_ * copies_bytes(); }
+  std::size_t total() const { return copies_ + group_size_ * copies_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
   std::size_t known_cause(int rank) const { return known_causes_ + rank * sizeof(KnownCause); }
@@ -177,16 +177,16 @@ class ControlLayout {
   std::size_t copies(int rank) const { return copies_ + rank * copies_bytes(); }
   static constexpr std::size_t copies_bytes() { return kRing * kCopiedBytes; }
   std::size_t pieces(int rank, int slot) const {
-    return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * world_ * sizeof(PieceEntry);
+    return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * group_size_ * sizeof(PieceEntry);
   }
   std::size_t message(int from, int to, int entry) const {
-    return channels_ + ((std::size_t(from) * world_ + to) * kChannelEntries + entry) * sizeof(Message);
+    return channels_ + ((std::size_t(from) * group_size_ + to) * kChannelEntries + entry) * sizeof(Message);
   }
 
  private:
   static std::size_t align(std::size_t value) { return round_up(value, 4096); }
 
-  int world_;
+  int group_size_;
   std::size_t pieces_;
   std::size_t rank_bytes_;
   std::size_t states_;

@@ -37,8 +37,8 @@ class Stopwatch {
 
 }  // namespace
 
-std::size_t stream_chunk_bytes(int world) {
-  return world > 2 ? kChunkBytesManyRanks : kChunkBytes;
+std::size_t stream_chunk_bytes(int group_size) {
+  return group_size > 2 ? kChunkBytesManyRanks : kChunkBytes;
 }
 
 Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
