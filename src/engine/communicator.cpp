@@ -14,7 +14,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int kLargestWorld = 65536;  // Post::root has 16 bits
+constexpr int kLargestGroup = 65536;  // Post::root has 16 bits
 
 Status check_peer(const char* what, int rank, int group_size, bool any) {
   if ((rank >= 0 && rank < group_size) || (any && rank == kAnySource)) return {};
@@ -122,11 +122,11 @@ Status cannot_join(const CommunicatorOptions& options, const Status& why) {
 Status check(const CommunicatorOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     return {ErrorCode::kInvalidArgument,
-            fmt::format("group '{}': rank {} is not in a world of {}", options.name, options.rank, options.world_size)};
+            fmt::format("group '{}': rank {} is not in a group of {}", options.name, options.rank, options.world_size)};
   }
-  if (options.world_size > kLargestWorld) {
+  if (options.world_size > kLargestGroup) {
     return {ErrorCode::kUnsupported, fmt::format("group '{}': a group has at most {} ranks, got {}", options.name,
-                                                 kLargestWorld, options.world_size)};
+                                                 kLargestGroup, options.world_size)};
   }
   if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.world_size)) {
     return {ErrorCode::kInvalidArgument,

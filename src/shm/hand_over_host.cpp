@@ -174,7 +174,7 @@ Status Host::check(const Introduction& introduction, const std::vector<Fd>& desc
   const int rank = introduction.rank;
   if (introduction.world_size != options_.world_size || rank <= 0 || rank >= options_.world_size) {
     return {ErrorCode::kMismatch,
-            fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a world of {}", options_.name,
+            fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a group of {}", options_.name,
                         introduction.pid, rank, introduction.world_size, options_.world_size)};
   }
   if (sockets_[rank].valid()) {

@@ -133,7 +133,7 @@ TEST(ErrorsMulti, RanksOutsideTheirWorldAreRefused) {
     CommunicatorOptions options;
     options.rank = rank;
     options.world_size = world;
-    expect_says(Communicator::create(store, options).status(), ErrorCode::kInvalidArgument, "is not in a world of");
+    expect_says(Communicator::create(store, options).status(), ErrorCode::kInvalidArgument, "is not in a group of");
   }
 }
 

@@ -115,7 +115,7 @@ TEST(HandOver, RankTwiceIsNamedOnEveryRank) {
 TEST(HandOver, WorldSizesThatDifferAreNamed) {
   HashStore store;
   const auto outcomes = hand_over_all({{0, 3}, {1, 4}}, store, Deadline::after(10s));
-  expect_everyone_told(outcomes, ErrorCode::kMismatch, "joined as rank 1 of 4, rank 0 expects a world of 3");
+  expect_everyone_told(outcomes, ErrorCode::kMismatch, "joined as rank 1 of 4, rank 0 expects a group of 3");
 }
 
 TEST(HandOver, MissingRanksAreNamedOnEveryRank) {

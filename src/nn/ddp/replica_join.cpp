@@ -106,10 +106,10 @@ void Replica::owe_meeting() {
 
 void Replica::throw_if_uneven(bool active) {
   const std::vector<int> ranks = exchange_activity(active);
-  const int world = world_size();
-  if (ranks.empty() || static_cast<int>(ranks.size()) == world) return;
+  const int group_size = world_size();
+  if (ranks.empty() || static_cast<int>(ranks.size()) == group_size) return;
   std::vector<int> finished;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < group_size; ++rank) {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) finished.push_back(rank);
   }
   end_join();
