@@ -118,7 +118,7 @@ class FolderReader {
       require_inside(chunk, sizes);
       require_held(chunk.place);
       const std::uint64_t of_chunk = bytes_of(chunk.sizes, dtype);
-      if (of_chunk > chunk.place.length) damaged("a chunk has less bytes than its shape needs");
+      if (of_chunk > chunk.place.length) damaged("a chunk has fewer bytes than its shape needs");
       held += of_chunk;
       if (held > bytes) damaged("its chunks overlap");
     }

@@ -27,7 +27,7 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t count, file.read(bytes));
   if (count > Schema::kMostBytes) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: this file is larger than {} bytes, which no configuration is; is it the right one?",
+                  fmt::format("{}: this file is larger than {} bytes; is it the configuration?",
                               printable(path.native()), Schema::kMostBytes));
   }
   text.resize(count);

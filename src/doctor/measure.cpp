@@ -189,7 +189,8 @@ Status compare_hosts(Rank& rank, Findings& findings) {
     seen.push_back(host);
     if (rank.rank() != 0 && rank.rank() != other) continue;
     LOCKSTEP_ASSIGN_OR_RETURN(const double ahead, rank.clock_ahead(other));
-    const std::string text = fmt::format("the clock of {} is {:+.3f} s beside that of {}", host, ahead, hosts.front());
+    const std::string text =
+        fmt::format("the clock of {} differs from that of {} by {:+.3f} s", host, hosts.front(), ahead);
     findings.push_back(std::abs(ahead) < 1
                            ? ok("clocks", text)
                            : warning("clocks", text, "logs do not fit together: run chrony or ntpd on all"));

@@ -146,7 +146,7 @@ TEST(ScalingMulti, SaysWhatIsWrong) {
   };
   const test::Finished silent = scaling({"--procs", "2"}, {"true"});
   EXPECT_EQ(silent.exit_code, 1);
-  EXPECT_TRUE(contains(silent.err, "the run with 2 processes told no seconds per epoch; expected epochs in"))
+  EXPECT_TRUE(contains(silent.err, "the run with 2 processes reported no seconds per epoch; expected epochs in"))
       << silent.err;
   const test::Finished failing = scaling({"--procs", "1"}, {"/bin/sh", "-c", "exit 3"});
   EXPECT_EQ(failing.exit_code, 1);

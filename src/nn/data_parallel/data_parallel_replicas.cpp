@@ -80,7 +80,7 @@ std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, con
   }
   for (const auto& item : found) {
     TORCH_CHECK_VALUE(!item.value().defined() || owner.count(item.value().unsafeGetTensorImpl()) == 1,
-                      "DataParallel: the replica has a ", what, " '", item.key(), "', which the module has not. ",
+                      "DataParallel: the replica has a ", what, " '", item.key(), "', which the module does not have. ",
                       advice);
   }
   std::vector<torch::Tensor> result;

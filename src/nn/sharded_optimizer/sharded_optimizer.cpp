@@ -48,7 +48,7 @@ void check_parameters(const Groups& groups) {
       TORCH_CHECK_VALUE(parameter.device() == device, where, " is on ", parameter.device(), ", others are on ", device,
                         "; all must be on one device");
       TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, where,
-                        " is there twice; shared parameters belong into the list once, as in "
+                        " is there twice; shared parameters belong in the list once, as in "
                         "DistributedDataParallel::parameters()");
     }
   }

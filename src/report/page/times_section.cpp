@@ -103,7 +103,7 @@ std::string bar(const RankSum& rank, const std::vector<std::string>& parts, doub
 std::string stragglers_of(const std::vector<RankSum>& ranks) {
   if (ranks.size() < 2) return "";
   if (std::none_of(ranks.begin(), ranks.end(), [](const RankSum& rank) { return rank.tells_waiting; })) {
-    return "<p>This run has not told its communication from its work: who makes the others wait is not known.</p>";
+    return "<p>This run did not measure communication and work apart, so nobody knows who makes the others wait.</p>";
   }
   std::vector<RankTimes> times;
   for (const RankSum& rank : ranks) {

@@ -151,9 +151,10 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
   if (std::isfinite(told.seconds_per_epoch) && told.seconds_per_epoch > 0.0) return told;
   return Status(
       ErrorCode::kNotFound,
-      fmt::format("the run with {} process{} told no seconds per epoch; expected epochs in {} (RunLog in the folder "
-                  "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
-                  processes, processes == 1 ? "" : "es", printable((folder / kRunLogName).native()), kResult));
+      fmt::format(
+          "the run with {} process{} reported no seconds per epoch; expected epochs in {} (RunLog in the folder "
+          "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
+          processes, processes == 1 ? "" : "es", printable((folder / kRunLogName).native()), kResult));
 }
 
 }  // namespace

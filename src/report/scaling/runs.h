@@ -22,7 +22,7 @@ struct ScalingOptions {
 
 // The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
 // seconds. Blocks until all runs are done.
-// Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run told no seconds per
+// Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run reported no seconds per
 // epoch. When this process ends, the run under way gets SIGTERM.
 Result<ScalingTable> measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
 

@@ -25,7 +25,7 @@ void declare_data(JobOptions& o, config::Schema& schema) {
             {"pack", DataFormat::kPack}},
            "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack");
   data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too").required();
-  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none, but of MNIST and CIFAR");
+  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own");
   data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))");
   data.key("test_transforms", o.test_transforms, "Of the evaluation. Empty: those of the training");
   data.key("on_corrupt", o.on_corrupt,
