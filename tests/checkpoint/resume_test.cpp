@@ -67,7 +67,7 @@ class Training {
         learn(inputs);
         if (++step_ == kStopAfter) save();
       }
-      // Of the epoch in which the training was stopped.
+      // Only the epoch in which the training was stopped counts.
       if (loader_.epoch() == 1) after_.swap(seen_);
       seen_.clear();
     }

@@ -172,7 +172,7 @@ const Check kPodFields = object({{"containers", {list_of(kContainer), true}},
                                  {"restartPolicy", {text_like("Never|OnFailure")}},  // the two that a Job may have
                                  {"terminationGracePeriodSeconds", {kNumber}}});
 
-// "$(NAME)" in a command is replaced where the container has this variable, and stays as it is where it has not.
+// "$(NAME)" in a command is replaced if the container has this variable, otherwise it stays as it is.
 // `given`: what a controller adds.
 void check_references(const YAML::Node& container, const std::set<std::string>& given, const std::string& where,
                       Complaints& complaints) {

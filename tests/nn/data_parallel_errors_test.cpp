@@ -115,7 +115,7 @@ TEST(DataParallelThreads, AreKeptAndHaveTheirOwnCores) {
   EXPECT_TRUE(wait_for([&] { return threads_of_process() == before; })) << "joined";
 }
 
-// Else they would look for work for a while, on the replicas' cores.
+// Otherwise these threads would look for work for a while, on the replicas' cores.
 TEST(DataParallelThreads, EndThoseOfTheCallersOperators) {
   const int intra_op = at::get_num_threads();
   at::set_num_threads(3);  // starts threads of other libraries too, which stay

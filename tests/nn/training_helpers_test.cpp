@@ -194,7 +194,7 @@ TEST_P(TrainingHelpersMulti, ChecksWithoutReadingAllGradients) {
   });
 }
 
-// Of a class that is never predicted, and of a frozen mask. Only those are not looked at.
+// A class that is never predicted, and a frozen mask, have such parameters. FiniteCheck skips only these.
 TEST_P(TrainingHelpersMulti, ParametersThatAreInfiniteFromTheBegin) {
   run_processes(GetParam(), [](int) {
     const Rank rank;

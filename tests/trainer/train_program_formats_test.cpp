@@ -42,7 +42,7 @@ class TrainProgramFormatsMulti : public TrainProgram {
     scratch_.write("mnist/" + name + "-labels-idx1-ubyte",
                    big_endian(0x801) + big_endian(count) + labels_of_ten(count));
   }
-  // Of two batches each. Returns what is printed.
+  // Each epoch has two batches. Returns what is printed.
   std::string train_two_epochs(std::vector<std::string> options) const {
     options.insert(options.end(), {"--limit-batches", "2"});
     const Finished finished = train(options);

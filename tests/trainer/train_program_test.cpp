@@ -108,7 +108,7 @@ TEST_F(TrainProgramMulti, PrintsProgressWithinAnEpoch) {
     EXPECT_NE(finished.out.find(part, line), std::string::npos) << part << " in: " << finished.out;
 }
 
-// Of a checkpoint of another training, with as many classes and with more.
+// The weights are those of a checkpoint: of a training with as many classes, and of one with more.
 TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   ASSERT_EQ(train({"--epochs", "1", "--limit-batches", "1"}).exit_code, 0);
   const std::string weights = scratch_.path("run/checkpoints/step-000000001.ckpt");
