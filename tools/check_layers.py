@@ -5,8 +5,9 @@ A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers 
 include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
 and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
 A layer without TORCH, and a program in src/cli, includes no header of LibTorch, not even through a header of ours.
-Examples include public headers only. The programs in src/cli, and those in folders of it that have a CMakeLists.txt, see
-the layers that this file links. Prints each forbidden include with its file and line; exits with 1 if any.
+Examples and the Python package include public headers only. The programs in src/cli, and those in folders of it that
+have a CMakeLists.txt, see the layers that this file links. Prints each forbidden include with its file and line; exits
+with 1 if any.
 
 usage: check_layers.py [ROOT]
 """
@@ -20,6 +21,8 @@ SUFFIXES = {".h", ".cpp", ".inl", ".c"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 CALL = re.compile(r"^\s*lockstep_(layer|backend|program)\(([^)]*)\)", re.MULTILINE)
+# Folders outside of the layers, which see public headers only.
+USERS = {"examples/": "examples include", "python/": "the Python package includes"}
 KEYWORDS = ("FOLDER", "ROOMS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
 
 
@@ -140,9 +143,9 @@ class Tree:
         """Why the file `path` must not include `target`, or None."""
         user, is_public = self.owner(path)
         used, target_public = self.owner(target)
-        if path.startswith("examples/"):
-            outside = target.startswith("src/")
-            return "examples include public headers only" if outside else None
+        for folder, includes in USERS.items():
+            if path.startswith(folder):
+                return f"{includes} public headers only" if target.startswith("src/") else None
         if is_public and not target_public:
             return "a public header includes a private one"
         if user is None or used is None or user.name == used.name:
@@ -155,7 +158,7 @@ class Tree:
 
     def check(self):
         complaints = []
-        for top in ("include", "src", "examples"):
+        for top in ("include", "src", *USERS):
             for file in sorted((self.root / top).rglob("*")):
                 if file.suffix in SUFFIXES:
                     complaints += self.check_file(file)

@@ -96,6 +96,10 @@ class CheckLayers(unittest.TestCase):
         self.expect("examples/b.cpp", "lockstep/net/net.h")
         self.expect("examples/b.cpp", "store/tcp/wire.h", why="examples include public headers only")
 
+    def test_the_python_package_sees_only_public_headers(self):
+        self.expect("python/b.cpp", "lockstep/net/net.h")
+        self.expect("python/b.cpp", "store/tcp/wire.h", why="the Python package includes public headers only")
+
 
 if __name__ == "__main__":
     unittest.main()
