@@ -2,11 +2,15 @@
 #include "train_program.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <set>
 
+#include "lockstep/base/fd.h"
 #include "lockstep/report/run.h"
 
 namespace lockstep::test {
@@ -106,6 +110,27 @@ TEST_F(TrainProgramMulti, PrintsProgressWithinAnEpoch) {
   EXPECT_LT(line, finished.out.find("epoch 1/1: loss")) << finished.out;
   for (const char* part : {"/18 (", " pictures/s, ", " left", "compute "})
     EXPECT_NE(finished.out.find(part, line), std::string::npos) << part << " in: " << finished.out;
+}
+
+// A terminal shows it from the first batch on. What is drawn is read at once: a terminal holds little.
+TEST_F(TrainProgramMulti, DrawsProgressOfAnEvaluation) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
+  const Fd terminal(ends[0]);
+  Fd other_end(ends[1]);
+  Process process(words({"--epochs", "1", "--test-batch-size", "8"}),
+                  {.environment = {"OMP_NUM_THREADS=1", "TERM=xterm"}, .stderr_fd = other_end.get()});
+  other_end.reset();  // else reading does not end with the program
+  std::string shown;
+  std::array<char, 4096> bytes{};
+  for (ssize_t got = 0; (got = ::read(terminal.get(), bytes.data(), bytes.size())) > 0;)
+    shown.append(bytes.data(), static_cast<std::size_t>(got));
+  EXPECT_EQ(process.finish().exit_code, 0) << shown;
+  const std::size_t bar = shown.find("test 1/1 ");
+  ASSERT_NE(bar, std::string::npos) << shown;
+  EXPECT_NE(shown.find("0/3", bar), std::string::npos) << shown;
+  EXPECT_NE(shown.find("test 1/1: loss ", bar), std::string::npos) << shown;
+  EXPECT_NE(shown.find(", accuracy ", bar), std::string::npos) << shown;
 }
 
 // Of a checkpoint of another training, with as many classes and with more.

@@ -129,10 +129,10 @@ struct Job {
     schedule = make_schedule(options, *optimizer, steps());
   }
 
-  std::int64_t batches() const {
-    return options.limit_batches > 0 ? std::min(train.size(), options.limit_batches) : train.size();
+  std::int64_t batches_of(const data::DataLoader& loader) const {
+    return options.limit_batches > 0 ? std::min(loader.size(), options.limit_batches) : loader.size();
   }
-  std::int64_t steps() const { return ceil_divide(batches(), options.accumulation); }
+  std::int64_t steps() const { return ceil_divide(batches_of(train), options.accumulation); }
   StepOutput run(data::Example& batch) {
     torch::Tensor scores = model.forward.forward(batch.data);
     if (worst && !model.model->is_training()) worst->add(batch, scores);
@@ -205,8 +205,14 @@ int train(Job& job, TrainerOptions settings, const std::filesystem::path& output
   JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr,
                    job.model.model.get());
   settings.callbacks = report.callbacks();
-  const auto step = [&](data::Example& batch) { return job.run(batch); };
   std::optional<Trainer> trainer;
+  const auto step = [&](data::Example& batch) {
+    if (job.model.model->is_training()) return job.run(batch);
+    report.begin_test_batch(trainer->epoch() - 1, job.batches_of(*job.test));
+    StepOutput output = job.run(batch);
+    report.end_test_batch(batch.data.size(0));
+    return output;
+  };
   TrainingResult result;
   try {
     trainer.emplace(job.model.model, *job.optimizer, std::move(settings));
