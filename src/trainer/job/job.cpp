@@ -77,7 +77,7 @@ TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const 
   t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
   t.patience = o.patience;
   t.min_delta = o.min_delta;
-  if (o.save) t.checkpoint_dir = output / "checkpoints";
+  if (o.save) t.checkpoint_dir = output / kCheckpointsName;
   t.keep_last = o.keep_last;
   t.checkpoint_every_steps = o.every_steps;
   t.asynchronous_checkpoints = o.asynchronous;
@@ -232,11 +232,13 @@ int run(const JobOptions& options) {
     std::printf("%s\n", job.model.weights_note.c_str());
     std::fflush(stdout);
   }
+  const std::filesystem::path output = JobReport::folder(options);
   if (options.dry_run) {
-    if (get_rank() == 0) print_plan(job);
+    if (get_rank() != 0) return 0;
+    check_output(options, output);
+    print_plan(job);
     return 0;
   }
-  const std::filesystem::path output = JobReport::folder(options);
   TrainerOptions trainer_settings = trainer_options(options, job.device, output);
   trainer_settings.scheduler = job.schedule;
   // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -35,6 +36,9 @@ struct JobData {
 JobData open_data(const JobOptions& options);
 // Pictures that no rank could decode so far, of both datasets, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const JobData& data);
+
+// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
+void check_output(const JobOptions& options, const std::filesystem::path& folder);
 
 // The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
 // for fewer classes than the data has are an error. `model` is the module, `forward` calls it.

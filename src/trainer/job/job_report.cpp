@@ -77,7 +77,7 @@ JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, st
       progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
-  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / "tensorboard")));
+  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / kSummaryName)));
 }
 
 void JobReport::print(const std::string& line) {
