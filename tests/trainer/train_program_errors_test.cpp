@@ -107,6 +107,14 @@ TEST_F(TrainProgramFault, ResumesOnlyTheModelAndTheDataThatWereSaved) {
   resume({"--num-classes", "5"}, {"cannot resume", "[5, ", "[3, "});
   resume({"--optimizer.name", "adam"}, {"cannot resume", "optimizer"});
   resume({"--trainer.seed", "7"}, {"seed"});
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (const std::string part : {"/data/pictures/train/", "/data/pictures/test/"})
+      std::filesystem::rename(project_ + part + from, project_ + part + to);
+  };
+  rename("square", "triangle");
+  resume({}, {"cannot resume", "class 2 is 'square' in the checkpoint, and 'triangle' in this training",
+              "classes that were saved"});
+  rename("triangle", "square");
   // None of them has changed the run.
   EXPECT_EQ(read_file(scratch_.path("run/run.jsonl")), log);
   EXPECT_EQ(train({"--resume"}).exit_code, 0);

@@ -139,6 +139,15 @@ TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   const std::string weights = scratch_.path("run/checkpoints/step-000000001.ckpt");
   const Finished same = train({"--model.weights", weights, "--dry-run"});
   EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(same.out.find("model.weights"), std::string::npos) << same.out;
+  const std::string pictures = project_ + "/data/pictures/";
+  for (const char* part : {"train/", "test/"})
+    std::filesystem::rename(pictures + part + "cross", pictures + part + "cube");
+  const Finished renamed = train({"--model.weights", weights, "--dry-run"});
+  EXPECT_EQ(renamed.exit_code, 0) << renamed.err;
+  EXPECT_NE(renamed.out.find("model.weights: class 1 is 'cross' in the checkpoint, and 'cube' in this training"),
+            std::string::npos)
+      << renamed.out;
   expect_error({"--model.weights", weights, "--num-classes", "5", "--dry-run"}, 1,
                {"model.weights: " + weights, "[3, 1024] in the file and [5, 1024] in the model",
                 "with model.new_head: true the layer 'classifier.3' starts from new weights"});

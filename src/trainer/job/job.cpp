@@ -241,6 +241,7 @@ int run(const JobOptions& options) {
   }
   TrainerOptions trainer_settings = trainer_options(options, job.device, output);
   trainer_settings.scheduler = job.schedule;
+  trainer_settings.classes = job.pictures.classes;
   // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
   constexpr std::int64_t kMostConfusionClasses = 2048;
   if (job.model.num_classes <= kMostConfusionClasses) trainer_settings.confusion_classes = job.model.num_classes;
