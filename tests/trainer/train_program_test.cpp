@@ -199,6 +199,12 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   std::filesystem::create_directory(project_ + "/data/pictures/train/hollow");
   expect_error({"--dry-run"}, 1, {"data.train", "hollow", "set allow_empty"});
   expect_error({"--dry-run", "--allow-empty"}, 1, {"data.test", "the 3 classes", "has 4"});
+  for (const char* name : {"circle", "cross", "hollow", "square"})
+    std::filesystem::create_directories(scratch_.path("empty/") + name);
+  expect_error({"--dry-run", "--allow-empty", "--test", scratch_.path("empty")}, 1,
+               {"data.test: there are no samples"});
+  expect_error({"--dry-run", "--allow-empty", "--train", scratch_.path("empty"), "--test", scratch_.path("empty")}, 1,
+               {"data.train: there are no samples"});
   std::filesystem::create_directory(project_ + "/data/pictures/test/hollow");
   EXPECT_NE(train({"--dry-run", "--allow-empty"}).out.find("4 classes"), std::string::npos);
   for (const char* part : {"train", "test"}) std::filesystem::remove(project_ + "/data/pictures/" + part + "/hollow");

@@ -98,7 +98,8 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
 }
 
 // The first one that is not left out, because its picture is corrupt (data.on_corrupt: skip).
-torch::Tensor first_sample(const data::Dataset& dataset) {
+torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
+  if (dataset.size() == 0) throw std::runtime_error(fmt::format("{}: there are no samples", key));
   constexpr std::int64_t kMostTries = 64;  // as many corrupt pictures in a row are a mistake
   for (std::int64_t index = 0;; ++index) {
     try {
@@ -116,14 +117,14 @@ struct Job {
         device(device_of(options)),
         pictures(open_data(options)),
         train(pictures.train, loader_options(options, device, /*is_test=*/false)),
-        sample(first_sample(*pictures.train)) {
+        sample(first_sample("data.train", *pictures.train)) {
     if (pictures.test) {
       test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
       worst.emplace(pictures.test, pictures.classes, test->batch_size());
     }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
-    if (pictures.test) try_test_sample(model, options, first_sample(*pictures.test));
+    if (pictures.test) try_test_sample(model, options, first_sample("data.test", *pictures.test));
     model.model->to(device);
     optimizer = make_optimizer(options, model.model->parameters());
     schedule = make_schedule(options, *optimizer, steps());
