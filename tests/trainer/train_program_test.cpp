@@ -143,11 +143,14 @@ TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   const std::string pictures = project_ + "/data/pictures/";
   for (const char* part : {"train/", "test/"})
     std::filesystem::rename(pictures + part + "cross", pictures + part + "cube");
+  const std::string other = "class 1 is 'cross' in the checkpoint, and 'cube' in this training";
   const Finished renamed = train({"--model.weights", weights, "--dry-run"});
   EXPECT_EQ(renamed.exit_code, 0) << renamed.err;
-  EXPECT_NE(renamed.out.find("model.weights: class 1 is 'cross' in the checkpoint, and 'cube' in this training"),
-            std::string::npos)
-      << renamed.out;
+  EXPECT_NE(renamed.out.find("model.weights: " + other), std::string::npos) << renamed.out;
+  const Finished kept = train({"--model.weights", weights, "--new-head", "--dry-run"});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_NE(kept.out.find("all layers fit, so model.new_head leaves none out; " + other), std::string::npos)
+      << kept.out;
   expect_error({"--model.weights", weights, "--num-classes", "5", "--dry-run"}, 1,
                {"model.weights: " + weights, "[3, 1024] in the file and [5, 1024] in the model",
                 "with model.new_head: true the layer 'classifier.3' starts from new weights"});

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -61,9 +62,12 @@ std::string load_weights(torch::nn::Module& model, const JobOptions& options, co
   } catch (const checkpoint::CheckpointError& error) {
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));
   }
+  std::vector<std::string> notes;
+  if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");
   // Often as meant, so not an error: only the layer that gives the scores has to learn.
   const std::string other = weights.classes.empty() ? "" : first_other_class(weights.classes, text_of_classes(classes));
-  return other.empty() ? "" : "model.weights: " + other;
+  if (!other.empty()) notes.push_back(other);
+  return notes.empty() ? "" : fmt::format("model.weights: {}", fmt::join(notes, "; "));
 }
 
 }  // namespace lockstep::trainer_detail
