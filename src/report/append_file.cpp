@@ -55,22 +55,18 @@ Result<off_t> end_of_lines(int fd, off_t size, const std::filesystem::path& path
   return off_t{0};
 }
 
-Status remove_unfinished_line(int fd, off_t size, const std::filesystem::path& path) {
-  if (size == 0) return {};
-  char first = 0;
-  if (::pread(fd, &first, 1, 0) != 1) return error_of(path, "cannot read the log", errno);
-  // Somebody's own file is left alone.
-  if (first != '{') return not_a_log(path, "a file that begins with something else than {");
+Status remove_unfinished_line(int fd, const std::filesystem::path& path) {
+  const off_t size = ::lseek(fd, 0, SEEK_END);
+  if (size < 0) return error_of(path, "cannot ask for the log's size", errno);
   LOCKSTEP_ASSIGN_OR_RETURN(const off_t end, end_of_lines(fd, size, path));
   if (end < size && ::ftruncate(fd, end) != 0) return error_of(path, "cannot remove an unfinished line", errno);
   return {};
 }
 
-}  // namespace
-
-Result<AppendFile> AppendFile::open_lines(const std::filesystem::path& path) {
+// The open and locked log. `flags`: more of open()'s.
+Result<Fd> open_log(const std::filesystem::path& path, int flags) {
   // O_NONBLOCK: a FIFO under this name must not block. O_NOCTTY: a terminal must not become ours.
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode));
+  Fd fd(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags, kMode));
   const int error = errno;
   if (!fd.valid() && error == EISDIR) return not_a_log(path, "a folder");
   if (!fd.valid()) return error_of(path, "cannot open the log", error);
@@ -79,8 +75,23 @@ Result<AppendFile> AppendFile::open_lines(const std::filesystem::path& path) {
   if (::fstat(fd.get(), &info) != 0) return error_of(path, "cannot ask for the log's size", errno);
   if (!S_ISREG(info.st_mode)) return not_a_log(path, kind_of_file(info.st_mode));
   LOCKSTEP_RETURN_IF_ERROR(lock(fd.get(), path));
-  LOCKSTEP_RETURN_IF_ERROR(remove_unfinished_line(fd.get(), info.st_size, path));
+  // Somebody's own file is left alone.
+  char first = '{';
+  if (::pread(fd.get(), &first, 1, 0) < 0) return error_of(path, "cannot read the log", errno);
+  if (first != '{') return not_a_log(path, "a file that begins with something else than {");
+  return fd;
+}
+
+}  // namespace
+
+Result<AppendFile> AppendFile::open_lines(const std::filesystem::path& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log(path, O_CREAT));
+  LOCKSTEP_RETURN_IF_ERROR(remove_unfinished_line(fd.get(), path));
   return AppendFile(std::move(fd), path);
+}
+
+Status AppendFile::check_lines(const std::filesystem::path& path) {
+  return open_log(path, 0).status();
 }
 
 Result<AppendFile> AppendFile::create(const std::filesystem::path& path) {

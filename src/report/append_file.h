@@ -15,6 +15,8 @@ class AppendFile {
   // Opens or makes a file of lines, with a lock against a second writer (kUnavailable), and removes the beginning of a
   // line at its end. kInvalidArgument when the name belongs to something else than a file of JSON lines.
   static Result<AppendFile> open_lines(const std::filesystem::path& path);
+  // What open_lines() would say of a file that is there. Changes nothing.
+  static Status check_lines(const std::filesystem::path& path);
   // Makes a file. kIo with EEXIST's text when there is one of this name.
   static Result<AppendFile> create(const std::filesystem::path& path);
 

@@ -89,13 +89,14 @@ class Progress::Line {
     const Clock::time_point time = now();
     // An epoch is all from the beginning of its first pass to that of the next epoch.
     if (!epoch_began_ || epoch != pass_.epoch) {
-      if (epoch_began_ && epoch == pass_.epoch + 1) pass_.epoch_seconds = seconds_since(*epoch_began_);
+      if (epoch_began_ && epoch == pass_.epoch + 1) pass_.epoch_seconds = seconds_between(*epoch_began_, time);
       epoch_began_ = time;
     }
     pass_ = {.name = std::string(pass),
              .epoch = epoch,
              .epochs = options_.epochs,
              .steps = steps,
+             .seconds_before = seconds_between(*epoch_began_, time),
              .epoch_seconds = pass_.epoch_seconds};
     began_ = printed_ = time;
     under_way_ = true;
@@ -144,7 +145,10 @@ class Progress::Line {
 
  private:
   Clock::time_point now() const { return options_.clock ? options_.clock() : Clock::now(); }
-  double seconds_since(Clock::time_point then) const { return std::chrono::duration<double>(now() - then).count(); }
+  static double seconds_between(Clock::time_point begin, Clock::time_point end) {
+    return std::chrono::duration<double>(end - begin).count();
+  }
+  double seconds_since(Clock::time_point then) const { return seconds_between(then, now()); }
 
   void draw() LOCKSTEP_REQUIRES(mutex_) {
     pass_.seconds = seconds_since(began_);

@@ -112,7 +112,7 @@ std::optional<double> seconds_left(const PassState& pass) {
 std::optional<double> run_seconds_left(const PassState& pass) {
   const auto now = seconds_left(pass);
   if (!now || pass.epochs <= 0) return std::nullopt;
-  const double each = std::max(pass.epoch_seconds, pass.seconds + *now);
+  const double each = std::max(pass.epoch_seconds, pass.seconds_before + pass.seconds + *now);
   return *now + each * static_cast<double>(std::max<std::int64_t>(0, pass.epochs - pass.epoch - 1));
 }
 

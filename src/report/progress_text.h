@@ -21,7 +21,8 @@ struct PassState {
   double weighted_loss = 0.0;  // sum of loss times samples
   std::int64_t loss_samples = 0;
   PartTimes times = {};
-  double epoch_seconds = 0.0;  // of the last whole epoch, with evaluation and saving; 0: unknown
+  double seconds_before = 0.0;  // of this epoch, before this pass
+  double epoch_seconds = 0.0;   // of the last whole epoch, with evaluation and saving; 0: unknown
 };
 
 // "0:07", "12:34", "3:02:01"; "?" for what is no sensible time.

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/arithmetic.h"
+#include "class_names.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
@@ -148,6 +149,7 @@ void RunState::add_progress(checkpoint::Checkpoint& state) {
   if (progress.best) state.set("best", *progress.best);
   state.set("not_better", progress.not_better);
   state.set("evaluation_due", progress.evaluation_due ? 1 : 0);
+  if (!options_.classes.empty()) state.set(kClassesValue, text_of_classes(options_.classes));
 }
 
 bool RunState::resume(data::DataLoaderBase& loader) {
@@ -164,15 +166,22 @@ bool RunState::resume(data::DataLoaderBase& loader) {
   } catch (const checkpoint::CheckpointError& error) {
     if (error.code() != ErrorCode::kMismatch) throw;
     throw checkpoint::CheckpointError(
-        error.code(), fmt::format("cannot resume: {}; resume with the model, optimizer and scheduler that were saved, "
-                                  "or give this training another folder than {}",
+        error.code(), fmt::format("cannot resume: {}; resume with the model, optimizer, scheduler and classes that "
+                                  "were saved, or give this training another folder than {}",
                                   error.what(), options_.checkpoint_dir.native()));
   }
   if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_again(loader);
   return true;
 }
 
+void RunState::check_classes(const checkpoint::Checkpoint& state) const {
+  if (options_.classes.empty() || !state.has(kClassesValue)) return;
+  const std::string other = first_other_class(state.get_text(kClassesValue), text_of_classes(options_.classes));
+  if (!other.empty()) throw checkpoint::CheckpointError(ErrorCode::kMismatch, other);
+}
+
 void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader) {
+  check_classes(state);
   const std::vector<double> first_rates = rates_of(optimizer_);
   const std::int64_t steps = steps_of(limited(loader.size(), options_));  // of a whole epoch
   state.restore_model(*model_);

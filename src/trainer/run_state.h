@@ -56,6 +56,7 @@ class RunState {
  private:
   void write(const data::DataLoaderBase& loader, std::optional<double> metric);
   void add_progress(checkpoint::Checkpoint& state);
+  void check_classes(const checkpoint::Checkpoint& state) const;
   void restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader);
   void restore_schedule(const checkpoint::Checkpoint& state, const std::vector<double>& first_rates,
                         std::int64_t position);

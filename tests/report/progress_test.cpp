@@ -118,8 +118,13 @@ TEST(Progress, IsWholeLinesAtIntervalsInAPipe) {
     time.now += seconds(11);
     progress.step(5);
     progress.end();
+    EXPECT_EQ(pipe.text(), "test 1/2: step 1, 0.5 pictures/s\ntest 1/2: 0.5 pictures/s, 11.0 s\n");
+    // The epoch to come has what this one has had: 20 s, 11 s and this pass.
+    progress.begin("test", 0, 4);
+    time.now += seconds(11);
+    progress.step(44);
   }
-  EXPECT_EQ(pipe.text(), "test 1/2: step 1, 0.5 pictures/s\ntest 1/2: 0.5 pictures/s, 11.0 s\n");
+  EXPECT_EQ(pipe.text(), "test 1/2: 1/4 (25%), 4.0 pictures/s, 0:33 left, run 1:48 left\n");
 }
 
 TEST(Progress, PrintsNothingOnOtherRanks) {
@@ -216,6 +221,10 @@ TEST(ProgressText, TimeLeft) {
   EXPECT_EQ(run_seconds_left(pass), 25.0);
   pass.epoch_seconds = 14.0;
   EXPECT_EQ(run_seconds_left(pass), 33.0);
+  // A pass of 10 s after one of 20 s: the epochs to come have both.
+  pass.epoch_seconds = 0.0;
+  pass.seconds_before = 20.0;
+  EXPECT_EQ(run_seconds_left(pass), 65.0);
   pass.done = 0;
   EXPECT_EQ(run_seconds_left(pass), std::nullopt);
 }

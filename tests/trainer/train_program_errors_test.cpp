@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "lockstep/report/run_log.h"
 #include "nn/error_texts.h"
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
@@ -106,9 +107,40 @@ TEST_F(TrainProgramFault, ResumesOnlyTheModelAndTheDataThatWereSaved) {
   resume({"--num-classes", "5"}, {"cannot resume", "[5, ", "[3, "});
   resume({"--optimizer.name", "adam"}, {"cannot resume", "optimizer"});
   resume({"--trainer.seed", "7"}, {"seed"});
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (const std::string part : {"/data/pictures/train/", "/data/pictures/test/"})
+      std::filesystem::rename(project_ + part + from, project_ + part + to);
+  };
+  rename("square", "triangle");
+  resume({}, {"cannot resume", "class 2 is 'square' in the checkpoint, and 'triangle' in this training",
+              "classes that were saved"});
+  rename("triangle", "square");
   // None of them has changed the run.
   EXPECT_EQ(read_file(scratch_.path("run/run.jsonl")), log);
   EXPECT_EQ(train({"--resume"}).exit_code, 0);
+}
+
+// What a training would find at its start, a dry run finds too. It leaves nothing.
+TEST_F(TrainProgramFault, DryRunFindsAnOutputThatCannotBeWritten) {
+  scratch_.write("file", "in the way");
+  scratch_.write("theirs/run.jsonl", "no log");
+  scratch_.write("taken/checkpoints", "no folder");
+  scratch_.write("shown/tensorboard", "no folder");
+  auto open = report::RunLog::open(scratch_.path("used"));
+  ASSERT_TRUE(open.ok()) << open.status().message();
+  const auto plan = [&](const std::string& output, std::vector<std::string> parts) {
+    parts.insert(parts.end(), {"output: ", scratch_.path(output)});
+    expect_error({"--output", scratch_.path(output), "--dry-run"}, 1, parts);
+  };
+  plan("file/run", {"Not a directory"});
+  plan("theirs", {"run.jsonl: expected a log of JSON lines"});
+  plan("taken", {"taken/checkpoints", "Not a directory"});
+  plan("shown", {"shown/tensorboard", "Not a directory"});
+  plan("used", {"another process writes this log"});
+  EXPECT_EQ(read_file(scratch_.path("theirs/run.jsonl")), "no log");
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("taken/run.jsonl")));
+  EXPECT_EQ(train({"--output", scratch_.path("new/deep/run"), "--dry-run"}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("new")));
 }
 
 // Classes are compared by name: as many, but others.

@@ -63,6 +63,7 @@ TEST_F(TrainProgramFormatsMulti, Mnist) {
   configure("format: mnist, train: " + scratch_.path("mnist"), "name: mnist_net");
   expect_in(train({"--dry-run"}).out, {"80 samples of [1, 28, 28], 10 classes", "evaluation  20 samples"});
   expect_trained({}, {"epoch 1/1: test loss", "finished after 1 epoch, 4 steps"});
+  expect_error({"--num-classes", "20"}, 1, {"model.num_classes: mnist_net has 10 classes, not 20"});
   expect_error({"--transforms", "ToTensor,RandomHorizontalFlip"}, 2, {"data.transforms are not for format mnist"});
 }
 

@@ -2,11 +2,15 @@
 #include "train_program.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <set>
 
+#include "lockstep/base/fd.h"
 #include "lockstep/report/run.h"
 
 namespace lockstep::test {
@@ -108,12 +112,45 @@ TEST_F(TrainProgramMulti, PrintsProgressWithinAnEpoch) {
     EXPECT_NE(finished.out.find(part, line), std::string::npos) << part << " in: " << finished.out;
 }
 
+// A terminal shows it from the first batch on. What is drawn is read at once: a terminal holds little.
+TEST_F(TrainProgramMulti, DrawsProgressOfAnEvaluation) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
+  const Fd terminal(ends[0]);
+  Fd other_end(ends[1]);
+  Process process(words({"--epochs", "1", "--test-batch-size", "8"}),
+                  {.environment = {"OMP_NUM_THREADS=1", "TERM=xterm"}, .stderr_fd = other_end.get()});
+  other_end.reset();  // else reading does not end with the program
+  std::string shown;
+  std::array<char, 4096> bytes{};
+  for (ssize_t got = 0; (got = ::read(terminal.get(), bytes.data(), bytes.size())) > 0;)
+    shown.append(bytes.data(), static_cast<std::size_t>(got));
+  EXPECT_EQ(process.finish().exit_code, 0) << shown;
+  const std::size_t bar = shown.find("test 1/1 ");
+  ASSERT_NE(bar, std::string::npos) << shown;
+  EXPECT_NE(shown.find("0/3", bar), std::string::npos) << shown;
+  EXPECT_NE(shown.find("test 1/1: loss ", bar), std::string::npos) << shown;
+  EXPECT_NE(shown.find(", accuracy ", bar), std::string::npos) << shown;
+}
+
 // The weights are those of a checkpoint: of a training with as many classes, and of one with more.
 TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   ASSERT_EQ(train({"--epochs", "1", "--limit-batches", "1"}).exit_code, 0);
   const std::string weights = scratch_.path("run/checkpoints/step-000000001.ckpt");
   const Finished same = train({"--model.weights", weights, "--dry-run"});
   EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(same.out.find("model.weights"), std::string::npos) << same.out;
+  const std::string pictures = project_ + "/data/pictures/";
+  for (const char* part : {"train/", "test/"})
+    std::filesystem::rename(pictures + part + "cross", pictures + part + "cube");
+  const std::string other = "class 1 is 'cross' in the checkpoint, and 'cube' in this training";
+  const Finished renamed = train({"--model.weights", weights, "--dry-run"});
+  EXPECT_EQ(renamed.exit_code, 0) << renamed.err;
+  EXPECT_NE(renamed.out.find("model.weights: " + other), std::string::npos) << renamed.out;
+  const Finished kept = train({"--model.weights", weights, "--new-head", "--dry-run"});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_NE(kept.out.find("all layers fit, so model.new_head leaves none out; " + other), std::string::npos)
+      << kept.out;
   expect_error({"--model.weights", weights, "--num-classes", "5", "--dry-run"}, 1,
                {"model.weights: " + weights, "[3, 1024] in the file and [5, 1024] in the model",
                 "with model.new_head: true the layer 'classifier.3' starts from new weights"});
@@ -165,6 +202,12 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   std::filesystem::create_directory(project_ + "/data/pictures/train/hollow");
   expect_error({"--dry-run"}, 1, {"data.train", "hollow", "set allow_empty"});
   expect_error({"--dry-run", "--allow-empty"}, 1, {"data.test", "the 3 classes", "has 4"});
+  for (const char* name : {"circle", "cross", "hollow", "square"})
+    std::filesystem::create_directories(scratch_.path("empty/") + name);
+  expect_error({"--dry-run", "--allow-empty", "--test", scratch_.path("empty")}, 1,
+               {"data.test: there are no samples"});
+  expect_error({"--dry-run", "--allow-empty", "--train", scratch_.path("empty"), "--test", scratch_.path("empty")}, 1,
+               {"data.train: there are no samples"});
   std::filesystem::create_directory(project_ + "/data/pictures/test/hollow");
   EXPECT_NE(train({"--dry-run", "--allow-empty"}).out.find("4 classes"), std::string::npos);
   for (const char* part : {"train", "test"}) std::filesystem::remove(project_ + "/data/pictures/" + part + "/hollow");

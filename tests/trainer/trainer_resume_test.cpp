@@ -9,9 +9,11 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/errors.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
 #include "lockstep/trainer/trainer.h"
+#include "nn/error_texts.h"
 #include "small_job.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -206,6 +208,35 @@ TEST(TrainerUnit, SavesAnEpochBeforeItsEvaluation) {
   EXPECT_EQ(steps, 0);
   Job whole({.epochs = 1});
   EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
+}
+
+// As many, but others. Where one side has no names, as in older checkpoints, nobody looks.
+TEST(TrainerUnit, ResumesOnlyTheClassesThatWereSaved) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  std::int64_t epochs = 0;
+  const auto train = [&](std::vector<std::string> classes) {
+    Job job({.epochs = ++epochs, .checkpoint_dir = folder.path(), .resume = true, .classes = std::move(classes)});
+    return job.fit().epochs;
+  };
+  const auto refusal = [&](std::vector<std::string> classes) -> std::string {
+    try {
+      train(std::move(classes));
+    } catch (const checkpoint::CheckpointError& error) {
+      --epochs;
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(train({}), 1);
+  EXPECT_EQ(train({"ant", "bee\n", "\xff"}), 2);
+  expect_in(refusal({"ant", "wasp", "\xff"}),
+            {"cannot resume: class 1 is 'bee\\x0a' in the checkpoint, and 'wasp' in this training", "another folder"});
+  expect_in(refusal({"ant", "bee\n"}), {"class 2 is '\\xff' in the checkpoint, and missing in this training"});
+  expect_in(refusal({"ant", "bee\n", "\xff", "fly"}), {"class 3 is missing in the checkpoint, and 'fly'"});
+  EXPECT_EQ(train({"ant", "bee\n", "\xff"}), 3);
+  EXPECT_EQ(train({}), 4);
 }
 
 // 60 samples are five whole batches of three ranks, but the 44 that are left are three and a part of one.

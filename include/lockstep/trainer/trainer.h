@@ -29,6 +29,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,9 @@ struct TrainerOptions {
   // the beginning, with a line in the log. A schedule of another length than the saved one (other `epochs`, other
   // ranks) follows this training's, rates included. Another `monitor` begins a new search for the best evaluation.
   bool resume = false;
+  // The names of the classes, in the order of their numbers. Checkpoints keep them, and a training with other names is
+  // not resumed: kMismatch. Empty here or in the checkpoint: nobody looks.
+  std::vector<std::string> classes = {};
 
   // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns
   // kInterrupted. A second signal, a second later or more, ends the process.

@@ -77,7 +77,7 @@ TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const 
   t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
   t.patience = o.patience;
   t.min_delta = o.min_delta;
-  if (o.save) t.checkpoint_dir = output / "checkpoints";
+  if (o.save) t.checkpoint_dir = output / kCheckpointsName;
   t.keep_last = o.keep_last;
   t.checkpoint_every_steps = o.every_steps;
   t.asynchronous_checkpoints = o.asynchronous;
@@ -98,7 +98,8 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
 }
 
 // The first one that is not left out, because its picture is corrupt (data.on_corrupt: skip).
-torch::Tensor first_sample(const data::Dataset& dataset) {
+torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
+  if (dataset.size() == 0) throw std::runtime_error(fmt::format("{}: there are no samples", key));
   constexpr std::int64_t kMostTries = 64;  // as many corrupt pictures in a row are a mistake
   for (std::int64_t index = 0;; ++index) {
     try {
@@ -116,23 +117,23 @@ struct Job {
         device(device_of(options)),
         pictures(open_data(options)),
         train(pictures.train, loader_options(options, device, /*is_test=*/false)),
-        sample(first_sample(*pictures.train)) {
+        sample(first_sample("data.train", *pictures.train)) {
     if (pictures.test) {
       test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
       worst.emplace(pictures.test, pictures.classes, test->batch_size());
     }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
-    if (pictures.test) try_test_sample(model, options, first_sample(*pictures.test));
+    if (pictures.test) try_test_sample(model, options, first_sample("data.test", *pictures.test));
     model.model->to(device);
     optimizer = make_optimizer(options, model.model->parameters());
     schedule = make_schedule(options, *optimizer, steps());
   }
 
-  std::int64_t batches() const {
-    return options.limit_batches > 0 ? std::min(train.size(), options.limit_batches) : train.size();
+  std::int64_t batches_of(const data::DataLoader& loader) const {
+    return options.limit_batches > 0 ? std::min(loader.size(), options.limit_batches) : loader.size();
   }
-  std::int64_t steps() const { return ceil_divide(batches(), options.accumulation); }
+  std::int64_t steps() const { return ceil_divide(batches_of(train), options.accumulation); }
   StepOutput run(data::Example& batch) {
     torch::Tensor scores = model.forward.forward(batch.data);
     if (worst && !model.model->is_training()) worst->add(batch, scores);
@@ -205,8 +206,14 @@ int train(Job& job, TrainerOptions settings, const std::filesystem::path& output
   JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr,
                    job.model.model.get());
   settings.callbacks = report.callbacks();
-  const auto step = [&](data::Example& batch) { return job.run(batch); };
   std::optional<Trainer> trainer;
+  const auto step = [&](data::Example& batch) {
+    if (job.model.model->is_training()) return job.run(batch);
+    report.begin_test_batch(trainer->epoch() - 1, job.batches_of(*job.test));
+    StepOutput output = job.run(batch);
+    report.end_test_batch(batch.data.size(0));
+    return output;
+  };
   TrainingResult result;
   try {
     trainer.emplace(job.model.model, *job.optimizer, std::move(settings));
@@ -226,13 +233,16 @@ int run(const JobOptions& options) {
     std::printf("%s\n", job.model.weights_note.c_str());
     std::fflush(stdout);
   }
+  const std::filesystem::path output = JobReport::folder(options);
   if (options.dry_run) {
-    if (get_rank() == 0) print_plan(job);
+    if (get_rank() != 0) return 0;
+    check_output(options, output);
+    print_plan(job);
     return 0;
   }
-  const std::filesystem::path output = JobReport::folder(options);
   TrainerOptions trainer_settings = trainer_options(options, job.device, output);
   trainer_settings.scheduler = job.schedule;
+  trainer_settings.classes = job.pictures.classes;
   // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
   constexpr std::int64_t kMostConfusionClasses = 2048;
   if (job.model.num_classes <= kMostConfusionClasses) trainer_settings.confusion_classes = job.model.num_classes;

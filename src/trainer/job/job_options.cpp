@@ -44,7 +44,7 @@ void declare_model(JobOptions& o, config::Schema& schema) {
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
   model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
   model.key("new_head", o.new_head,
-            "The weights are of other classes: the layer that gives the scores starts from new weights");
+            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
   model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);

@@ -17,7 +17,10 @@ enum class NonFinite { kError, kSkip, kIgnore };
 enum class Metric { kAccuracy, kLoss };
 enum class Interval { kEpoch, kStep };
 
-inline constexpr const char* kProfileName = "profile.json";  // in the folder of the run
+// In the folder of the run.
+inline constexpr const char* kProfileName = "profile.json";
+inline constexpr const char* kSummaryName = "tensorboard";
+inline constexpr const char* kCheckpointsName = "checkpoints";
 
 struct JobOptions {
   bool dry_run = false;

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -36,20 +37,24 @@ JobData open_data(const JobOptions& options);
 // Pictures that no rank could decode so far, of both datasets, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const JobData& data);
 
+// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
+void check_output(const JobOptions& options, const std::filesystem::path& folder);
+
 // The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
 // for fewer classes than the data has are an error. `model` is the module, `forward` calls it.
 struct JobModel {
   std::shared_ptr<torch::nn::Module> model;
   torch::nn::AnyModule forward;
   std::int64_t num_classes = 0;
-  std::string weights_note;  // what was left out of model.weights
+  std::string weights_note;  // what people should know of model.weights
 };
 JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample);
 
 // Throws when the model cannot take a sample of the evaluation: now, not after the first epoch.
 void try_test_sample(JobModel& model, const JobOptions& options, const torch::Tensor& sample);
-// Loads model.weights into the model. Returns what was left out, and why; empty: nothing.
-std::string load_weights(torch::nn::Module& model, const JobOptions& options);
+// Loads model.weights into the model of these classes. Returns what was left out, and why, or that the classes of the
+// checkpoint were others; empty: nothing.
+std::string load_weights(torch::nn::Module& model, const JobOptions& options, const std::vector<std::string>& classes);
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& options,
                                                         std::vector<torch::Tensor> parameters);

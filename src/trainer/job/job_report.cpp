@@ -77,7 +77,7 @@ JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, st
       progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
-  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / "tensorboard")));
+  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / kSummaryName)));
 }
 
 void JobReport::print(const std::string& line) {
@@ -159,6 +159,15 @@ bool JobReport::shows_weights_after(std::int64_t epoch) const {
   return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
+void JobReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
+  if (!std::exchange(evaluates_, true)) progress_.begin("test", epoch, batches);
+}
+
+// Without the loss: that of the evaluation is the mean over all ranks, and comes at its end.
+void JobReport::end_test_batch(std::int64_t samples) {
+  progress_.step(samples * get_world_size());
+}
+
 void JobReport::evaluation(const Evaluation& found) {
   if (worst_ != nullptr) {
     unlogged_ = worst_->take();
@@ -176,9 +185,11 @@ void JobReport::evaluation(const Evaluation& found) {
     log_.confusion(found.epoch, {counts.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(counts.numel())});
   }
   if (found.is_best) log_worst();
-  std::string line = fmt::format("epoch {}/{}: test loss {:.4f}", found.epoch + 1, options_.epochs, found.loss);
-  if (!found.accuracies.empty()) line += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
-  print(line + (found.is_best ? ", the best so far" : ""));
+  std::string results = fmt::format("loss {:.4f}", found.loss);
+  if (!found.accuracies.empty()) results += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
+  if (found.is_best) results += ", the best so far";
+  if (std::exchange(evaluates_, false) && draws_) return progress_.end(results);
+  print(fmt::format("epoch {}/{}: test {}", found.epoch + 1, options_.epochs, results));
 }
 
 // Pictures take some KB each, so only the best evaluations and the last one are logged.

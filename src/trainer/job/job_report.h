@@ -29,6 +29,9 @@ class JobReport {
 
   // Refer to this object.
   TrainerCallbacks callbacks();
+  // Around each batch of an evaluation: `epoch` is the one that it is of, `batches` how many this rank has in it.
+  void begin_test_batch(std::int64_t epoch, std::int64_t batches);
+  void end_test_batch(std::int64_t samples);
   void end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt);
   // `epoch`, `step`: where the training is, for one that has failed before its first step. An earlier run in the folder
   // stays as it is then, unless this training goes on with it or the earlier one has failed before its first step too.
@@ -59,7 +62,8 @@ class JobReport {
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
-  std::int64_t epoch_ = -1;                      // the one whose progress is shown
+  std::int64_t epoch_ = -1;                      // the one whose training is shown
+  bool evaluates_ = false;                       // an evaluation is shown
   std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of this epoch:
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;

@@ -135,7 +135,11 @@ JobModel make_model(const JobOptions& options, const JobData& data, const torch:
                     made.num_classes, data.classes.size(), data.classes.front(), data.classes.back(),
                     options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
   }
-  if (!options.weights.empty()) made.weights_note = load_weights(*made.model, options);
+  if (options.num_classes > 0 && made.num_classes != options.num_classes) {
+    throw std::runtime_error(fmt::format("model.num_classes: {} has {} classes, not {}; leave the key out",
+                                         options.model, made.num_classes, options.num_classes));
+  }
+  if (!options.weights.empty()) made.weights_note = load_weights(*made.model, options, data.classes);
   if (options.sync_batch_norm) convert_sync_batchnorm(*made.model);
   return made;
 }

@@ -5,18 +5,29 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "trainer/class_names.h"
 #include "trainer/job/job_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
 
+struct Weights {
+  checkpoint::StateDict state;
+  std::string classes = {};  // text_of_classes() of the training that has saved them; empty: not known
+};
+
 // A checkpoint of a Trainer holds more than the model; its generators tell it from a state dict.
-checkpoint::StateDict read_weights(const std::string& path) {
+Weights read_weights(const std::string& path) {
   const checkpoint::StateDict state = checkpoint::read_state_dict(path);
-  return state.contains("generator.cpu") ? checkpoint::strip_prefix(state, "model.") : state;
+  if (!state.contains("generator.cpu")) return {state};
+  const auto metadata = checkpoint::read_tensor_file_metadata(path);
+  const auto classes = metadata.find(std::string("value.") + kClassesValue);
+  return {checkpoint::strip_prefix(state, "model."), classes == metadata.end() ? "" : classes->second};
 }
 
 // The layer whose tensors alone do not fit, because their shapes differ; empty: more than that differs, or nothing.
@@ -33,12 +44,12 @@ std::string only_other_layer(const checkpoint::IncompatibleKeys& keys) {
 
 }  // namespace
 
-std::string load_weights(torch::nn::Module& model, const JobOptions& options) {
+std::string load_weights(torch::nn::Module& model, const JobOptions& options, const std::vector<std::string>& classes) {
   const std::string& path = options.weights;
-  const checkpoint::StateDict weights = with_key("model.weights", [&] { return read_weights(path); });
+  const Weights weights = with_key("model.weights", [&] { return read_weights(path); });
   std::string advice;
   try {
-    const auto left_out = checkpoint::load_state_dict(model, weights, /*strict=*/false);
+    const auto left_out = checkpoint::load_state_dict(model, weights.state, /*strict=*/false);
     const std::string layer = only_other_layer(left_out);
     if (!layer.empty() && options.new_head) {
       return fmt::format("model.weights: all but '{}', which starts from new weights: {}", layer,
@@ -46,11 +57,17 @@ std::string load_weights(torch::nn::Module& model, const JobOptions& options) {
     }
     if (!layer.empty())
       advice = fmt::format("; with model.new_head: true the layer '{}' starts from new weights", layer);
-    if (!left_out.empty()) checkpoint::load_state_dict(model, weights);  // throws, with a list of all that does not fit
+    // Throws, with a list of all that does not fit.
+    if (!left_out.empty()) checkpoint::load_state_dict(model, weights.state);
   } catch (const checkpoint::CheckpointError& error) {
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));
   }
-  return "";
+  std::vector<std::string> notes;
+  if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");
+  // Often as meant, so not an error: only the layer that gives the scores has to learn.
+  const std::string other = weights.classes.empty() ? "" : first_other_class(weights.classes, text_of_classes(classes));
+  if (!other.empty()) notes.push_back(other);
+  return notes.empty() ? "" : fmt::format("model.weights: {}", fmt::join(notes, "; "));
 }
 
 }  // namespace lockstep::trainer_detail
