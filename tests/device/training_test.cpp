@@ -109,6 +109,36 @@ TEST_P(DeviceDdpMulti, GivesTheWeightsOfTheProcessor) {
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, DeviceDdpMulti, testing::Values(1, 2, 3));
 
+// A value whose kind Lockstep does not know.
+struct Settings {
+  double scale = 1;
+};
+
+struct ScaledImpl : torch::nn::Module {
+  ScaledImpl() { weight = register_parameter("weight", torch::ones({3})); }
+  torch::Tensor forward(const std::pair<torch::Tensor, Settings>& input) {
+    return input.first * weight * input.second.scale;
+  }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Scaled);
+
+// Or refused: `->` is the module's own call, which moves nothing.
+TEST(DeviceDdpInputsMulti, AreMovedToTheModule) {
+  run_on_devices(2, [](int /*rank*/, torch::Device device) {
+    Scaled net;
+    net->to(device);
+    DistributedDataParallel<Scaled> ddp(net, {.device_ids = {device}});
+    const std::pair<torch::Tensor, Settings> input{torch::ones({2, 3}), {0.5}};
+    const torch::Tensor output = ddp.forward(input);
+    expect_on_device(output, device, torch::full({2, 3}, 0.5F), "output");
+    EXPECT_TRUE(input.first.is_cpu());
+    output.sum().backward();
+    expect_on_device(ddp.parameters()[0].grad(), device, torch::ones({3}), "gradient");
+    EXPECT_NE(error_of([&] { ddp->forward(input); }), "no error");
+  });
+}
+
 // Output, gradients and running statistics of a layer after two steps. Ranks have batches of different sizes.
 State normalise(torch::Device device, int rank) {
   SyncBatchNorm norm(6);

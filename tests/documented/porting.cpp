@@ -1,4 +1,5 @@
 // Code of docs/porting.md, as it stands there.
+#include <stdlib.h>
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -28,6 +29,12 @@ void train(int /*rank*/) {}
   init_process_group(
       "lockstep",
       {.init_method = "tcp://10.0.0.1:29500", .rank = rank, .world_size = 4, .timeout = std::chrono::seconds(60)});
+}
+
+[[maybe_unused]] void setup(int rank, int world_size) {
+  ::setenv("MASTER_ADDR", "localhost", /*overwrite=*/1);
+  ::setenv("MASTER_PORT", "12355", /*overwrite=*/1);
+  init_process_group("gloo", {.rank = rank, .world_size = world_size});
 }
 
 [[maybe_unused]] void collectives(const torch::Tensor& t, const std::vector<torch::Tensor>& outputs,
@@ -75,6 +82,19 @@ void train(int /*rank*/) {}
 
   std::string path = rank == 0 ? make_run_folder() : "";
   broadcast_object(path, /*src=*/0);
+}
+
+[[maybe_unused]] void other_objects(int rank, double loss, const std::vector<std::string>& tasks,
+                                    std::map<std::string, double>& config) {
+  std::vector<double> losses = gather_object(loss, /*dst=*/0);
+
+  std::string mine = scatter_object(tasks, /*src=*/0);
+
+  if (rank == 0) {
+    send_object(config, /*dst=*/1);
+  } else if (rank == 1) {
+    recv_object(config, /*src=*/0);
+  }
 }
 
 [[maybe_unused]] void groups(const torch::Tensor& t) {
@@ -238,6 +258,12 @@ void train(int /*rank*/) {}
   data::DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
 }
 
+[[maybe_unused]] void sampler_alone(const std::shared_ptr<const data::Dataset>& dataset, int rank, int world_size) {
+  data::DistributedSampler sampler(dataset->size(),
+                                   {.num_replicas = world_size, .rank = rank, .shuffle = false, .drop_last = true});
+  std::vector<std::int64_t> indices = sampler.indices();
+}
+
 class Squares : public data::Dataset {
  public:
   std::int64_t size() const override { return 1000; }
@@ -302,6 +328,19 @@ void train(Net& model, torch::optim::SGD& optimizer) {
 [[maybe_unused]] void interchange(models::ResNet& model) {
   checkpoint::load_state_dict(*model, checkpoint::read_state_dict("resnet18.pt"));
   checkpoint::write_state_dict("trained.pt", checkpoint::state_dict(*model));
+}
+
+[[maybe_unused]] void wrapped(int rank, DistributedDataParallel<Net>& ddp, const std::string& path) {
+  if (rank == 0) checkpoint::write_state_dict(path, checkpoint::state_dict(*ddp.module()));
+  barrier();
+  checkpoint::load_state_dict(*ddp.module(), checkpoint::read_state_dict(path, local_device()));
+}
+
+[[maybe_unused]] void generators(int rank, checkpoint::Checkpoint& state) {
+  const auto generators = gather_object(checkpoint::generator_state(), /*dst=*/0);
+  if (rank == 0) state.add_generators(generators);
+
+  state.restore_generator();
 }
 
 [[maybe_unused]] bool spawned() {

@@ -86,6 +86,24 @@ TEST(DdpExamplesMulti, HelpersInACarefulLoop) {
   EXPECT_EQ(lines[0].rfind("Rank 0: error ", 0), 0U) << lines[0];
 }
 
+TEST(DdpExamplesMulti, RanksWithDifferentNumbersOfBatches) {
+  const std::string same = " batches, and has the weights of all";
+  EXPECT_EQ(run_example("ddp_uneven", 3),
+            (Lines{"Rank 0 had 3" + same, "Rank 0 stopped with the first after 3" + same, "Rank 1 had 4" + same,
+                   "Rank 1 stopped with the first after 3" + same, "Rank 2 had 5" + same,
+                   "Rank 2 stopped with the first after 3" + same}));
+}
+
+TEST(DdpExamplesMulti, PrecisionsAndWhatTheySend) {
+  const Lines lines = run_example("ddp_precision", 2, {"5"});
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[0].rfind("Rank 0: autocast sends 16768 bytes per step, loss 0.", 0), 0U) << lines[0];
+  EXPECT_EQ(lines[1].rfind("Rank 0: bfloat16 with float masters sends 8384 bytes per step, loss 0.", 0), 0U)
+      << lines[1];
+  EXPECT_EQ(lines[2].rfind("Rank 0: float sends 16768 bytes per step, loss 0.", 0), 0U) << lines[2];
+  EXPECT_EQ(lines[3].rfind("Rank 0: half with a scaled loss sends 16768 bytes per step, loss 0.", 0), 0U) << lines[3];
+}
+
 TEST(ProcessGroupExamplesMulti, SplitIntoRowsAndColumns) {
   EXPECT_EQ(run_example("groups_split", 4),
             (Lines{"Rank 0 has 1 in its row, 2 in its column", "Rank 1 has 1 in its row, 4 in its column",

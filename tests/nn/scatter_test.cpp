@@ -165,5 +165,26 @@ TEST(Scatter, MovesNestedInputs) {
   EXPECT_EQ(&std::get<0>(parallel::detail::on_device(only_movable, torch::kMeta)), &only_movable);
 }
 
+// Beside tensors: a value whose kind is not known, and one that cannot be copied. DataParallel refuses both.
+TEST(Scatter, MovesTheTensorsBesideOtherValues) {
+  using parallel::detail::on_device;
+  struct Settings {
+    double temperature = 0.5;
+  };
+  const std::pair<torch::Tensor, Settings> with_settings{torch::zeros({2}), {0.25}};
+  const auto moved = on_device(with_settings, torch::kMeta);
+  EXPECT_TRUE(std::get<0>(moved).first.is_meta());
+  EXPECT_EQ(std::get<0>(moved).second.temperature, 0.25);
+
+  using Owned = std::pair<torch::Tensor, std::unique_ptr<int>>;
+  std::vector<Owned> owned;
+  owned.emplace_back(torch::zeros({2}), std::make_unique<int>(3));
+  EXPECT_EQ(&std::get<0>(on_device(owned, torch::kCPU)), &owned) << "it is there already";
+  expect_in(error_of([&] { on_device(owned, torch::kMeta); }), {"input[0][0]: is on cpu", "on meta", "std::move"});
+  const auto given = on_device(std::move(owned), torch::kMeta);
+  EXPECT_TRUE(std::get<0>(given)[0].first.is_meta());
+  EXPECT_EQ(*std::get<0>(given)[0].second, 3);
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -64,8 +64,9 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // The module's own forward, with any arguments and result. With `device_ids`, tensors in the arguments are moved to
-  // that device first, nested ones too (lockstep/nn/scatter.h). `ddp->forward(x)` calls the module directly, and moves
-  // nothing.
+  // that device first, nested ones too (lockstep/nn/scatter.h). Values of kinds that are not in that list are passed on
+  // as they are, and so is an argument that cannot be copied: if it has a tensor elsewhere, that is a c10::ValueError.
+  // `ddp->forward(x)` calls the module directly, and moves nothing.
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
     replica_.before_forward();

@@ -70,7 +70,8 @@ struct Path {
 
 using Leaf = std::function<void(torch::Tensor&, const Path&)>;
 
-template <typename T>
+// `lenient`: values of unknown kinds are passed over.
+template <bool lenient = false, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path);
 
 // What a struct's for_each_tensor calls.
@@ -118,12 +119,14 @@ struct KindOf {
                                     : Kind::kUnknown;
   static constexpr bool kKnown = kKind != Kind::kUnknown;
   static constexpr bool kTensors = kKind == Kind::kStruct;  // may hold tensors
+  static constexpr bool kCopies = std::is_copy_constructible_v<T>;
 };
 template <Kind kind, typename... Inner>
 struct Nest {
   static constexpr Kind kKind = kind;
   static constexpr bool kKnown = (KindOf<Inner>::kKnown && ...);
   static constexpr bool kTensors = (KindOf<Inner>::kTensors || ...);
+  static constexpr bool kCopies = (KindOf<Inner>::kCopies && ...);  // containers themselves do not tell
 };
 template <>
 struct KindOf<const char*> : Nest<Kind::kPlain> {};
@@ -132,6 +135,7 @@ struct KindOf<torch::Tensor> {
   static constexpr Kind kKind = Kind::kTensor;
   static constexpr bool kKnown = true;
   static constexpr bool kTensors = true;
+  static constexpr bool kCopies = true;
 };
 template <typename R, typename P>
 struct KindOf<std::chrono::duration<R, P>> : KindOf<int> {};
@@ -156,6 +160,7 @@ struct KindOf<Replicated<T>> {
   static constexpr Kind kKind = Kind::kReplicated;
   static constexpr bool kKnown = true;
   static constexpr bool kTensors = KindOf<T>::kTensors;
+  static constexpr bool kCopies = KindOf<T>::kCopies;
 };
 
 // Keys in their order: the iteration order of two equal unordered maps may differ.
@@ -179,9 +184,9 @@ Path path_of_key(const Path& outer, const Key& key, std::int64_t position) {
 }
 
 // Calls leaf for every tensor in `value`, in the same order for equal structures.
-template <typename T>
+template <bool lenient, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path) {
-  static_assert(KindOf<T>::kKnown,
+  static_assert(lenient || KindOf<T>::kKnown,
                 "Lockstep cannot tell whether this type holds tensors, which must be split over devices. Give the type "
                 "for_each_tensor, or pass it as lockstep::parallel::replicated(value): see lockstep/nn/scatter.h.");
   constexpr Kind kKind = KindOf<T>::kKind;
@@ -191,19 +196,19 @@ void visit(T& value, const Leaf& leaf, const Path& path) {
     leaf(value, path);
   } else if constexpr (kKind == Kind::kSequence) {
     std::int64_t number = 0;
-    for (auto& item : value) visit(item, leaf, {&path, {}, number++, path.whole});
+    for (auto& item : value) visit<lenient>(item, leaf, {&path, {}, number++, path.whole});
   } else if constexpr (kKind == Kind::kTuple) {
     std::int64_t number = 0;
-    std::apply([&](auto&... item) { (visit(item, leaf, {&path, {}, number++, path.whole}), ...); }, value);
+    std::apply([&](auto&... item) { (visit<lenient>(item, leaf, {&path, {}, number++, path.whole}), ...); }, value);
   } else if constexpr (kKind == Kind::kMap) {
     std::int64_t number = 0;
-    for (const auto* key : sorted_keys(value)) visit(value.at(*key), leaf, path_of_key(path, *key, number++));
+    for (const auto* key : sorted_keys(value)) visit<lenient>(value.at(*key), leaf, path_of_key(path, *key, number++));
   } else if constexpr (kKind == Kind::kOptional) {
-    if (value) visit(*value, leaf, path);
+    if (value) visit<lenient>(*value, leaf, path);
   } else if constexpr (kKind == Kind::kVariant) {
-    std::visit([&](auto& held) { visit(held, leaf, path); }, value);
+    std::visit([&](auto& held) { visit<lenient>(held, leaf, path); }, value);
   } else if constexpr (kKind == Kind::kReplicated) {
-    visit(value.value, leaf, {path.outer, path.name, path.number, true});
+    visit<lenient>(value.value, leaf, {path.outer, path.name, path.number, true});
   } else if constexpr (HasMember<T>) {
     value.for_each_tensor(Visitor(leaf, path));
   } else {
@@ -319,18 +324,28 @@ void check_parts(const std::vector<torch::Tensor>& parts, std::int64_t dim, cons
 torch::Tensor join(const std::vector<torch::Tensor>& parts, torch::Device device, std::int64_t dim,
                    const std::string& name);
 
-// In a tuple: a copy whose tensors are on `device`; the value itself if it holds none or cannot be copied.
+// Of a value that cannot be copied.
+void check_is_on(torch::Device device, const torch::Tensor& tensor, const Path& path);
+
+// In a tuple: a copy whose tensors are on `device`, as far as they can be seen; the value itself if it holds none that
+// can be seen, or if it cannot be copied. In the latter case c10::ValueError, with the tensor's name, if one is
+// elsewhere.
 template <typename Arg>
 auto on_device(Arg&& value, torch::Device device) {
   using Value = std::decay_t<Arg>;
-  if constexpr (KindOf<Value>::kKnown && KindOf<Value>::kTensors && std::is_copy_constructible_v<Value>) {
+  constexpr bool kMoves = std::is_same_v<Arg, Value> && std::is_move_constructible_v<Value>;
+  if constexpr (KindOf<Value>::kTensors && (kMoves || KindOf<Value>::kCopies)) {
     std::tuple<Value> copy(std::forward<Arg>(value));
     const Leaf move = [&](torch::Tensor& tensor, const Path&) {
       if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
     };
-    visit(std::get<0>(copy), move, {});
+    visit</*lenient=*/true>(std::get<0>(copy), move, {});
     return copy;
   } else {
+    if constexpr (KindOf<Value>::kTensors) {
+      const Leaf check = [&](torch::Tensor& tensor, const Path& path) { check_is_on(device, tensor, path); };
+      visit</*lenient=*/true>(const_cast<Value&>(value), check, {nullptr, "input"});  // changes nothing
+    }
     return std::tuple<Arg&&>(std::forward<Arg>(value));
   }
 }

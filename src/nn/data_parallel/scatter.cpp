@@ -94,4 +94,10 @@ torch::Tensor join(const std::vector<torch::Tensor>& parts, torch::Device device
   return moved.size() == 1 ? moved.front() : torch::cat(moved, dim);
 }
 
+void check_is_on(torch::Device device, const torch::Tensor& tensor, const Path& path) {
+  TORCH_CHECK_VALUE(!tensor.defined() || tensor.device() == device, path.text(), ": is on ", tensor.device(),
+                    ", but the module is on ", device,
+                    ", and this value cannot be copied there; move its tensors first, or pass it by std::move");
+}
+
 }  // namespace lockstep::parallel::detail
