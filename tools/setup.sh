@@ -14,6 +14,7 @@ readonly FORMAT_PACKAGES=(clang-format-14 git python3)
 readonly CHECK_PACKAGES=(clang-14 clang-tidy-14)
 readonly DOCS_PACKAGES=(doxygen python3)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
+readonly PIP_INSTALL=(-m pip install --no-compile --disable-pip-version-check --progress-bar off)
 
 say() { printf '%s\n' "== $*" >&2; }
 fail() { printf './dev: %s\n' "$*" >&2; exit 2; }
@@ -68,17 +69,38 @@ make_venv() {
   exec {venv_lock}>&-
 }
 
-fill_torch_venv() {
-  # With the wheel's dependencies: parity tests and benches compare with Python's torch.
-  "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "torch==$1" torchvision numpy
+# The wheel, and those of its dependencies that libtorch_cpu.so is linked with: CUDA's runtime and profiler, a hundredth of
+# them all. If a release is linked with more: all.
+fill_libtorch_venv() {
+  local install=("$2/bin/python" "${PIP_INSTALL[@]}") linked
+  "${install[@]}" --no-deps "torch==$1" || return
+  mapfile -t linked < <(sed -nE -e 's/^Requires-Dist: cuda-toolkit\[.*==([0-9]+\.[0-9]+).*/nvidia-cuda-runtime==\1.*\nnvidia-cuda-cupti==\1.*/p' \
+    -e 's/^Requires-Dist: (nvidia-cuda-(runtime|cupti)[^; ]*).*/\1/p' "$2"/lib/python3*/site-packages/torch-*.dist-info/METADATA)
+  if ((${#linked[@]})); then "${install[@]}" --no-deps "${linked[@]}" || return; fi
+  ldd "$2"/lib/python3*/site-packages/torch/lib/libtorch_cpu.so | grep -q 'not found' || return 0
+  "${install[@]}" "torch==$1"
 }
 
-# need_torch VERSION: installs LibTorch with its Python package; sets TORCH_VENV and TORCH_DIR.
-need_torch() {
+# need_libtorch VERSION: what programs are built and run with; sets TORCH_VENV and TORCH_DIR.
+need_libtorch() {
   TORCH_VENV=$PWD/.deps/torch-$1
-  make_venv ".deps/torch-$1" "torch $1 torchvision numpy" fill_torch_venv "$1"
+  make_venv ".deps/torch-$1" "torch $1" fill_libtorch_venv "$1"
   TORCH_DIR=$(echo "$TORCH_VENV"/lib/python3*/site-packages/torch)
   [[ -e $TORCH_DIR/version.py ]] || fail "$TORCH_VENV has no torch; remove that folder and run the same command again"
+}
+
+# need_torch VERSION: LibTorch, and all that Python's torch needs: parity tests and benches compare with it.
+need_torch() {
+  need_libtorch "$1"
+  exec {venv_lock}>".deps/.lock"
+  flock "$venv_lock"
+  if [[ ! -e $TORCH_VENV/.python-ready ]]; then
+    say "completing .deps/torch-$1: torch's dependencies, torchvision, numpy"
+    "$TORCH_VENV/bin/python" "${PIP_INSTALL[@]}" "torch==$1" torchvision numpy >&2 ||
+      fail "could not complete .deps/torch-$1 (the reason is above); run the same command again to retry"
+    touch "$TORCH_VENV/.python-ready"
+  fi
+  exec {venv_lock}>&-
 }
 
 # Slurm for the tests with schedulers. It is unpacked, not installed, because its packages start services.
@@ -96,13 +118,13 @@ need_slurm() {
 }
 
 fill_peer_venv() {
-  "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off -r bench/requirements.txt || return
+  "$1/bin/python" "${PIP_INSTALL[@]}" -r bench/requirements.txt || return
   # oneCCL's library loads itself by a name that its wheel does not have.
   [[ -e $1/lib/libccl.so.2 ]] || ln -s libccl.so.1 "$1/lib/libccl.so.2"
 }
 
 fill_tensorboard_venv() {
-  "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "tensorboard==$1"
+  "$2/bin/python" "${PIP_INSTALL[@]}" "tensorboard==$1"
 }
 
 # TensorBoard, the judge of our event files, in an environment of its own: the torch wheel must not depend on it.
@@ -117,12 +139,12 @@ need_conformance() {
 }
 
 fill_conformance() {
-  "$1/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off --target "$1/site" expecttest
+  "$1/bin/python" "${PIP_INSTALL[@]}" --target "$1/site" expecttest
 }
 
 # fill_mpi_venv PACKAGE FOLDER
 fill_mpi_venv() {
-  "$2/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "$1"
+  "$2/bin/python" "${PIP_INSTALL[@]}" "$1"
 }
 
 # Open MPI 5 and MPICH from PyPI, in an environment each, because MPIs' programs have equal names.
