@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "c10d/staging.h"
+#include "c10d/target.h"
 #include "c10d/tensor_rules.h"
 #include "lockstep/c10d/errors.h"
 
@@ -52,6 +53,13 @@ std::string explain_ranks(const std::vector<int>& global_ranks) {
 
 void CallChecks::reject_text(const std::string& text) const {
   throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("{}, {}: {}", who_, operation_, text));
+}
+
+std::string CallChecks::reason_to_refuse(const std::exception& error) const {
+  const std::string text = plain_text(error);
+  const std::string speaker = who_ + ", ";
+  if (text.starts_with(speaker)) return text.substr(speaker.size());
+  return fmt::format("{}: {}", operation_, text);
 }
 
 const at::Tensor& CallChecks::only(const std::vector<at::Tensor>& tensors, const char* name, const char* words) const {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
@@ -72,6 +73,9 @@ class CallChecks {
   [[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) const {
     reject_text(fmt::format(format, std::forward<Args>(args)...));
   }
+
+  // Why this rank takes no part in the call, for the other ranks. They add its name, so that is left out.
+  std::string reason_to_refuse(const std::exception& error) const;
 
  private:
   [[noreturn]] void reject_text(const std::string& text) const;

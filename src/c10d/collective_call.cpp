@@ -1,6 +1,6 @@
 #include "c10d/collective_call.h"
 
-#include "c10d/target.h"
+#include "c10d/group_errors.h"
 
 namespace lockstep {
 namespace {
@@ -18,14 +18,6 @@ const char* profile_title(c10d::OpType type, const char* operation) {
   }
 }
 
-// Without this rank's name in front: the other ranks add it.
-std::string reason_to_refuse(const CallChecks& call, const std::exception& error) {
-  const std::string text = plain_text(error);
-  const std::string speaker = call.who() + ", ";
-  if (text.starts_with(speaker)) return text.substr(speaker.size());
-  return fmt::format("{}: {}", call.operation(), text);
-}
-
 }  // namespace
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
@@ -36,11 +28,7 @@ CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const ch
       options_(options),
       deadline_(Deadline::after(options.timeout)) {
   record(inputs);
-  if (communicator_ == nullptr) {
-    throw BackendError(
-        ErrorCode::kAborted,
-        fmt::format("{}, {}: this rank has left the group (destroy_process_group or shutdown)", who(), operation));
-  }
+  if (communicator_ == nullptr) throw_status(left_group(), fmt::format("{}, {}", who(), operation));
   if (!group_->works().empty()) group_->works().collect();
   if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<at::Tensor>>();
 }
@@ -63,13 +51,11 @@ void CollectiveCall::record(at::TensorList inputs) {
 void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
   if (status.ok()) return;
   // Messages have no sequence number.
-  const bool is_message = options_.type == c10d::OpType::SEND || options_.type == c10d::OpType::RECV ||
-                          options_.type == c10d::OpType::RECVANYSOURCE;
-  group_->fail(status, operation(), is_message ? 0 : sequence);
+  group_->fail(status, operation(), is_message(options_.type) ? 0 : sequence);
 }
 
 void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
-  const std::string reason = reason_to_refuse(*this, error);
+  const std::string reason = reason_to_refuse(error);
   for (std::size_t i = 0; i < count; ++i) {
     // A broken group need not be told.
     Result<comm::Operation> refusal =

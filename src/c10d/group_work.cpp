@@ -13,10 +13,6 @@ GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> output
   completed_ = settled;
 }
 
-bool GroupWork::is_message() const {
-  return opType_ == c10d::OpType::SEND || opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE;
-}
-
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
   if (!is_settled()) {
     const bool own_deadline = timeout <= std::chrono::milliseconds::zero();
@@ -68,6 +64,15 @@ void GroupWork::settle(const Status& status) {
   }
   finish(error);
   settled_.store(true, std::memory_order_release);
+}
+
+void GroupWork::settle_as_left() {
+  settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
+}
+
+int GroupWork::sourceRank() const {
+  if (is_receive()) return source();
+  throw ArgumentError(ErrorCode::kInvalidArgument, "sourceRank is for the work of irecv only");
 }
 
 void GroupWork::complete_future() {

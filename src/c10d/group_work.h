@@ -20,6 +20,13 @@ namespace lockstep {
 
 class FutureCompleter;
 
+inline bool is_receive(c10d::OpType type) {
+  return type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE;
+}
+inline bool is_message(c10d::OpType type) {
+  return type == c10d::OpType::SEND || is_receive(type);
+}
+
 class GroupWork : public c10d::Work {
  public:
   // Zero: until the operation's own deadline, which counts from its start. A timeout breaks the group.
@@ -29,10 +36,13 @@ class GroupWork : public c10d::Work {
   bool isSuccess() const final;
   std::exception_ptr exception() const final;
   std::vector<at::Tensor> result() final { return outputs_; }
+  // Throws unless this is the work of a receive.
+  int sourceRank() const final;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() final;
 
   bool is_settled() const { return settled_.load(std::memory_order_acquire); }
-  bool is_message() const;
+  bool is_message() const { return lockstep::is_message(opType_); }
+  bool is_receive() const { return lockstep::is_receive(opType_); }
   bool is_barrier() const { return opType_ == c10d::OpType::BARRIER; }
   // Makes some progress; settles the work if it is over or overdue. Returns whether it is settled. Never waits, runs no
   // callbacks.
@@ -59,6 +69,8 @@ class GroupWork : public c10d::Work {
 
   // Only the first call counts.
   void settle(const Status& status) LOCKSTEP_EXCLUDES(settle_mutex_);
+  // Settles the work of an operation that is not over when this rank leaves the group.
+  void settle_as_left() LOCKSTEP_EXCLUDES(settle_mutex_);
   // Called by settle(): moves the results to the outputs when `status` is ok. May throw.
   virtual void conclude(const Status& status) = 0;
   // The exception for `status`.
@@ -66,6 +78,8 @@ class GroupWork : public c10d::Work {
   // Null once the group was left.
   virtual std::shared_ptr<FutureCompleter> completer() = 0;
   virtual Deadline deadline() const = 0;
+  // The rank that sent what this receive got.
+  virtual int source() const = 0;
 
   const std::vector<at::Tensor>& outputs() const { return outputs_; }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "c10d/engine_of.h"
+#include "c10d/target.h"
 #include "c10d/world.h"
 #include "launch/first_failure.h"
 #include "launch/slurm.h"
@@ -127,10 +128,8 @@ BackendChoice check_call(std::string_view backend, const InitOptions& options) {
 
 // This rank's call is wrong: tells the ranks that wait for it, if they can be reached.
 void refuse_to_join(const InitOptions& options, const std::exception& error) {
-  const auto* own = dynamic_cast<const c10::Error*>(&error);
-  const std::string reason = own == nullptr ? error.what() : own->what_without_backtrace();
   try {
-    comm::refuse_rendezvous(make_place(options).rendezvous, options.store, reason);
+    comm::refuse_rendezvous(make_place(options).rendezvous, options.store, plain_text(error));
   } catch (const std::exception&) {  // the environment is wrong too
   }
 }

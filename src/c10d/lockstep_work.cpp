@@ -1,11 +1,9 @@
 #include "c10d/lockstep_work.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "c10d/future_completer.h"
-#include "lockstep/c10d/errors.h"
+#include "c10d/group_errors.h"
 
 namespace lockstep {
 
@@ -68,7 +66,7 @@ Status LockstepWork::wait_for_operations(Deadline deadline) {
 }
 
 void LockstepWork::give_up() {
-  if (!test()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
+  if (!test()) settle_as_left();
 }
 
 void LockstepWork::conclude(const Status& status) {
@@ -93,17 +91,10 @@ std::shared_ptr<FutureCompleter> LockstepWork::completer() {
   return pending_.group->completer();
 }
 
-int LockstepWork::sourceRank() const {
-  if (pending_.operations.empty() || (opType_ != c10d::OpType::RECV && opType_ != c10d::OpType::RECVANYSOURCE)) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, "sourceRank is for the work of irecv only");
-  }
-  return pending_.operations.front().source();
-}
-
 void LockstepWork::abort() {
   if (test()) return;
   if (const auto communicator = pending_.group->communicator()) {
-    communicator->abort(fmt::format("{} aborted its {}", pending_.group->who(), pending_.operation));
+    communicator->abort(aborted_by(pending_.group->who(), pending_.operation));
   }
 }
 

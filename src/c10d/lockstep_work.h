@@ -35,11 +35,12 @@ class LockstepWork final : public GroupWork {
   bool collect() override;
   void finish_by(Deadline deadline) override;
   void give_up() override;
-  int sourceRank() const override;
   void abort() override;
   std::uint64_t getSequencenumber() const override;
 
  private:
+  // A receive was started: blocking ones return no work.
+  int source() const override { return pending_.operations.front().source(); }
   void conclude(const Status& status) override;
   std::exception_ptr make_exception(const Status& status) const override;
   std::shared_ptr<FutureCompleter> completer() override;

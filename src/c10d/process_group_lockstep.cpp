@@ -5,6 +5,7 @@
 
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
+#include "c10d/group_errors.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
@@ -133,7 +134,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership p
 }
 
 void ProcessGroupLockstep::abort() {
-  abort(fmt::format("{} aborted it", who()));
+  abort(aborted_by(who()));
 }
 
 void ProcessGroupLockstep::abort(const std::string& reason) {
@@ -158,7 +159,7 @@ void ProcessGroupLockstep::shutdown() {
 }
 
 Status ProcessGroupLockstep::health() const {
-  if (!core_->is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + who()};
+  if (!core_->is_this_process()) return fork_of(who());
   const auto communicator = core_->communicator();
   return communicator == nullptr ? Status() : communicator->health();
 }

@@ -1,5 +1,6 @@
 // The methods of ProcessGroupLockstep that move data between all ranks.
 #include "c10d/collective_call.h"
+#include "c10d/method_checks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 
 namespace lockstep {
@@ -14,10 +15,7 @@ std::vector<comm::AllGather> all_gather_args(CollectiveCall& call, at::TensorLis
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     comm::AllGather& args = all[i];
-    call.check_readable(inputs[i], "input");
-    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(outputs[i], "output", inputs[i].numel() * call.group_size(),
-                        "world_size times those of `input`");
+    check_all_gather_into_tensor(call, outputs[i], inputs[i]);
     for (int rank = 0; rank < call.group_size(); ++rank) {
       args.outputs.push_back({places[i] + rank * byte_size(inputs[i]), byte_size(inputs[i])});
     }
@@ -38,10 +36,7 @@ std::vector<comm::AllGather> all_gather_list_args(CollectiveCall& call,
   for (std::size_t i = 0; i < all.size(); ++i) {
     comm::AllGather& args = all[i];
     call.check_readable(inputs[i], "input");
-    for (std::size_t rank = 0; rank < columns[i].size(); ++rank) {
-      call.check_same_dtype(columns[i][rank], "outputs", inputs[i], "input", rank);
-    }
-    call.check_elements(columns[i][call.rank()], "outputs[this rank]", inputs[i].numel(), "those of `input`");
+    check_outputs_of_ranks(call, columns[i], inputs[i], call.rank());
     args.type = data_type(inputs[i].scalar_type());
     args.input = call.input(inputs[i], "input", args.outputs[call.rank()]);
   }
@@ -114,11 +109,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather(std::vector<std::
   CollectiveCall call(core_, "all_gather",
                       {c10d::OpType::ALLGATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.collective([&] {
-    if (inputs.empty()) call.reject("`inputs` is empty: requires non-empty input tensor list");
-    call.check_count(outputs.size(), inputs.size(), "outputs",
-                     "requires input/output tensor lists to have the same length");
+    check_all_gather(call, outputs, inputs);
     if (inputs.size() > 1) return gather_several(call, outputs, inputs);
-    call.check_count(outputs.front().size(), size_, "outputs", "invalid output tensor list at index 0");
     return std::move(all_gather_list_args(call, outputs, inputs).front());
   });
   if (outputs.size() == 1) return call.work(outputs.front());
@@ -143,12 +135,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_coalesced(std::ve
                       inputs);
   std::vector<at::Tensor> flat;
   const auto make = [&] {
-    call.check_count(outputs.size(), size_, "outputs", "output lists should be equal to world size");
-    std::vector<std::vector<at::Tensor>> columns(inputs.size());
-    for (const auto& of_rank : outputs) {
-      call.check_count(of_rank.size(), inputs.size(), "outputs[rank]", "invalid output size");
-      for (std::size_t i = 0; i < inputs.size(); ++i) columns[i].push_back(of_rank[i]);
-    }
+    const std::vector<std::vector<at::Tensor>> columns = check_all_gather_coalesced(call, outputs, inputs);
     for (const auto& column : columns) flat.insert(flat.end(), column.begin(), column.end());
     return all_gather_list_args(call, columns, inputs);
   };
@@ -161,8 +148,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_into_tensor_coale
   CollectiveCall call(core_, "all_gather_into_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   const auto make = [&] {
-    call.check_count(inputs.size(), outputs.size(), "inputs",
-                     "requires input/output tensor lists to have the same length");
+    check_coalesced(call, outputs, inputs);
     return all_gather_args(call, outputs, inputs);
   };
   call.collective(make, outputs.size());
@@ -175,19 +161,15 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::gather(std::vector<std::vec
   CollectiveCall call(core_, "gather", {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs);
   call.collective([&] {
-    call.check_root(opts.rootRank);
-    const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
+    const at::Tensor& input = check_gather(call, inputs, opts);
     call.check_root_lists(outputs, "outputs", "output", rank_, opts.rootRank);
     call.check_readable(input, "input");
     comm::Gather args;
     args.root = static_cast<int>(opts.rootRank);
     args.type = data_type(input.scalar_type());
     if (rank_ == args.root) {
-      for (std::size_t rank = 0; rank < outputs.front().size(); ++rank) {
-        args.outputs.push_back(call.output(outputs.front()[rank], "outputs"));
-        call.check_same_dtype(outputs.front()[rank], "outputs", input, "input", rank);
-      }
-      call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
+      for (const at::Tensor& output : outputs.front()) args.outputs.push_back(call.output(output, "outputs"));
+      check_outputs_of_ranks(call, outputs.front(), input, rank_);
     }
     args.input = call.input(input, "input", rank_ == args.root ? args.outputs[rank_] : comm::Piece());
     return args;
@@ -202,8 +184,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Ten
                       {c10d::OpType::SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
   call.collective([&] {
-    call.check_root(opts.rootRank);
-    const at::Tensor& output = call.only(outputs, "outputs", "requires a single-element output tensor list");
+    const at::Tensor& output = check_scatter(call, outputs, opts);
     call.check_root_lists(inputs, "inputs", "input", rank_, opts.rootRank);
     comm::Scatter args;
     args.root = static_cast<int>(opts.rootRank);
@@ -213,9 +194,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Ten
     for (int rank = 0; rank < size_; ++rank) {
       const at::Tensor& input = inputs.front()[rank];
       args.inputs.push_back(call.input(input, "inputs", rank == rank_ ? args.output : comm::Piece()));
-      call.check_same_dtype(output, "output", input, "inputs", rank);
     }
-    call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+    check_inputs_of_ranks(call, inputs.front(), output, rank_);
     return args;
   });
   return call.work(outputs);
@@ -231,16 +211,16 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall_base(at::Tensor& o
     comm::AllToAll args;
     const comm::Piece to = call.output(output, "output");
     const comm::ConstPiece from = call.input(input, "input");
-    call.check_same_dtype(output, "output", input, "input");
+    const ExchangeSplits splits = check_all_to_all_single(call, output, input, output_splits, input_splits);
     args.type = data_type(input.scalar_type());
     const auto* source = static_cast<const std::byte*>(from.data);
-    for (const std::int64_t elements : call.split_elements(input, "input", input_splits)) {
+    for (const std::int64_t elements : splits.inputs) {
       const std::size_t bytes = elements * input.element_size();
       args.inputs.push_back({source, bytes});
       source += bytes;
     }
     auto* target = static_cast<std::byte*>(to.data);
-    for (const std::int64_t elements : call.split_elements(output, "output", output_splits)) {
+    for (const std::int64_t elements : splits.outputs) {
       const std::size_t bytes = elements * output.element_size();
       args.outputs.push_back({target, bytes});
       target += bytes;
@@ -256,17 +236,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall(std::vector<at::Te
   CollectiveCall call(core_, "all_to_all",
                       {c10d::OpType::ALLTOALL, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.collective([&] {
-    call.check_count(inputs.size(), size_, "inputs", "input tensor list size does not match world size");
-    call.check_count(outputs.size(), size_, "outputs", "output tensor list size does not match world size");
+    check_all_to_all(call, outputs, inputs);
     comm::AllToAll args;
     for (const at::Tensor& output : outputs) args.outputs.push_back(call.output(output, "outputs"));
     for (int rank = 0; rank < size_; ++rank) {
       args.inputs.push_back(call.input(inputs[rank], "inputs", rank == rank_ ? args.outputs[rank_] : comm::Piece()));
-      call.check_same_dtype(outputs[rank], "outputs", inputs[rank], "inputs", rank);
-      call.check_same_dtype(inputs[rank], "inputs", inputs[0], "inputs[0]", rank);
     }
+    check_exchange(call, outputs, inputs, rank_);
     args.type = data_type(inputs[0].scalar_type());
-    call.check_elements(outputs[rank_], "outputs[this rank]", inputs[rank_].numel(), "those of inputs[this rank]");
     return args;
   });
   return call.work(outputs);

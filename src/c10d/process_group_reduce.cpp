@@ -2,6 +2,7 @@
 #include <span>
 
 #include "c10d/collective_call.h"
+#include "c10d/method_checks.h"
 #include "c10d/sparse_sum.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/reduce/reduce.h"
@@ -53,10 +54,7 @@ std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::T
   for (std::size_t i = 0; i < all.size(); ++i) all[i].output = call.output(outputs[i], "output");
   for (std::size_t i = 0; i < all.size(); ++i) {
     comm::ReduceScatter& args = all[i];
-    call.check_readable(inputs[i], "input");
-    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
-                        "world_size times those of `output`");
+    check_reduce_scatter_tensor(call, outputs[i], inputs[i]);
     set_reduction(args, call.reduction(op, outputs[i].scalar_type()));
     const std::size_t share = args.output.bytes;
     const comm::ConstPiece input = call.input(inputs[i], "input", args.output, call.rank() * share);
@@ -102,9 +100,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tens
   CollectiveCall call(core_, "reduce", {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       tensors);
   call.collective([&] {
-    call.check_root(opts.rootRank);
-    const at::Tensor& tensor = call.only(tensors, "tensors");
-    call.check_root_tensor(opts.rootTensor, tensors.size());
+    const at::Tensor& tensor = check_reduce(call, tensors, opts);
     comm::Reduce args;
     if (rank_ == opts.rootRank) {
       const comm::Piece data = call.in_place(tensor, "tensor");
@@ -130,17 +126,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<
                       {c10d::OpType::REDUCE_SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
   call.collective([&] {
-    const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
-    call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
-    call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
+    const at::Tensor& output = check_reduce_scatter(call, outputs, inputs);
     comm::ReduceScatter args;
     args.output = call.output(output, "output");
     for (int rank = 0; rank < size_; ++rank) {
       const at::Tensor& input = inputs.front()[rank];
       args.inputs.push_back(call.input(input, "inputs", rank == rank_ ? args.output : comm::Piece()));
-      call.check_same_dtype(output, "output", input, "inputs", rank);
     }
-    call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+    check_inputs_of_ranks(call, inputs.front(), output, rank_);
     set_reduction(args, call.reduction(opts.reduceOp, output.scalar_type()));
     return args;
   });
@@ -161,8 +154,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter_tensor_coale
   CollectiveCall call(core_, "reduce_scatter_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   const auto make = [&] {
-    call.check_count(inputs.size(), outputs.size(), "inputs",
-                     "requires input/output tensor lists to have the same length");
+    check_coalesced(call, outputs, inputs);
     return reduce_scatter_args(call, outputs, inputs, opts.reduceOp);
   };
   call.collective(make, outputs.size());

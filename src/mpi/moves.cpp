@@ -1,5 +1,6 @@
 // The methods of ProcessGroupMpi that move data between all ranks. A list of tensors is sent as one flat tensor,
 // because MPI describes the slices of all ranks as places in one buffer.
+#include "c10d/method_checks.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 
@@ -13,9 +14,7 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
   for (const at::Tensor& output : outputs) to.push_back(call.output(output, "output"));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     from.push_back(call.input(inputs[i], "input"));
-    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(outputs[i], "output", inputs[i].numel() * call.group_size(),
-                        "world_size times those of `input`");
+    check_all_gather_into_tensor(call, outputs[i], inputs[i]);
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
     const int count = call.count(from[i].numel());
@@ -27,11 +26,9 @@ void start_all_gathers(MpiCall& call, at::TensorList outputs, at::TensorList inp
 }
 
 void start_all_gather_list(MpiCall& call, const std::vector<at::Tensor>& outputs, const at::Tensor& input) {
-  call.check_count(outputs.size(), call.group_size(), "outputs", "invalid output tensor list at index 0");
   const at::Tensor from = call.input(input, "input");
   const at::Tensor to = call.flat_output(outputs, "outputs");
-  call.check_same_dtype(to, "outputs", input, "input");
-  call.check_elements(outputs[call.rank()], "outputs[this rank]", input.numel(), "those of `input`");
+  check_outputs_of_ranks(call, outputs, input, call.rank());
   const MpiCall::Layout& parts = call.keep(call.layout(outputs));
   call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
     const MPI_Datatype type = runtime.element_type(from.element_size());
@@ -73,7 +70,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather(std::vector<Tensors>& output
                                                     const c10d::AllgatherOptions& opts) {
   return collective("all_gather", options(c10d::OpType::ALLGATHER, opts), [&](MpiCall& call) {
     const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
-    call.check_count(outputs.size(), 1, "outputs", "requires input/output tensor lists to have the same length");
+    check_all_gather(call, outputs, inputs);
     start_all_gather_list(call, outputs.front(), input);
     return call.work(outputs.front());
   });
@@ -90,16 +87,11 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::_allgather_base(at::Tensor& output, at
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                               const c10d::AllgatherOptions& opts) {
   return collective("all_gather_coalesced", options(c10d::OpType::ALLGATHER_COALESCED, opts), [&](MpiCall& call) {
-    call.check_count(outputs.size(), size_, "outputs", "output lists should be equal to world size");
-    for (const Tensors& of_rank : outputs) {
-      call.check_count(of_rank.size(), inputs.size(), "outputs[rank]", "invalid output size");
-    }
+    const std::vector<Tensors> columns = check_all_gather_coalesced(call, outputs, inputs);
     Tensors flat;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      Tensors column;
-      for (const Tensors& of_rank : outputs) column.push_back(of_rank[i]);
-      start_all_gather_list(call, column, inputs[i]);
-      flat.insert(flat.end(), column.begin(), column.end());
+      start_all_gather_list(call, columns[i], inputs[i]);
+      flat.insert(flat.end(), columns[i].begin(), columns[i].end());
     }
     return call.work(std::move(flat));
   });
@@ -108,8 +100,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_coalesced(std::vector<Tensor
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::AllgatherOptions& opts) {
   return collective("all_gather_into_tensor_coalesced", options(c10d::OpType::COALESCED, opts), [&](MpiCall& call) {
-    call.check_count(inputs.size(), outputs.size(), "inputs",
-                     "requires input/output tensor lists to have the same length");
+    check_coalesced(call, outputs, inputs);
     start_all_gathers(call, outputs, inputs);
     return call.work(outputs);
   });
@@ -118,8 +109,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::allgather_into_tensor_coalesced(Tensor
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                  const c10d::GatherOptions& opts) {
   return collective("gather", options(c10d::OpType::GATHER, opts), [&](MpiCall& call) {
-    call.check_root(opts.rootRank);
-    const at::Tensor& input = call.only(inputs, "inputs", "requires a single-element input tensor list");
+    const at::Tensor& input = check_gather(call, inputs, opts);
     const int root = static_cast<int>(opts.rootRank);
     const at::Tensor from = call.input(input, "input");
     at::Tensor to;
@@ -128,8 +118,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::gather(std::vector<Tensors>& outputs, 
       call.check_root_lists(outputs, "outputs", "output", rank_, root);
       if (rank_ != root) return;
       to = call.flat_output(outputs.front(), "outputs");
-      call.check_same_dtype(to, "outputs", input, "input");
-      call.check_elements(outputs.front()[rank_], "outputs[this rank]", input.numel(), "those of `input`");
+      check_outputs_of_ranks(call, outputs.front(), input, rank_);
       parts = call.layout(outputs.front());
     });
     const MpiCall::Layout& kept = call.keep(parts);
@@ -145,8 +134,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::gather(std::vector<Tensors>& outputs, 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                   const c10d::ScatterOptions& opts) {
   return collective("scatter", options(c10d::OpType::SCATTER, opts), [&](MpiCall& call) {
-    call.check_root(opts.rootRank);
-    const at::Tensor& output = call.only(outputs, "outputs", "requires a single-element output tensor list");
+    const at::Tensor& output = check_scatter(call, outputs, opts);
     const int root = static_cast<int>(opts.rootRank);
     const at::Tensor to = call.output(output, "output");
     at::Tensor from;
@@ -155,8 +143,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::scatter(Tensors& outputs, std::vector<
       call.check_root_lists(inputs, "inputs", "input", rank_, root);
       if (rank_ != root) return;
       from = call.flat_input(inputs.front(), "inputs");
-      call.check_same_dtype(output, "output", from, "inputs");
-      call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+      check_inputs_of_ranks(call, inputs.front(), output, rank_);
       parts = call.layout(inputs.front());
     });
     const MpiCall::Layout& kept = call.keep(parts);
@@ -176,9 +163,8 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall_base(at::Tensor& output, at::
   return collective("all_to_all_single", options(c10d::OpType::ALLTOALL_BASE, opts), [&](MpiCall& call) {
     const at::Tensor to = call.output(output, "output");
     const at::Tensor from = call.input(input, "input");
-    call.check_same_dtype(output, "output", input, "input");
-    start_all_to_all(call, to, call.layout(call.split_elements(output, "output", output_splits)), from,
-                     call.layout(call.split_elements(input, "input", input_splits)));
+    const ExchangeSplits splits = check_all_to_all_single(call, output, input, output_splits, input_splits);
+    start_all_to_all(call, to, call.layout(splits.outputs), from, call.layout(splits.inputs));
     return call.work({output});
   });
 }
@@ -186,12 +172,10 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall_base(at::Tensor& output, at::
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::alltoall(Tensors& outputs, Tensors& inputs,
                                                    const c10d::AllToAllOptions& opts) {
   return collective("all_to_all", options(c10d::OpType::ALLTOALL, opts), [&](MpiCall& call) {
-    call.check_count(inputs.size(), size_, "inputs", "input tensor list size does not match world size");
-    call.check_count(outputs.size(), size_, "outputs", "output tensor list size does not match world size");
+    check_all_to_all(call, outputs, inputs);
     const at::Tensor from = call.flat_input(inputs, "inputs");
     const at::Tensor to = call.flat_output(outputs, "outputs");
-    call.check_same_dtype(to, "outputs", from, "inputs");
-    call.check_elements(outputs[rank_], "outputs[this rank]", inputs[rank_].numel(), "those of inputs[this rank]");
+    check_exchange(call, outputs, inputs, rank_);
     start_all_to_all(call, to, call.layout(outputs), from, call.layout(inputs));
     return call.work(outputs);
   });

@@ -4,25 +4,11 @@
 #include <numeric>
 
 #include "c10d/staging.h"
+#include "c10d/target.h"
 #include "c10d/tensor_rules.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
-
-namespace {
-
-// Those of the monitored barrier are of an unknown type.
-bool is_message(c10d::OpType type) {
-  return type == c10d::OpType::SEND || type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE ||
-         type == c10d::OpType::UNKNOWN;
-}
-
-std::string text_of(const std::exception& error) {
-  const auto* const own = dynamic_cast<const c10::Error*>(&error);
-  return own == nullptr ? error.what() : own->what_without_backtrace();
-}
-
-}  // namespace
 
 void* mpi_address(const at::Tensor& tensor) {
   static std::max_align_t nothing;
@@ -40,7 +26,8 @@ MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, 
   pending_.operation = operation;
   pending_.sequence = group->next_sequence();
   pending_.deadline = Deadline::after(options.timeout);
-  if (is_message(options.type)) return;
+  // Messages of the monitored barrier are of an unknown type.
+  if (is_message(options.type) || options.type == c10d::OpType::UNKNOWN) return;
   const Status settled = group->refusals().settle(group->collectives(), pending_.deadline);
   if (!settled.ok()) fail(settled);
   collective_ = group->next_collective();
@@ -169,16 +156,13 @@ void MpiCall::follow_earlier_works() {
 
 void MpiCall::refuse(const std::exception& error) {
   if (collective_ == 0 || has_begun_) return;
-  std::string reason = text_of(error);
-  // The others add this rank's name.
-  if (const std::string speaker = who() + ", "; reason.starts_with(speaker)) reason.erase(0, speaker.size());
-  pending_.group->refusals().refuse(collective_, reason);
+  pending_.group->refusals().refuse(collective_, reason_to_refuse(error));
 }
 
 void MpiCall::break_here(const std::exception& error) {
   if (group_size() == 1) return;
-  pending_.group->break_with(Status(ErrorCode::kInvalidArgument,
-                                    fmt::format("{} was refused on this rank only: {}", operation(), text_of(error))));
+  pending_.group->break_with(Status(ErrorCode::kInvalidArgument, fmt::format("{} was refused on this rank only: {}",
+                                                                             operation(), plain_text(error))));
 }
 
 void MpiCall::fail(const Status& status) {

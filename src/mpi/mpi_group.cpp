@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "c10d/future_completer.h"
+#include "c10d/group_errors.h"
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {
@@ -26,10 +27,10 @@ Status MpiGroup::error() const {
 }
 
 Status MpiGroup::health() const {
-  if (!origin_.is_this_process()) return {ErrorCode::kUnsupported, "this process is a fork of " + who_};
+  if (!origin_.is_this_process()) return fork_of(who_);
   MutexLock lock(mutex_);
   if (!error_.ok()) return {ErrorCode::kAborted, "the group is broken since " + error_.message()};
-  if (left_) return {ErrorCode::kAborted, "this rank has left the group (destroy_process_group or shutdown)"};
+  if (left_) return left_group();
   return {};
 }
 

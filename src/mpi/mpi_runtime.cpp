@@ -33,7 +33,7 @@ std::string level_name(int level) {
 bool initialise() {
   int done = 0;
   MPI_Finalized(&done);
-  if (done != 0) fail("MPI was finalised already in this process; call MPI_Finalize after the last process group");
+  if (done != 0) fail(kMpiFinalised);
   MPI_Initialized(&done);
   int level = MPI_THREAD_SINGLE;
   if (done != 0) {

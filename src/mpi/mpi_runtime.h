@@ -23,6 +23,10 @@
 
 namespace lockstep {
 
+// Ends the error of a group that comes too late.
+inline constexpr const char* kMpiFinalised =
+    "MPI was finalised already in this process; call MPI_Finalize after the last process group";
+
 // The error for `code` of an MPI call; ok for MPI_SUCCESS. `what` names the call.
 Status mpi_status(int code, const std::string& what);
 

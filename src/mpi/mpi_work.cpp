@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "c10d/group_errors.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 
@@ -158,7 +159,7 @@ bool MpiWork::test() {
 }
 
 void MpiWork::give_up() {
-  if (!settle_if_done()) settle(Status(ErrorCode::kAborted, "this rank left the group before the operation was done"));
+  if (!settle_if_done()) settle_as_left();
 }
 
 void MpiWork::conclude(const Status& status) {
@@ -183,16 +184,9 @@ std::exception_ptr MpiWork::make_exception(const Status& status) const {
   }
 }
 
-int MpiWork::sourceRank() const {
-  if (!is_receive()) {
-    throw ArgumentError(ErrorCode::kInvalidArgument, "sourceRank is for the work of irecv only");
-  }
-  return source_;
-}
-
 void MpiWork::abort() {
   if (!test()) {
-    group_->break_with(Status(ErrorCode::kAborted, fmt::format("{} aborted its {}", group_->who(), operation_)));
+    group_->break_with(Status(ErrorCode::kAborted, aborted_by(group_->who(), operation_)));
   }
 }
 

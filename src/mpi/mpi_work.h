@@ -38,12 +38,11 @@ class MpiWork final : public GroupWork {
   bool test() override;
   void finish_by(Deadline deadline) override;
   void give_up() override;
-  int sourceRank() const override;
   void abort() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  bool is_receive() const { return opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE; }
+  int source() const override { return source_; }
   // Settles the work when all requests are done or one has failed. Returns whether it is settled.
   bool settle_if_done() LOCKSTEP_EXCLUDES(pending_mutex_);
   Status test_all(bool& all_done) LOCKSTEP_REQUIRES(pending_mutex_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "c10d/group_errors.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 #include "store/membership/delete_by_last_rank.h"
@@ -17,11 +18,7 @@ namespace {
 void check_usable(MpiRuntime& runtime, const BackendRequest& request) {
   MutexLock lock(runtime.mutex());
   if (runtime.is_usable()) return;
-  throw BackendError(
-      ErrorCode::kAborted,
-      fmt::format("backend mpi, group '{}': MPI was finalised already in this process; call MPI_Finalize "
-                  "after the last process group",
-                  request.name));
+  throw BackendError(ErrorCode::kAborted, fmt::format("backend mpi, group '{}': {}", request.name, kMpiFinalised));
 }
 
 void check_place(const MpiRuntime& runtime, const BackendRequest& request) {
@@ -76,7 +73,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create_part(Membership part) 
 }
 
 void ProcessGroupMpi::abort() {
-  group_->break_with(Status(ErrorCode::kAborted, group_->who() + " aborted it"));
+  group_->break_with(Status(ErrorCode::kAborted, aborted_by(group_->who())));
 }
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& opts) {

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "c10d/method_checks.h"
 #include "c10d/sparse_sum.h"
 #include "lockstep/reduce/reduce.h"
 #include "mpi/mpi_runtime.h"
@@ -87,10 +88,7 @@ void start_reduce_scatters(MpiCall& call, at::TensorList outputs, at::TensorList
     all.push_back({{}, call.output(output, "output"), call.reduction(op, output.scalar_type())});
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
-    call.check_readable(inputs[i], "input");
-    call.check_same_dtype(outputs[i], "output", inputs[i], "input");
-    call.check_elements(inputs[i], "input", outputs[i].numel() * call.group_size(),
-                        "world_size times those of `output`");
+    check_reduce_scatter_tensor(call, outputs[i], inputs[i]);
     all[i].from = reduce_input(call, all[i].reduction, inputs[i], "input");
     static_cast<void>(call.count(all[i].to.numel()));
   }
@@ -139,11 +137,9 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::allreduce_coalesced(Tensors& tensors,
 
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   return collective("reduce", options(c10d::OpType::REDUCE, opts), [&](MpiCall& call) {
-    call.check_root(opts.rootRank);
-    const at::Tensor& tensor = call.only(tensors, "tensors");
+    const at::Tensor& tensor = check_reduce(call, tensors, opts);
     const int root = static_cast<int>(opts.rootRank);
     const bool here = rank_ == root;
-    call.check_root_tensor(opts.rootTensor, tensors.size());
     call.check_writable(tensor, "tensor");  // elsewhere too: if only the root refused it, the others would wait
     Reduction reduction = call.reduction(opts.reduceOp, tensor.scalar_type());
     at::Tensor memory = here ? call.in_place(tensor, "tensor") : reduce_input(call, reduction, tensor, "tensor");
@@ -162,13 +158,10 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce(Tensors& tensors, const c10d::R
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                          const c10d::ReduceScatterOptions& opts) {
   return collective("reduce_scatter", options(c10d::OpType::REDUCE_SCATTER, opts), [&](MpiCall& call) {
-    const at::Tensor& output = call.only(outputs, "outputs", "reduce_scatter only supports 1 output");
-    call.check_count(inputs.size(), 1, "inputs", "requires a single-element input list");
-    call.check_count(inputs.front().size(), size_, "inputs", "invalid input tensor list size, must be world size");
+    const at::Tensor& output = check_reduce_scatter(call, outputs, inputs);
     at::Tensor to = call.output(output, "output");
     at::Tensor from = call.flat_input(inputs.front(), "inputs");
-    call.check_same_dtype(output, "output", from, "inputs");
-    call.check_elements(inputs.front()[rank_], "inputs[this rank]", output.numel(), "those of `output`");
+    check_inputs_of_ranks(call, inputs.front(), output, rank_);
     Reduction reduction = call.reduction(opts.reduceOp, output.scalar_type());
     const MpiCall::Layout& parts = call.keep(call.layout(inputs.front()));
     multiply_first(reduction, from);
@@ -194,8 +187,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::_reduce_scatter_base(at::Tensor& outpu
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::ReduceScatterOptions& opts) {
   return collective("reduce_scatter_tensor_coalesced", options(c10d::OpType::COALESCED, opts), [&](MpiCall& call) {
-    call.check_count(inputs.size(), outputs.size(), "inputs",
-                     "requires input/output tensor lists to have the same length");
+    check_coalesced(call, outputs, inputs);
     start_reduce_scatters(call, outputs, inputs, opts.reduceOp);
     return call.work(outputs);
   });
