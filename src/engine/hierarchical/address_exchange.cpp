@@ -1,10 +1,10 @@
 #include "address_exchange.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
-#include <array>
+#include <span>
 
+#include "base/random.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
@@ -25,10 +25,9 @@ Status refusal_in(const Bytes& published) {
 }
 
 Result<std::string> random_token() {
-  std::array<char, kTokenBytes> token;
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size()))
-    return Status::from_errno("getrandom", errno);
-  return std::string(token.data(), token.size());
+  std::string token(kTokenBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(fill_random(std::as_writable_bytes(std::span(token))));
+  return token;
 }
 
 }  // namespace
