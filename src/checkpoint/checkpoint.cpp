@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "base/number_text.h"
 #include "error_context.h"
 #include "generator_states.h"
 #include "model_state.h"
-#include "number_text.h"
 #include "optimizer_state.h"
 #include "scheduler_state.h"
 #include "tensor_rules.h"
+#include "text_of.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {

@@ -14,13 +14,14 @@
 #include <set>
 #include <system_error>
 
+#include "base/number_text.h"
 #include "base/thread.h"
 #include "error_context.h"
 #include "file_kind.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
-#include "number_text.h"
 #include "staging.h"
+#include "text_of.h"
 #include "writer_lock.h"
 
 namespace lockstep::checkpoint {

@@ -12,13 +12,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/number_text.h"
 #include "base/printable.h"
 #include "dict_growth.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "number_text.h"
 #include "optimizer_fields.h"
 #include "optimizer_state.h"
+#include "text_of.h"
 
 namespace lockstep::checkpoint {
 namespace {

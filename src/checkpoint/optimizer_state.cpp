@@ -5,10 +5,11 @@
 
 #include <cmath>
 
+#include "base/number_text.h"
 #include "lockstep/checkpoint/errors.h"
-#include "number_text.h"
 #include "optimizer_fields.h"
 #include "tensor_rules.h"
+#include "text_of.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -9,9 +9,10 @@
 #include <typeinfo>
 #include <utility>
 
+#include "base/number_text.h"
 #include "error_context.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "number_text.h"
+#include "text_of.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {

@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/number_text.h"
 #include "lockstep/checkpoint/errors.h"
-#include "number_text.h"
+#include "text_of.h"
 
 namespace lockstep::checkpoint {
 namespace {

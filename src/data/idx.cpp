@@ -1,4 +1,4 @@
-#include "lockstep/data/idx.h"
+#include "idx.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

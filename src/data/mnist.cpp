@@ -6,8 +6,8 @@
 #include <array>
 
 #include "base/printable.h"
+#include "idx.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/data/idx.h"
 
 namespace lockstep::data {
 namespace {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/control_groups.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {
@@ -45,25 +46,9 @@ std::vector<int> allowed_cores() {
 
 std::optional<double> cgroup_cores(const std::string& memberships, const std::string& mount) {
   std::optional<double> least;
-  std::ifstream file(memberships);
-  // "hierarchy:controllers:/group"; in version 2 the controllers are empty.
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool version_1 = controllers.find(",cpu,") != std::string::npos;
-    if (controllers != ",," && !version_1) continue;
-    const std::string root = version_1 ? mount + "/" + line.substr(first + 1, second - first - 1) : mount;
-    // A container may see its own group as the root, under another name.
-    std::string group = line.substr(second + 1);
-    for (;;) {
-      const auto cores = version_1 ? quota_1(root + group) : quota_2(root + group);
-      if (cores) least = std::min(least.value_or(*cores), *cores);
-      const std::size_t slash = group.rfind('/');
-      if (group.empty() || slash == std::string::npos) break;
-      group.erase(slash);
-    }
+  for (const ControlGroup& group : control_groups("cpu", memberships, mount)) {
+    const auto cores = group.version_1 ? quota_1(group.folder) : quota_2(group.folder);
+    if (cores) least = std::min(least.value_or(*cores), *cores);
   }
   return least;
 }

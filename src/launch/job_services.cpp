@@ -3,16 +3,18 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <utility>
 
+#include "base/random.h"
+
 namespace lockstep::launch {
 namespace {
+
+constexpr std::size_t kKeyBytes = 32;
 
 struct AddressList {
   ~AddressList() {
@@ -42,13 +44,7 @@ Status port_taken(const std::string& host, int port, int error) {
 }  // namespace
 
 Result<std::string> make_job_key() {
-  std::array<unsigned char, 32> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return Status::from_errno("cannot draw random bytes for the job's key", errno);
-  }
-  std::string key;
-  for (const unsigned char byte : bytes) key += fmt::format("{:02x}", byte);
-  return key;
+  return random_digits(kKeyBytes);
 }
 
 Result<ReservedPort> reserve_port(const std::string& host, int port) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::launch {
 
-// 32 random bytes from the kernel as 64 hexadecimal digits.
+// 32 random bytes as 64 hexadecimal digits.
 Result<std::string> make_job_key();
 
 // A port that is reserved for a program that will listen on it later.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace lockstep::launch {
 namespace {
@@ -60,6 +61,13 @@ Result<std::string> find_executable(const std::string& name, std::string_view se
   return Status(ErrorCode::kNotFound,
                 fmt::format("no program '{}' in the folders of PATH{}", name,
                             here ? fmt::format("; for the file in this folder write ./{}", name) : ""));
+}
+
+Result<std::string> own_program() {
+  std::error_code error;
+  std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return Status::from_errno("cannot read /proc/self/exe to start this program again", error.value());
+  return path;
 }
 
 }  // namespace lockstep::launch

@@ -1,4 +1,4 @@
-// Turns the user's arguments into a command line that can be executed.
+// Turns the user's arguments, or this program itself, into a command line that can be executed.
 #pragma once
 
 #include <string>
@@ -22,5 +22,8 @@ std::vector<std::string> command_line(ProgramKind kind, const std::string& progr
 // The file that `name` means: `name` itself if it has a '/', else the first executable in `search_path` (like PATH).
 // kNotFound and kPermission say what was searched and what to do.
 Result<std::string> find_executable(const std::string& name, std::string_view search_path);
+
+// The file of the program that runs.
+Result<std::string> own_program();
 
 }  // namespace lockstep::launch

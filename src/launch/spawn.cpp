@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <limits.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "launch/first_failure.h"
 #include "launch/job_services.h"
 #include "launch/process_tree.h"
+#include "launch/program.h"
 #include "launch/signals.h"
 #include "launch/spawn_child.h"
 
@@ -33,13 +33,6 @@ struct ReportPipe {
   Fd reader;
   Fd writer;
 };
-
-Result<std::string> own_executable() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
-  if (size < 0) return Status::from_errno("spawn: cannot read /proc/self/exe to start this program again", errno);
-  return std::string(path.data(), static_cast<std::size_t>(size));
-}
 
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -71,7 +64,7 @@ unsigned long long inode_of(int fd) {
 Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call, const JobSpec& job,
                                            const std::vector<ReportPipe>& pipes, int null_fd) {
   Command common;
-  LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_executable());
+  LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_program());
   common.arguments = options.argv.empty() ? own_arguments() : options.argv;
   const std::vector<std::string> inherited = current_environment();
   std::vector<Command> commands;

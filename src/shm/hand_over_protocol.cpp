@@ -1,22 +1,14 @@
 #include "hand_over_protocol.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/host.h"
+#include "base/random.h"
 #include "store/tcp/unix_socket.h"
 
 namespace lockstep::comm {
 namespace {
-
-Status fill_random(std::span<std::byte> bytes) {
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return Status::from_errno("getrandom", errno);
-  return {};
-}
 
 template <std::size_t N>
 void copy_text(std::array<char, N>& to, const std::string& from) {

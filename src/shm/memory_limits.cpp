@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/control_groups.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -14,16 +16,6 @@ std::size_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::size_t number = kNoLimit;
   return file >> number ? number : kNoLimit;
-}
-
-// The smallest limit of a group and all its parents. A container may see its own group as the root, under another name.
-std::size_t smallest_above(const std::string& mount, std::string group, const std::string& file) {
-  std::size_t limit = number_in(mount + "/" + file);
-  while (group.size() > 1) {
-    limit = std::min(limit, number_in(mount + group + "/" + file));
-    group.erase(group.rfind('/'));
-  }
-  return limit;
 }
 
 std::size_t soft_limit(decltype(RLIMIT_AS) resource) {
@@ -40,17 +32,9 @@ std::size_t page_size() {
 
 std::size_t cgroup_memory_limit(const std::string& memberships, const std::string& mount) {
   std::size_t limit = kNoLimit;
-  std::ifstream file(memberships);
-  // "hierarchy:controllers:/group"; in version 2 the controllers are empty.
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string group = line.substr(second + 1);
-    if (controllers == ",,") limit = std::min(limit, smallest_above(mount, group, "memory.max"));
-    if (controllers.find(",memory,") != std::string::npos)
-      limit = std::min(limit, smallest_above(mount + "/memory", group, "memory.limit_in_bytes"));
+  for (const ControlGroup& group : control_groups("memory", memberships, mount)) {
+    const char* const file = group.version_1 ? "/memory.limit_in_bytes" : "/memory.max";
+    limit = std::min(limit, number_in(group.folder + file));
   }
   return limit;
 }

@@ -5,9 +5,9 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include "data/idx.h"
 #include "data/image/damage.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/data/idx.h"
 #include "support/effort.h"
 #include "support/scratch_folder.h"
 

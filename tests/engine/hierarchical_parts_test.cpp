@@ -15,9 +15,9 @@ namespace {
 // The boards of all ranks of one machine, over the same rows.
 class Boards {
  public:
-  Boards(int local_ranks, int world) : cells_(static_cast<std::size_t>(local_ranks) * world) {
+  Boards(int local_ranks, int size) : cells_(static_cast<std::size_t>(local_ranks) * size) {
     std::vector<CallBoard::Row> rows;
-    for (int index = 0; index < local_ranks; ++index) rows.push_back(&cells_[static_cast<std::size_t>(index) * world]);
+    for (int index = 0; index < local_ranks; ++index) rows.push_back(&cells_[static_cast<std::size_t>(index) * size]);
     for (int index = 0; index < local_ranks; ++index) boards_.emplace_back(rows, index);
   }
   const CallBoard& of(int index) const { return boards_[index]; }

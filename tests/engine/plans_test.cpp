@@ -74,10 +74,10 @@ void run_local(const std::vector<Request>& requests) {
 class ThreadOfRanks {
  public:
   explicit ThreadOfRanks(const std::vector<Member>& members) : topology_(members), arena_(make_arena()) {
-    for (int rank = 0; rank < world(); ++rank)
+    for (int rank = 0; rank < size(); ++rank)
       transports_.push_back(network_.open([](const ActiveMessage&) { return false; }));
-    for (int rank = 0; rank < world(); ++rank) {
-      for (int peer = 0; peer < world(); ++peer) {
+    for (int rank = 0; rank < size(); ++rank) {
+      for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank) transports_[rank]->introduce(peer, transports_[peer]->address());
       }
       contexts_.push_back({topology_, rank, *transports_[rank], arena_, GroupNames{name_, roster_}, /*token=*/"",
@@ -85,7 +85,7 @@ class ThreadOfRanks {
     }
   }
 
-  int world() const { return topology_.world(); }
+  int size() const { return topology_.size(); }
   const GroupContext& context(int rank) const { return contexts_[rank]; }
   const std::shared_ptr<SharedArena>& arena() const { return arena_; }
 
@@ -93,13 +93,13 @@ class ThreadOfRanks {
   void run(const std::vector<Request>& requests, std::mt19937& order) {
     std::vector<Call> calls;
     std::vector<SizeEntry> table;
-    for (int rank = 0; rank < world(); ++rank) {
+    for (int rank = 0; rank < size(); ++rank) {
       calls.push_back(make_call(requests[rank], rank));
-      for (const SizeEntry& entry : size_row(requests[rank], rank, world())) table.push_back(entry);
+      for (const SizeEntry& entry : size_row(requests[rank], rank, size())) table.push_back(entry);
     }
     if (are_even(calls)) table.clear();
     std::vector<Steps> steps;
-    for (int rank = 0; rank < world(); ++rank) steps.push_back(plan_steps({contexts_[rank], requests[rank], table}));
+    for (int rank = 0; rank < size(); ++rank) steps.push_back(plan_steps({contexts_[rank], requests[rank], table}));
     run(std::move(steps), order);
   }
 
@@ -220,7 +220,7 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
 class Trial {
  public:
   Trial(ThreadOfRanks& group, const Case& one, std::mt19937& random) : group_(group), case_(one), random_(random) {
-    for (int rank = 0; rank < world(); ++rank) requests_.push_back(make(rank));
+    for (int rank = 0; rank < size(); ++rank) requests_.push_back(make(rank));
   }
 
   void run() {
@@ -238,7 +238,7 @@ class Trial {
     std::function<double(std::size_t)> value;
   };
 
-  int world() const { return group_.world(); }
+  int size() const { return group_.size(); }
   bool is_root(int rank) const { return rank == case_.root; }
   std::size_t count(int from, int to) const {
     if (!case_.uneven) return case_.count;
@@ -265,9 +265,9 @@ class Trial {
   }
   // What ranks reduce into the piece for `to`.
   double reduced(int to, std::size_t i) const {
-    double result = case_.op == ReduceOp::kMax ? value(world() - 1, to, i) : 0;
-    for (int from = 0; from < world() && case_.op != ReduceOp::kMax; ++from) result += value(from, to, i);
-    if (case_.op == ReduceOp::kAvg) result /= world();
+    double result = case_.op == ReduceOp::kMax ? value(size() - 1, to, i) : 0;
+    for (int from = 0; from < size() && case_.op != ReduceOp::kMax; ++from) result += value(from, to, i);
+    if (case_.op == ReduceOp::kAvg) result /= size();
     return case_.op == ReduceOp::kPremulSum ? 2 * result : result;
   }
 
@@ -290,26 +290,26 @@ class Trial {
       }
       case Kind::kReduceScatter: {
         ReduceScatter args{{}, take(rank, count(0, rank), sum_for(rank)), type, case_.op, 2.0};
-        for (int to = 0; to < world(); ++to) args.inputs.push_back(give(rank, to));
+        for (int to = 0; to < size(); ++to) args.inputs.push_back(give(rank, to));
         return make_request(args);
       }
       case Kind::kAllGather:
       case Kind::kGather: {
         AllGather args{give(rank, 0), {}, type};
         const bool gets = case_.kind == Kind::kAllGather || is_root(rank);
-        for (int from = 0; gets && from < world(); ++from)
+        for (int from = 0; gets && from < size(); ++from)
           args.outputs.push_back(take(rank, count(from, rank), [from](std::size_t i) { return value(from, 0, i); }));
         if (case_.kind == Kind::kAllGather) return make_request(args);
         return make_request(Gather{args.input, args.outputs, case_.root, type}, rank);
       }
       case Kind::kScatter: {
         Scatter args{{}, take_from(case_.root, rank), case_.root, type};
-        for (int to = 0; is_root(rank) && to < world(); ++to) args.inputs.push_back(give(rank, to));
+        for (int to = 0; is_root(rank) && to < size(); ++to) args.inputs.push_back(give(rank, to));
         return make_request(args, rank);
       }
       default: {
         AllToAll args{{}, {}, type};
-        for (int other = 0; other < world(); ++other) {
+        for (int other = 0; other < size(); ++other) {
           args.inputs.push_back(give(rank, other));
           args.outputs.push_back(take_from(other, rank));
         }
@@ -331,7 +331,7 @@ const std::vector<std::size_t> kCounts{1, 67, 3'000, 40'000};
 // More than one chunk of what only moves.
 constexpr std::size_t kManyChunks = 150'000;
 
-std::vector<Case> all_cases(int world) {
+std::vector<Case> all_cases(int size) {
   std::vector<Case> cases;
   for (const std::size_t count : kCounts) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kPremulSum}) {
@@ -342,33 +342,33 @@ std::vector<Case> all_cases(int world) {
       for (const Kind kind : {Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll})
         cases.push_back({kind, count, uneven});
     }
-    for (int root = 0; root < world; ++root) {
+    for (int root = 0; root < size; ++root) {
       cases.push_back({Kind::kReduce, count, false, root});
       cases.push_back({Kind::kBroadcast, count, false, root});
       cases.push_back({Kind::kGather, count, count > 1, root});
       cases.push_back({Kind::kScatter, count, count > 1, root});
     }
   }
-  if (world == 3) {
+  if (size == 3) {
     cases.push_back({Kind::kAllGather, kManyChunks, true});
     cases.push_back({Kind::kReduceScatter, kManyChunks, true});
   }
   return cases;
 }
 
-// fn(machine_of) for each way to place `world` ranks on 2 to kMostMachines machines, numbered in the order of their
+// fn(machine_of) for each way to place `size` ranks on 2 to kMostMachines machines, numbered in the order of their
 // first ranks.
 template <typename Function>
-void for_each_placement(int world, const Function& fn, std::vector<int> machine_of = {0}) {
+void for_each_placement(int size, const Function& fn, std::vector<int> machine_of = {0}) {
   const int machines = 1 + *std::max_element(machine_of.begin(), machine_of.end());
-  if (static_cast<int>(machine_of.size()) == world) {
+  if (static_cast<int>(machine_of.size()) == size) {
     if (machines > 1) fn(machine_of);
     return;
   }
   for (int machine = 0; machine <= std::min(machines, kMostMachines - 1); ++machine) {
     std::vector<int> longer = machine_of;
     longer.push_back(machine);
-    for_each_placement(world, fn, std::move(longer));
+    for_each_placement(size, fn, std::move(longer));
   }
 }
 
@@ -382,12 +382,12 @@ std::vector<Member> members_on(const std::vector<int>& machine_of) {
 }
 
 class Plans : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, Plans, testing::Range(2, kMostRanks + 1));
+INSTANTIATE_TEST_SUITE_P(Sizes, Plans, testing::Range(2, kMostRanks + 1));
 
 TEST_P(Plans, MoveAndReduceEverythingOnEveryTopology) {
   std::mt19937 random(GetParam());
   const std::vector<Case> cases = all_cases(GetParam());
-  // Large worlds have many topologies: each tries a part of the cases.
+  // Large groups have many topologies: each tries a part of the cases.
   const int part = test::kSlowdown * (GetParam() == 5 ? 5 : GetParam() == 4 ? 2 : 1);
   int number = 0;
   for_each_placement(GetParam(), [&](const std::vector<int>& machine_of) {
@@ -409,11 +409,11 @@ TEST_P(Plans, AMeetingTellsEveryRankEverything) {
   for_each_placement(GetParam(), [&](const std::vector<int>& machine_of) {
     SCOPED_TRACE(testing::PrintToString(machine_of));
     ThreadOfRanks group(members_on(machine_of));
-    const int world = group.world();
-    std::vector<Bytes> mine, all(world, Bytes(kBlock * world));
-    for (int rank = 0; rank < world; ++rank) mine.emplace_back(kBlock, std::byte(rank + 1));
-    std::vector<Steps> steps(world);
-    for (int rank = 0; rank < world; ++rank)
+    const int size = group.size();
+    std::vector<Bytes> mine, all(size, Bytes(kBlock * size));
+    for (int rank = 0; rank < size; ++rank) mine.emplace_back(kBlock, std::byte(rank + 1));
+    std::vector<Steps> steps(size);
+    for (int rank = 0; rank < size; ++rank)
       steps[rank].push_back(
           std::make_unique<MeetingStep>(group.context(rank), mine[rank].data(), all[rank].data(), kBlock));
     ASSERT_NO_FATAL_FAILURE(group.run(std::move(steps), random));

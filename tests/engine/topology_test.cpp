@@ -25,15 +25,15 @@ std::vector<Member> members_on(const std::vector<int>& machine_of) {
 // fn(machine_of, topology) for each assignment of 1 to kRanks ranks to kMachines machines.
 template <typename Function>
 void for_each_topology(const Function& fn) {
-  for (int world = 1; world <= kRanks; ++world) {
-    std::vector<int> machine_of(world, 0);
+  for (int size = 1; size <= kRanks; ++size) {
+    std::vector<int> machine_of(size, 0);
     while (true) {
       SCOPED_TRACE(testing::PrintToString(machine_of));
       fn(machine_of, Topology(members_on(machine_of)));
       if (testing::Test::HasFailure()) return;
       int digit = 0;
-      while (digit < world && ++machine_of[digit] == kMachines) machine_of[digit++] = 0;
-      if (digit == world) break;
+      while (digit < size && ++machine_of[digit] == kMachines) machine_of[digit++] = 0;
+      if (digit == size) break;
     }
   }
 }
@@ -46,14 +46,14 @@ TEST(Topology, MachinesAreNumberedInTheOrderOfTheirFirstRanks) {
       if (found == order.end()) found = order.insert(order.end(), machine_of[rank]);
       ASSERT_EQ(topology.machine_of(static_cast<int>(rank)), found - order.begin());
     }
-    ASSERT_EQ(topology.world(), static_cast<int>(machine_of.size()));
+    ASSERT_EQ(topology.size(), static_cast<int>(machine_of.size()));
     ASSERT_EQ(topology.machines(), static_cast<int>(order.size()));
   });
 }
 
 TEST(Topology, MachineAndIndexAreTheInverseOfRankAt) {
   for_each_topology([](const std::vector<int>& machine_of, const Topology& topology) {
-    for (int rank = 0; rank < topology.world(); ++rank) {
+    for (int rank = 0; rank < topology.size(); ++rank) {
       const int machine = topology.machine_of(rank);
       ASSERT_EQ(topology.rank_at(machine, topology.index_of(rank)), rank);
       ASSERT_EQ(topology.member(rank).rank, rank);
@@ -69,7 +69,7 @@ TEST(Topology, MachineAndIndexAreTheInverseOfRankAt) {
         ASSERT_EQ(topology.index_of(topology.rank_at(machine, index)), index);
       }
     }
-    ASSERT_EQ(ranks, topology.world());
+    ASSERT_EQ(ranks, topology.size());
   });
 }
 
@@ -93,9 +93,9 @@ TEST(Topology, EveryMachineHasARankOfEveryRail) {
 
 TEST(Topology, EveryRankHasANeighbourOnEveryOtherMachineAndNoneOnItsOwn) {
   for_each_topology([](const std::vector<int>&, const Topology& topology) {
-    for (int rank = 0; rank < topology.world(); ++rank) {
+    for (int rank = 0; rank < topology.size(); ++rank) {
       std::vector<int> neighbours(topology.machines());
-      for (int other = 0; other < topology.world(); ++other) {
+      for (int other = 0; other < topology.size(); ++other) {
         ASSERT_EQ(topology.are_neighbours(rank, other), topology.are_neighbours(other, rank)) << rank << " " << other;
         if (topology.are_neighbours(rank, other)) ++neighbours[topology.machine_of(other)];
       }
@@ -115,7 +115,7 @@ TEST(Topology, IsTheSameWhateverTheMachinesAreCalled) {
     std::vector<int> renamed(machine_of);
     for (int& machine : renamed) machine = kMachines - 1 - machine;
     const Topology other(members_on(renamed));
-    for (int rank = 0; rank < topology.world(); ++rank) {
+    for (int rank = 0; rank < topology.size(); ++rank) {
       ASSERT_EQ(other.machine_of(rank), topology.machine_of(rank));
       ASSERT_EQ(other.index_of(rank), topology.index_of(rank));
     }

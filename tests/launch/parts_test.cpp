@@ -90,6 +90,10 @@ TEST(Program, FindsExecutablesAsAShellDoes) {
   EXPECT_EQ(find_executable("/etc/", "").status().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST(Program, KnowsItsOwnFile) {
+  EXPECT_TRUE(own_program().value().ends_with("/launch_tests")) << own_program().value();
+}
+
 TEST(LogFolder, WhatIsNoFileIsNamedAndNotWaitedFor) {
   const test::ScratchFolder folder;
   const std::string fifo = folder.path("stdout.log");

@@ -29,9 +29,9 @@ Deadline now() {
   return Deadline::after(seconds(0));
 }
 
-Member member(int rank, int world) {
+Member member(int rank, int size) {
   return {rank,
-          world,
+          size,
           100 + rank,
           "machine" + std::to_string(rank % 2),
           "node" + std::to_string(rank % 2),
@@ -49,17 +49,17 @@ void expect_error(const Status& status, ErrorCode code, const std::string& messa
 }
 
 TEST(MembershipMulti, EveryRankLearnsOfAllInTheOrderOfRanks) {
-  for (const int world : {1, 2, 3, 4, 9}) {
+  for (const int size : {1, 2, 3, 4, 9}) {
     HashStore store;
-    test::run_each(world, [&](int rank) {
-      const auto members = exchange(store, member(rank, world), soon());
+    test::run_each(size, [&](int rank) {
+      const auto members = exchange(store, member(rank, size), soon());
       ASSERT_TRUE(members.ok()) << members.status().message();
-      ASSERT_EQ(members.value().size(), static_cast<std::size_t>(world));
-      for (int other = 0; other < world; ++other) {
-        const Member expected = member(other, world);
+      ASSERT_EQ(members.value().size(), static_cast<std::size_t>(size));
+      for (int other = 0; other < size; ++other) {
+        const Member expected = member(other, size);
         const Member& got = members.value()[other];
         EXPECT_EQ(got.rank, other);
-        EXPECT_EQ(got.world_size, world);
+        EXPECT_EQ(got.world_size, size);
         EXPECT_EQ(got.pid, expected.pid);
         EXPECT_EQ(got.machine, expected.machine);
         EXPECT_EQ(got.host, expected.host);
@@ -153,23 +153,23 @@ TEST(MembershipMulti, ALatecomerWithATakenRankHurtsNobody) {
 }
 
 // Even while others wait for ranks that can never come.
-TEST(MembershipMulti, AnotherWorldSizeIsToldToAll) {
+TEST(MembershipMulti, AnotherGroupSizeIsToldToAll) {
   HashStore store;
   const std::string expected =
-      "the ranks disagree about the world size: rank 0 (host node0, pid 100) says 3, rank 1 (host node1, pid 101) says "
-      "5. Start all with the same WORLD_SIZE";
+      "the ranks disagree about the group size: rank 0 (host node0, pid 100) says 3, rank 1 (host node1, pid 101) says "
+      "5. Give all the same (for the world: WORLD_SIZE)";
   auto first = wait_as(store, member(0, 3), soon());
   expect_error(exchange(store, member(1, 5), soon()).status(), ErrorCode::kMismatch, expected);
   expect_error(first.get(), ErrorCode::kMismatch, expected);
 }
 
-TEST(MembershipMulti, ARankOfALargerWorldThanTheRosterKnowsHasANumberToo) {
+TEST(MembershipMulti, ARankOfALargerGroupThanTheRosterKnowsHasANumberToo) {
   HashStore store;
   const Roster roster({4, 6});
   auto first = wait_as(store, member(0, 2), soon(), roster);
   const std::string expected =
-      "the ranks disagree about the world size: rank 4 of the world (host node0, pid 100) says 2, rank 7 (host node1, "
-      "pid 107) says 9. Start all with the same WORLD_SIZE";
+      "the ranks disagree about the group size: rank 4 of the world (host node0, pid 100) says 2, rank 7 (host node1, "
+      "pid 107) says 9. Give all the same (for the world: WORLD_SIZE)";
   expect_error(exchange(store, member(7, 9), soon(), roster).status(), ErrorCode::kMismatch, expected);
   expect_error(first.get(), ErrorCode::kMismatch, expected);
 }
@@ -190,7 +190,7 @@ TEST(Membership, DamagedLinesAreCorrupt) {
     HashStore store;
     ASSERT_TRUE(store.append(membership_keys(kGroup)[0], std::string(line) + "\n").ok());
     expect_error(exchange(store, member(1, 2), now()).status(), ErrorCode::kCorrupt,
-                 "expected 'rank world pid machine host addresses' in the store, found '" + std::string(line) + "'");
+                 "expected 'rank size pid machine host addresses' in the store, found '" + std::string(line) + "'");
   }
   HashStore store;
   ASSERT_TRUE(store.set(membership_keys(kGroup)[1], "refused nonsense").ok());
@@ -198,13 +198,13 @@ TEST(Membership, DamagedLinesAreCorrupt) {
                "an outcome in the store is damaged: 'nonsense'");
 }
 
-TEST(Membership, ARankOutsideItsWorldIsNamed) {
+TEST(Membership, ARankOutsideItsGroupIsNamed) {
   for (const int rank : {-1, 2, 1000}) {
     HashStore store;
     ASSERT_TRUE(store.append(membership_keys(kGroup)[0], std::to_string(rank) + " 2 7 machine host\n").ok());
     expect_error(
         exchange(store, member(0, 2), now()).status(), ErrorCode::kMismatch,
-        "rank " + std::to_string(rank) + " (host host, pid 7) is outside the world of 2: ranks go from 0 to 1");
+        "rank " + std::to_string(rank) + " (host host, pid 7) is outside the group of 2: ranks go from 0 to 1");
   }
 }
 

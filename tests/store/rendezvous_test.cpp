@@ -239,13 +239,13 @@ TEST(RendezvousFault, ALatecomerWithATakenRankHurtsNobody) {
 TEST(RendezvousFault, WorldSizesThatDisagreeAreNamedOnEveryRank) {
   auto store = std::make_shared<HashStore>();
   expect_all(meet({numbered(base_options(), 0, 3), numbered(base_options(), 1, 4)}, store), ErrorCode::kMismatch,
-             {"disagree about the world size", "rank 0 (host", "says 3", "rank 1 (host", "says 4"});
+             {"disagree about the group size", "rank 0 (host", "says 3", "rank 1 (host", "says 4"});
 }
 
 TEST(RendezvousFault, ARankOutsideItsWorldIsNamedOnEveryRank) {
   auto store = std::make_shared<HashStore>();
   expect_all(meet({numbered(base_options(), 0, 2), numbered(base_options(), 5, 2)}, store), ErrorCode::kMismatch,
-             {"rank 5", "outside the world of 2", "0 to 1"});
+             {"rank 5", "is outside the", "of 2: ranks go from 0 to 1"});
 }
 
 TEST(RendezvousFault, MissingRanksAreListedOnEveryRank) {

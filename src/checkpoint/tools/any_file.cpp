@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/number_text.h"
 #include "checkpoint/dict_growth.h"
 #include "checkpoint/error_context.h"
 #include "checkpoint/file_checksum.h"
 #include "checkpoint/file_kind.h"
-#include "checkpoint/number_text.h"
 #include "checkpoint/optimizer_dict.h"
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/scheduler_state.h"

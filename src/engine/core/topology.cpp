@@ -44,9 +44,9 @@ std::string ranks_with_hosts(const Topology& topology, const Roster& roster, con
 Reach describe_reach(const Topology& topology, const Roster& roster) {
   constexpr int kListed = 8;
   if (topology.machines() == 1)
-    return {fmt::format("{} rank(s) share memory (host {})", topology.world(), topology.member(0).host), {}};
+    return {fmt::format("{} rank(s) share memory (host {})", topology.size(), topology.member(0).host), {}};
   Reach reach{fmt::format("{} ranks in {} places: ranks of one place share memory, places are connected by the network",
-                          topology.world(), topology.machines()),
+                          topology.size(), topology.machines()),
               {}};
   for (int machine = 0; machine < std::min(topology.machines(), kListed); ++machine)
     reach.text += (machine == 0 ? ": " : "; ") + ranks_with_hosts(topology, roster, topology.ranks(machine));

@@ -13,7 +13,7 @@ class Topology {
  public:
   explicit Topology(const std::vector<Member>& members);
 
-  int world() const { return static_cast<int>(machine_of_.size()); }
+  int size() const { return static_cast<int>(machine_of_.size()); }
   int machines() const { return static_cast<int>(ranks_.size()); }
   // Machines are numbered in the order of their first ranks.
   int machine_of(int rank) const { return machine_of_[rank]; }

@@ -1,10 +1,10 @@
 #include "address_exchange.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
-#include <array>
+#include <span>
 
+#include "base/random.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
@@ -25,10 +25,9 @@ Status refusal_in(const Bytes& published) {
 }
 
 Result<std::string> random_token() {
-  std::array<char, kTokenBytes> token;
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size()))
-    return Status::from_errno("getrandom", errno);
-  return std::string(token.data(), token.size());
+  std::string token(kTokenBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(fill_random(std::as_writable_bytes(std::span(token))));
+  return token;
 }
 
 }  // namespace
@@ -51,7 +50,7 @@ Result<std::string> AddressExchange::run(int rank, Transport& transport, Deadlin
   LOCKSTEP_RETURN_IF_ERROR(store_.set(address_key(names_.group, rank), token + address));
   // A little longer than the ranks of another machine wait for one another, because they know who is missing there.
   auto all =
-      store_.multi_get(keys(names_.group, topology_.world()), Deadline::after(deadline.remaining() + kAddressGrace));
+      store_.multi_get(keys(names_.group, topology_.size()), Deadline::after(deadline.remaining() + kAddressGrace));
   if (all.status().code() == ErrorCode::kTimeout) return who_did_not_publish(all.status());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> published, std::move(all));
   LOCKSTEP_RETURN_IF_ERROR(introduce(rank, published, transport));
@@ -59,7 +58,7 @@ Result<std::string> AddressExchange::run(int rank, Transport& transport, Deadlin
 }
 
 Status AddressExchange::introduce(int rank, const std::vector<Bytes>& published, Transport& transport) const {
-  for (int other = 0; other < topology_.world(); ++other) {
+  for (int other = 0; other < topology_.size(); ++other) {
     LOCKSTEP_RETURN_IF_ERROR(refusal_in(published[other]).with_context(names_.ranks.name(other)));
     if (published[other].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", names_.ranks.name(other))};
@@ -72,7 +71,7 @@ Status AddressExchange::introduce(int rank, const std::vector<Bytes>& published,
 
 Status AddressExchange::who_did_not_publish(const Status& why) const {
   std::vector<int> silent;
-  for (int rank = 0; rank < topology_.world(); ++rank) {
+  for (int rank = 0; rank < topology_.size(); ++rank) {
     const std::array<std::string, 1> key{address_key(names_.group, rank)};
     const auto there = store_.check(key);
     if (!there.ok()) return why;

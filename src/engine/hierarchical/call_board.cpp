@@ -14,12 +14,12 @@ Result<CallBoard> CallBoard::share(LocalGroup& local, int group_size, Deadline d
   LOCKSTEP_RETURN_IF_ERROR(board.memory_.allocate(memory.shared_arena(), bytes));
   std::memset(board.memory_.data(), 0, bytes);
   const Address mine = memory.address_in_arena(board.memory_.data());
-  std::vector<Address> addresses(memory.world());
+  std::vector<Address> addresses(memory.size());
   AllGather args;
   args.input = {&mine, sizeof mine};
   for (Address& address : addresses) args.outputs.push_back({&address, sizeof address});
   LOCKSTEP_RETURN_IF_ERROR(local.run(make_request(args), deadline));
-  for (int index = 0; index < memory.world(); ++index) {
+  for (int index = 0; index < memory.size(); ++index) {
     LOCKSTEP_RETURN_IF_ERROR(memory.reach(index, addresses[index]));
     board.rows_.push_back(reinterpret_cast<Row>(memory.resolve(index, addresses[index])));
   }

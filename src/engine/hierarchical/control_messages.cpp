@@ -10,7 +10,7 @@ void ControlMessages::tell_neighbours(Type type, const std::string& text, std::i
   LOCKSTEP_FAULT_POINT("hierarchical: message");
   const std::string head = pack_header({type, context_.rank, value}, context_.token);
   const bool ends = type == Type::kAbort || type == Type::kGoodbye;
-  for (int rank = 0; rank < context_.world(); ++rank) {
+  for (int rank = 0; rank < context_.size(); ++rank) {
     const bool to =
         context_.topology.are_neighbours(context_.rank, rank) || (ends && context_.transport.is_connected(rank));
     if (!to || peers_.told(rank).left || context_.transport.is_lost(rank)) continue;

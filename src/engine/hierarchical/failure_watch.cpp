@@ -54,11 +54,11 @@ Status FailureWatch::check_deaths(const Transfer* transfer, Clock::duration stuc
 std::vector<int> FailureWatch::suspects(const Transfer* transfer, Clock::duration stuck, bool stands) const {
   std::vector<int> ranks = awaited(transfer);
   const bool all = transfer == nullptr && stuck >= kDeadTicket;
-  for (int rank = 0; stands && rank < context_.world(); ++rank) {
+  for (int rank = 0; stands && rank < context_.size(); ++rank) {
     // A rank that left had done its part. Ranks of other machines count too: a rank of this machine may wait for one.
     if (!peers_.has_left(rank)) ranks.push_back(rank);
   }
-  for (int rank = 0; all && rank < context_.world(); ++rank) ranks.push_back(rank);
+  for (int rank = 0; all && rank < context_.size(); ++rank) ranks.push_back(rank);
   return ranks;
 }
 
@@ -98,7 +98,7 @@ std::vector<int> FailureWatch::awaited(const Transfer* transfer) const {
   if (transfer == nullptr) return steps_.awaited();
   if (transfer->peer != kAnySource) return {transfer->peer};
   std::vector<int> ranks;
-  for (int rank = 0; rank < context_.world(); ++rank) {
+  for (int rank = 0; rank < context_.size(); ++rank) {
     if (rank == context_.rank) continue;
     if (!peers_.is_gone(rank)) return {};  // it may still send
     ranks.push_back(rank);
@@ -118,7 +118,7 @@ bool FailureWatch::has_asked(std::uint64_t late) {
 
 Status FailureWatch::timed_out(const Transfer& transfer) const {
   std::string cause;
-  for (int rank = 0; rank < context_.world() && cause.empty(); ++rank) {
+  for (int rank = 0; rank < context_.size() && cause.empty(); ++rank) {
     if (rank != context_.rank && (transfer.peer == kAnySource || transfer.peer == rank))
       cause = peers_.known_cause(rank);
   }
@@ -130,7 +130,7 @@ Status FailureWatch::timed_out(const HierarchicalOperation& operation) const {
   std::vector<int> missing;
   std::vector<std::string> texts;
   std::string cause;
-  for (int rank = 0; rank < context_.world(); ++rank) {
+  for (int rank = 0; rank < context_.size(); ++rank) {
     if (rank == context_.rank || board_.has_called(rank, operation.sequence)) continue;
     missing.push_back(rank);
     const std::string still = peers_.why_still(rank);

@@ -24,7 +24,7 @@ struct GroupContext {
 
   int machine() const { return topology.machine_of(rank); }
   int index() const { return topology.index_of(rank); }
-  int world() const { return topology.world(); }
+  int size() const { return topology.size(); }
   std::span<const int> local_ranks() const { return topology.ranks(machine()); }
   bool is_local(int other) const { return topology.machine_of(other) == machine(); }
   // "rank 2 of the world": how errors name this rank.

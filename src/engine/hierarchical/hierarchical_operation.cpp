@@ -13,7 +13,7 @@ HierarchicalOperation::HierarchicalOperation(const GroupContext& context, Reques
     : request(std::move(its_request)),
       sequence(its_sequence),
       call(make_call(request, context.rank)),
-      calls(context.world()) {
+      calls(context.size()) {
   steps.push_back(std::make_unique<MeetingStep>(context, reinterpret_cast<const std::byte*>(&call),
                                                 reinterpret_cast<std::byte*>(calls.data()), sizeof(Call)));
 }
@@ -25,7 +25,7 @@ std::string HierarchicalOperation::describe(const GroupContext& context) const {
 // All records, or all tables of sizes, are here. They are the same on every rank, so every rank decides the same.
 bool HierarchicalOperation::finish_meeting(const GroupContext& context) {
   const bool sized = !table.empty();
-  status = sized ? check_sizes(table, context.world(), request.kind, context.names, sequence)
+  status = sized ? check_sizes(table, context.size(), request.kind, context.names, sequence)
                  : agreement(calls, context.names, sequence);
   if (!sized && !lists_agree(calls)) return false;
   if (!status.ok()) {
@@ -34,8 +34,8 @@ bool HierarchicalOperation::finish_meeting(const GroupContext& context) {
     apply_payloads(context.rank);
     planned = true;
   } else if (!sized && !are_even(calls)) {
-    row = size_row(request, context.rank, context.world());
-    table.resize(row.size() * context.world());
+    row = size_row(request, context.rank, context.size());
+    table.resize(row.size() * context.size());
     steps.push_back(std::make_unique<MeetingStep>(context, reinterpret_cast<const std::byte*>(row.data()),
                                                   reinterpret_cast<std::byte*>(table.data()),
                                                   row.size() * sizeof(SizeEntry)));

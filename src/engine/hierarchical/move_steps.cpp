@@ -15,7 +15,7 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 class Sizes {
  public:
   Sizes(const StepPlan& plan)  // NOLINT(google-explicit-constructor)
-      : table_(plan.table.begin(), plan.table.end()), group_size_(plan.context.world()) {
+      : table_(plan.table.begin(), plan.table.end()), group_size_(plan.context.size()) {
     const Request& request = plan.request;
     if (request.kind == Kind::kAllGather) even_ = request.input.bytes;
     if (request.kind == Kind::kReduceScatter) even_ = request.output.bytes;
@@ -221,7 +221,7 @@ class ScatterSumStep final : public Step {
     }
     std::byte* const output = at(request_.output, chunk.offset);
     const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
-    reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&output, 1),
+    reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.size())}, inputs, std::span(&output, 1),
            chunk.bytes / size_of(request_.type));
   }
 
@@ -255,7 +255,7 @@ class DirectStep final : public Step {
 
   bool exchange() override {
     if (!std::exchange(started_, true)) {
-      for (int rank = 0; rank < context_.world(); ++rank) {
+      for (int rank = 0; rank < context_.size(); ++rank) {
         if (context_.topology.machine_of(rank) != context_.machine()) start_with(rank);
       }
     }
@@ -292,7 +292,7 @@ class DirectStep final : public Step {
 // the pieces that ranks have for themselves is as long.
 std::size_t longest_piece(const Topology& topology, const Sizes& sizes) {
   std::size_t longest = 0;
-  for (int rank = 0; rank < topology.world(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
+  for (int rank = 0; rank < topology.size(); ++rank) longest = std::max(longest, sizes.sent(rank, rank));
   return longest;
 }
 

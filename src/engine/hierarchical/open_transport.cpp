@@ -33,7 +33,7 @@ Admitted admitted_to(const Topology& topology, int rank) {
   const std::vector<std::string>& own = topology.member(rank).addresses;
   std::set<std::string> all;  // the ranks of a machine publish the same addresses
   Admitted admitted;
-  for (int other = 0; other < topology.world(); ++other) {
+  for (int other = 0; other < topology.size(); ++other) {
     if (topology.machine_of(other) == topology.machine_of(rank)) continue;
     const std::vector<std::string>& its = topology.member(other).addresses;
     admitted.loopback = admitted.loopback || its == own;

@@ -33,7 +33,7 @@ std::string Peers::known_cause(int rank) const {
 
 std::vector<int> Peers::silent_neighbours() const {
   std::vector<int> silent;
-  for (int rank = 0; rank < context_.world(); ++rank) {
+  for (int rank = 0; rank < context_.size(); ++rank) {
     if (context_.topology.are_neighbours(context_.rank, rank) && !told_[rank].greeted) silent.push_back(rank);
   }
   return silent;
@@ -51,7 +51,7 @@ std::string Peers::why_still(int rank) const {
 
 std::vector<std::string> Peers::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> ranks;
-  for (int rank = 0; rank < context_.world(); ++rank) {
+  for (int rank = 0; rank < context_.size(); ++rank) {
     if (rank == context_.rank || std::find(named.begin(), named.end(), rank) != named.end()) continue;
     const std::string why = why_still(rank);
     if (why.empty()) continue;

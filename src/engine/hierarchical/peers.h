@@ -14,7 +14,7 @@ namespace lockstep::comm {
 class Peers {
  public:
   Peers(const GroupContext& context, const LocalGroups& locals)
-      : context_(context), local_(locals.before()), told_(context.world()) {}
+      : context_(context), local_(locals.before()), told_(context.size()) {}
 
   // What a rank of another machine has told of itself; its condition is in the news of any rank of its machine.
   struct Told {

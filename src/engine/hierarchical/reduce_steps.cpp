@@ -211,7 +211,7 @@ void ReduceStep::combine(Range range, std::byte* result) {
   for (int machine = 0; machine < context_.topology.machines(); ++machine)
     inputs.push_back(machine == context_.machine() ? staged(range) : arrived_at_[machine]);
   const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
-  reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.world())}, inputs, std::span(&result, 1),
+  reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.size())}, inputs, std::span(&result, 1),
          range.size());
 }
 

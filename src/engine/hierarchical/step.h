@@ -85,7 +85,7 @@ class Step {
 class MeetingStep final : public Step {
  public:
   MeetingStep(const GroupContext& context, const std::byte* mine, std::byte* all, std::size_t bytes)
-      : Step(context), mine_(mine), all_(all), bytes_(bytes), gathered_(bytes * context.world()) {}
+      : Step(context), mine_(mine), all_(all), bytes_(bytes), gathered_(bytes * context.size()) {}
   Result<Request> before() override;
   bool exchange() override;
   Result<Request> after() override;

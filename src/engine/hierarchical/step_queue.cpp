@@ -123,7 +123,7 @@ void StepQueue::end_first_step() {
   --operation->active;
   if (!operation->has_ended_steps()) return;
   if (!operation->planned) {
-    for (int rank = 0; rank < context_.world() && operation->table.empty(); ++rank)
+    for (int rank = 0; rank < context_.size() && operation->table.empty(); ++rank)
       board_.note(rank, call_word(operation->sequence, operation->calls[rank].kind));
     if (!operation->finish_meeting(context_)) {
       failure_ = operation->status;

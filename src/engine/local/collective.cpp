@@ -122,7 +122,7 @@ bool Collective::inputs_shared() const {
 }
 
 bool Collective::may_stream() const {
-  return caller_ == Caller::kBlocks && memory_.world() > 1 &&
+  return caller_ == Caller::kBlocks && memory_.size() > 1 &&
          padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
 }
 
@@ -241,7 +241,7 @@ void Collective::copy_outputs() {
 }
 
 bool Collective::everyone_posted() {
-  for (; checked_ < memory_.world(); ++checked_) {
+  for (; checked_ < memory_.size(); ++checked_) {
     if (memory_.post(checked_, sequence_).state.load(std::memory_order_acquire) / 2 != sequence_) {
       missing_.store(checked_, std::memory_order_relaxed);
       return false;
@@ -252,7 +252,7 @@ bool Collective::everyone_posted() {
 }
 
 bool Collective::everyone_ready() {
-  for (; ready_ < memory_.world(); ++ready_) {
+  for (; ready_ < memory_.size(); ++ready_) {
     if (memory_.post(ready_, sequence_).state.load(std::memory_order_acquire) != 2 * sequence_ + 1) return false;
   }
   return true;
@@ -269,7 +269,7 @@ bool Collective::progress(bool help, Scratch& scratch) {
     }
     bool unstaged = false;
     bool all_blocking = true;
-    for (int rank = 0; rank < memory_.world(); ++rank) {
+    for (int rank = 0; rank < memory_.size(); ++rank) {
       const std::uint8_t flags = memory_.post(rank, sequence_).flags;
       unstaged = unstaged || (flags & kUnstaged) != 0;
       all_blocking = all_blocking && (flags & kBlocking) != 0;
@@ -312,7 +312,7 @@ void Collective::start_running() {
   const Plan plan(memory_, sequence_);
   if (plan.inlined()) needs_all_ = false;
   large_results_ = plan.large_results();
-  for (int rank = 0; rank < memory_.world(); ++rank) total_tickets_ += plan.tickets(rank);
+  for (int rank = 0; rank < memory_.size(); ++rank) total_tickets_ += plan.tickets(rank);
 }
 
 void Collective::run_tickets(bool help, Scratch& scratch) {
@@ -344,8 +344,8 @@ void Collective::work(bool help, Scratch& scratch) {
   if (my_done_ != before) publish_done();
   if (help) {
     const std::uint64_t own = my_done_;
-    for (int step = 1; step < memory_.world(); ++step) {
-      const int owner = (me + step) % memory_.world();
+    for (int step = 1; step < memory_.size(); ++step) {
+      const int owner = (me + step) % memory_.size();
       if (plan.shared(owner)) run(owner);
     }
     if (my_done_ != own) publish_done();
@@ -356,7 +356,7 @@ void Collective::work(bool help, Scratch& scratch) {
 
 std::uint64_t Collective::tickets_done() const {
   std::uint64_t sum = 0;
-  for (int rank = 0; rank < memory_.world(); ++rank) sum += count_of(memory_.done(rank, sequence_), sequence_);
+  for (int rank = 0; rank < memory_.size(); ++rank) sum += count_of(memory_.done(rank, sequence_), sequence_);
   return sum;
 }
 
@@ -385,7 +385,7 @@ void Collective::abandon() {
 // A rank that checked for an abort just before it happened may still claim a ticket. Therefore the claims are closed.
 bool Collective::quiesce(Deadline deadline) const {
   std::uint64_t claimed = 0;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
   }
   while (tickets_done() < claimed) {

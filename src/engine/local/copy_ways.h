@@ -42,7 +42,7 @@ class CopyWays {
   int judge(const RequestTerms& request) const {
     switch (request.kind) {
       case Kind::kBroadcast:
-      case Kind::kScatter: return (request.root + 1) % memory_.world();
+      case Kind::kScatter: return (request.root + 1) % memory_.size();
       case Kind::kGather:
       case Kind::kReduce: return request.root;
       default: return 0;

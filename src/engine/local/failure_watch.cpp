@@ -29,7 +29,7 @@ std::string LocalGroup::last_call(int rank) const {
 
 std::vector<int> LocalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (memory_.post(rank, sequence).state.load(std::memory_order_acquire) / 2 < sequence) ranks.push_back(rank);
   }
   return ranks;
@@ -38,7 +38,7 @@ std::vector<int> LocalGroup::absent(std::uint64_t sequence) const {
 Failure LocalGroup::failure() const {
   Failure failure{health(), {}};
   if (failure.status.code() != ErrorCode::kPeerFailed) return failure;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank != memory_.rank() && waiting_.process_gone(rank) && !waiting_.left(rank))
       failure.dead.push_back(memory_.peer(rank).process.get());
   }
@@ -51,7 +51,7 @@ void LocalGroup::hear(const Failure& failure) {
     const Fd* const process = memory_.peer(rank).process.get();
     return !waiting_.left(rank) && std::find(failure.dead.begin(), failure.dead.end(), process) != failure.dead.end();
   };
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (is_dead(rank)) return waiting_.abort(failure.status.code(), failure.status.message());
   }
 }
@@ -71,7 +71,7 @@ Status LocalGroup::check(const Collective& collective, bool expired, Watch& watc
     watch.progressed = now;
   }
   int lost = -1;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank == memory_.rank()) continue;
     // The order matters: once a rank is seen to be gone, its last post is visible.
     const bool gone = waiting_.process_gone(rank);
@@ -122,7 +122,7 @@ std::string LocalGroup::cause_among(const std::vector<int>& ranks) const {
 // "1 (stopped by a signal)" for each rank that stands still, without the ranks that the error has `named` already.
 std::vector<std::string> LocalGroup::who_stands_still(const std::vector<int>& named) const {
   std::vector<std::string> frozen;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank == memory_.rank() || std::find(named.begin(), named.end(), rank) != named.end()) continue;
     const std::string condition = condition_of(*memory_.peer(rank).process);
     if (!condition.empty()) frozen.push_back(fmt::format("{} ({})", memory_.roster().number(rank), condition));
@@ -133,7 +133,7 @@ std::vector<std::string> LocalGroup::who_stands_still(const std::vector<int>& na
 // The ranks that hold up `collective`: those that neither sleep nor are finished with it.
 std::string LocalGroup::who_is_busy(const Collective& collective) const {
   std::vector<int> busy;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     const RankState& state = memory_.state(rank);
     if (rank == memory_.rank() || state.completed.load(std::memory_order_acquire) >= collective.sequence()) continue;
     const bool posted =
@@ -164,7 +164,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
   int alive = 0;
   std::vector<std::string> gone_ranks;
   std::string cause;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (transfer.peer != kAnySource && rank != transfer.peer) continue;
     const bool died = rank != memory_.rank() && waiting_.process_gone(rank);
     const bool left = rank != memory_.rank() && waiting_.left(rank);
@@ -176,7 +176,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
                                      left ? "left the group" : memory_.peer(rank).how_gone()));
     if (cause.empty()) cause = waiting_.known_cause(rank);
   }
-  const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.world() > 1;
+  const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.size() > 1;
   if (alive == 0 || only_self_left) {
     // The rank may have sent the message before it ended.
     MutexLock lock(mutex_);
@@ -190,7 +190,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
   if (!expired) return {};
   std::vector<int> senders{transfer.peer};
   if (transfer.peer == kAnySource) {
-    senders.resize(memory_.world());
+    senders.resize(memory_.size());
     std::iota(senders.begin(), senders.end(), 0);
   }
   cause = cause_among(senders);
@@ -200,7 +200,7 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
 
 Status LocalGroup::check_admission(bool expired) {
   const std::uint64_t next = sequence() + 1;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
     if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next)
       continue;  // it is finished with the slot

@@ -14,15 +14,15 @@ namespace lockstep::comm {
 
 class GroupMemory {
  public:
-  GroupMemory(int rank, int world, std::string name, Roster roster, std::shared_ptr<SharedArena> arena, HandOver parts)
+  GroupMemory(int rank, int size, std::string name, Roster roster, std::shared_ptr<SharedArena> arena, HandOver parts)
       : rank_(rank),
-        world_(world),
+        size_(size),
         name_(std::move(name)),
         roster_(std::move(roster)),
-        layout_(world),
+        layout_(size),
         arena_(std::move(arena)),
         parts_(std::move(parts)) {
-    for (int i = 0; i < world; ++i) {
+    for (int i = 0; i < size; ++i) {
       const ArenaView& view = *parts_.peers[i].arena;
       first_.push_back(
           {i == rank ? arena_->base() : view.base(), i == rank ? arena_->first_bytes() : view.first_bytes()});
@@ -30,7 +30,7 @@ class GroupMemory {
   }
 
   int rank() const { return rank_; }
-  int world() const { return world_; }
+  int size() const { return size_; }
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
   SharedArena& arena() const { return *arena_; }
@@ -52,7 +52,7 @@ class GroupMemory {
   }
   // The places of all ranks for payloads of more than kInlineBytes.
   std::span<std::byte> large_payloads() const {
-    return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(world_) * ControlLayout::copies_bytes()};
+    return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(size_) * ControlLayout::copies_bytes()};
   }
   PieceEntry* pieces(int rank, std::uint64_t sequence) const {
     return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));
@@ -88,7 +88,7 @@ class GroupMemory {
   }
 
   int rank_;
-  int world_;
+  int size_;
   std::string name_;
   Roster roster_;
   ControlLayout layout_;

@@ -65,7 +65,7 @@ bool LocalGroup::admitted() {
   const std::uint64_t next = sequence() + 1;
   if (next <= admitted_until_) return true;
   std::uint64_t completed = next;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     completed = std::min(completed, memory_.state(rank).completed.load(std::memory_order_acquire));
   }
   admitted_until_ = completed + kRing;
@@ -242,7 +242,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
   call.post(waiting_, sequence, way);
   bool agreed = true;
   int rank = 0;
-  for (int spin = 0; rank < memory_.world() && spin <= waiting_.spins();) {
+  for (int spin = 0; rank < memory_.size() && spin <= waiting_.spins();) {
     const Post& post = memory_.post(rank, sequence);
     if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
       ++spin;
@@ -252,7 +252,7 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
     agreed = agreed && call.agrees(post);
     ++rank;
   }
-  if (rank == memory_.world() && agreed) {
+  if (rank == memory_.size() && agreed) {
     call.fetch(scratch_);
     if (judged) small_ways_.record(request, started, call.bytes());
     remove_finished();

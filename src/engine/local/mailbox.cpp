@@ -29,7 +29,7 @@ std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
 }  // namespace
 
 Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), sent_(memory.world()), received_(memory.world()) {}
+    : memory_(memory), waiting_(waiting), sent_(memory.size()), received_(memory.size()) {}
 
 Mailbox::~Mailbox() {
   for (Outgoing& outgoing : outgoing_) {
@@ -81,7 +81,7 @@ bool Mailbox::is_outgoing(const Transfer& transfer) const {
 }
 
 bool Mailbox::has_arrivals() const {
-  for (int source = 0; source < memory_.world(); ++source) {
+  for (int source = 0; source < memory_.size(); ++source) {
     const std::uint64_t position = received_[source];
     const Message& message = memory_.message(source, memory_.rank(), position);
     if (message.filled.load(std::memory_order_acquire) == position + 1) return true;
@@ -102,7 +102,7 @@ void Mailbox::progress() {
 }
 
 void Mailbox::move_messages() {
-  std::vector<bool> blocked(memory_.world());
+  std::vector<bool> blocked(memory_.size());
   for (auto send = sends_.begin(); send != sends_.end();) {
     const int to = (*send)->peer;
     if (!blocked[to] && try_send(**send)) {
@@ -112,7 +112,7 @@ void Mailbox::move_messages() {
       ++send;
     }
   }
-  for (int source = 0; source < memory_.world(); ++source) fetch_from(source);
+  for (int source = 0; source < memory_.size(); ++source) fetch_from(source);
   fetching_.remove_if([&](Fetching& fetching) { return fetch_chunks(fetching); });
 }
 

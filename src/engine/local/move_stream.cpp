@@ -29,13 +29,13 @@ bool reduces(Kind kind) {
 
 // For how many ranks a rank lays out data in each chunk; 1 if all get the same.
 std::size_t MoveStream::receivers(Kind kind) const {
-  return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.world() - 1) : 1;
+  return lists_inputs(kind) ? std::max<std::size_t>(1, memory_.size() - 1) : 1;
 }
 
 std::size_t MoveStream::longest(const Job& job) const {
   std::size_t most = 0;
-  for (int from = 0; from < memory_.world(); ++from) {
-    for (int to = 0; to < memory_.world(); ++to) most = std::max(most, job.plan.sent_bytes(from, to));
+  for (int from = 0; from < memory_.size(); ++from) {
+    for (int to = 0; to < memory_.size(); ++to) most = std::max(most, job.plan.sent_bytes(from, to));
   }
   return most;
 }
@@ -43,7 +43,7 @@ std::size_t MoveStream::longest(const Job& job) const {
 // At least a few chunks, so that the ranks overlap. With more ranks than cores they do not overlap, and each meeting
 // costs switches of the cores: then chunks are as large as possible.
 std::size_t MoveStream::chunk_bytes(Kind kind, std::size_t longest) const {
-  const std::size_t room = stream_chunk_bytes(memory_.world()) / receivers(kind) / kLine * kLine;
+  const std::size_t room = stream_chunk_bytes(memory_.size()) / receivers(kind) / kLine * kLine;
   if (waiting_.crowded()) return room;
   const std::size_t most = std::max(kSmallestChunk, kLargestChunk / receivers(kind) / kLine * kLine);
   return std::min(room, std::clamp(longest / 4 / kLine * kLine, kSmallestChunk, most));
@@ -98,7 +98,7 @@ void MoveStream::lay_out(const Job& job, Chunk chunk) const {
     way_ == CopyWay::kPlain ? copy_cached(place, from, bytes) : copy_to_readers(place, from, bytes);
   };
   if (!lists_inputs(job.request.kind)) return stage(me, job.request.input);
-  for (int to = 0; to < memory_.world(); ++to) {
+  for (int to = 0; to < memory_.size(); ++to) {
     if (to != me) stage(to, job.request.inputs[to]);
   }
 }
@@ -116,8 +116,8 @@ const std::byte* MoveStream::source(const Job& job, Chunk chunk, int from) const
 
 Status MoveStream::fetch_all(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   const int me = memory_.rank();
-  for (int step = 0; step < memory_.world(); ++step) {
-    const int from = (me + step) % memory_.world();
+  for (int step = 0; step < memory_.size(); ++step) {
+    const int from = (me + step) % memory_.size();
     if (job.plan.sent_bytes(from, me) <= chunk.begin) continue;
     if (from != me) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
     fetch(job, chunk, from);
@@ -139,7 +139,7 @@ Status MoveStream::reduce_all(const Job& job, Chunk chunk, const WaitFor& wait_f
   const Request& request = job.request;
   if (request.output.bytes <= chunk.begin) return {};
   inputs_.clear();
-  for (int from = 0; from < memory_.world(); ++from) {
+  for (int from = 0; from < memory_.size(); ++from) {
     if (from != memory_.rank()) LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_rank(from, wait_for));
     inputs_.push_back(source(job, chunk, from));
   }

@@ -19,11 +19,11 @@ constexpr std::size_t kSmallestTicketBytes = std::size_t{16} << 10;
 
 Plan::Plan(const GroupMemory& memory, std::uint64_t sequence)
     : memory_(memory), sequence_(sequence), kind_(own().kind) {
-  for (int rank = 0; rank < memory_.world(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
+  for (int rank = 0; rank < memory_.size(); ++rank) inlined_ = inlined_ && (post(rank).flags & kInlined) != 0;
 }
 
 bool Plan::lists_agree() const {
-  for (int rank = 1; rank < memory_.world(); ++rank) {
+  for (int rank = 1; rank < memory_.size(); ++rank) {
     if (post(rank).list != post(0).list) return false;
   }
   return true;
@@ -32,7 +32,7 @@ bool Plan::lists_agree() const {
 Status Plan::agreement() const {
   const Post& first = post(0);
   bool agreed = first.kind != Kind::kRefusal;
-  for (int rank = 1; rank < memory_.world() && agreed; ++rank) {
+  for (int rank = 1; rank < memory_.size() && agreed; ++rank) {
     const Post& other = post(rank);
     agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
              other.list == first.list && (other.count == first.count || has_lists(kind_)) &&
@@ -41,8 +41,8 @@ Status Plan::agreement() const {
   if (agreed) return check_sizes();
 
   std::vector<std::string> calls;
-  calls.reserve(memory_.world());
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  calls.reserve(memory_.size());
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     const Post& theirs = post(rank);
     const bool refused = theirs.kind == Kind::kRefusal;
     calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
@@ -54,8 +54,8 @@ Status Plan::agreement() const {
 Status Plan::check_sizes() const {
   if (kind_ == Kind::kAllReduce || kind_ == Kind::kReduce || kind_ == Kind::kBroadcast || kind_ == Kind::kBarrier)
     return {};
-  for (int to = 0; to < memory_.world(); ++to) {
-    for (int from = 0; from < memory_.world(); ++from) {
+  for (int to = 0; to < memory_.size(); ++to) {
+    for (int from = 0; from < memory_.size(); ++from) {
       const std::size_t sends = sent_bytes(from, to);
       const std::size_t wants = wanted_bytes(to, from);
       if (sends == wants) continue;
@@ -66,14 +66,14 @@ Status Plan::check_sizes() const {
 }
 
 Status Plan::reach() const {
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     const Post& its = post(rank);
     if ((its.flags & kInlined) != 0 && (its.flags & kPrivateOutput) != 0) continue;
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.input));
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.output));
     if (!has_lists(kind_)) continue;
     const PieceEntry* const table = memory_.pieces(rank, sequence_);
-    for (int other = 0; other < memory_.world(); ++other) {
+    for (int other = 0; other < memory_.size(); ++other) {
       if (lists_inputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].input));
       if (lists_outputs(kind_)) LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, table[other].output));
     }
@@ -144,18 +144,18 @@ bool Plan::large_results() const {
   if (kind_ == Kind::kAllReduce) return false;
   std::size_t sum = 0;
   if (kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter) {
-    for (int rank = 0; rank < memory_.world(); ++rank) sum += output_bytes(post(rank));
+    for (int rank = 0; rank < memory_.size(); ++rank) sum += output_bytes(post(rank));
     return (kind_ == Kind::kReduce ? total_bytes() : sum) >= kLargeResults;
   }
-  for (int to = 0; to < memory_.world(); ++to) {
-    for (int from = 0; from < memory_.world(); ++from) sum += sent_bytes(from, to);
+  for (int to = 0; to < memory_.size(); ++to) {
+    for (int from = 0; from < memory_.size(); ++from) sum += sent_bytes(from, to);
   }
   return sum >= kLargeResults;
 }
 
 // A whole number of cache lines, and therefore of elements.
 std::size_t Plan::ticket_bytes() const {
-  return std::clamp(2 * kTicketBytes / memory_.world(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
+  return std::clamp(2 * kTicketBytes / memory_.size(), kSmallestTicketBytes, kTicketBytes) / kLine * kLine;
 }
 
 bool Plan::shared(int owner) const {
@@ -170,7 +170,7 @@ int Plan::workers(int& first) const {
   first = kind_ == Kind::kReduce ? own().root : memory_.rank();
   if (!shared(first)) return 1;
   first = 0;
-  return memory_.world();
+  return memory_.size();
 }
 
 // Tickets have equal sizes of whole cache lines, and each worker has the same number of them.
@@ -193,7 +193,7 @@ std::uint64_t Plan::tickets(int owner) const {
   }
   if (kind_ == Kind::kReduceScatter) return ceil_divide(output_bytes(post(owner)), ticket_bytes());
   std::uint64_t sum = 0;
-  for (int from = 0; from < memory_.world(); ++from) sum += ceil_divide(wanted_bytes(owner, from), ticket_bytes());
+  for (int from = 0; from < memory_.size(); ++from) sum += ceil_divide(wanted_bytes(owner, from), ticket_bytes());
   return sum;
 }
 
@@ -216,14 +216,14 @@ void Plan::execute_reduce(Range range, const Outputs& outputs, Scratch& scratch)
   const std::size_t offset = range.begin * size_of(own().type);
   scratch.inputs.clear();
   scratch.outputs.clear();
-  for (int rank = 0; rank < memory_.world(); ++rank)
+  for (int rank = 0; rank < memory_.size(); ++rank)
     scratch.inputs.push_back(memory_.resolve(rank, post(rank).input) + offset);
   if (outputs.own != nullptr) {
     scratch.outputs.push_back(static_cast<std::byte*>(outputs.own->output.data) + offset);
   } else if (kind_ == Kind::kReduce) {
     scratch.outputs.push_back(memory_.resolve(own().root, post(own().root).output) + offset);
   } else {
-    for (int rank = 0; rank < memory_.world(); ++rank)
+    for (int rank = 0; rank < memory_.size(); ++rank)
       scratch.outputs.push_back(memory_.resolve(rank, post(rank).output) + offset);
   }
   combine(scratch, range.size(), outputs.large);
@@ -239,14 +239,14 @@ void Plan::execute_reduce_scatter(int owner, std::uint64_t ticket, const Outputs
   const std::size_t begin = ticket * ticket_bytes();
   const std::size_t bytes = std::min<std::size_t>(ticket_bytes(), output_bytes(post(owner)) - begin);
   scratch.inputs.clear();
-  for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
+  for (int from = 0; from < memory_.size(); ++from) scratch.inputs.push_back(sent(from, owner).data + begin);
   scratch.outputs.assign(1, wanted_at(owner, 0, outputs).data + begin);
   combine(scratch, bytes / size_of(own().type), outputs.large);
 }
 
 void Plan::execute_move(int owner, std::uint64_t ticket, const Outputs& outputs) const {
   const std::size_t step = ticket_bytes();
-  for (int from = 0; from < memory_.world(); ++from) {
+  for (int from = 0; from < memory_.size(); ++from) {
     const std::uint64_t tickets = ceil_divide(wanted_bytes(owner, from), step);
     if (ticket >= tickets) {
       ticket -= tickets;

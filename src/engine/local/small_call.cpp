@@ -98,7 +98,7 @@ std::byte* SmallCall::piece_of(int from, int to) const {
 
 void SmallCall::reduce_into(void* output, int to, Scratch& scratch) const {
   scratch.inputs.clear();
-  for (int from = 0; from < memory_.world(); ++from) scratch.inputs.push_back(piece_of(from, to));
+  for (int from = 0; from < memory_.size(); ++from) scratch.inputs.push_back(piece_of(from, to));
   auto* const result = static_cast<std::byte*>(output);
   reduce({request_.type, request_.op, request_.factor}, scratch.inputs, std::span(&result, 1),
          piece_ / size_of(request_.type));

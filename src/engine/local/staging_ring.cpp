@@ -10,10 +10,10 @@
 namespace lockstep::comm {
 
 StagingRing::StagingRing(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), bytes_(kStreamChunks * stream_chunk_bytes(memory.world())) {}
+    : memory_(memory), waiting_(waiting), bytes_(kStreamChunks * stream_chunk_bytes(memory.size())) {}
 
 Status StagingRing::begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_for) {
-  if (!std::exchange(touched_, true)) populate({memory_.stream(0), memory_.world() * bytes_});
+  if (!std::exchange(touched_, true)) populate({memory_.stream(0), memory_.size() * bytes_});
   // This is never the place of the chunk before. That chunk begins at most one chunk before `next_place_`; and when
   // places start again at 0, it lies in the last two thirds.
   place_ = next_place_ + bytes > bytes_ ? 0 : next_place_;
@@ -65,8 +65,8 @@ Status StagingRing::wait_for_everyone(const WaitFor& wait_for) {
 Status StagingRing::laid_out_by_all(std::uint64_t number, const WaitFor& wait_for) {
   int next = 0;
   const auto reached = [&] {
-    while (next < memory_.world() && memory_.state(next).laid_out.load(std::memory_order_acquire) >= number) ++next;
-    return next == memory_.world();
+    while (next < memory_.size() && memory_.state(next).laid_out.load(std::memory_order_acquire) >= number) ++next;
+    return next == memory_.size();
   };
   LOCKSTEP_RETURN_IF_ERROR(wait(reached, wait_for));
   common_ = std::max(common_, number);

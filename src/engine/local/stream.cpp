@@ -47,9 +47,9 @@ Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& r
 Status Stream::wait_until_reduced(const WaitFor& wait_for) const {
   int next = 0;
   return wait_for([&] {
-    while (next < memory_.world() && memory_.state(next).reduced.load(std::memory_order_acquire) >= ring_.number())
+    while (next < memory_.size() && memory_.state(next).reduced.load(std::memory_order_acquire) >= ring_.number())
       ++next;
-    return next == memory_.world();
+    return next == memory_.size();
   });
 }
 
@@ -64,12 +64,12 @@ bool Stream::receives(const Request& request) const {
 
 Status Stream::run(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
-  const std::size_t step = stream_chunk_bytes(memory_.world()) / element;
+  const std::size_t step = stream_chunk_bytes(memory_.size()) / element;
   for (std::size_t end = request.count; end > 0;) {
     const std::size_t count = std::min(step, end);
     end -= count;
     LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(count * element, StagingRing::Use::kWrites, wait_for));
-    const bool small = request.kind == Kind::kAllReduce && memory_.world() <= 2 && count * element <= kSmallChunkBytes;
+    const bool small = request.kind == Kind::kAllReduce && memory_.size() <= 2 && count * element <= kSmallChunkBytes;
     LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_chunk(request, end, count, wait_for)
                                    : pass_chunk(request, end, count, wait_for));
   }
@@ -133,7 +133,7 @@ void Stream::stage(std::byte* to, const std::byte* from, std::size_t bytes) cons
 
 std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank) const {
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
-  const std::size_t share = (count / memory_.world() / line + 1) * line;
+  const std::size_t share = (count / memory_.size() / line + 1) * line;
   return std::min(count, rank * share);
 }
 
@@ -141,7 +141,7 @@ std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank
 void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
   const std::size_t element = size_of(request.type);
   inputs_.clear();
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     inputs_.push_back(rank == memory_.rank()
                           ? static_cast<const std::byte*>(request.input.data) + (begin + from) * element
                           : ring_.of(rank) + from * element);
@@ -175,7 +175,7 @@ void Stream::reduce_for_all(const Reduction& reduction, std::byte* result, std::
 void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {
   const std::size_t element = size_of(request.type);
   auto* output = static_cast<std::byte*>(request.output.data) + begin * element;
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank == memory_.rank()) continue;
     const std::size_t from = slice_begin(count, element, rank) * element;
     const std::size_t to = slice_begin(count, element, rank + 1) * element;

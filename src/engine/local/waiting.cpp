@@ -45,8 +45,8 @@ int cores() {
 Waiting::Waiting(const GroupMemory& memory, const Group& group)
     : memory_(memory),
       group_(group),
-      crowded_(memory.world() > cores()),
-      spins_(crowded_ ? kTurns * (memory.world() / cores()) : kSpins),
+      crowded_(memory.size() > cores()),
+      spins_(crowded_ ? kTurns * (memory.size() / cores()) : kSpins),
       yield_for_(crowded_ ? kYieldForCrowded : kYieldFor) {}
 
 void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std::function<int()>& awaited,
@@ -72,7 +72,7 @@ void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std
 
 void Waiting::wake(bool posted) const {
   const auto for_me = kWaitingForAny + static_cast<std::uint32_t>(memory_.rank() + 1);
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank == memory_.rank()) continue;
     RankState& other = memory_.state(rank);
     const std::uint32_t waiting = other.waiting.load(std::memory_order_seq_cst);
@@ -96,7 +96,7 @@ void Waiting::abort(ErrorCode code, const std::string& message) const {
                                                         std::memory_order_seq_cst);
   }
   LOCKSTEP_FAULT_POINT("abort: stored");
-  for (int rank = 0; rank < memory_.world(); ++rank) {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
     memory_.state(rank).bell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(memory_.state(rank).bell);
   }

@@ -77,14 +77,6 @@ Result<Fd> key_file(const std::string& key) {
   return fd;
 }
 
-// This program's path, which the hosts have too.
-Result<std::string> own_path() {
-  std::error_code error;
-  std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) return Status::from_errno("cannot read /proc/self/exe", error.value());
-  return path;
-}
-
 std::vector<std::string> launcher_words(const HostsOptions& options, const std::string& self,
                                         const std::string& endpoint, std::size_t number) {
   const Host& host = options.hosts[number];
@@ -146,7 +138,7 @@ class HostsJob {
   SignalWatch& signals_;
   std::string key_;
   std::string run_id_;
-  std::string self_;  // this program's path
+  std::string self_;  // this program's path, which the hosts have too
   std::unique_ptr<comm::TcpStoreServer> server_;
   std::shared_ptr<comm::TcpStore> store_;
   std::vector<Fd> launchers_ends_;
@@ -212,7 +204,7 @@ Result<Command> HostsJob::command_for(std::size_t number) {
 }
 
 Result<int> HostsJob::run() {
-  LOCKSTEP_ASSIGN_OR_RETURN(self_, own_path());
+  LOCKSTEP_ASSIGN_OR_RETURN(self_, own_program());
   LOCKSTEP_RETURN_IF_ERROR(open_meeting());
   std::vector<Command> commands;
   for (std::size_t number = 0; number < options_.hosts.size(); ++number) {
@@ -305,7 +297,7 @@ void HostsJob::take_signal(ProcessTree& tree) {
 }  // namespace
 
 Result<std::string> describe_hosts_plan(const HostsOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string self, own_path());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string self, own_program());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string address, own_address(options));
   std::string text = fmt::format(
       "lockstep run would do this:\n  serve the store in which the launchers meet at {}, on a port that the kernel "

@@ -57,7 +57,7 @@ Result<Members> parse(const std::string& lines) {
     std::istringstream words(line);
     if (!(words >> member.rank >> member.world_size >> member.pid >> member.machine >> member.host)) {
       return Status(ErrorCode::kCorrupt,
-                    fmt::format("expected 'rank world pid machine host addresses' in the store, found '{}'", line));
+                    fmt::format("expected 'rank size pid machine host addresses' in the store, found '{}'", line));
     }
     for (std::string address; words >> address;) member.addresses.push_back(address);
     members.push_back(std::move(member));
@@ -81,12 +81,12 @@ Status check(const Members& members, const Roster& roster) {
   for (const Member& member : members) {
     if (member.world_size != first.world_size) {
       return {ErrorCode::kMismatch,
-              fmt::format("the ranks disagree about the world size: {} says {}, {} says {}. Start all with the same "
-                          "WORLD_SIZE",
+              fmt::format("the ranks disagree about the group size: {} says {}, {} says {}. Give all the same (for the "
+                          "world: WORLD_SIZE)",
                           describe(first, roster), first.world_size, describe(member, roster), member.world_size)};
     }
     if (member.rank < 0 || member.rank >= member.world_size) {
-      return {ErrorCode::kMismatch, fmt::format("{} is outside the world of {}: ranks go from 0 to {}",
+      return {ErrorCode::kMismatch, fmt::format("{} is outside the group of {}: ranks go from 0 to {}",
                                                 describe(member, roster), member.world_size, member.world_size - 1)};
     }
     const auto [other, is_new] = by_rank.emplace(member.rank, &member);

@@ -16,7 +16,7 @@ namespace lockstep::comm {
 Result<Member> describe_this_process(int rank, int world_size, const std::string& machine = {});
 
 // Collective: blocks until all ranks have written their records; returns these by rank. All ranks get the same outcome.
-// kMismatch: a rank joined twice, expects another world size or is outside the world. kTimeout: who has joined and who
+// kMismatch: a rank joined twice, expects another group size or is outside the group. kTimeout: who has joined and who
 // is missing. If `me` is an error this rank cannot join, and the ranks that wait for it get the error too. Each rank
 // sends three requests, however many ranks there are.
 //

@@ -1,14 +1,11 @@
 #include "unix_socket.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -16,9 +13,12 @@
 #include <thread>
 
 #include "base/poll.h"
+#include "base/random.h"
 
 namespace lockstep::comm {
 namespace {
+
+constexpr std::size_t kNameBytes = 16;
 
 socklen_t fill_address(const std::string& name, sockaddr_un& address) {
   address = {};
@@ -64,10 +64,8 @@ void take_descriptors(msghdr& message, std::vector<Fd>& descriptors) {
 }  // namespace
 
 Result<std::string> random_socket_name(std::string_view prefix) {
-  std::array<unsigned char, 16> random{};
-  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
-    return Status::from_errno("getrandom", errno);
-  return fmt::format("{}-{:02x}", prefix, fmt::join(random, ""));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string random, random_digits(kNameBytes));
+  return fmt::format("{}-{}", prefix, random);
 }
 
 Result<Fd> listen_unix(const std::string& name, int backlog) {

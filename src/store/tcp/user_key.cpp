@@ -2,31 +2,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <filesystem>
 
+#include "base/random.h"
 #include "lockstep/base/fd.h"
 #include "store/file/private_file.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kKeyBytes = 64;  // hexadecimal digits
+constexpr std::size_t kKeyDigits = 64;  // hexadecimal
 constexpr mode_t kReadableByOthers = S_IRWXG | S_IRWXO;
-
-Result<std::string> random_digits() {
-  std::array<unsigned char, kKeyBytes / 2> random{};
-  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
-    return Status::from_errno("getrandom", errno);
-  std::string digits;
-  for (const unsigned char byte : random) digits += fmt::format("{:02x}", byte);
-  return digits;
-}
 
 // kNotFound: there is none yet.
 Result<std::string> read_key(const std::string& path) {
@@ -39,10 +29,10 @@ Result<std::string> read_key(const std::string& path) {
                   fmt::format("others may read the key in {} (mode {:03o}): remove it, and a new one is made", path,
                               info.st_mode & 0777));
   }
-  std::string key(kKeyBytes, '\0');
+  std::string key(kKeyDigits, '\0');
   if (pread(file.get(), key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) {
     return Status(ErrorCode::kCorrupt,
-                  fmt::format("{} holds no key of {} digits: remove it, and a new one is made", path, kKeyBytes));
+                  fmt::format("{} holds no key of {} digits: remove it, and a new one is made", path, kKeyDigits));
   }
   return key;
 }
@@ -68,9 +58,9 @@ Status write_whole(const std::string& path, const std::string& text) {
 // Writes the key under a unique name first. The process that first links its file to the common name has made the key.
 Status make_key(const std::string& path) {
   LOCKSTEP_RETURN_IF_ERROR(make_folder(std::filesystem::path(path).parent_path()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string key, random_digits());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string unique, random_digits());
-  const std::string draft = fmt::format("{}.{}", path, unique.substr(0, 16));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string key, random_digits(kKeyDigits / 2));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string unique, random_digits(8));
+  const std::string draft = fmt::format("{}.{}", path, unique);
   Status made = write_whole(draft, key);
   if (made.ok() && link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
     made = Status::from_errno(fmt::format("cannot make {}", path), errno);

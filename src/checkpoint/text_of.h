@@ -1,11 +1,9 @@
-// Numbers to text and back, with the same bits.
+// A number to text, from which number_from_text() reads the same bits.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <string>
-
-#include "base/number_text.h"
 
 namespace lockstep::checkpoint {
 
