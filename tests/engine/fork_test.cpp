@@ -15,6 +15,17 @@
 #include "support/forked.h"
 #include "support/process_ranks.h"
 
+namespace {
+
+bool is_in_fork = false;
+
+}  // namespace
+
+// AddressSanitizer asks whether not to search for leaks. To a fork, all memory of other threads looks lost.
+extern "C" int __lsan_is_turned_off() {
+  return is_in_fork ? 1 : 0;
+}
+
 namespace lockstep::comm {
 namespace {
 
@@ -130,6 +141,7 @@ bool fork_once(Deed deed, Moment moment, Belongings& all) {
   }
   const pid_t child = fork();
   if (child == 0) {
+    is_in_fork = true;
     commit(deed, all);
     return true;
   }

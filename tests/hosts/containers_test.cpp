@@ -84,6 +84,7 @@ TEST(ContainersMulti, RanksShareMemoryWhereTheyCanAndSayWhyWhereTheyCannot) {
   }
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which needs /proc itself
 TEST(ContainersFault, WithoutProcAllRanksSaySo) {
   run_on_machines({.ranks = {2}, .containers = {{}, {.no_proc = true}}}, [](int) {
     try {
@@ -94,6 +95,7 @@ TEST(ContainersFault, WithoutProcAllRanksSaySo) {
     }
   });
 }
+#endif
 
 TEST(ContainersFault, ARankThatDiesInAnotherContainerIsNoticed) {
   run_on_machines(
