@@ -79,10 +79,17 @@ void fork_in(int way) {
   EXPECT_TRUE(torch::equal(after, torch::full({10}, 2.0F)));
 }
 
+// AddressSanitizer's allocator may be locked by a thread that the fork does not have. At exit, libraries free much.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kWays = 1;
+#else
+constexpr int kWays = 4;
+#endif
+
 // The fork ends in four ways: at once, by exit(), at the end of main, and by an exception.
 TEST(ForkMulti, LeavesTheRankAlone) {
   expect_no_leak_search_in_programs();  // a fork's search waits for threads that the fork does not have
-  for (int way = 0; way < 4; ++way) run_world(2, [way](int) { fork_in(way); });
+  for (int way = 0; way < kWays; ++way) run_world(2, [way](int) { fork_in(way); });
 }
 
 }  // namespace
