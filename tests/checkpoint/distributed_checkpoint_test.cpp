@@ -195,7 +195,7 @@ TEST_F(DistributedCheckpoints, WithChunksThatDoNotFitAreRefused) {
   Parts vast;
   vast.add_about("w", {1 << 20, 1 << 20}, Parts::chunk({0, 0}, {1 << 20, 1 << 20}));
   vast.put("w", Parts::at({0, 0}), "__0_0.distcp", torch::ones({4, 4}));
-  expect_error(ErrorCode::kCorrupt, "less bytes", vast);
+  expect_error(ErrorCode::kCorrupt, "fewer bytes", vast);
 }
 
 TEST_F(DistributedCheckpoints, WithHostilePlacesAreRefused) {
