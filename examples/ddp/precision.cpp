@@ -40,37 +40,44 @@ void report(const char* name, const Ddp& ddp, const torch::Tensor& loss) {
             << mean.item<float>() << std::endl;
 }
 
+// `step` takes one batch through the model and the optimizer, and returns its loss.
+template <typename Step>
+void train(const char* name, const Ddp& ddp, int steps, const Step& step) {
+  torch::Tensor loss;
+  for (int number = 0; number < steps; ++number) loss = step(batch(number));
+  report(name, ddp, loss);
+}
+
 void train_in_float(int steps) {
   Net net = make_net();
   Ddp ddp(net);
   torch::optim::SGD optimizer(ddp.parameters(), kRate);
-  torch::Tensor loss;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor x = batch(step);
+  train("float", ddp, steps, [&](const torch::Tensor& x) {
     optimizer.zero_grad();
-    loss = loss_of(ddp->forward(x), x);
+    torch::Tensor loss = loss_of(ddp->forward(x), x);
     loss.backward();
     optimizer.step();
-  }
-  report("float", ddp, loss);
+    return loss;
+  });
+}
+
+// Only the forward pass and the loss: the backward pass is outside, and gradients are float.
+torch::Tensor loss_with_autocast(Ddp& ddp, const torch::Tensor& x, torch::Dtype dtype) {
+  const lockstep::Autocast autocast(torch::kCPU, dtype);
+  return loss_of(ddp->forward(x), x);
 }
 
 void train_with_autocast(int steps) {
   Net net = make_net();
   Ddp ddp(net);
   torch::optim::SGD optimizer(ddp.parameters(), kRate);
-  torch::Tensor loss;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor x = batch(step);
+  train("autocast", ddp, steps, [&](const torch::Tensor& x) {
     optimizer.zero_grad();
-    {
-      const lockstep::Autocast autocast(torch::kCPU);
-      loss = loss_of(ddp->forward(x), x);
-    }
-    loss.backward();  // outside; gradients are float
+    torch::Tensor loss = loss_with_autocast(ddp, x, torch::kBFloat16);
+    loss.backward();
     optimizer.step();
-  }
-  report("autocast", ddp, loss);
+    return loss;
+  });
 }
 
 void train_with_scaled_loss(int steps) {
@@ -78,19 +85,14 @@ void train_with_scaled_loss(int steps) {
   Ddp ddp(net);
   torch::optim::SGD optimizer(ddp.parameters(), kRate);
   lockstep::GradScaler scaler({.init_scale = 1024});
-  torch::Tensor loss;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor x = batch(step);
+  train("half with a scaled loss", ddp, steps, [&](const torch::Tensor& x) {
     optimizer.zero_grad();
-    {
-      const lockstep::Autocast autocast(torch::kCPU, torch::kHalf);
-      loss = loss_of(ddp->forward(x), x);
-    }
+    torch::Tensor loss = loss_with_autocast(ddp, x, torch::kHalf);
     scaler.scale(loss).backward();
     scaler.step(optimizer);
     scaler.update();
-  }
-  report("half with a scaled loss", ddp, loss);
+    return loss;
+  });
 }
 
 void train_with_masters(int steps) {
@@ -99,15 +101,13 @@ void train_with_masters(int steps) {
   Ddp ddp(net);
   lockstep::MasterWeights masters(*net);
   torch::optim::SGD optimizer(masters.parameters(), kRate);
-  torch::Tensor loss;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor x = batch(step);
+  train("bfloat16 with float masters", ddp, steps, [&](const torch::Tensor& x) {
     net->zero_grad();
-    loss = loss_of(ddp->forward(x.to(torch::kBFloat16)), x);
+    torch::Tensor loss = loss_of(ddp->forward(x.to(torch::kBFloat16)), x);
     loss.backward();
     masters.step(optimizer);
-  }
-  report("bfloat16 with float masters", ddp, loss);
+    return loss;
+  });
 }
 
 }  // namespace
