@@ -139,6 +139,24 @@ TEST(DeviceDdpInputsMulti, AreMovedToTheModule) {
   });
 }
 
+struct PassesOnImpl : torch::nn::Module {
+  PassesOnImpl() { weight = register_parameter("weight", torch::ones({3})); }
+  const torch::Tensor& forward(const torch::Tensor& input) { return input; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(PassesOn);
+
+TEST(DeviceDdpInputsMulti, OutliveTheCallIfTheModuleReturnsThem) {
+  run_on_devices(2, [](int /*rank*/, torch::Device device) {
+    PassesOn net;
+    net->to(device);
+    DistributedDataParallel<PassesOn> ddp(net, {.device_ids = {device}});
+    const torch::NoGradGuard no_grad;
+    const auto& output = ddp.forward(torch::full({2, 3}, 0.5F));
+    expect_on_device(output, device, torch::full({2, 3}, 0.5F), "output");
+  });
+}
+
 // Output, gradients and running statistics of a layer after two steps. Ranks have batches of different sizes.
 State normalise(torch::Device device, int rank) {
   SyncBatchNorm norm(6);

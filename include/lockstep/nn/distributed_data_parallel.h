@@ -66,18 +66,19 @@ class DistributedDataParallel {
   // The module's own forward, with any arguments and result. With `device_ids`, tensors in the arguments are moved to
   // that device first, nested ones too (lockstep/nn/scatter.h). Values of kinds that are not in that list are passed on
   // as they are, and so is an argument that cannot be copied: if it has a tensor elsewhere, that is a c10::ValueError.
-  // `ddp->forward(x)` calls the module directly, and moves nothing.
+  // `ddp->forward(x)` calls the module directly, and moves nothing. The result is a value, also where the module
+  // returns a reference: that may refer to an argument, and the moved arguments live no longer than this call.
   template <typename... Args>
-  decltype(auto) forward(Args&&... args) {
+  auto forward(Args&&... args) {
     replica_.before_forward();
     const std::optional<torch::Device> device = replica_.input_device();
     if (!device) return module_->forward(std::forward<Args>(args)...);
-    return [&](auto... values) -> decltype(auto) {
+    return [&](auto... values) {
       return module_->forward(parallel::detail::pass<Args>(std::get<0>(values))...);
     }(parallel::detail::on_device(std::forward<Args>(args), *device)...);
   }
   template <typename... Args>
-  decltype(auto) operator()(Args&&... args) {
+  auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
 
