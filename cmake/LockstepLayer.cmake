@@ -1,16 +1,20 @@
-# lockstep_layer(NAME FOLDER folder [ROOMS room...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_layer(NAME FOLDER folder [SUBFOLDERS subfolder...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
 #
 # INTERNAL: for this project's programs only, not in the installed package.
 #
-# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/ROOM/*.cpp. Its public headers are those in
+# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/SUBFOLDER/*.cpp. Its public headers are those in
 # include/lockstep/FOLDER, and HEADERS, which are in other folders. A layer may include only headers of the layers that
-# it names here: tools/check_layers.py, one of the tests, finds every other include. Layers without TORCH have no torch
-# header on their include path.
+# it names here, and of those that these name PUBLIC: tools/check_layers.py, one of the tests, finds every other
+# include. Layers without TORCH have no torch header on their include path.
 function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
+    # clang 14 tells of its sanitizers by __has_feature alone. The sources ask for gcc's macros.
+    string(REGEX MATCH "^[a-z]+" sanitizer "${LOCKSTEP_SANITIZE}")
+    string(TOUPPER ${sanitizer} sanitizer)
+    target_compile_definitions(${target} PRIVATE $<$<CXX_COMPILER_ID:Clang>:__SANITIZE_${sanitizer}__>)
     target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
 endfunction()
@@ -67,10 +71,10 @@ function(lockstep_unity target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "ROOMS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
-  set(rooms ${ARG_ROOMS})
-  list(TRANSFORM rooms REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${rooms})
+  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "SUBFOLDERS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  set(subfolders ${ARG_ROOMS})
+  list(TRANSFORM subfolders REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${subfolders})
   if(NOT sources)
     return()
   endif()
