@@ -23,7 +23,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 CALL = re.compile(r"^\s*lockstep_(layer|backend|program)\(([^)]*)\)", re.MULTILINE)
 # Folders outside of the layers, which see public headers only.
 USERS = {"examples/": "examples include", "python/": "the Python package includes"}
-KEYWORDS = ("FOLDER", "ROOMS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
+KEYWORDS = ("FOLDER", "SUBFOLDERS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
 
 
 @dataclasses.dataclass

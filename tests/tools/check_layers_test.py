@@ -8,7 +8,7 @@ import unittest
 CHECK = pathlib.Path(__file__).resolve().parents[2] / "tools/check_layers.py"
 CMAKE = """
 lockstep_layer(base FOLDER base)  # lockstep_layer(store FOLDER nowhere)
-lockstep_layer(store FOLDER store ROOMS tcp
+lockstep_layer(store FOLDER store SUBFOLDERS tcp
   PUBLIC lockstep::base)
 lockstep_layer(net FOLDER net HEADERS shared.h PUBLIC lockstep::base PRIVATE lockstep::store)
 lockstep_layer(engine FOLDER engine PRIVATE lockstep::store)
