@@ -82,10 +82,14 @@ c10::IValue to_ivalue(const StateDict& state) {
 }
 
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {
-  if (const FileKind kind = file_kind_of(path); kind != FileKind::kTensors) {
-    const c10::IValue value = kind == FileKind::kDistributed ? read_distributed_checkpoint(path, map_location)
-                                                             : read_torch_file(path, map_location);
+  const auto entry_in = [&](const c10::IValue& value) {
     return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
+  };
+  switch (file_kind_of(path)) {
+    case FileKind::kTorchZip:
+    case FileKind::kTorchLegacy: return entry_in(read_torch_file(path, map_location));
+    case FileKind::kDistributed: return entry_in(read_distributed_checkpoint(path, map_location));
+    case FileKind::kTensors: break;
   }
   std::optional<TensorFile> mapped = map_tensor_file(path);
   TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, Checksum::kIfPresent);
