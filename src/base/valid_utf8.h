@@ -1,4 +1,5 @@
-// Text from outside for formats that take UTF-8 alone. (printable.h is for text that people read.)
+// Text from outside for formats that take UTF-8 alone. (printable.h is for text that people read.) Defined in
+// printable.cpp.
 #pragma once
 
 #include <string>

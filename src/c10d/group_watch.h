@@ -1,4 +1,4 @@
-// Tells other layers that a group was left, so that what outlives the group drops its handle.
+// Tells other layers that a group was left, so that what outlives the group drops its handle. Defined in world.cpp.
 #pragma once
 
 #include "lockstep/c10d/process_groups.h"

@@ -29,9 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kSuffix = ".ckpt";
-
 // Training comes first: when all cores are busy, this thread gets about a third of what the others get.
 void lower_priority() {
   constexpr int kNicer = 5;
@@ -57,14 +54,6 @@ CheckpointError unreadable(const fs::path& path, const std::string& why) {
 }
 
 }  // namespace
-
-std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
-  const auto step = number_from_text<std::int64_t>(name);
-  return step && *step >= 0 ? step : std::nullopt;
-}
 
 CheckpointManager::CheckpointManager(fs::path folder, CheckpointManagerOptions options)
     : folder_(std::move(folder)), options_(options) {
@@ -302,7 +291,7 @@ std::vector<std::int64_t> CheckpointManager::steps() const {
 }
 
 fs::path CheckpointManager::path_of(std::int64_t step) const {
-  return folder_ / fmt::format("{}{:09}{}", kPrefix, step, kSuffix);
+  return folder_ / checkpoint_name(step);
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// Which kind of file a path names, told by content, and the parts of one.
+// Which kind of file a path names, told by content; the parts of a file; the names of checkpoints.
 #pragma once
 
 #include <torch/torch.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace lockstep::checkpoint {
@@ -28,11 +29,15 @@ inline bool begins_tensor_file(const FileHead& head) {
 // Throws CheckpointError with the path.
 FileKind file_kind_of(const std::filesystem::path& path);
 
+// The first keys of a dict, for messages.
+std::string keys_of(const c10::impl::GenericDict& dict);
+
 // The value under the key `entry` of a dict; all of it when `entry` is empty. Throws CheckpointError (kMismatch) that
 // lists the keys.
 c10::IValue entry_of(const c10::IValue& value, std::string_view entry);
 
-// The step in a checkpoint's name, "step-000000042.ckpt".
+// The name of a checkpoint of a CheckpointManager, "step-000000042.ckpt", and the step in one.
+std::string checkpoint_name(std::int64_t step);
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 
 }  // namespace lockstep::checkpoint

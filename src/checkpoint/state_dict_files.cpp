@@ -1,12 +1,10 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/printable.h"
 #include "dict_growth.h"
 #include "error_context.h"
 #include "file_kind.h"
@@ -14,47 +12,9 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "python/file_bytes.h"
 #include "state_tensor_file.h"
 
 namespace lockstep::checkpoint {
-namespace {
-
-std::string keys_of(const c10::impl::GenericDict& dict) {
-  constexpr std::size_t kShown = 20;
-  std::vector<std::string> keys;
-  for (const auto& entry : dict) {
-    if (keys.size() == kShown) return fmt::format("{}, ... ({} in all)", fmt::join(keys, ", "), dict.size());
-    keys.push_back(entry.key().isString() ? printable(entry.key().toStringRef().substr(0, 80)) : "a number");
-  }
-  return fmt::format("{}", fmt::join(keys, ", "));
-}
-
-}  // namespace
-
-FileKind file_kind_of(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return FileKind::kDistributed;
-  const FileBytes file(path);
-  FileHead head{};
-  if (file.size() < head.size()) return FileKind::kTensors;
-  file.read(0, head.data(), head.size());
-  if (begins_tensor_file(head)) return FileKind::kTensors;
-  if (head[0] == 'P' && head[1] == 'K') return FileKind::kTorchZip;
-  return head[0] == '\x80' ? FileKind::kTorchLegacy : FileKind::kTensors;
-}
-
-c10::IValue entry_of(const c10::IValue& value, std::string_view entry) {
-  if (entry.empty()) return value;
-  if (!value.isGenericDict()) throw CheckpointError(ErrorCode::kMismatch, "it holds no dict");
-  const c10::impl::GenericDict dict = value.toGenericDict();
-  const auto found = dict.find(std::string(entry));
-  if (found == dict.end()) {
-    throw CheckpointError(ErrorCode::kMismatch,
-                          fmt::format("it has no entry \"{}\"; it has: {}", entry, keys_of(dict)));
-  }
-  return found->value();
-}
 
 StateDict to_state_dict(const c10::IValue& value) {
   if (!value.isGenericDict()) {
@@ -82,10 +42,14 @@ c10::IValue to_ivalue(const StateDict& state) {
 }
 
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {
-  if (const FileKind kind = file_kind_of(path); kind != FileKind::kTensors) {
-    const c10::IValue value = kind == FileKind::kDistributed ? read_distributed_checkpoint(path, map_location)
-                                                             : read_torch_file(path, map_location);
+  const auto entry_in = [&](const c10::IValue& value) {
     return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
+  };
+  switch (file_kind_of(path)) {
+    case FileKind::kTorchZip:
+    case FileKind::kTorchLegacy: return entry_in(read_torch_file(path, map_location));
+    case FileKind::kDistributed: return entry_in(read_distributed_checkpoint(path, map_location));
+    case FileKind::kTensors: break;
   }
   std::optional<TensorFile> mapped = map_tensor_file(path);
   TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, Checksum::kIfPresent);

@@ -1,5 +1,5 @@
 // Tensor files of state dicts, which should cost no more than those of Python: read without copies, and written with a
-// checksum that takes little time.
+// checksum that takes little time. Defined in tensor_file.cpp.
 #pragma once
 
 #include <filesystem>

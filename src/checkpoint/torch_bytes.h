@@ -1,4 +1,4 @@
-// What read_torch_file() does, for bytes that are a file or a part of one.
+// What read_torch_file() does, for bytes that are a file or a part of one. Defined in torch_file_reader.cpp.
 #pragma once
 
 #include <torch/torch.h>

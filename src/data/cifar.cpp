@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "base/printable.h"
+#include "gzip_file.h"
 #include "lockstep/data/errors.h"
-#include "packed_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -61,7 +61,7 @@ Cifar::Cifar(const fs::path& root, const Files& files, Compose transform) : Imag
 }
 
 void Cifar::read(const fs::path& path, const Files& files) {
-  PackedFile file(path);
+  GzipFile file(path);
   const std::size_t record_bytes = static_cast<std::size_t>(files.label_bytes) + kPicture;
   std::vector<std::uint8_t> record(record_bytes);
   for (std::int64_t number = 0;; ++number) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "gzip_file.h"
 #include "lockstep/data/errors.h"
-#include "packed_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -20,7 +20,7 @@ DataError corrupt(const std::filesystem::path& path, std::string_view what) {
   return DataError(ErrorCode::kCorrupt, fmt::format("{}: {}", printable(path.native()), what));
 }
 
-void read_all(PackedFile& file, const std::filesystem::path& path, std::span<std::uint8_t> out, std::string_view what) {
+void read_all(GzipFile& file, const std::filesystem::path& path, std::span<std::uint8_t> out, std::string_view what) {
   const std::uint64_t offset = file.position();
   const std::size_t got = file.read(out);
   if (got == out.size()) return;
@@ -29,7 +29,7 @@ void read_all(PackedFile& file, const std::filesystem::path& path, std::span<std
                         out.size(), what, offset, got));
 }
 
-std::vector<std::int64_t> read_dimensions(PackedFile& file, const std::filesystem::path& path,
+std::vector<std::int64_t> read_dimensions(GzipFile& file, const std::filesystem::path& path,
                                           std::span<const std::int64_t> expected) {
   std::array<std::uint8_t, 4> word{};
   read_all(file, path, word, "idx magic number");
@@ -66,7 +66,7 @@ std::uint64_t promised_bytes(const std::vector<std::int64_t>& dimensions) {
 }  // namespace
 
 torch::Tensor read_idx(const std::filesystem::path& path, std::span<const std::int64_t> expected) {
-  PackedFile file(path);
+  GzipFile file(path);
   const std::vector<std::int64_t> dimensions = read_dimensions(file, path, expected);
   const std::uint64_t bytes = promised_bytes(dimensions);
   if (bytes > file.most_bytes()) {

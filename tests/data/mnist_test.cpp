@@ -94,7 +94,7 @@ TEST_F(MnistFiles, LeavesPixelsInZeroToOneWhenAsked) {
   EXPECT_TRUE(torch::equal(dataset.get(0).data[0], dataset.images()[0].to(torch::kFloat) / 255.0F));
 }
 
-TEST_F(MnistFiles, FindsPackedFilesWhereTorchvisionPutsThem) {
+TEST_F(MnistFiles, FindsGzipFilesWhereTorchvisionPutsThem) {
   folder_.write("FashionMNIST/raw/t10k-images-idx3-ubyte.gz", gzip(image_file(20)));
   folder_.write("FashionMNIST/raw/t10k-labels-idx1-ubyte", gzip(label_file(20)));  // by content, not by name
   EXPECT_EQ(Mnist(folder_.path(), /*train=*/false).size(), 20);

@@ -32,14 +32,6 @@ bool can_be_counted(const torch::Tensor& tensor) {
   return tensor.defined() && why_not_saved(tensor).empty() && tensor.numel() > 0 && !tensor.is_complex();
 }
 
-// How many of its values (repeated ones count once) are NaN or infinite.
-std::int64_t not_finite(const torch::Tensor& tensor) {
-  if (!tensor.defined() || !why_not_saved(tensor).empty()) return 0;
-  if (!tensor.is_complex() && !tensor.is_floating_point()) return 0;
-  const auto dtype = tensor.is_complex() ? torch::kComplexDouble : torch::kDouble;
-  return (~torch::isfinite(without_repeats(tensor).to(dtype))).sum().item<std::int64_t>();
-}
-
 std::string statistics_of(const torch::Tensor& tensor) {
   if (!can_be_counted(tensor)) return "";
   const torch::Tensor values = without_repeats(tensor).to(torch::kDouble);
@@ -139,61 +131,6 @@ class Shower {
   double bytes_ = 0;
 };
 
-// Counts the tensors of a value, and names those with values that are not finite.
-class Verifier {
- public:
-  explicit Verifier(bool finite) : finite_(finite) {}
-
-  void look_at(const std::string& place, const c10::IValue& value) {
-    if (value.isTensor()) {
-      ++tensors;
-      const std::int64_t bad = finite_ ? not_finite(value.toTensor()) : 0;
-      if (bad > 0) lines.push_back(fmt::format("{}: {} values are not finite", place, bad));
-    } else if (value.isGenericDict()) {
-      for (const auto& entry : value.toGenericDict()) {
-        const std::string key = entry.key().isString() ? fmt::format("\"{}\"", entry.key().toStringRef())
-                                : entry.key().isInt()  ? std::to_string(entry.key().toInt())
-                                                       : "...";
-        look_at(fmt::format("{}[{}]", place, key), entry.value());
-      }
-    } else if (value.isList()) {
-      items(place, value.toListRef());
-    } else if (value.isTuple()) {
-      items(place, value.toTupleRef().elements());
-    }
-  }
-
-  std::int64_t tensors = 0;
-  Lines lines;
-
- private:
-  template <typename Items>
-  void items(const std::string& place, const Items& values) {
-    std::size_t index = 0;
-    for (const c10::IValue& value : values) look_at(fmt::format("{}[{}]", place, index++), value);
-  }
-
-  bool finite_;
-};
-
-void verify_one(const fs::path& path, const VerifyOptions& options, Verified& all) {
-  try {
-    const AnyFile file = read_any_file(path);
-    Verifier verifier(options.finite);
-    in_context(path.native(), [&] { verifier.look_at(path.native() + ": ", file.value); });
-    if (verifier.lines.empty()) {
-      verifier.lines.push_back(fmt::format("{}: good: {}, {} tensors; compared: {}", path.native(), file.format,
-                                           verifier.tensors, file.checked));
-    } else {
-      all.good = false;
-    }
-    all.lines.insert(all.lines.end(), verifier.lines.begin(), verifier.lines.end());
-  } catch (const CheckpointError& error) {
-    all.good = false;
-    all.lines.emplace_back(error.what());
-  }
-}
-
 }  // namespace
 
 Lines show(const fs::path& path, const ShowOptions& options) {
@@ -201,14 +138,6 @@ Lines show(const fs::path& path, const ShowOptions& options) {
   Shower shower(options.statistics);
   in_context(file.path.native(), [&] { shower.add("", file.value, 0); });
   return shower.take(file);
-}
-
-Verified verify(const fs::path& path, const VerifyOptions& options) {
-  Verified all;
-  std::vector<fs::path> files = in_context(path.native(), [&] { return checkpoints_in(path); });
-  if (files.empty()) files.push_back(path);
-  for (const fs::path& file : files) verify_one(file, options, all);
-  return all;
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,6 +1,5 @@
-// Checks a list of transforms. Errors are DataError (kInvalidArgument); they read "transform 2 of Compose, Resize:
-// expected
-// ..., found ...".
+// Checks a list of transforms. Errors are DataError (kInvalidArgument); they read
+// "transform 2 of Compose, Resize: expected ..., found ...".
 #pragma once
 
 #include <string>

@@ -11,6 +11,7 @@
 namespace lockstep::data {
 namespace {
 
+// In the order of the variant: parse_test.cpp compares them.
 constexpr std::array kNames{"Resize",
                             "CenterCrop",
                             "RandomResizedCrop",

@@ -272,19 +272,10 @@ void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& p
 
 void add_step(SamplePlan& plan, Step step) {
   const ImageSize before = plan.size;
-  if (const auto* crop = std::get_if<CropStep>(&step)) {
-    if (crop->box == Box{0, 0, plan.size.width, plan.size.height}) return;
-    plan.size = {crop->box.width, crop->box.height};
-  } else if (const auto* resize = std::get_if<ResizeStep>(&step)) {
-    plan.size = resize->size;
-  } else if (const auto* warp = std::get_if<WarpStep>(&step)) {
-    plan.size = warp->size;
-  } else if (const auto* padding = std::get_if<PadStep>(&step)) {
-    plan.size.width += padding->amounts.left + padding->amounts.right;
-    plan.size.height += padding->amounts.top + padding->amounts.bottom;
-  } else if (const auto* grey = std::get_if<GreyStep>(&step)) {
-    plan.channels = grey->channels;
-  }
+  const auto* crop = std::get_if<CropStep>(&step);
+  if (crop != nullptr && crop->box == Box{0, 0, before.width, before.height}) return;
+  plan.size = size_after(step, before);
+  if (const auto* grey = std::get_if<GreyStep>(&step)) plan.channels = grey->channels;
   check_growth(before, plan.size);
   plan.steps.push_back(std::move(step));
 }

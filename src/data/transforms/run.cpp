@@ -88,17 +88,6 @@ class StepRunner {
   RowSink& sink_;
 };
 
-ImageSize size_after(const Step& step, ImageSize size) {
-  if (const auto* crop = std::get_if<CropStep>(&step)) return {crop->box.width, crop->box.height};
-  if (const auto* resize = std::get_if<ResizeStep>(&step)) return resize->size;
-  if (const auto* warp = std::get_if<WarpStep>(&step)) return warp->size;
-  if (const auto* padding = std::get_if<PadStep>(&step)) {
-    const PadAmounts& a = padding->amounts;
-    return {size.width + a.left + a.right, size.height + a.top + a.bottom};
-  }
-  return size;
-}
-
 AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
   AffineMatrix matrix{1, 0, 0, 0, 1, 0};
   if (mirror.horizontal) {

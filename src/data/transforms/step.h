@@ -99,6 +99,9 @@ using Step =
                  ContrastStep, SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
                  AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep, MixStep>;
 
+// What the step makes of a picture's size.
+ImageSize size_after(const Step& step, ImageSize size);
+
 // A picture of FiveCrop or TenCrop.
 struct CropPart {
   Box box;

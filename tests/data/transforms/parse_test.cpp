@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "data/transforms/check.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -38,6 +42,60 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   const auto apply = one<RandomApply>("RandomApply([ColorJitter(0.1), RandomChoice([RandomInvert()])], p=0.3)");
   ASSERT_EQ(apply.transforms.size(), 2U);
   EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).transforms.size(), 1U);
+}
+
+// A new transform needs a line here, a name in check_parameters.cpp at its place in the variant, and a maker in
+// parse.cpp.
+TEST(ParseTransforms, KnowsEachTransformByItsName) {
+  std::set<std::size_t> left;  // places in the variant
+  for (std::size_t place = 0; place < std::variant_size_v<Transform::variant>; ++place) left.insert(place);
+  for (const std::string text : {"Resize(1)",
+                                 "CenterCrop(1)",
+                                 "RandomResizedCrop(1)",
+                                 "RandomCrop(1)",
+                                 "RandomResize(1, 2)",
+                                 "ScaleJitter(1)",
+                                 "FiveCrop(1)",
+                                 "TenCrop(1)",
+                                 "Pad(1)",
+                                 "RandomHorizontalFlip()",
+                                 "RandomVerticalFlip()",
+                                 "RandomRotation(1)",
+                                 "RandomAffine(1)",
+                                 "RandomPerspective()",
+                                 "ElasticTransform()",
+                                 "ColorJitter()",
+                                 "Grayscale()",
+                                 "RandomGrayscale()",
+                                 "GaussianBlur(3)",
+                                 "RandomInvert()",
+                                 "RandomPosterize(1)",
+                                 "RandomSolarize(1)",
+                                 "RandomAdjustSharpness(1)",
+                                 "RandomAutocontrast()",
+                                 "RandomEqualize()",
+                                 "AutoAugment()",
+                                 "RandAugment()",
+                                 "TrivialAugmentWide()",
+                                 "AugMix()",
+                                 "ToTensor()",
+                                 "ConvertImageDtype()",
+                                 "PILToTensor()",
+                                 "Normalize([0], [1])",
+                                 "RandomErasing()",
+                                 "RandomApply([RandomInvert()])",
+                                 "RandomChoice([RandomInvert()])",
+                                 "RandomOrder([RandomInvert()])"}) {
+    const auto transforms = parse_transforms({text});
+    ASSERT_TRUE(transforms.ok()) << transforms.status().message();
+    const Transform& transform = transforms.value().at(0);
+    EXPECT_EQ(name_of(transform), text.substr(0, text.find('(')));
+    left.erase(transform.index());
+  }
+  const Transform lambda = Lambda{};  // has no text
+  EXPECT_EQ(name_of(lambda), "Lambda");
+  left.erase(lambda.index());
+  EXPECT_EQ(left, std::set<std::size_t>{});
 }
 
 struct Wrong {
