@@ -11,7 +11,6 @@
 
 #include "call.h"
 #include "engine/core/request.h"
-#include "engine/local/collective.h"
 #include "group_context.h"
 #include "net/transport.h"
 

@@ -63,12 +63,6 @@ std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
 
 }  // namespace
 
-Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes, SharedArena::Pages pages) {
-  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes, pages));
-  arena_ = arena;
-  return {};
-}
-
 Status Collective::post(std::uint64_t sequence) {
   sequence_ = sequence;
   Post& post = memory_.post(memory_.rank(), sequence);
@@ -363,8 +357,8 @@ std::uint64_t Collective::tickets_done() const {
 void Collective::finish(Status status) {
   status_ = std::move(status);
   if (status_.ok()) copy_outputs();
-  input_staging_ = Staging();
-  output_staging_ = Staging();
+  input_staging_ = ArenaBlock();
+  output_staging_ = ArenaBlock();
   phase_ = Phase::kOver;
 }
 
