@@ -22,7 +22,7 @@ class StepMessages {
  public:
   explicit StepMessages(const GroupContext& context) : context_(context) {}
 
-  void number(std::uint64_t step) { step_ = step; }
+  void set_number(std::uint64_t step) { step_ = step; }
   void send(int peer, int leg, const void* data, std::size_t bytes);
   void receive(int peer, int leg, void* data, std::size_t bytes);
   // A message without data, which only says that this rank has come so far.

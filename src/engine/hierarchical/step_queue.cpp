@@ -34,7 +34,7 @@ bool StepQueue::begin_step(const std::shared_ptr<HierarchicalOperation>& operati
   active.step = std::move(operation->steps.front());
   operation->steps.pop_front();
   ++operation->active;
-  active.step->messages().number(next_step_++);
+  active.step->messages().set_number(next_step_++);
   auto request = active.step->before();
   if (!request.ok()) {
     failure_ = {request.status().code(), fmt::format("{} cannot take part in {}: {}", context_.me(),
