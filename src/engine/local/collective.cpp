@@ -117,7 +117,7 @@ bool Collective::inputs_shared() const {
 
 bool Collective::may_stream() const {
   return caller_ == Caller::kBlocks && memory_.size() > 1 &&
-         padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
+         padded_total(request_.input, request_.inputs) > kMostInlineBytes && !inputs_shared();
 }
 
 void Collective::publish_input_sizes(Post& post) {
@@ -153,8 +153,8 @@ Status Collective::publish_in_place(Post& post) {
 
 Status Collective::publish_inputs(Post& post) {
   const std::size_t total = padded_total(request_.input, request_.inputs);
-  const bool direct = total > kAlwaysCopiedBytes && inputs_shared();
-  const bool inlined = !direct && total <= kCopiedBytes;
+  const bool direct = total > kMostInlineSharedBytes && inputs_shared();
+  const bool inlined = !direct && total <= kMostInlineBytes;
   if (!inlined) needs_all_ = true;
   if (const std::optional<std::size_t> piece = even_piece(request_); inlined && piece) {
     post.flags |= kInlined;
