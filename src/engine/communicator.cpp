@@ -58,8 +58,8 @@ Status refuse_fork(const std::string& whose) {
 
 // The other groups of the process learn of a broken group before the caller does.
 template <typename Answer>
-Answer tell_others(Group& group, Answer answer) {
-  if (!answer.ok()) GroupRegistry::of_process().tell_others(group);
+Answer tell_other_groups(Group& group, Answer answer) {
+  if (!answer.ok()) GroupRegistry::of_process().tell_other_groups(group);
   return answer;
 }
 
@@ -147,7 +147,7 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
   if (!state_->origin.is_this_process()) return refuse_fork("the one that has started this operation");
-  return tell_others(*state_->group, state_->group->wait(*state_, deadline));
+  return tell_other_groups(*state_->group, state_->group->wait(*state_, deadline));
 }
 
 bool Operation::is_completed() {
@@ -203,14 +203,14 @@ SharedArena& Communicator::arena() const {
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
-  return tell_others(*group_, group_->run(request, deadline));
+  return tell_other_groups(*group_, group_->run(request, deadline));
 }
 
 template <typename Args>
 Status Communicator::run_transfer(const Args& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
-  return tell_others(*group_, group_->run(std::move(transfer), deadline));
+  return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
 }
 
 Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
@@ -218,7 +218,8 @@ Result<Operation> Communicator::start_request(const RequestView& request, KeepAl
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
   const Deadline until = admission.value_or(Deadline::after(group_->timeout()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(request.copy(), std::move(keep), until)));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
+                            tell_other_groups(*group_, group_->start(request.copy(), std::move(keep), until)));
   return Operation(std::move(state));
 }
 
@@ -226,7 +227,8 @@ template <typename Args>
 Result<Operation> Communicator::start_transfer(const Args& args, KeepAlive keep) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(std::move(transfer), std::move(keep))));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
+                            tell_other_groups(*group_, group_->start(std::move(transfer), std::move(keep))));
   return Operation(std::move(state));
 }
 
@@ -310,11 +312,11 @@ void Communicator::progress() {
 void Communicator::abort(const std::string& reason) {
   if (!origin_.is_this_process()) return;
   group_->abort(reason);
-  GroupRegistry::of_process().tell_others(*group_);
+  GroupRegistry::of_process().tell_other_groups(*group_);
 }
 Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return tell_others(*group_, group_->health());
+  return tell_other_groups(*group_, group_->health());
 }
 bool Communicator::any_broken() {
   return GroupRegistry::of_process().any_broken();
