@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   if (!shared && options.memory != "private") lockstep::bench::die("--memory", "expected shared or private");
   lockstep::bench::CoreWorld world;
   lockstep::bench::measure_all_reduce(
-      options, world.communicator->rank(), world.communicator->world_size(),
+      options, world.communicator->rank(), world.communicator->group_size(),
       [&](std::size_t bytes) { return shared ? allocate_shared(world.arena, bytes) : allocate_foreign(bytes); },
       [&] { world.barrier(); }, [&](std::span<double> seconds) { world.longest(seconds); },
       [&](std::span<float> data) {

@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   lockstep::bench::CoreWorld world;
   const auto arena = world.arena;
   lockstep::bench::measure_operation(
-      options, lockstep::bench::operation_of(options), world.communicator->rank(), world.communicator->world_size(),
+      options, lockstep::bench::operation_of(options), world.communicator->rank(), world.communicator->group_size(),
       [&](std::size_t bytes) -> Owner {
         if (!shared) return {lockstep::bench::allocate_private(bytes).release(), std::free};
         auto* memory = reinterpret_cast<float*>(lockstep::bench::take(arena->allocate(bytes)));

@@ -31,7 +31,7 @@ struct CoreWorld {
     arena = take(comm::SharedArena::create());
     comm::CommunicatorOptions options;
     options.rank = rendezvous.rank;
-    options.world_size = rendezvous.world_size;
+    options.group_size = rendezvous.world_size;
     options.arena = arena;
     communicator = take(comm::Communicator::create(rendezvous.store, options));
   }

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
     bench::check(world.communicator->run(comm::AllReduce{&value, &value, 1}, Deadline::never()));
     return value;
   };
-  const int ranks = world.communicator->world_size();
+  const int ranks = world.communicator->group_size();
   if (sum(1.0F) != float(ranks)) bench::die(argv[0], "wrong sum");
   const double done_at = bench::wall_clock();
   const float memory = sum(bench::proportional_memory()) / float(ranks);

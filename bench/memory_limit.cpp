@@ -22,7 +22,7 @@ void add_into_all(std::span<const std::span<float>> arrays) {
 
 void measure(lockstep::bench::CoreWorld& world, const lockstep::bench::Step& step, lockstep::bench::Report& report) {
   constexpr int kWarmUp = 3;
-  const int ranks = world.communicator->world_size();
+  const int ranks = world.communicator->group_size();
   const std::size_t floats = step.bytes / sizeof(float) / static_cast<std::size_t>(ranks);
   std::vector<std::unique_ptr<float, lockstep::bench::Free>> owners;
   std::vector<std::span<float>> arrays;

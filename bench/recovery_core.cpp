@@ -10,8 +10,8 @@ int main(int argc, char** argv) {
   for (bool first = true;; first = false) {
     float value = 1.0F;
     bench::check(group.run(comm::AllReduce{&value, &value, 1}, Deadline::after(std::chrono::minutes(1))));
-    if (value != float(group.world_size())) bench::die(argv[0], "wrong sum");
-    if (first) bench::report_start(argv[1], group.rank(), group.world_size());
+    if (value != float(group.group_size())) bench::die(argv[0], "wrong sum");
+    if (first) bench::report_start(argv[1], group.rank(), group.group_size());
     bench::pause_between_steps();
   }
 }

@@ -103,7 +103,7 @@ void check_agreement(const std::string& mine) {
 }
 
 void disagree(const std::exception& error) {
-  if (tell_others(nullptr, error)) return;
+  if (tell_other_ranks(nullptr, error)) return;
   try {
     static_cast<void>(gather_numbers(nullptr, {fingerprint(error.what())}, "device mesh"));
   } catch (const std::exception&) {

@@ -19,7 +19,7 @@ std::string numbered(const char* operation, std::uint64_t sequence) {
 }  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
-    : names_(std::move(names)), group_size_(communicator->world_size()), communicator_(std::move(communicator)) {}
+    : names_(std::move(names)), group_size_(communicator->group_size()), communicator_(std::move(communicator)) {}
 
 GroupCore::~GroupCore() {
   leave();

@@ -29,7 +29,7 @@ std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::v
   for (const int rank : ranks) {
     comm::Member& member = records.emplace_back(world[rank]);
     member.rank = static_cast<int>(records.size()) - 1;
-    member.world_size = static_cast<int>(ranks.size());
+    member.group_size = static_cast<int>(ranks.size());
   }
   return records;
 }

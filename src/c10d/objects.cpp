@@ -55,7 +55,7 @@ c10::IValue ObjectCodec<c10::IValue>::decode(ObjectReader& reader) {
 
 // Values travel in CPU tensors. So the other ranks wait in the CPU's backend, whatever other backends the group has.
 void refuse_object(const std::exception& why, const CollectiveOptions& options) {
-  if (tell_others(options.group, why)) return;
+  if (tell_other_ranks(options.group, why)) return;
   const ProcessGroup group = options.group != nullptr ? options.group : default_group();
   const std::vector<c10::Device> devices = group->getDeviceTypes();
   if (std::none_of(devices.begin(), devices.end(), [](const auto& device) { return device.is_cpu(); })) return;

@@ -50,7 +50,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   check_options(store, options);
   comm::CommunicatorOptions communicator_options;
   communicator_options.rank = options.rank;
-  communicator_options.world_size = options.world_size;
+  communicator_options.group_size = options.world_size;
   communicator_options.name = options.name;
   communicator_options.timeout = options.timeout;
   communicator_options.arena = find_arena();

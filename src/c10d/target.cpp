@@ -103,7 +103,7 @@ std::string plain_text(const std::exception& error) {
   return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
 }
 
-bool tell_others(const ProcessGroup& group, const std::exception& error) {
+bool tell_other_ranks(const ProcessGroup& group, const std::exception& error) {
   World& world = World::of_process();
   if (!world.is_open()) return true;
   const ProcessGroup target = group != nullptr ? group : world.default_group("");

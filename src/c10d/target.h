@@ -47,14 +47,14 @@ std::string plain_text(const std::exception& error);
 
 // Returns what `prepare` returns. `prepare` checks this rank's call. If it throws, the other ranks are told, as by the
 // checks of a backend. This needs a group whose only backend is lockstep: otherwise it is not known in which backend
-// the others wait. tell_others() returns true if it has told them, or there are no others.
-bool tell_others(const ProcessGroup& group, const std::exception& error);
+// the others wait. tell_other_ranks() returns true if it has told them, or there are no others.
+bool tell_other_ranks(const ProcessGroup& group, const std::exception& error);
 template <typename Prepare>
 auto prepared(const ProcessGroup& group, const Prepare& prepare) {
   try {
     return prepare();
   } catch (const std::exception& error) {
-    tell_others(group, error);
+    tell_other_ranks(group, error);
     throw;
   }
 }

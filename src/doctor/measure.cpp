@@ -46,7 +46,7 @@ class Rank {
     LOCKSTEP_ASSIGN_OR_RETURN(arena_, comm::SharedArena::create());
     comm::CommunicatorOptions options;
     options.rank = rendezvous_.rank;
-    options.world_size = rendezvous_.world_size;
+    options.group_size = rendezvous_.world_size;
     options.arena = arena_;
     options.timeout = kPatience;
     LOCKSTEP_ASSIGN_OR_RETURN(communicator_, comm::Communicator::create(rendezvous_.store, options));

@@ -58,8 +58,8 @@ Status refuse_fork(const std::string& whose) {
 
 // The other groups of the process learn of a broken group before the caller does.
 template <typename Answer>
-Answer tell_others(Group& group, Answer answer) {
-  if (!answer.ok()) GroupRegistry::of_process().tell_others(group);
+Answer tell_other_groups(Group& group, Answer answer) {
+  if (!answer.ok()) GroupRegistry::of_process().tell_other_groups(group);
   return answer;
 }
 
@@ -72,19 +72,19 @@ void clear_store(Store& store, const CommunicatorOptions& options, std::vector<s
   if (options.members.empty()) {
     for (std::string& key : membership_keys(prefix_of(options))) keys.push_back(std::move(key));
   }
-  delete_by_last_rank(store, prefix_of(options) + "/met", options.world_size, keys);
+  delete_by_last_rank(store, prefix_of(options) + "/met", options.group_size, keys);
 }
 
 Result<std::shared_ptr<Group>> join_locally(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto group, LocalGroup::create(*store, options, Deadline::after(options.timeout)));
-  if (options.world_size > 1) clear_store(*store, options, {hand_over_key(options.name)});
+  if (options.group_size > 1) clear_store(*store, options, {hand_over_key(options.name)});
   return std::shared_ptr<Group>(group);
 }
 
 Result<std::vector<Member>> find_members(Store& store, const CommunicatorOptions& options) {
   if (!options.members.empty()) return options.members;
   return exchange_members(store, prefix_of(options), Roster(options.world_ranks),
-                          describe_this_process(options.rank, options.world_size, options.machine),
+                          describe_this_process(options.rank, options.group_size, options.machine),
                           Deadline::after(options.timeout));
 }
 
@@ -104,7 +104,7 @@ void say_reach(const Topology& topology, const CommunicatorOptions& options) {
 
 // Once every rank knows all members, all ranks pick the same engine.
 Result<std::shared_ptr<Group>> join(const std::shared_ptr<Store>& store, const CommunicatorOptions& options) {
-  if (options.world_size == 1) return join_locally(store, options);
+  if (options.group_size == 1) return join_locally(store, options);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, find_members(*store, options));
   Topology topology(members);
   say_reach(topology, options);
@@ -120,22 +120,22 @@ Status cannot_join(const CommunicatorOptions& options, const Status& why) {
 }
 
 Status check(const CommunicatorOptions& options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+  if (options.group_size < 1 || options.rank < 0 || options.rank >= options.group_size) {
     return {ErrorCode::kInvalidArgument,
-            fmt::format("group '{}': rank {} is not in a group of {}", options.name, options.rank, options.world_size)};
+            fmt::format("group '{}': rank {} is not in a group of {}", options.name, options.rank, options.group_size)};
   }
-  if (options.world_size > kLargestGroup) {
+  if (options.group_size > kLargestGroup) {
     return {ErrorCode::kUnsupported, fmt::format("group '{}': a group has at most {} ranks, got {}", options.name,
-                                                 kLargestGroup, options.world_size)};
+                                                 kLargestGroup, options.group_size)};
   }
-  if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.world_size)) {
+  if (!options.world_ranks.empty() && options.world_ranks.size() != static_cast<std::size_t>(options.group_size)) {
     return {ErrorCode::kInvalidArgument,
             fmt::format("group '{}': expected a rank of the world for each of {} ranks, got {}", options.name,
-                        options.world_size, options.world_ranks.size())};
+                        options.group_size, options.world_ranks.size())};
   }
-  if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.world_size)) {
+  if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.group_size)) {
     return {ErrorCode::kInvalidArgument, fmt::format("group '{}': expected the records of {} ranks, got {}",
-                                                     options.name, options.world_size, options.members.size())};
+                                                     options.name, options.group_size, options.members.size())};
   }
   return {};
 }
@@ -147,7 +147,7 @@ Operation::Operation(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Status Operation::wait(Deadline deadline) {
   if (!state_) return {ErrorCode::kInvalidArgument, "wait() on an Operation that was never started"};
   if (!state_->origin.is_this_process()) return refuse_fork("the one that has started this operation");
-  return tell_others(*state_->group, state_->group->wait(*state_, deadline));
+  return tell_other_groups(*state_->group, state_->group->wait(*state_, deadline));
 }
 
 bool Operation::is_completed() {
@@ -190,8 +190,8 @@ Status Communicator::check_process() const {
 int Communicator::rank() const {
   return group_->rank();
 }
-int Communicator::world_size() const {
-  return group_->world_size();
+int Communicator::group_size() const {
+  return group_->group_size();
 }
 const std::string& Communicator::name() const {
   return group_->name();
@@ -202,31 +202,33 @@ SharedArena& Communicator::arena() const {
 
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), world_size()));
-  return tell_others(*group_, group_->run(request, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
+  return tell_other_groups(*group_, group_->run(request, deadline));
 }
 
 template <typename Args>
 Status Communicator::run_transfer(const Args& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, world_size()));
-  return tell_others(*group_, group_->run(std::move(transfer), deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
+  return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
 }
 
 Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
                                               std::optional<Deadline> admission) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
   const Deadline until = admission.value_or(Deadline::after(group_->timeout()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(request.copy(), std::move(keep), until)));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
+                            tell_other_groups(*group_, group_->start(request.copy(), std::move(keep), until)));
   return Operation(std::move(state));
 }
 
 template <typename Args>
 Result<Operation> Communicator::start_transfer(const Args& args, KeepAlive keep) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, world_size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_others(*group_, group_->start(std::move(transfer), std::move(keep))));
+  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
+                            tell_other_groups(*group_, group_->start(std::move(transfer), std::move(keep))));
   return Operation(std::move(state));
 }
 
@@ -310,11 +312,11 @@ void Communicator::progress() {
 void Communicator::abort(const std::string& reason) {
   if (!origin_.is_this_process()) return;
   group_->abort(reason);
-  GroupRegistry::of_process().tell_others(*group_);
+  GroupRegistry::of_process().tell_other_groups(*group_);
 }
 Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  return tell_others(*group_, group_->health());
+  return tell_other_groups(*group_, group_->health());
 }
 bool Communicator::any_broken() {
   return GroupRegistry::of_process().any_broken();

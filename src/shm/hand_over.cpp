@@ -24,18 +24,18 @@ Result<Peer> make_peer(const Introduction& introduction, Fd arena, Fd process) {
 HandOverSide::HandOverSide(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline)
     : store_(store), arena_(arena), options_(options), deadline_(deadline) {
   self_.rank = options.rank;
-  self_.world_size = options.world_size;
+  self_.group_size = options.group_size;
   self_.pid = getpid();
   self_.first_bytes = arena.first_bytes();
-  introductions_.resize(options.world_size);
-  descriptors_.resize(options.world_size);
+  introductions_.resize(options.group_size);
+  descriptors_.resize(options.group_size);
 }
 
 Result<HandOver> HandOverSide::build(const Fd& control) {
   LOCKSTEP_FAULT_POINT("hand over: answered");
   HandOver result;
   LOCKSTEP_ASSIGN_OR_RETURN(result.control, share_control(control, options_.control_bytes));
-  for (int rank = 0; rank < options_.world_size; ++rank) {
+  for (int rank = 0; rank < options_.group_size; ++rank) {
     Fd process = descriptors_[rank].size() > 1 ? std::move(descriptors_[rank][1]) : Fd();
     LOCKSTEP_ASSIGN_OR_RETURN(Peer peer,
                               make_peer(introductions_[rank], std::move(descriptors_[rank][0]), std::move(process)));

@@ -29,7 +29,7 @@ struct HandOver {
 
 struct HandOverOptions {
   int rank = 0;
-  int world_size = 1;
+  int group_size = 1;
   std::string name;
   std::size_t control_bytes = 0;
   Roster roster = Roster();  // how errors name the ranks

@@ -137,7 +137,7 @@ Result<HandOver> Guest::take_parts(int socket) {
   std::vector<Fd> control;
   LOCKSTEP_RETURN_IF_ERROR(receive_part(socket, Message::Kind::kControl, message, control, answer_by()));
   if (control.size() != 1) return Status(ErrorCode::kCorrupt, name(0) + " sent no control memory");
-  for (int rank = 0; rank < options_.world_size; ++rank) {
+  for (int rank = 0; rank < options_.group_size; ++rank) {
     LOCKSTEP_RETURN_IF_ERROR(receive_part(socket, Message::Kind::kPeer, message, descriptors_[rank], deadline_));
     introductions_[rank] = message.introduction;
     if (descriptors_[rank].size() != 2)

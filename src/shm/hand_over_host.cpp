@@ -59,9 +59,9 @@ class Host : public HandOverSide {
 };
 
 Result<HandOver> Host::run() {
-  sockets_.resize(options_.world_size);
+  sockets_.resize(options_.group_size);
   auto parts = gather_and_share();
-  if (options_.world_size > 1) tell_verdict(parts.status());
+  if (options_.group_size > 1) tell_verdict(parts.status());
   return parts;
 }
 
@@ -83,9 +83,9 @@ void Host::tell_verdict(const Status& verdict) {
 Result<HandOver> Host::gather_and_share() {
   auto control = prepare();
   if (!control.ok()) return own_error(control.status());
-  if (options_.world_size > 1) {
+  if (options_.group_size > 1) {
     LOCKSTEP_RETURN_IF_ERROR(accept_all());
-    for (int rank = 1; rank < options_.world_size; ++rank) send_parts(rank, control->get());
+    for (int rank = 1; rank < options_.group_size; ++rank) send_parts(rank, control->get());
   }
   auto parts = build(*control);
   if (!parts.ok()) return own_error(parts.status());
@@ -101,13 +101,13 @@ Result<Fd> Host::prepare() {
   descriptors_[0].push_back(std::move(arena));
   auto process = open_own_process();
   if (process.ok()) descriptors_[0].push_back(std::move(process).value());
-  if (!process.ok() && options_.world_size > 1) return process.status();
+  if (!process.ok() && options_.group_size > 1) return process.status();
   return control;
 }
 
 Status Host::open_listener() {
   LOCKSTEP_ASSIGN_OR_RETURN(address_, make_address());
-  LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(address_.socket.data(), options_.world_size + 8));
+  LOCKSTEP_ASSIGN_OR_RETURN(listener_, listen_unix(address_.socket.data(), options_.group_size + 8));
   LOCKSTEP_RETURN_IF_ERROR(publish(store_, options_.name, address_));
   LOCKSTEP_FAULT_POINT("hand over: published");
   return {};
@@ -116,7 +116,7 @@ Status Host::open_listener() {
 Status Host::accept_all() {
   if (const Status opened = open_listener(); !opened.ok()) return own_error(opened);
   Deadline next_look = Deadline::after(kLookEvery);
-  for (int joined = 1; joined < options_.world_size;) {
+  for (int joined = 1; joined < options_.group_size;) {
     const Deadline until = earlier(next_look, deadline_);
     LOCKSTEP_RETURN_IF_ERROR(wait_readable(unidentified_, listener_.get(), until).status());
     if (next_look.expired() || deadline_.expired()) {
@@ -143,7 +143,7 @@ Status Host::accept_connections() {
     if (!socket.valid()) return {};
     if (!check_same_user(socket.get()).ok() || !send_message(socket.get(), greeting, at_once).ok()) continue;
     // Ranks send at once: a connection that is silent while so many others come is not a rank.
-    if (unidentified_.size() >= static_cast<std::size_t>(options_.world_size) + kMaxUnidentified)
+    if (unidentified_.size() >= static_cast<std::size_t>(options_.group_size) + kMaxUnidentified)
       unidentified_.erase(unidentified_.begin());
     unidentified_.push_back(std::move(socket));
   }
@@ -172,10 +172,10 @@ Result<bool> Host::read_introduction(Fd& connection) {
 
 Status Host::check(const Introduction& introduction, const std::vector<Fd>& descriptors) const {
   const int rank = introduction.rank;
-  if (introduction.world_size != options_.world_size || rank <= 0 || rank >= options_.world_size) {
+  if (introduction.group_size != options_.group_size || rank <= 0 || rank >= options_.group_size) {
     return {ErrorCode::kMismatch,
             fmt::format("group '{}': pid {} joined as rank {} of {}, rank 0 expects a group of {}", options_.name,
-                        introduction.pid, rank, introduction.world_size, options_.world_size)};
+                        introduction.pid, rank, introduction.group_size, options_.group_size)};
   }
   if (sockets_[rank].valid()) {
     return joined_twice(name(rank), {static_cast<int>(introductions_[rank].pid), host_name()},
@@ -199,7 +199,7 @@ Status Host::check_waiting() {
   }
   if (!deadline_.expired()) return {};
   std::vector<int> missing;
-  for (int rank = 1; rank < options_.world_size; ++rank) {
+  for (int rank = 1; rank < options_.group_size; ++rank) {
     if (!sockets_[rank].valid()) missing.push_back(rank);
   }
   return {ErrorCode::kTimeout,
@@ -211,7 +211,7 @@ void Host::send_parts(int rank, int control) {
   Message message;
   message.kind = Message::Kind::kControl;
   Status sent = send_message(sockets_[rank].get(), message, deadline_, std::span(&control, 1));
-  for (int peer = 0; sent.ok() && peer < options_.world_size; ++peer) {
+  for (int peer = 0; sent.ok() && peer < options_.group_size; ++peer) {
     const std::array<int, 2> pair{descriptors_[peer][0].get(), descriptors_[peer][1].get()};
     message.kind = Message::Kind::kPeer;
     message.introduction = introductions_[peer];
@@ -220,7 +220,7 @@ void Host::send_parts(int rank, int control) {
 }
 
 Status Host::receive_reports() {
-  for (int rank = 1; rank < options_.world_size; ++rank) {
+  for (int rank = 1; rank < options_.group_size; ++rank) {
     Message report;
     const Status received = receive_message(sockets_[rank].get(), Message::Kind::kReport, report, nullptr, deadline_);
     if (!received.ok()) return received.with_context(fmt::format("group '{}': {}", options_.name, name(rank)));

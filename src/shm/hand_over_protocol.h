@@ -18,7 +18,7 @@ using Token = std::array<std::byte, 16>;
 // A rank's description of itself; the descriptors of its arena and its process are attached.
 struct Introduction {
   std::int32_t rank = 0;
-  std::int32_t world_size = 0;
+  std::int32_t group_size = 0;
   std::int64_t pid = 0;
   std::uint64_t first_bytes = 0;  // of its arena's first segment
 };

@@ -59,7 +59,7 @@ void check_sums(Communicator& group, Place place, bool blocking, std::size_t cou
       ASSERT_TRUE(status.ok()) << status.message();
     }
     for (std::size_t i = 0; i < count; ++i)
-      ASSERT_EQ(data[i], expected_sum(group.world_size(), i, round)) << i << " of " << count;
+      ASSERT_EQ(data[i], expected_sum(group.group_size(), i, round)) << i << " of " << count;
   }
 }
 
@@ -96,7 +96,7 @@ TEST_P(AllReduceTest, KeepsManyUnderWay) {
       ASSERT_TRUE(operation.ok()) << operation.status().message();
       operations.push_back(*operation);
     }
-    const int world = group.world_size();
+    const int world = group.group_size();
     const int sum_of_ranks = world * (world - 1) / 2;
     for (int i = kOperations - 1; i >= 0; --i) {
       ASSERT_TRUE(operations[i].wait(Deadline::never()).ok());

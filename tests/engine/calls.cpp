@@ -146,8 +146,8 @@ std::vector<std::byte> Call::reduced(int to) const {
     return result;
   };
   std::vector<std::vector<std::byte>> all;
-  all.reserve(group_.world_size());
-  for (int from = 0; from < group_.world_size(); ++from) all.push_back(sent(from, to));
+  all.reserve(group_.group_size());
+  for (int from = 0; from < group_.group_size(); ++from) all.push_back(sent(from, to));
   // Data that fits into the records of the meeting is summed by each rank itself, in rank order.
   const bool carried = spec_.kind != Kind::kReduceScatter && all[0].size() <= comm::Call::kPayloadBytes;
   // Means of integers that their 64 bits hold are exact wherever they are taken.
@@ -156,7 +156,7 @@ std::vector<std::byte> Call::reduced(int to) const {
   std::vector<std::vector<std::byte>> sums;
   for (int machine = 0; machine <= *std::max_element(spec_.machine_of.begin(), spec_.machine_of.end()); ++machine) {
     std::vector<std::vector<std::byte>> members;
-    for (int from = 0; from < group_.world_size(); ++from) {
+    for (int from = 0; from < group_.group_size(); ++from) {
       if (spec_.machine_of[from] == machine) members.push_back(all[from]);
     }
     sums.push_back(combine(members, spec_.op == comm::ReduceOp::kAvg ? comm::ReduceOp::kSum : spec_.op, 0));
@@ -169,7 +169,7 @@ void Call::plan_inputs() {
   if (spec_.kind == Kind::kBarrier) return;
   if (is_list_input(spec_.kind)) {
     if (spec_.kind == Kind::kScatter && me != spec_.root) return;
-    for (int to = 0; to < group_.world_size(); ++to) inputs_.push_back({0, sent(me, to)});
+    for (int to = 0; to < group_.group_size(); ++to) inputs_.push_back({0, sent(me, to)});
   } else if (spec_.kind != Kind::kBroadcast || me == spec_.root) {
     inputs_.push_back({0, sent(me, 0)});
   }
@@ -180,7 +180,7 @@ void Call::plan_outputs() {
   const bool root = me == spec_.root;
   if (spec_.kind == Kind::kBarrier || (spec_.kind == Kind::kGather && !root)) return;
   if (is_list_output(spec_.kind)) {
-    for (int from = 0; from < group_.world_size(); ++from) outputs_.push_back({0, sent(from, me)});
+    for (int from = 0; from < group_.group_size(); ++from) outputs_.push_back({0, sent(from, me)});
   } else if (spec_.kind == Kind::kReduce && !root) {
     output_used_ = false;
     outputs_.push_back({0, std::vector<std::byte>(inputs_[0].bytes.size(), std::byte{0xa5})});
@@ -315,7 +315,7 @@ class UnderWay {
 
 // Every rank sends to every other and receives from any, in its own order.
 void exchange_messages(Communicator& group, std::mt19937_64& own, std::uint64_t seed, std::size_t bytes) {
-  const int world = group.world_size();
+  const int world = group.group_size();
   Spec spec;
   spec.type = DataType::kUInt8;
   spec.seed = seed;
@@ -361,7 +361,7 @@ void run_random_sequence(Communicator& group, std::uint64_t seed, int steps, std
       ASSERT_NO_FATAL_FAILURE(exchange_messages(group, own, message_seed, message_seed % (max_count / 4)));
       continue;
     }
-    Spec spec = random_spec(common, group.world_size(), max_count);
+    Spec spec = random_spec(common, group.group_size(), max_count);
     spec.machine_of = machine_of;
     const Style style = random_style(own);
     auto call = std::make_shared<Call>(group, spec, style);

@@ -49,7 +49,7 @@ struct Meeting {
   Status form(const std::string& name) const {
     CommunicatorOptions options;
     options.rank = rank;
-    options.world_size = kWorld;
+    options.group_size = kWorld;
     options.name = name;
     options.timeout = 30s;
     options.arena = arena;

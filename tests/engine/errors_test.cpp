@@ -132,7 +132,7 @@ TEST(ErrorsMulti, RanksOutsideTheirWorldAreRefused) {
   for (const auto& [rank, world] : {std::pair{-1, 2}, std::pair{2, 2}, std::pair{0, 0}}) {
     CommunicatorOptions options;
     options.rank = rank;
-    options.world_size = world;
+    options.group_size = world;
     expect_says(Communicator::create(store, options).status(), ErrorCode::kInvalidArgument, "is not in a group of");
   }
 }

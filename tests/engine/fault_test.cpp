@@ -255,7 +255,7 @@ void die_while_joining(bool has_members, const std::string& error) {
     if (met.rank == 1) wait_for_ever();
     CommunicatorOptions options;
     options.rank = met.rank;
-    options.world_size = met.world_size;
+    options.group_size = met.world_size;
     options.timeout = 5s;  // much longer than the other two need to come
     if (has_members) options.members = met.members;
     const Status status = Communicator::create(met.store, options).status();

@@ -31,7 +31,7 @@ class Groups {
       if (found == ranks.end()) continue;
       CommunicatorOptions options;
       options.rank = static_cast<int>(found - ranks.begin());
-      options.world_size = static_cast<int>(ranks.size());
+      options.group_size = static_cast<int>(ranks.size());
       options.name = ranks.size() == 3 ? "world" : ranks[0] == 2 ? "ends" : "others";
       options.arena = arena_;
       options.world_ranks = ranks;
@@ -175,7 +175,7 @@ TEST(FirstCauseFault, OfGroupsMadeLaterNothingIsSaid) {
   auto met = rendezvous(RendezvousOptions()).value();
   CommunicatorOptions options;
   options.rank = met.rank;
-  options.world_size = met.world_size;
+  options.group_size = met.world_size;
   options.name = "first";
   const auto first = Communicator::create(met.store, options).value();
   if (met.rank == 0) first->abort("an old failure");

@@ -108,7 +108,7 @@ void expect_sum(Communicator& group, std::vector<float>& values, const char* wha
   std::fill(values.begin(), values.end(), static_cast<float>(group.rank() + 1));
   const Status status = group.run(AllReduce{values.data(), values.data(), values.size()}, Deadline::after(30s));
   ASSERT_TRUE(status.ok()) << what << ": " << status.message();
-  const auto sum = static_cast<float>(group.world_size() * (group.world_size() + 1) / 2);
+  const auto sum = static_cast<float>(group.group_size() * (group.group_size() + 1) / 2);
   for (const float value : values) ASSERT_EQ(value, sum) << what;
 }
 
@@ -168,7 +168,7 @@ std::vector<int> machines(int world) {
 void fork_in_all_ways(Moment moment) {
   test::run_processes(3, [&](int) {
     Belongings all;
-    const auto world = static_cast<float>((*all.group)->world_size());
+    const auto world = static_cast<float>((*all.group)->group_size());
     float shared = 1;
     for (const Deed deed : kDeeds) {
       std::fill(all.own.begin(), all.own.end(), 2.0F);

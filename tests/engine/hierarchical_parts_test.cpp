@@ -133,7 +133,7 @@ Topology with_addresses(const std::vector<std::vector<std::string>>& addresses) 
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
     Member member;
     member.rank = static_cast<int>(rank);
-    member.world_size = static_cast<int>(addresses.size());
+    member.group_size = static_cast<int>(addresses.size());
     member.machine = "machine" + std::to_string(rank);
     member.addresses = addresses[rank];
     members.push_back(std::move(member));

@@ -26,7 +26,7 @@ TEST(HierarchicalGroupMulti, ManyAliveAtOnceAndThenNone) {
     const auto join = [&](int number) {
       CommunicatorOptions options;
       options.rank = rank;
-      options.world_size = kWorld;
+      options.group_size = kWorld;
       options.name = "group" + std::to_string(number);
       options.machine = "machine" + std::to_string(rank);
       options.arena = arena;
@@ -151,7 +151,7 @@ TEST(HierarchicalGroupFault, AKnownMemberThatDoesNotComeIsNamedOnEveryMachine) {
   test::run_each(3, [&](int rank) {
     CommunicatorOptions options;
     options.rank = rank;
-    options.world_size = 4;
+    options.group_size = 4;
     options.timeout = std::chrono::seconds(5);  // much longer than the others need to come
     options.members = members;
     const Status status = Communicator::create(store, options).status();

@@ -43,7 +43,7 @@ void make_calls(Communicator& group, Spec spec, int shift) {
     style.input = style.output = choice % 2 == 0 ? Place::kArena : Place::kPrivate;
     style.in_place = choice / 2 % 2 == 0;
     style.blocking = choice / 4 == 0;
-    spec.root = i % group.world_size();
+    spec.root = i % group.group_size();
     spec.seed += 1;
     ASSERT_NO_FATAL_FAILURE(make_call(group, spec, style));
   }
@@ -84,7 +84,7 @@ TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
         spec.type = type;
         spec.even = type == DataType::kFloat32;
         spec.count = (list ? 300'000 : 2'500'000) / size_of(type) + 13;
-        spec.root = group.world_size() - 1;
+        spec.root = group.group_size() - 1;
         for (const bool blocking : {true, false}) {
           for (const Place place : {Place::kArena, Place::kPrivate}) {
             ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{place, place, kind == Kind::kAllReduce, blocking}));
@@ -122,7 +122,7 @@ TEST_P(OperationsMulti, PlacesAndWaysMixedInLargeOperations) {
         Spec spec;
         spec.kind = kind;
         spec.count = 90'001;
-        spec.root = round % group.world_size();
+        spec.root = round % group.group_size();
         spec.seed = round;
         const bool mine_shared = (group.rank() + round) % 2 == 0;
         const Place place = mine_shared ? Place::kArena : Place::kPrivate;
@@ -142,7 +142,7 @@ TEST_P(OperationsMulti, StreamsFollowOneAnother) {
       spec.kind = kKinds[common() % std::size(kKinds)];
       spec.count = 10'000 + common() % 200'000;
       spec.even = common() % 2 == 0;
-      spec.root = static_cast<int>(common() % group.world_size());
+      spec.root = static_cast<int>(common() % group.group_size());
       spec.seed = common();
       ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{Place::kPrivate, Place::kPrivate, step % 2 == 0, true}));
     }

@@ -136,7 +136,7 @@ class ThreadOfRanks {
     if (!std::exchange(progress.began, true)) {
       std::vector<Request> requests;
       for (const int rank : ranks) {
-        step_of(rank).messages().number(number_ + progress.step);
+        step_of(rank).messages().set_number(number_ + progress.step);
         requests.push_back(step_of(rank).before().value());
       }
       for (const int rank : ranks) step_of(rank).expect();
@@ -445,7 +445,7 @@ TEST(StepTags, NeedTheKeyOfTheirGroup) {
   StepMessages of_sender(sender);
   StepMessages of_receiver(receiver);
   StepMessages of_stranger(stranger);
-  for (StepMessages* messages : {&of_sender, &of_receiver, &of_stranger}) messages->number(5);
+  for (StepMessages* messages : {&of_sender, &of_receiver, &of_stranger}) messages->set_number(5);
   const auto progress = [&] {
     for (int round = 0; round < 100; ++round) {
       for (const auto& end : ends) end->progress();

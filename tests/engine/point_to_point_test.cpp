@@ -154,7 +154,7 @@ TEST(PointToPointMulti, BadPeersAndTagsAreRefused) {
 TEST(PointToPointMulti, StormInRandomOrder) {
   test::run_threads(4, [](Communicator& group) {
     constexpr int kMessages = 30;  // to each rank
-    const int world = group.world_size();
+    const int world = group.group_size();
     std::mt19937 random(group.rank() + 1);
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<Operation> operations;

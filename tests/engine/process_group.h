@@ -30,7 +30,7 @@ class ProcessGroup {
   std::unique_ptr<comm::Communicator> join(const std::string& name) const {
     comm::CommunicatorOptions options;
     options.rank = rendezvous_.rank;
-    options.world_size = rendezvous_.world_size;
+    options.group_size = rendezvous_.world_size;
     options.name = name;
     auto made = comm::Communicator::create(rendezvous_.store, options);
     if (!made.ok()) throw std::runtime_error(made.status().message());

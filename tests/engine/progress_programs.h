@@ -92,7 +92,7 @@ struct Program {
     }
     meet(second);
     if (sends()) expect_ok(operation.wait(soon()));
-    EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(first.world_size())), 300'000);
+    EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(first.group_size())), 300'000);
   }
 
   void run_all() const {

@@ -47,7 +47,7 @@ TEST(WideSegmentsMulti, RandomOperations) {
   test::run_each(4, [&](int rank) {
     CommunicatorOptions options;
     options.rank = rank;
-    options.world_size = 4;
+    options.group_size = 4;
     options.timeout = 30s;
     options.machine = "machine" + std::to_string(machine_of[rank]);
     options.arena = growing_arena();

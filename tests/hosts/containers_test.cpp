@@ -62,7 +62,7 @@ void add_up(Communicator& group) {
     std::vector<float> values(count, 1.0F);
     const Status status = group.run(AllReduce{values.data(), values.data(), count}, Deadline::after(30s));
     ASSERT_TRUE(status.ok()) << status.message();
-    ASSERT_EQ(std::count(values.begin(), values.end(), static_cast<float>(group.world_size())),
+    ASSERT_EQ(std::count(values.begin(), values.end(), static_cast<float>(group.group_size())),
               static_cast<std::ptrdiff_t>(count));
   }
 }

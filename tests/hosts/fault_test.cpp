@@ -368,7 +368,7 @@ TEST(HostsFault, StrangersWhoComeBeforeThePortIsClosedAreSentAway) {
     for (int round = 0; rank < 2 && round < 20; ++round) {
       CommunicatorOptions options;
       options.rank = rank;
-      options.world_size = 2;
+      options.group_size = 2;
       options.name = "round " + std::to_string(round);
       options.timeout = kBound;
       const auto group = Communicator::create(met.store, options);

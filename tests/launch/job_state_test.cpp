@@ -85,9 +85,9 @@ TEST(JobState, RanksFollowTheNodesNumbersWhateverTheyCameIn) {
 TEST(JobState, WithoutNumbersTheNodeThatServesIsFirst) {
   Job job(3, 3);
   job.join(node("a"));
-  NodeInfo host = node("h");
-  host.hosts = true;
-  job.join(host);
+  NodeInfo server = node("h");
+  server.serves = true;
+  job.join(server);
   job.join(node("b"));
   EXPECT_EQ(job.order(), "hab");
 }

@@ -28,7 +28,7 @@ std::size_t count_descriptors() {
 
 struct Rank {
   int rank;
-  int world_size;
+  int group_size;
 };
 
 std::shared_ptr<SharedArena> small_arena() {
@@ -51,7 +51,7 @@ std::vector<Outcome> hand_over_all(
       std::memset(arena->allocate(16).value(), ranks[i].rank + 1, 16);
       HandOverOptions options;
       options.rank = ranks[i].rank;
-      options.world_size = ranks[i].world_size;
+      options.group_size = ranks[i].group_size;
       options.name = "test";
       options.control_bytes = 4096;
       outcomes[i].emplace(hand_over(store, *arena, options, deadline));

@@ -29,13 +29,13 @@ using test::OtherUser;
 constexpr std::size_t kReserve = std::size_t{1} << 20;
 const std::string kAddressKey = "lockstep/test/address";
 
-Result<HandOver> hand_over_as(int rank, int world_size, Store& store, Deadline deadline = Deadline::after(20s)) {
+Result<HandOver> hand_over_as(int rank, int group_size, Store& store, Deadline deadline = Deadline::after(20s)) {
   SharedArenaOptions small;
   small.first_segment = kReserve;
   const auto arena = SharedArena::create(small).value();
   HandOverOptions options;
   options.rank = rank;
-  options.world_size = world_size;
+  options.group_size = group_size;
   options.name = "test";
   options.control_bytes = 4096;
   return hand_over(store, *arena, options, deadline);

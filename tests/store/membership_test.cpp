@@ -59,7 +59,7 @@ TEST(MembershipMulti, EveryRankLearnsOfAllInTheOrderOfRanks) {
         const Member expected = member(other, size);
         const Member& got = members.value()[other];
         EXPECT_EQ(got.rank, other);
-        EXPECT_EQ(got.world_size, size);
+        EXPECT_EQ(got.group_size, size);
         EXPECT_EQ(got.pid, expected.pid);
         EXPECT_EQ(got.machine, expected.machine);
         EXPECT_EQ(got.host, expected.host);
@@ -77,7 +77,7 @@ TEST(MembershipMulti, EveryRankLearnsOfAllInTheOrderOfRanks) {
 std::future<Status> wait_as(Store& store, const Member& me, Deadline deadline, const Roster& roster = kSameNumbers) {
   auto outcome = std::async(std::launch::async,
                             [&store, me, deadline, roster] { return exchange(store, me, deadline, roster).status(); });
-  const std::string line = std::to_string(me.rank) + " " + std::to_string(me.world_size) + " ";
+  const std::string line = std::to_string(me.rank) + " " + std::to_string(me.group_size) + " ";
   while (store.get(membership_keys(kGroup)[0], soon()).value().find(line) == std::string::npos) {
     std::this_thread::yield();
   }
@@ -280,7 +280,7 @@ TEST(Membership, AUserIsTheSameWhateverAContainerCallsIt) {
 TEST(Membership, ThisProcessDescribesItself) {
   const Member me = describe_this_process(3, 5).value();
   EXPECT_EQ(me.rank, 3);
-  EXPECT_EQ(me.world_size, 5);
+  EXPECT_EQ(me.group_size, 5);
   EXPECT_EQ(me.pid, getpid());
   EXPECT_FALSE(me.host.empty());
   EXPECT_EQ(me.machine, describe_this_process(0, 1).value().machine);

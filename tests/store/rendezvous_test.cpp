@@ -86,7 +86,7 @@ std::vector<Status> meet(const std::vector<RendezvousOptions>& ranks, std::share
     statuses.push_back(result.status());
     if (result.ok()) members.push_back(std::move(result).value());
   }
-  std::reverse(members.begin(), members.end());  // the host, usually the first, leaves last
+  std::reverse(members.begin(), members.end());  // the rank that serves, usually the first, leaves last
   for (auto& member : members) EXPECT_TRUE(member.release().ok());
   return statuses;
 }
@@ -146,11 +146,11 @@ TEST(Rendezvous, EnvironmentWithTheLaunchersStore) {
 TEST(Rendezvous, UrlWithTcp) {
   const test::HeldPort port;
   const std::string url = "tcp://127.0.0.1:" + text(port);
-  auto host = base_options();
-  host.init_method = url + "?rank=0&world_size=2";
+  auto server = base_options();
+  server.init_method = url + "?rank=0&world_size=2";
   auto other = numbered(base_options(), 1, 2);
   other.init_method = url;
-  expect_all(meet({host, other}), ErrorCode::kOk, {});
+  expect_all(meet({server, other}), ErrorCode::kOk, {});
 }
 
 TEST(Rendezvous, UrlWithFileLeavesNothingBehind) {
@@ -318,34 +318,34 @@ TEST(RendezvousFault, AWrongKeyIsNamed) {
   expect_all({rendezvous(options).status()}, ErrorCode::kPermission, {"LOCKSTEP_JOB_KEY", server->endpoint().text()});
 }
 
-// Two ranks that have met; the first hosts the store.
+// Two ranks that have met; the first serves the store.
 struct Pair {
   std::unique_ptr<test::HeldPort> port;
-  RendezvousOptions host_options;
+  RendezvousOptions server_options;
   RendezvousOptions other_options;
-  Rendezvous host;
+  Rendezvous server;
   Rendezvous member;
 };
 
 Pair meet() {
   auto port = std::make_unique<test::HeldPort>();
-  auto host_options = numbered(base_options(), 0, 2);
+  auto server_options = numbered(base_options(), 0, 2);
   auto other_options = numbered(base_options(), 1, 2);
-  host_options.init_method = other_options.init_method = "tcp://127.0.0.1:" + text(*port);
+  server_options.init_method = other_options.init_method = "tcp://127.0.0.1:" + text(*port);
   auto other = std::async(std::launch::async, [&] { return rendezvous(other_options).value(); });
-  auto host = rendezvous(host_options).value();
-  return {std::move(port), host_options, other_options, std::move(host), other.get()};
+  auto server = rendezvous(server_options).value();
+  return {std::move(port), server_options, other_options, std::move(server), other.get()};
 }
 
-TEST(RendezvousFault, TheHostWaitsForTheOthersToLeave) {
+TEST(RendezvousFault, TheServingRankWaitsForTheOthersToLeave) {
   Pair pair = meet();
-  auto leaving = std::async(std::launch::async, [&] { return pair.host.release(seconds(20)); });
+  auto leaving = std::async(std::launch::async, [&] { return pair.server.release(seconds(20)); });
   EXPECT_TRUE(pair.member.store->set("still", "here").ok());
   EXPECT_TRUE(pair.member.release().ok());
   EXPECT_TRUE(leaving.get().ok());
 }
 
-// A rank joins the next world while the host of the first world's store has not left yet.
+// A rank joins the next world while the rank that serves the first world's store has not left yet.
 TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
   Pair pair = meet();
   auto spectator =
@@ -355,8 +355,8 @@ TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
   auto back = std::async(std::launch::async, [&] { return rendezvous(pair.other_options); });
   while (spectator->num_keys().value() < keys + 2) std::this_thread::yield();
   spectator->close();
-  EXPECT_TRUE(pair.host.release(seconds(20)).ok());
-  auto next = rendezvous(pair.host_options);
+  EXPECT_TRUE(pair.server.release(seconds(20)).ok());
+  auto next = rendezvous(pair.server_options);
   EXPECT_TRUE(next.ok()) << next.status().message();
   auto again = back.get();
   ASSERT_TRUE(again.ok()) << again.status().message();
@@ -364,14 +364,14 @@ TEST(RendezvousFault, TheNextWorldMayBeginAtTheSameAddressAtOnce) {
   EXPECT_TRUE(next.value().release().ok());
 }
 
-TEST(RendezvousFault, TheHostDoesNotWaitForEver) {
+TEST(RendezvousFault, TheServingRankDoesNotWaitForEver) {
   Pair pair = meet();
-  const auto status = pair.host.release(milliseconds(20));
+  const auto status = pair.server.release(milliseconds(20));
   EXPECT_EQ(status.code(), ErrorCode::kTimeout) << status.message();
   EXPECT_EQ(pair.member.store->set("key", "1").code(), ErrorCode::kUnavailable);
 }
 
-// Also where the store goes with the rank that refuses: it hosts the store, or comes first to a file.
+// Also where the store goes with the rank that refuses: it serves the store, or comes first to a file.
 TEST(RendezvousFault, ARankThatRefusesTellsTheOthers) {
   const test::HeldPort port;
   const test::ScratchFolder folder;

@@ -1,4 +1,4 @@
-// Stores whose host hangs or has no descriptors left: nobody waits for them longer than agreed.
+// Stores whose server hangs or has no descriptors left: nobody waits for them longer than agreed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -27,9 +27,9 @@ using std::chrono::seconds;
 constexpr const char* kKey = "the job's key";
 
 // A store in a process of its own, with a limit of descriptors.
-class HostProcess {
+class ServerProcess {
  public:
-  explicit HostProcess(rlim_t descriptors = 1024) {
+  explicit ServerProcess(rlim_t descriptors = 1024) {
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     pid_ = ::fork();
@@ -38,12 +38,12 @@ class HostProcess {
     const Fd reader(ends[0]);
     EXPECT_EQ(::read(reader.get(), &endpoint_.port, sizeof endpoint_.port), 2);
   }
-  ~HostProcess() {
+  ~ServerProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  HostProcess(const HostProcess&) = delete;
-  HostProcess& operator=(const HostProcess&) = delete;
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
 
   void freeze() const {
     ::kill(pid_, SIGSTOP);
@@ -89,40 +89,40 @@ RendezvousOptions as_rank(int rank, int world_size, milliseconds timeout = secon
   return options;
 }
 
-TEST(StandstillFault, WhoLeavesAFrozenHostIsNotKeptAndHasSaidGoodbye) {
-  const HostProcess host;
-  auto group = rendezvous(as_rank(0, 1), host.connect().value());
+TEST(StandstillFault, WhoLeavesAFrozenServerIsNotKeptAndHasSaidGoodbye) {
+  const ServerProcess server;
+  auto group = rendezvous(as_rank(0, 1), server.connect().value());
   ASSERT_TRUE(group.ok()) << group.status().message();
-  host.freeze();
+  server.freeze();
   Status left;
   EXPECT_LT(seconds_of([&] { left = group->release(); }), 10);
   EXPECT_EQ(left.code(), ErrorCode::kTimeout) << left.message();
   group->store.reset();
   group->session.reset();
-  // The host reads that the client has left; otherwise this would be the same rank a second time.
-  host.resume();
-  auto again = rendezvous(as_rank(0, 1), host.connect().value());
+  // The server reads that the client has left; otherwise this would be the same rank a second time.
+  server.resume();
+  auto again = rendezvous(as_rank(0, 1), server.connect().value());
   EXPECT_TRUE(again.ok()) << again.status().message();
   EXPECT_TRUE(again->release().ok());
 }
 
-TEST(StandstillFault, AFrozenHostEndsARendezvousSoonAfterItsTimeout) {
-  const HostProcess host;
-  const auto store = host.connect().value();
+TEST(StandstillFault, AFrozenServerEndsARendezvousSoonAfterItsTimeout) {
+  const ServerProcess server;
+  const auto store = server.connect().value();
   auto waiting = std::async(std::launch::async, [&] { return rendezvous(as_rank(0, 2, seconds(1)), store); });
-  const auto observer = host.connect().value();
+  const auto observer = server.connect().value();
   const std::vector<std::string> joined{"lockstep/default/0/1/members_so_far"};
   ASSERT_TRUE(observer->wait(joined, Deadline::after(seconds(20))).ok());
-  host.freeze();
+  server.freeze();
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(waiting.get().status().code(), ErrorCode::kTimeout); }), 30);
 }
 
-TEST(StandstillFault, AHostWithoutDescriptorsServesThoseWhoAreThereAndTheOthersLater) {
-  const HostProcess host(14);
+TEST(StandstillFault, AServerWithoutDescriptorsServesThoseWhoAreThereAndTheOthersLater) {
+  const ServerProcess server(14);
   std::vector<std::shared_ptr<TcpStore>> clients;
   Status full;
   while (full.ok() && clients.size() < 20) {
-    auto client = host.connect(Deadline::after(seconds(2)));
+    auto client = server.connect(Deadline::after(seconds(2)));
     full = client.status();
     if (client.ok()) clients.push_back(std::move(client).value());
   }
@@ -130,7 +130,7 @@ TEST(StandstillFault, AHostWithoutDescriptorsServesThoseWhoAreThereAndTheOthersL
   EXPECT_NE(full.message().find("waiting for the store's greeting"), std::string::npos) << full.message();
   ASSERT_GE(clients.size(), 2U);
   for (const auto& client : clients) EXPECT_TRUE(client->add("served", 1).ok());
-  auto late = std::async(std::launch::async, [&] { return host.connect(); });
+  auto late = std::async(std::launch::async, [&] { return server.connect(); });
   clients.pop_back();
   const auto client = late.get();
   ASSERT_TRUE(client.ok()) << client.status().message();
@@ -155,13 +155,13 @@ class NoDescriptors {
 };
 
 TEST(StandstillFault, AProcessWithoutDescriptorsIsToldAtOnce) {
-  const HostProcess host;
+  const ServerProcess server;
   const test::ScratchFolder folder;
-  const auto client = host.connect().value();
+  const auto client = server.connect().value();
   Status connected, served, opened, used;
   {
     const NoDescriptors none;
-    connected = host.connect().status();
+    connected = server.connect().status();
     served = TcpStoreServer::start({}).status();
     opened = FileStore::open(folder.path("store")).status();
     used = client->set("key", "value");  // with the connection it has

@@ -24,7 +24,7 @@ inline std::unique_ptr<comm::Communicator> join(const std::shared_ptr<comm::Stor
                                                 std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
   comm::CommunicatorOptions options;
   options.rank = rank;
-  options.world_size = world;
+  options.group_size = world;
   options.name = name;
   options.timeout = timeout;
   options.arena = std::move(arena);
@@ -51,7 +51,7 @@ inline void run_machines(const std::vector<int>& machine_of, const std::function
   run_each(world, [&](int rank) {
     comm::CommunicatorOptions options;
     options.rank = rank;
-    options.world_size = world;
+    options.group_size = world;
     options.timeout = timeout;
     options.machine = "machine" + std::to_string(machine_of[rank]);
     auto group = comm::Communicator::create(store, options);

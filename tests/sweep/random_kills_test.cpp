@@ -41,7 +41,7 @@ Status take_part(Communicator& group, int kind, Place place) {
   const Deadline deadline = Deadline::after(60s);
   Spec spec;
   spec.type = DataType::kInt32;
-  spec.root = group.world_size() - 1;
+  spec.root = group.group_size() - 1;
   Style style{place, place, false, true};
   switch (kind) {
     case 0: return group.run(Barrier{}, deadline);
@@ -74,7 +74,7 @@ void work_until_killed_or_told(const ScriptSettings& settings) {
     const auto found = std::find(ranks.begin(), ranks.end(), settings.rank);
     if (found == ranks.end()) continue;
     options.rank = static_cast<int>(found - ranks.begin());
-    options.world_size = static_cast<int>(ranks.size());
+    options.group_size = static_cast<int>(ranks.size());
     options.name = fmt::format("group {}", groups.size());
     options.world_ranks = ranks;
     member.group = Communicator::create(store, options).value();

@@ -113,14 +113,14 @@ class Script {
     store_ = TcpStore::connect(options, Deadline::after(30s)).value();
     CommunicatorOptions own;
     own.rank = settings_.rank;
-    own.world_size = settings_.world;
+    own.group_size = settings_.world;
     own.timeout = kJoinLimit;
     own.arena = arena_;
     if (settings_.machines) own.machine = fmt::format("machine{}", settings_.rank / 2);
     if (!join(own, world_)) return false;
     if (!is_in_pair()) return true;
     own.name = "pair";
-    own.world_size = 2;
+    own.group_size = 2;
     own.rank = settings_.rank == 0 ? 1 : 0;
     own.world_ranks = {settings_.world - 1, 0};
     return join(own, pair_);
@@ -139,7 +139,7 @@ class Script {
     Spec spec;
     spec.kind = kind;
     spec.count = count;
-    spec.root = group.world_size() - 1;
+    spec.root = group.group_size() - 1;
     spec.seed = &group == pair_.get() ? 0 : ++seed_;  // the same on every rank of the group
     spec.type = DataType::kInt32;
     calls_.push_back(std::make_unique<Call>(group, spec, style));

@@ -167,7 +167,7 @@ class Operation {
 
 struct CommunicatorOptions {
   int rank = 0;
-  int world_size = 1;
+  int group_size = 1;
   std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
   std::chrono::nanoseconds timeout =
       std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
@@ -208,7 +208,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   int rank() const;
-  int world_size() const;
+  int group_size() const;
   const std::string& name() const;
   SharedArena& arena() const;
 

@@ -8,7 +8,7 @@ namespace lockstep::comm {
 
 struct Member {
   int rank = 0;
-  int world_size = 1;
+  int group_size = 1;
   int pid = 0;
   // Equal for ranks that can share memory: LOCKSTEP_MACHINE, or else the boot id, the network namespace (abstract Unix
   // sockets belong to one) and the user (memory is not handed to other users).

@@ -19,11 +19,11 @@ namespace lockstep::comm {
 
 struct RendezvousOptions {
   // How ranks find one another:
-  //   - env://: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE; rank 0 hosts the store at that address. When
-  //     LOCKSTEP_STORE=host:port is set, the launcher hosts it there and MASTER_ADDR and MASTER_PORT are not needed.
-  //     Under torchrun, whose agent occupies MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), rank 0 hosts at the port
+  //   - env://: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE; rank 0 serves the store at that address. When
+  //     LOCKSTEP_STORE=host:port is set, the launcher serves it there and MASTER_ADDR and MASTER_PORT are not needed.
+  //     Under torchrun, whose agent occupies MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), rank 0 serves at the port
   //     after it.
-  //   - tcp://host:port: rank 0 hosts the store there
+  //   - tcp://host:port: rank 0 serves the store there
   //   - file:///absolute/path: a file that all ranks reach; removed by the last to leave
   //
   // tcp and file accept ?rank=N&world_size=N; else the fields below, else RANK and WORLD_SIZE.
@@ -38,7 +38,7 @@ struct RendezvousOptions {
   // For reaching the store and waiting for all ranks together. A negative value waits forever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
-  // 0 hosts serves only processes of its own user: on a loopback address the kernel tells which user they run as,
+  // 0 serves is open only to processes of its own user: on a loopback address the kernel tells which user they run as,
   // elsewhere they need the same key file in the home directory (TcpStoreServerOptions::job_key).
   std::string job_key = {};
   // Only ranks with the same name form a group. Also separate are the attempts of a job (LOCKSTEP_RESTART_COUNT or
@@ -55,13 +55,13 @@ struct Rendezvous {
   int rank = 0;
   int world_size = 1;
   std::vector<Member> members;                 // the records of all ranks, by rank
-  std::shared_ptr<RendezvousSession> session;  // owns the connection and, on the hosting rank, the server
+  std::shared_ptr<RendezvousSession> session;  // owns the connection and, on the rank that serves the store, the server
 
   // Leaves the group: tells the store, and closes this rank's connection if rendezvous made it. Later use of a TCP
-  // `store` fails with kUnavailable; a file lives until `store` is destroyed. The rank that hosts the store keeps
-  // serving until the others have left or died, for at most `wait`. Call it once before the last copy is destroyed:
-  // without it the server stops at once, and the same rank cannot join a second time on a store that outlives it.
-  // kTimeout, which may be ignored: others were still connected after `wait`.
+  // `store` fails with kUnavailable; a file lives until `store` is destroyed. The rank that serves the store does so
+  // until the others have left or died, for at most `wait`. Call it once before the last copy is destroyed: without it
+  // the server stops at once, and the same rank cannot join a second time on a store that outlives it. kTimeout, which
+  // may be ignored: others were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
 };
 
@@ -70,7 +70,7 @@ struct Rendezvous {
 // Errors: kInvalidArgument (missing variables, contradictory or impossible arguments), kMismatch (a rank joined
 // twice, world sizes that differ, a rank outside its world), kTimeout (ranks missing), kUnavailable (store not reached,
 // port taken), kPermission (wrong job key), kCorrupt (a foreign program at the address, a damaged file). After an error
-// nothing is left open; the hosting rank stays for up to 5 s, until the others have read the error too.
+// nothing is left open; the rank that serves the store stays for up to 5 s, until the others have read the error too.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options);
 
 // The same on a store that the caller provides; init_method, master_* and job_key are not used.

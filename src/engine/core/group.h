@@ -29,7 +29,7 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   int rank() const { return rank_; }
-  int world_size() const { return world_size_; }
+  int group_size() const { return group_size_; }
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
   SharedArena& arena() const { return *arena_; }
@@ -78,7 +78,7 @@ class Group {
  protected:
   explicit Group(const CommunicatorOptions& options)
       : rank_(options.rank),
-        world_size_(options.world_size),
+        group_size_(options.group_size),
         name_(options.name),
         roster_(options.world_ranks),
         arena_(options.arena),
@@ -97,7 +97,7 @@ class Group {
   void set_busy(bool busy) { busy_.store(busy, std::memory_order_relaxed); }
 
   const int rank_;
-  const int world_size_;
+  const int group_size_;
   const std::string name_;
   const Roster roster_;
   std::shared_ptr<SharedArena> arena_;  // null until the first local group of a hierarchical one has made it

@@ -58,7 +58,7 @@ GroupRegistry::Others GroupRegistry::progress_others(const Group& group) {
   return others;
 }
 
-void GroupRegistry::tell_others(Group& group) {
+void GroupRegistry::tell_other_groups(Group& group) {
   const Failure failure = group.failure();
   if (!failure.status.ok() && group.begin_telling()) tell(failure, &group);
 }

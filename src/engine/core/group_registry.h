@@ -35,7 +35,7 @@ class GroupRegistry {
   // If `group` is broken, tells the other groups why, once. It must be called before the caller of an operation learns
   // of the failure: then the other groups know the cause whatever that caller does. The caller must hold no group's
   // lock.
-  void tell_others(Group& group) LOCKSTEP_EXCLUDES(mutex_);
+  void tell_other_groups(Group& group) LOCKSTEP_EXCLUDES(mutex_);
   // Tells every group except `from`; null: all groups.
   void tell(const Failure& failure, const Group* from) LOCKSTEP_EXCLUDES(mutex_);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/arena_block.h"
 #include "engine/local/local_group.h"
 
 namespace lockstep::comm {
@@ -30,7 +31,7 @@ class CallBoard {
   std::string describe(int rank) const;
 
  private:
-  Staging memory_;  // of this rank's row
+  ArenaBlock memory_;  // of this rank's row
   std::vector<Row> rows_;
   int own_ = 0;
 };

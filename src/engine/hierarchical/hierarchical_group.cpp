@@ -72,7 +72,7 @@ void HierarchicalGroup::finish_transfers() {
 
 bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
   if (parts_ == nullptr) return false;
-  const auto header = unpack_header(message.header, parts_->context.token, world_size());
+  const auto header = unpack_header(message.header, parts_->context.token, group_size());
   if (!header) return false;
   if (header->type == ActiveMessageHeader::Type::kMessage) {
     parts_->mailbox.arrived(*header, message);
@@ -259,7 +259,7 @@ void HierarchicalGroup::hear(const Failure& failure) {
 
 std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < world_size(); ++rank) {
+  for (int rank = 0; rank < group_size(); ++rank) {
     if (rank != rank_ && !board_.has_called(rank, sequence)) ranks.push_back(rank);
   }
   return ranks;

@@ -23,7 +23,7 @@ Status LocalGroups::open(Store& store, const CommunicatorOptions& options, const
   const Roster roster(options.world_ranks);
   CommunicatorOptions local;
   local.rank = topology.index_of(options.rank);
-  local.world_size = topology.size(machine);
+  local.group_size = topology.size(machine);
   local.timeout = options.timeout;
   for (const int rank : topology.ranks(machine)) local.world_ranks.push_back(roster.number(rank));
   local.name = local_name(options.name, machine, kBefore);

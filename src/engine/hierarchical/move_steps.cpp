@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/arithmetic.h"
+#include "engine/core/arena_block.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 
@@ -129,14 +130,14 @@ class GatherStep final : public Step {
   int source_;
   int round_;
   std::size_t chunk_;
-  Staging staging_;
+  ArenaBlock staging_;
   std::byte* place_ = nullptr;
   bool started_ = false;
 };
 
 // The parts of an output that a rank of the destination has so far: one sum from each machine.
 struct Partials {
-  Staging own;
+  ArenaBlock own;
   std::vector<std::vector<std::byte>> arrived;  // by machine
 };
 
@@ -158,7 +159,7 @@ class ScatterSumStep final : public Step {
     const bool home = context_.machine() == place_.destination;
     if (home && place_.round > 0) return Request();
     const int mine = served_by(context_.index());
-    Staging& staging = home ? partials_->own : staging_;
+    ArenaBlock& staging = home ? partials_->own : staging_;
     const std::size_t bytes = mine >= 0 ? chunk_for(mine).bytes : 0;
     if (bytes > 0) LOCKSTEP_RETURN_IF_ERROR(staging.allocate(context_.arena, bytes));
     ReduceScatter args;
@@ -229,7 +230,7 @@ class ScatterSumStep final : public Step {
   std::shared_ptr<const Sizes> sizes_;
   Place place_;
   std::shared_ptr<Partials> partials_;
-  Staging staging_;
+  ArenaBlock staging_;
   bool started_ = false;
 };
 

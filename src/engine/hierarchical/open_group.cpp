@@ -40,7 +40,7 @@ void HierarchicalGroup::give_up(const std::string& why) {
 }
 
 std::vector<std::string> HierarchicalGroup::meeting_keys() const {
-  std::vector<std::string> keys = AddressExchange::keys(name_, world_size());
+  std::vector<std::string> keys = AddressExchange::keys(name_, group_size());
   for (std::string& key : LocalGroups::keys(name_, topology_)) keys.push_back(std::move(key));
   return keys;
 }
@@ -65,7 +65,7 @@ Status HierarchicalGroup::open(const std::shared_ptr<Store>& store, const Commun
 Result<std::string> HierarchicalGroup::connect(Store& store, const CommunicatorOptions& options, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(locals_.open(store, options, topology_, deadline));
   arena_ = locals_.before().memory().shared_arena();
-  LOCKSTEP_ASSIGN_OR_RETURN(board_, CallBoard::share(locals_.before(), world_size(), deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(board_, CallBoard::share(locals_.before(), group_size(), deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_transport(store, topology_, rank_, [this](const ActiveMessage& message) {
                               return on_active_message(message);
                             }));
@@ -101,7 +101,7 @@ Status HierarchicalGroup::greet(Deadline deadline) {
 // `silent`: the neighbours whose hello has not come; if all have come, those of this rank have not left.
 Status HierarchicalGroup::no_connection(std::vector<int> silent, bool expired) const {
   const bool all_spoke = silent.empty();
-  for (int rank = 0; all_spoke && rank < world_size(); ++rank) {
+  for (int rank = 0; all_spoke && rank < group_size(); ++rank) {
     if (topology_.are_neighbours(rank_, rank)) silent.push_back(rank);
   }
   return {expired ? ErrorCode::kTimeout : ErrorCode::kUnavailable,

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/arithmetic.h"
+#include "engine/core/arena_block.h"
 #include "engine/core/range.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
@@ -94,8 +95,8 @@ class ReduceStep final : public Step {
   Phase phase_ = Phase::kStart;
   bool combined_ = false;
   bool signalled_ = false;
-  Staging staging_;                     // this rail's slice
-  Staging arrivals_;                    // data from other machines, one after another
+  ArenaBlock staging_;                  // this rail's slice
+  ArenaBlock arrivals_;                 // data from other machines, one after another
   std::vector<std::byte*> arrived_at_;  // by machine
   std::byte* result_ = nullptr;
 };

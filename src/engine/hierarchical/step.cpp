@@ -6,14 +6,14 @@
 namespace lockstep::comm {
 namespace {
 
-// Bits of a tag before the key is mixed in: stage, source, step.
+// Bits of a tag before the key is mixed in: leg, source, step.
 constexpr int kStepBits = 41;
 constexpr int kSourceBits = 20;
 
 }  // namespace
 
-std::uint64_t StepMessages::tag(int stage, int source) const {
-  const std::uint64_t plain = static_cast<std::uint64_t>(stage) << (kStepBits + kSourceBits) |
+std::uint64_t StepMessages::tag(int leg, int source) const {
+  const std::uint64_t plain = static_cast<std::uint64_t>(leg) << (kStepBits + kSourceBits) |
                               static_cast<std::uint64_t>(source) << kStepBits | step_;
   return plain ^ context_.tag_key;
 }
@@ -23,19 +23,19 @@ StepMessages::StepMessage& StepMessages::add(int peer, bool is_send, std::size_t
   return under_way_.back();
 }
 
-void StepMessages::send(int peer, int stage, const void* data, std::size_t bytes) {
+void StepMessages::send(int peer, int leg, const void* data, std::size_t bytes) {
   if (bytes == 0) return;
-  context_.transport.send(peer, tag(stage, context_.rank), data, bytes, add(peer, true, bytes).request);
+  context_.transport.send(peer, tag(leg, context_.rank), data, bytes, add(peer, true, bytes).request);
 }
-void StepMessages::receive(int peer, int stage, void* data, std::size_t bytes) {
+void StepMessages::receive(int peer, int leg, void* data, std::size_t bytes) {
   if (bytes == 0) return;
-  context_.transport.receive(peer, tag(stage, peer), data, bytes, add(peer, false, bytes).request);
+  context_.transport.receive(peer, tag(leg, peer), data, bytes, add(peer, false, bytes).request);
 }
-void StepMessages::signal(int peer, int stage) {
-  context_.transport.send(peer, tag(stage, context_.rank), nullptr, 0, add(peer, true, 0).request);
+void StepMessages::signal(int peer, int leg) {
+  context_.transport.send(peer, tag(leg, context_.rank), nullptr, 0, add(peer, true, 0).request);
 }
-void StepMessages::await_signal(int peer, int stage) {
-  context_.transport.receive(peer, tag(stage, peer), nullptr, 0, add(peer, false, 0).request);
+void StepMessages::await_signal(int peer, int leg) {
+  context_.transport.receive(peer, tag(leg, peer), nullptr, 0, add(peer, false, 0).request);
 }
 
 void StepMessages::look() {

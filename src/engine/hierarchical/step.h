@@ -11,23 +11,23 @@
 
 #include "call.h"
 #include "engine/core/request.h"
-#include "engine/local/collective.h"
 #include "group_context.h"
 #include "net/transport.h"
 
 namespace lockstep::comm {
 
-// The tagged messages of one step. Empty messages are not sent: both sides know the size.
+// The tagged messages of one step. Empty messages are not sent: both sides know the size. `leg` tells apart what one
+// rank sends to another in a step.
 class StepMessages {
  public:
   explicit StepMessages(const GroupContext& context) : context_(context) {}
 
-  void number(std::uint64_t step) { step_ = step; }
-  void send(int peer, int stage, const void* data, std::size_t bytes);
-  void receive(int peer, int stage, void* data, std::size_t bytes);
+  void set_number(std::uint64_t step) { step_ = step; }
+  void send(int peer, int leg, const void* data, std::size_t bytes);
+  void receive(int peer, int leg, void* data, std::size_t bytes);
   // A message without data, which only says that this rank has come so far.
-  void signal(int peer, int stage);
-  void await_signal(int peer, int stage);
+  void signal(int peer, int leg);
+  void await_signal(int peer, int leg);
 
   bool done();
   bool received();
@@ -45,7 +45,7 @@ class StepMessages {
     std::size_t bytes;
   };
   StepMessage& add(int peer, bool is_send, std::size_t bytes);
-  std::uint64_t tag(int stage, int source) const;
+  std::uint64_t tag(int leg, int source) const;
   void look();
 
   const GroupContext& context_;

@@ -34,7 +34,7 @@ bool StepQueue::begin_step(const std::shared_ptr<HierarchicalOperation>& operati
   active.step = std::move(operation->steps.front());
   operation->steps.pop_front();
   ++operation->active;
-  active.step->messages().number(next_step_++);
+  active.step->messages().set_number(next_step_++);
   auto request = active.step->before();
   if (!request.ok()) {
     failure_ = {request.status().code(), fmt::format("{} cannot take part in {}: {}", context_.me(),
@@ -65,35 +65,35 @@ bool StepQueue::local_is_over(const Active& active) const {
   return active.local->over.load(std::memory_order_acquire) && active.local->status.ok();
 }
 
-// Takes a step one stage further, if possible.
+// Takes a step one phase further, if possible.
 bool StepQueue::progress_step(Active& active) const {
-  switch (active.stage) {
-    case Stage::kBefore:
+  switch (active.phase) {
+    case Phase::kBefore:
       if (!local_is_over(active)) return false;
       active.local.reset();
-      active.stage = Stage::kExchange;
+      active.phase = Phase::kExchange;
       LOCKSTEP_FAULT_POINT("hierarchical: exchange");
       return true;
-    case Stage::kExchange:
+    case Phase::kExchange:
       if (!active.step->exchange()) return false;
-      active.stage = Stage::kWaiting;
+      active.phase = Phase::kWaiting;
       LOCKSTEP_FAULT_POINT("hierarchical: exchanged");
       return true;
-    case Stage::kWaiting: {
+    case Phase::kWaiting: {
       auto request = active.step->after();
       if (!request.ok()) return false;
       auto started = launch(locals_.after(), std::move(request).value(), active.operation->blocking);
       if (!started.ok()) return false;
       active.local = std::move(started).value();
-      active.stage = Stage::kAfter;
+      active.phase = Phase::kAfter;
       return true;
     }
-    case Stage::kAfter:
+    case Phase::kAfter:
       if (!local_is_over(active)) return false;
-      active.stage = Stage::kDone;
+      active.phase = Phase::kDone;
       LOCKSTEP_FAULT_POINT("hierarchical: step over");
       return true;
-    case Stage::kDone: break;
+    case Phase::kDone: break;
   }
   return false;
 }
@@ -103,11 +103,11 @@ bool StepQueue::progress() {
   bool moved = false;
   bool in_turn = true;  // local operations after the exchange begin in the order of the steps
   for (Active& active : active_) {
-    while (active.stage != Stage::kDone && (active.stage != Stage::kWaiting || in_turn) && progress_step(active))
+    while (active.phase != Phase::kDone && (active.phase != Phase::kWaiting || in_turn) && progress_step(active))
       moved = true;
-    in_turn = in_turn && active.stage > Stage::kWaiting;
+    in_turn = in_turn && active.phase > Phase::kWaiting;
   }
-  while (failure_.ok() && !active_.empty() && active_.front().stage == Stage::kDone) {
+  while (failure_.ok() && !active_.empty() && active_.front().phase == Phase::kDone) {
     end_first_step();
     begin_steps();
     moved = true;
@@ -163,7 +163,7 @@ std::vector<int> StepQueue::awaited() const {
   std::vector<int> ranks;
   if (active_.empty()) return ranks;
   const Active& front = active_.front();
-  if (front.stage == Stage::kExchange) front.step->messages().awaited(ranks);
+  if (front.phase == Phase::kExchange) front.step->messages().awaited(ranks);
   if (front.local != nullptr && front.local->collective->missing() >= 0)
     ranks.push_back(context_.topology.rank_at(context_.machine(), front.local->collective->missing()));
   return ranks;
@@ -173,7 +173,7 @@ std::optional<StepQueue::LocalPosition> StepQueue::local_position() const {
   if (active_.empty() || active_.front().local == nullptr) return std::nullopt;
   const Active& front = active_.front();
   const Collective& local = *front.local->collective;
-  return LocalPosition{static_cast<std::uint64_t>(front.stage), local.sequence(), local.tickets_done()};
+  return LocalPosition{static_cast<std::uint64_t>(front.phase), local.sequence(), local.tickets_done()};
 }
 
 }  // namespace lockstep::comm

@@ -39,16 +39,16 @@ class StepQueue {
   const StepMessages* messages() const;
   // The ranks that this step waits for; empty also if there is none.
   std::vector<int> awaited() const;
-  // How far the step's local operation is: stage, sequence number, tickets done. Nothing if none is under way.
+  // How far the step's local operation is: phase, sequence number, tickets done. Nothing if none is under way.
   using LocalPosition = std::array<std::uint64_t, 3>;
   std::optional<LocalPosition> local_position() const;
 
  private:
-  enum class Stage { kBefore, kExchange, kWaiting, kAfter, kDone };
+  enum class Phase { kBefore, kExchange, kWaiting, kAfter, kDone };
   struct Active {
     std::shared_ptr<HierarchicalOperation> operation;
     std::unique_ptr<Step> step;
-    Stage stage = Stage::kBefore;
+    Phase phase = Phase::kBefore;
     std::shared_ptr<LocalOperation> local;  // before or after
   };
 
@@ -59,7 +59,7 @@ class StepQueue {
   bool local_is_over(const Active& active) const;
   // The local group in which a step's operation runs.
   LocalGroup& group_of(const Active& active) const {
-    return active.stage == Stage::kBefore ? locals_.before() : locals_.after();
+    return active.phase == Phase::kBefore ? locals_.before() : locals_.after();
   }
   void end_first_step();
 

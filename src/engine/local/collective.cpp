@@ -63,12 +63,6 @@ std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
 
 }  // namespace
 
-Status Staging::allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes, SharedArena::Pages pages) {
-  LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes, pages));
-  arena_ = arena;
-  return {};
-}
-
 Status Collective::post(std::uint64_t sequence) {
   sequence_ = sequence;
   Post& post = memory_.post(memory_.rank(), sequence);
@@ -123,7 +117,7 @@ bool Collective::inputs_shared() const {
 
 bool Collective::may_stream() const {
   return caller_ == Caller::kBlocks && memory_.size() > 1 &&
-         padded_total(request_.input, request_.inputs) > kCopiedBytes && !inputs_shared();
+         padded_total(request_.input, request_.inputs) > kMostInlineBytes && !inputs_shared();
 }
 
 void Collective::publish_input_sizes(Post& post) {
@@ -159,8 +153,8 @@ Status Collective::publish_in_place(Post& post) {
 
 Status Collective::publish_inputs(Post& post) {
   const std::size_t total = padded_total(request_.input, request_.inputs);
-  const bool direct = total > kAlwaysCopiedBytes && inputs_shared();
-  const bool inlined = !direct && total <= kCopiedBytes;
+  const bool direct = total > kMostInlineSharedBytes && inputs_shared();
+  const bool inlined = !direct && total <= kMostInlineBytes;
   if (!inlined) needs_all_ = true;
   if (const std::optional<std::size_t> piece = even_piece(request_); inlined && piece) {
     post.flags |= kInlined;
@@ -363,8 +357,8 @@ std::uint64_t Collective::tickets_done() const {
 void Collective::finish(Status status) {
   status_ = std::move(status);
   if (status_.ok()) copy_outputs();
-  input_staging_ = Staging();
-  output_staging_ = Staging();
+  input_staging_ = ArenaBlock();
+  output_staging_ = ArenaBlock();
   phase_ = Phase::kOver;
 }
 

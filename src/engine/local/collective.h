@@ -9,35 +9,12 @@
 #include <memory>
 #include <vector>
 
+#include "engine/core/arena_block.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
 #include "waiting.h"
 
 namespace lockstep::comm {
-
-// Memory of the arena for one operation; freed with this object.
-class Staging {
- public:
-  Staging() = default;
-  Staging(Staging&& other) noexcept : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)) {}
-  Staging& operator=(Staging&& other) noexcept {
-    std::swap(arena_, other.arena_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~Staging() {
-    if (data_ != nullptr) arena_->deallocate(data_);
-  }
-  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes,
-                  SharedArena::Pages pages = SharedArena::Pages::kAtOnce);
-  std::byte* data() const { return data_; }
-  // Does not free the memory, because another rank may still use it.
-  void leak() { data_ = nullptr; }
-
- private:
-  std::shared_ptr<SharedArena> arena_;
-  std::byte* data_ = nullptr;
-};
 
 // The addresses that one ticket reads and writes. The vectors are kept between tickets, so that no ticket allocates.
 struct Scratch {
@@ -123,8 +100,8 @@ class Collective {
   int checked_ = 0;  // all ranks below this one have posted
   int ready_ = 0;    // all ranks below this one are ready
 
-  Staging input_staging_;
-  Staging output_staging_;
+  ArenaBlock input_staging_;
+  ArenaBlock output_staging_;
   bool private_output_ = false;
   bool needs_all_ = false;  // others use memory of this rank, which must wait until they have finished
   bool large_results_ = false;

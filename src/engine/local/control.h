@@ -118,10 +118,11 @@ struct alignas(kLine) KnownCause {
 inline constexpr std::size_t kStreamChunks = 3;
 std::size_t stream_chunk_bytes(int group_size);
 
-// Private inputs of a rank that together have up to kCopiedBytes are copied into control memory; shared ones up to
-// kAlwaysCopiedBytes too, because a copy costs less than waiting until others have read them in place.
-inline constexpr std::size_t kCopiedBytes = std::size_t{32} << 10;
-inline constexpr std::size_t kAlwaysCopiedBytes = std::size_t{8} << 10;
+// The most that is inline. Private inputs of a rank that together have up to kMostInlineBytes are copied into control
+// memory; shared ones up to kMostInlineSharedBytes too, because a copy costs less than waiting until others have read
+// them in place. An all-reduce inlines up to Communicator::kInlineBytes only.
+inline constexpr std::size_t kMostInlineBytes = std::size_t{32} << 10;
+inline constexpr std::size_t kMostInlineSharedBytes = std::size_t{8} << 10;
 
 // Point-to-point: each ordered pair of ranks has a ring of entries. The sender fills an entry, the receiver empties it.
 inline constexpr int kChannelEntries = 8;
@@ -162,10 +163,10 @@ class ControlLayout {
         channels_(ranks_ + group_size * rank_bytes_),
         stream_(align(channels_ + std::size_t(group_size) * group_size * kChannelEntries * sizeof(Message))),
         stream_bytes_(kStreamChunks * stream_chunk_bytes(group_size)),
-        copies_(stream_ + group_size * stream_bytes_) {}
+        large_payloads_(stream_ + group_size * stream_bytes_) {}
 
   // This is address space only; pages exist once they are touched.
-  std::size_t total() const { return copies_ + group_size_ * copies_bytes(); }
+  std::size_t total() const { return large_payloads_ + group_size_ * large_payload_bytes(); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
   std::size_t known_cause(int rank) const { return known_causes_ + rank * sizeof(KnownCause); }
@@ -174,8 +175,11 @@ class ControlLayout {
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
   std::size_t done(int rank, int slot) const { return claim(rank, kRing) + slot * sizeof(Counter); }
   std::size_t payload(int rank, int slot) const { return done(rank, kRing) + slot * Communicator::kInlineBytes; }
-  std::size_t copies(int rank) const { return copies_ + rank * copies_bytes(); }
-  static constexpr std::size_t copies_bytes() { return kRing * kCopiedBytes; }
+  // Payloads of more than Communicator::kInlineBytes, and the size of all of a rank's places for them.
+  std::size_t large_payload(int rank, int slot) const {
+    return large_payloads_ + rank * large_payload_bytes() + slot * kMostInlineBytes;
+  }
+  static constexpr std::size_t large_payload_bytes() { return kRing * kMostInlineBytes; }
   std::size_t pieces(int rank, int slot) const {
     return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * group_size_ * sizeof(PieceEntry);
   }
@@ -196,7 +200,7 @@ class ControlLayout {
   std::size_t channels_;
   std::size_t stream_;
   std::size_t stream_bytes_;
-  std::size_t copies_;
+  std::size_t large_payloads_;
 };
 
 }  // namespace lockstep::comm

@@ -45,14 +45,15 @@ class GroupMemory {
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
   Counter& done(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.done(rank, slot(sequence))); }
-  // The place for inputs that have `bytes` together, at most kCopiedBytes.
+  // The place for inputs that have `bytes` together, at most kMostInlineBytes.
   std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
     if (bytes <= Communicator::kInlineBytes) return &at<std::byte>(layout_.payload(rank, slot(sequence)));
-    return &at<std::byte>(layout_.copies(rank) + slot(sequence) * kCopiedBytes);
+    return &at<std::byte>(layout_.large_payload(rank, slot(sequence)));
   }
-  // The places of all ranks for payloads of more than kInlineBytes.
+  // The places of all ranks for large payloads.
   std::span<std::byte> large_payloads() const {
-    return {&at<std::byte>(layout_.copies(0)), static_cast<std::size_t>(size_) * ControlLayout::copies_bytes()};
+    return {&at<std::byte>(layout_.large_payload(0, 0)),
+            static_cast<std::size_t>(size_) * ControlLayout::large_payload_bytes()};
   }
   PieceEntry* pieces(int rank, std::uint64_t sequence) const {
     return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));

@@ -29,7 +29,7 @@ constexpr int kSpinsBeforeHelp = 30;
 
 LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
     : Group(options),
-      memory_(rank_, world_size_, name_, roster_, arena_, std::move(parts)),
+      memory_(rank_, group_size_, name_, roster_, arena_, std::move(parts)),
       waiting_(memory_, *this),
       mailbox_(memory_, waiting_),
       small_ways_(memory_, &RankState::small_ways),
@@ -43,10 +43,10 @@ Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const Commu
                                                        Deadline deadline) {
   HandOverOptions hand;
   hand.rank = options.rank;
-  hand.world_size = options.world_size;
+  hand.group_size = options.group_size;
   hand.name = options.name;
   hand.roster = Roster(options.world_ranks);
-  hand.control_bytes = ControlLayout(options.world_size).total();
+  hand.control_bytes = ControlLayout(options.group_size).total();
   CommunicatorOptions own = options;
   if (own.arena == nullptr) {
     auto made = SharedArena::create();

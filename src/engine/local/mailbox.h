@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "collective.h"
+#include "engine/core/arena_block.h"
 #include "engine/core/operation.h"
 #include "group_memory.h"
 #include "reduce/copy_choice.h"
@@ -55,8 +55,8 @@ class Mailbox {
     std::uint64_t chunks = 0;  // fetched
   };
   struct Outgoing {  // a large message that the receiver has not copied yet
-    Staging staging;
-    Staging flag;
+    ArenaBlock staging;
+    ArenaBlock flag;
     Transfer* transfer;  // null: the send is over for its caller
     std::atomic<std::uint32_t>* consumed() const { return reinterpret_cast<std::atomic<std::uint32_t>*>(flag.data()); }
   };

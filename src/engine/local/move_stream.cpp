@@ -69,7 +69,7 @@ Status MoveStream::run(const Request& request, std::uint64_t sequence, const Wai
   }
   // An empty chunk: a rank that has laid it out has read everything.
   LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(0, StagingRing::Use::kReads, wait_for));
-  ring_.lay_out();
+  ring_.announce();
   return job.stages ? Status() : ring_.wait_for_everyone(wait_for);
 }
 
@@ -78,7 +78,7 @@ Status MoveStream::pass(const Job& job, Chunk chunk, const WaitFor& wait_for) {
   const auto use = job.stages ? StagingRing::Use::kWrites : StagingRing::Use::kReads;
   LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(receivers(kind) * chunk.bytes, use, wait_for));
   if (job.stages) lay_out(job, chunk);
-  ring_.lay_out();
+  ring_.announce();
   return reduces(kind) ? reduce_all(job, chunk, wait_for) : fetch_all(job, chunk, wait_for);
 }
 

@@ -29,7 +29,7 @@ SmallCall::SmallCall(const GroupMemory& memory, const RequestView& request) : me
     const auto shared = [&](const ConstPiece& input) { return memory.arena().contains(input.data, input.bytes); };
     const bool all_shared =
         inputs_ > 0 && shared(request.input) && std::all_of(request.inputs.begin(), request.inputs.end(), shared);
-    fits_ = bytes_ <= (all_shared ? kAlwaysCopiedBytes : kCopiedBytes);
+    fits_ = bytes_ <= (all_shared ? kMostInlineSharedBytes : kMostInlineBytes);
   }
 }
 

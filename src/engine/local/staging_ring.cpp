@@ -35,7 +35,7 @@ Status StagingRing::begin_chunk(std::size_t bytes, Use use, const WaitFor& wait_
   return laid_out_by_all(last + 1, wait_for);
 }
 
-void StagingRing::lay_out() {
+void StagingRing::announce() {
   LOCKSTEP_FAULT_POINT("stream: laid out");
   memory_.state(memory_.rank()).laid_out.store(number_, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("stream: announced");

@@ -29,7 +29,7 @@ class StagingRing {
   // The current chunk: its number, and its place in the staging of `rank`.
   std::uint64_t number() const { return number_; }
   std::byte* of(int rank) const { return memory_.stream(rank) + place_; }
-  void lay_out();  // this rank's part of the chunk is there
+  void announce();  // tells the others that this rank has laid out its part of the chunk
   Status wait_for_rank(int rank, const WaitFor& wait_for) const;
   Status wait_for_everyone(const WaitFor& wait_for);
 

@@ -82,7 +82,7 @@ Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::
   copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
                   count * element);
   mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // no rank waits for this counter here
-  ring_.lay_out();
+  ring_.announce();
   LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   gather_inputs(request, begin, 0);
   std::byte* const result = static_cast<std::byte*>(request.output.data) + begin * element;
@@ -96,7 +96,7 @@ Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
   Stopwatch watch;
   lay_out(request, begin, count);
-  ring_.lay_out();
+  ring_.announce();
   watch.stop();
   LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
   watch.start();

@@ -37,8 +37,9 @@ class Waiting {
 
   // Whether there are more ranks than cores.
   bool crowded() const { return crowded_; }
-  // How often relax() is called before the wait yields or sleeps. Within an operation, when all ranks are inside the
-  // call and busy with it: patience() times.
+  // How often relax() is called before a wait yields, sleeps or gives up. patience() is for waits in the middle of a
+  // stream or a pipelined send, when the awaited ranks are known to be inside their calls: it is larger, unless the
+  // group is crowded.
   int spins() const { return spins_; }
   int patience() const { return crowded_ ? spins_ : kPatience * spins_; }
   void relax() const { crowded_ ? static_cast<void>(sched_yield()) : cpu_relax(); }

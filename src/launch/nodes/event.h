@@ -17,7 +17,7 @@ struct NodeInfo {
   std::string host = {};
   int pid = 0;
   std::string address = {};         // where the others reach this machine
-  bool hosts = false;               // it serves the store in which all meet
+  bool serves = false;              // it serves the store in which all meet
   bool store_outlives_job = false;  // and which then serves others
   std::string role = "default";
 

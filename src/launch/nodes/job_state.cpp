@@ -17,7 +17,7 @@ constexpr int kCannotStartCode = 1;
 // Nodes without a rank come after those with one, except the one that serves the store: others know its address.
 int place(const NodeInfo& info) {
   if (info.node_rank >= 0) return info.node_rank;
-  return info.hosts ? -1 : INT_MAX;
+  return info.serves ? -1 : INT_MAX;
 }
 
 std::string seconds(long milliseconds) {
@@ -156,11 +156,11 @@ void JobState::failed(const Event& event) {
 void JobState::unable(const Event& event) {
   const Member* const one = member(event.node);
   if (one == nullptr || event.number != attempt_) return;
-  const bool hosts = one->info.hosts;
+  const bool serves = one->info.serves;
   const std::string why = fmt::format("{}: {}", one->info.text(), event.text);
   const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
   std::erase_if(members_, [&](const Member& member) { return member.info.id == event.node; });
-  if (hosts || (!runs && static_cast<int>(members_.size()) < rules_->min_nodes)) return finish({event.code, why});
+  if (serves || (!runs && static_cast<int>(members_.size()) < rules_->min_nodes)) return finish({event.code, why});
   if (runs) {
     failure_.reset();
     what_ = why;
@@ -193,7 +193,7 @@ void JobState::gone(const Event& event, Cause cause) {
           : fmt::format("{} was asked to end by {}", info.text(), signal_name(event.number));
   const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
   // The store ends with the launcher that serves it.
-  if (cause == Cause::kNodeLeft && info.hosts) return finish({128 + event.number, what});
+  if (cause == Cause::kNodeLeft && info.serves) return finish({128 + event.number, what});
   if (runs && one->done) {
     one->gone = true;
     return;

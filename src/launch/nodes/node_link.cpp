@@ -113,9 +113,9 @@ struct AgreedRun {
 };
 
 // The run id on which all agree: the hosting launcher's, if it serves this job alone.
-Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool hosts) {
+Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool serves) {
   const std::string own = options.run_id.empty() ? kDefaultRunId : options.run_id;
-  if (hosts) {
+  if (serves) {
     LOCKSTEP_RETURN_IF_ERROR(announce_job(store, own));
     return AgreedRun{own};
   }
@@ -171,7 +171,7 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, 
   while (true) {
     LOCKSTEP_ASSIGN_OR_RETURN(Meeting meeting, open_meeting(options, key));
     client.server = meeting.endpoint;
-    info.hosts = meeting.server != nullptr;
+    info.serves = meeting.server != nullptr;
     auto session = comm::StoreSession::connect(client, deadline, interrupt_fd);
     if (!session.ok()) {
       const Status failed = unreachable(session.status(), options);
@@ -182,7 +182,7 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join(const MeetingOptions& options, 
     if (link.ok()) {
       if (Status joined = link.value()->await_join(deadline, interrupt_fd); !joined.ok()) link = std::move(joined);
     }
-    if (info.hosts || link.status().code() != ErrorCode::kUnavailable || deadline.expired()) return link;
+    if (info.serves || link.status().code() != ErrorCode::kUnavailable || deadline.expired()) return link;
     // It was the launcher of the job before this one, which has just ended.
     if (before.ok()) {
       before = link.status();
@@ -202,7 +202,7 @@ Result<std::unique_ptr<NodeLink>> NodeLink::join_over(comm::StoreSession session
   auto store = comm::TcpStore::connect(client, Deadline::after(kRequestTimeout));
   if (!store.ok()) return unreachable(store.status(), options);
   info.address = options.local_addr.empty() ? session.local().host : options.local_addr;
-  LOCKSTEP_ASSIGN_OR_RETURN(AgreedRun run, agree_on_run_id(*store.value(), options, info.hosts));
+  LOCKSTEP_ASSIGN_OR_RETURN(AgreedRun run, agree_on_run_id(*store.value(), options, info.serves));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string generation, store.value()->compare_set(generation_key(run.id), "", "0"));
   std::unique_ptr<NodeLink> link(new NodeLink(std::move(server), std::move(store).value(), std::move(session),
                                               std::move(info), std::move(run.id), std::move(generation), client.job_key,
@@ -229,7 +229,7 @@ Status NodeLink::await_join(Deadline deadline, int interrupt_fd) {
     LOCKSTEP_RETURN_IF_ERROR(serve());
   }
   const auto& members = state_.members();
-  const bool ends_soon = std::any_of(members.begin(), members.end(), [](const Member& one) { return one.info.hosts; });
+  const bool ends_soon = std::any_of(members.begin(), members.end(), [](const Member& one) { return one.info.serves; });
   if (!ends_soon || !state_.came_too_late(self_.id)) return {};
   return {ErrorCode::kUnavailable, *state_.refusal(self_.id)};
 }

@@ -45,7 +45,7 @@ std::string to_line(const Member& member) {
         text.begin(), text.end(), [](unsigned char c) { return c <= ' '; }, '_');
     return text;
   };
-  return fmt::format("{} {} {} {} {} {}\n", member.rank, member.world_size, member.pid, word(member.machine),
+  return fmt::format("{} {} {} {} {} {}\n", member.rank, member.group_size, member.pid, word(member.machine),
                      word(member.host), fmt::join(member.addresses, " "));
 }
 
@@ -55,7 +55,7 @@ Result<Members> parse(const std::string& lines) {
   for (std::string line; std::getline(input, line);) {
     Member member;
     std::istringstream words(line);
-    if (!(words >> member.rank >> member.world_size >> member.pid >> member.machine >> member.host)) {
+    if (!(words >> member.rank >> member.group_size >> member.pid >> member.machine >> member.host)) {
       return Status(ErrorCode::kCorrupt,
                     fmt::format("expected 'rank size pid machine host addresses' in the store, found '{}'", line));
     }
@@ -79,15 +79,15 @@ Status check(const Members& members, const Roster& roster) {
   std::map<int, const Member*> by_rank;
   const Member& first = members.front();
   for (const Member& member : members) {
-    if (member.world_size != first.world_size) {
+    if (member.group_size != first.group_size) {
       return {ErrorCode::kMismatch,
               fmt::format("the ranks disagree about the group size: {} says {}, {} says {}. Give all the same (for the "
                           "world: WORLD_SIZE)",
-                          describe(first, roster), first.world_size, describe(member, roster), member.world_size)};
+                          describe(first, roster), first.group_size, describe(member, roster), member.group_size)};
     }
-    if (member.rank < 0 || member.rank >= member.world_size) {
+    if (member.rank < 0 || member.rank >= member.group_size) {
       return {ErrorCode::kMismatch, fmt::format("{} is outside the group of {}: ranks go from 0 to {}",
-                                                describe(member, roster), member.world_size, member.world_size - 1)};
+                                                describe(member, roster), member.group_size, member.group_size - 1)};
     }
     const auto [other, is_new] = by_rank.emplace(member.rank, &member);
     if (!is_new) {
@@ -105,13 +105,13 @@ std::string cut_list(const std::vector<std::string>& items) {
   return items.size() > kListed ? fmt::format("{} and {} more", text, items.size() - kListed) : text;
 }
 
-Status missing(const Members& members, const Roster& roster, int world_size, std::chrono::duration<double> spent) {
-  std::vector<std::string> joined(world_size);
+Status missing(const Members& members, const Roster& roster, int group_size, std::chrono::duration<double> spent) {
+  std::vector<std::string> joined(group_size);
   for (const Member& member : members) {
-    if (member.rank >= 0 && member.rank < world_size) joined[member.rank] = describe(member, roster);
+    if (member.rank >= 0 && member.rank < group_size) joined[member.rank] = describe(member, roster);
   }
   std::vector<std::string> absent;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < group_size; ++rank) {
     const int number = roster.has(rank) ? roster.number(rank) : rank;
     if (joined[rank].empty()) absent.push_back(std::to_string(number));
   }
@@ -119,20 +119,20 @@ Status missing(const Members& members, const Roster& roster, int world_size, std
   return {ErrorCode::kTimeout,
           fmt::format("only {} of {} ranks joined within {:.1f} s. Joined: {}. Missing: rank {}{}. Look for what "
                       "stopped the missing ranks, or raise the timeout if they start late",
-                      joined.size(), world_size, spent.count(), cut_list(joined), cut_list(absent), roster.suffix())};
+                      joined.size(), group_size, spent.count(), cut_list(joined), cut_list(absent), roster.suffix())};
 }
 
 // The keys hold as many lines as ranks. Lines that cannot be read are an error of the check.
-Meeting meeting_of(const std::string& prefix, const Roster& roster, int world_size) {
+Meeting meeting_of(const std::string& prefix, const Roster& roster, int group_size) {
   const auto check_lines = [roster](const std::string& lines) -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const Members members, parse(lines));
     return check(members, roster);
   };
-  const auto missing_from = [roster, world_size](const std::string& lines, std::chrono::duration<double> spent) {
+  const auto missing_from = [roster, group_size](const std::string& lines, std::chrono::duration<double> spent) {
     const auto members = parse(lines);
-    return members.ok() ? missing(members.value(), roster, world_size, spent) : members.status();
+    return members.ok() ? missing(members.value(), roster, group_size, spent) : members.status();
   };
-  return {so_far_key(prefix), outcome_key(prefix), world_size, check_lines, missing_from};
+  return {so_far_key(prefix), outcome_key(prefix), group_size, check_lines, missing_from};
 }
 
 }  // namespace
@@ -141,8 +141,8 @@ std::vector<std::string> membership_keys(const std::string& prefix) {
   return {so_far_key(prefix), outcome_key(prefix)};
 }
 
-Result<Member> describe_this_process(int rank, int world_size, const std::string& machine) {
-  Member me{rank, world_size, static_cast<int>(getpid()), machine, host_name(), {}};
+Result<Member> describe_this_process(int rank, int group_size, const std::string& machine) {
+  Member me{rank, group_size, static_cast<int>(getpid()), machine, host_name(), {}};
   if (me.machine.empty()) {
     auto found = machine_of_this_process();
     if (!found.ok()) return found.status().with_context(describe(me, Roster()));
@@ -155,10 +155,10 @@ Result<Member> describe_this_process(int rank, int world_size, const std::string
 Result<Members> exchange_members(Store& store, const std::string& prefix, const Roster& roster,
                                  const Result<Member>& me, Deadline deadline) {
   if (!me.ok()) {
-    stay_away(store, meeting_of(prefix, roster, /*world_size=*/0), me.status());
+    stay_away(store, meeting_of(prefix, roster, /*group_size=*/0), me.status());
     return me.status();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string lines, meet(store, meeting_of(prefix, roster, me.value().world_size),
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string lines, meet(store, meeting_of(prefix, roster, me.value().group_size),
                                                           to_line(me.value()), deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(Members members, parse(lines));
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });

@@ -13,7 +13,7 @@
 namespace lockstep::comm {
 
 // Describes this process. `machine`, if not empty, stands in place of what the process finds out (Member::machine).
-Result<Member> describe_this_process(int rank, int world_size, const std::string& machine = {});
+Result<Member> describe_this_process(int rank, int group_size, const std::string& machine = {});
 
 // Collective: blocks until all ranks have written their records; returns these by rank. All ranks get the same outcome.
 // kMismatch: a rank joined twice, expects another group size or is outside the group. kTimeout: who has joined and who

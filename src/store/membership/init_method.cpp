@@ -130,7 +130,7 @@ Status plan_env(const RendezvousOptions& options, RendezvousPlan& plan) {
     LOCKSTEP_ASSIGN_OR_RETURN(plan.endpoint, parse_endpoint(*store, "LOCKSTEP_STORE"));
   } else if (!alone) {
     LOCKSTEP_ASSIGN_OR_RETURN(plan.endpoint, master_endpoint(options, missing));
-    plan.hosts = plan.rank == 0;
+    plan.serves = plan.rank == 0;
   }
   return report_missing(missing, options.init_method);
 }
@@ -156,7 +156,7 @@ Status plan_url(const RendezvousOptions& options, RendezvousPlan& plan) {
   if (url.starts_with("tcp://")) {
     plan.method = Method::kTcp;
     LOCKSTEP_ASSIGN_OR_RETURN(plan.endpoint, parse_endpoint(place, fmt::format("init_method '{}'", url)));
-    plan.hosts = plan.rank == 0;
+    plan.serves = plan.rank == 0;
     if (plan.endpoint.port != 0) return {};
     return invalid(fmt::format("init_method '{}': port 0 means nothing to the other ranks; name one", url));
   }

@@ -14,9 +14,9 @@ struct RendezvousPlan {
   Method method = Method::kAlone;
   int rank = 0;
   int world_size = 1;
-  Endpoint endpoint;   // kTcp
-  bool hosts = false;  // kTcp: this rank runs the store's server
-  std::string path;    // kFile
+  Endpoint endpoint;    // kTcp
+  bool serves = false;  // kTcp: this rank serves the store
+  std::string path;     // kFile
   std::string job_key;
   std::string base;  // prefix of the group and attempt in the store
 };

@@ -29,7 +29,7 @@ Result<bool> is_taken(Store& store, const std::string& base, std::int64_t earlie
 
 }  // namespace
 
-Result<Joined> join_group(Store& store, const std::string& base, int rank, int world_size, Deadline deadline) {
+Result<Joined> join_group(Store& store, const std::string& base, int rank, int group_size, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::int64_t round, store.add(joins_key(base, rank), 1));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool taken, is_taken(store, base, round - 1, rank));
   if (taken) {
@@ -37,7 +37,7 @@ Result<Joined> join_group(Store& store, const std::string& base, int rank, int w
     LOCKSTEP_ASSIGN_OR_RETURN(round, store.add(joins_key(base, rank), -1));
   }
   const std::string prefix = round_prefix(base, round);
-  auto members = exchange_members(store, prefix, Roster(), describe_this_process(rank, world_size), deadline);
+  auto members = exchange_members(store, prefix, Roster(), describe_this_process(rank, group_size), deadline);
   if (members.ok()) return Joined{prefix, std::move(members).value()};
   // Best effort: the store may be what failed.
   if (!taken) static_cast<void>(leave_group(store, prefix, rank, Deadline::after(kLeaveTime)));
@@ -56,10 +56,10 @@ Status leave_group(Store& store, const std::string& prefix, int rank, Deadline d
   return store.set_by(left_key(prefix, rank), "1", deadline);
 }
 
-Result<bool> have_all_left(Store& store, const std::string& prefix, int world_size) {
+Result<bool> have_all_left(Store& store, const std::string& prefix, int group_size) {
   std::vector<std::string> keys;
-  keys.reserve(world_size);
-  for (int rank = 0; rank < world_size; ++rank) keys.push_back(left_key(prefix, rank));
+  keys.reserve(group_size);
+  for (int rank = 0; rank < group_size; ++rank) keys.push_back(left_key(prefix, rank));
   return store.check(keys);
 }
 

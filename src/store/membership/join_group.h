@@ -21,7 +21,7 @@ struct Joined {
 };
 
 // Joins as this process. Blocks until all have joined (exchange_members()). After an error this rank has left already.
-Result<Joined> join_group(Store& store, const std::string& base, int rank, int world_size, Deadline deadline);
+Result<Joined> join_group(Store& store, const std::string& base, int rank, int group_size, Deadline deadline);
 
 // In place of that, for a rank that cannot take part: the other ranks of its round get `why`. Does not block. Returns
 // the prefix of the round's keys; this rank has left it already.
@@ -29,7 +29,7 @@ Result<std::string> refuse_group(Store& store, const std::string& base, int rank
 
 Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline);
 // Whether all ranks of a round have left.
-Result<bool> have_all_left(Store& store, const std::string& prefix, int world_size);
+Result<bool> have_all_left(Store& store, const std::string& prefix, int group_size);
 
 // Whether a process has ever joined as `rank` under `base`.
 Result<bool> has_joined(Store& store, const std::string& base, int rank);

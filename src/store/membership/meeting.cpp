@@ -24,7 +24,7 @@ Result<Bytes> publish_refusal(Store& store, const Meeting& meeting, const Status
 }
 
 bool is_complete(const Meeting& meeting, const std::string& lines) {
-  return std::count(lines.begin(), lines.end(), '\n') == meeting.world_size;
+  return std::count(lines.begin(), lines.end(), '\n') == meeting.group_size;
 }
 
 Status why_given_up(const Meeting& meeting, const std::string& lines, std::chrono::duration<double> spent) {
@@ -33,7 +33,7 @@ Status why_given_up(const Meeting& meeting, const std::string& lines, std::chron
   last.remove_prefix(last.rfind('\n') + 1);
   return {ErrorCode::kTimeout, fmt::format("all {} ranks came within {:.1f} s, but the last of them, which wrote '{}', "
                                            "stopped before it told the others",
-                                           meeting.world_size, spent.count(), last)};
+                                           meeting.group_size, spent.count(), last)};
 }
 
 // What all ranks get when this one waits no longer. The last rank may have come in the meantime.

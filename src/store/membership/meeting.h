@@ -15,7 +15,7 @@ namespace lockstep::comm {
 struct Meeting {
   std::string so_far_key;   // all lines in the order in which they came
   std::string outcome_key;  // the outcome, written once: all lines, or why the ranks will not go on
-  int world_size = 1;
+  int group_size = 1;
   // Whether these lines, perhaps not all yet, can belong to one group.
   std::function<Status(const std::string& lines)> check = {};
   // The error when time is up: who came, and who is missing.

@@ -16,7 +16,7 @@
 
 namespace lockstep::comm {
 
-// The connection to the store, and on the hosting rank the store itself.
+// The connection to the store, and on the rank that serves it the store itself.
 class RendezvousSession {
  public:
   explicit RendezvousSession(std::shared_ptr<Store> given) : store_(std::move(given)) {}
@@ -97,7 +97,7 @@ Result<SessionPtr> join_namesake(const RendezvousPlan& plan, const Status& liste
   return SessionPtr();
 }
 
-Result<SessionPtr> host(const RendezvousPlan& plan, Deadline deadline) {
+Result<SessionPtr> serve(const RendezvousPlan& plan, Deadline deadline) {
   Deadline patience = at_most(deadline, kAddressPatience);
   while (true) {
     TcpStoreServerOptions options;
@@ -122,7 +122,7 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
     LOCKSTEP_ASSIGN_OR_RETURN(auto store, FileStore::open(plan.path));
     return std::make_shared<RendezvousSession>(std::move(store));
   }
-  if (plan.hosts) return host(plan, deadline);
+  if (plan.serves) return serve(plan, deadline);
   LOCKSTEP_ASSIGN_OR_RETURN(auto client, TcpStore::connect(client_options(plan, plan.endpoint), deadline));
   return std::make_shared<RendezvousSession>(std::move(client));
 }
@@ -140,7 +140,7 @@ Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadl
 
 // Whether this may be the store of the world that this rank has left, about to close: the rank has joined there before.
 bool may_be_closing(const RendezvousSession& session, const RendezvousPlan& plan) {
-  if (plan.hosts || plan.method != Method::kTcp) return false;
+  if (plan.serves || plan.method != Method::kTcp) return false;
   const auto joined = has_joined(*session.store(), plan.base, plan.rank);
   return joined.ok() ? joined.value() : joined.status().code() == ErrorCode::kUnavailable;
 }
@@ -205,7 +205,7 @@ void refuse_rendezvous(const RendezvousOptions& options, const std::shared_ptr<S
   Store& reached = *session.value()->store();
   const Status why(ErrorCode::kMismatch, fmt::format("rank {} could not take part: {}", plan.rank, reason));
   const auto round = refuse_group(reached, plan.base, plan.rank, why);
-  const bool goes_with_this_rank = plan.hosts || plan.method == Method::kFile;
+  const bool goes_with_this_rank = plan.serves || plan.method == Method::kFile;
   if (round.ok() && goes_with_this_rank) wait_until_left(reached, round.value(), plan.world_size, patience);
   static_cast<void>(session.value()->release(patience.remaining_ms()));
 }

@@ -18,13 +18,13 @@ struct RankChoice {
   Choice choice;
 };
 
-Result<std::vector<RankChoice>> parse(const std::string& lines, int world_size) {
+Result<std::vector<RankChoice>> parse(const std::string& lines, int group_size) {
   std::vector<RankChoice> choices;
   std::istringstream input(lines);
   for (std::string line; std::getline(input, line);) {
     RankChoice one;
     std::istringstream words(line);
-    if (!(words >> one.rank >> one.choice.is_default) || one.rank < 0 || one.rank >= world_size) {
+    if (!(words >> one.rank >> one.choice.is_default) || one.rank < 0 || one.rank >= group_size) {
       return Status(ErrorCode::kCorrupt, fmt::format("expected 'rank default value' in the store, found '{}'", line));
     }
     std::getline(words >> std::ws, one.choice.value);
@@ -51,47 +51,47 @@ Status check(const std::vector<RankChoice>& choices, const Roster& roster, const
   return {ErrorCode::kMismatch, fmt::format("the members name different {}: {}", named, text)};
 }
 
-Status missing(const std::vector<RankChoice>& choices, const Roster& roster, int world_size,
+Status missing(const std::vector<RankChoice>& choices, const Roster& roster, int group_size,
                std::chrono::duration<double> spent) {
   std::vector<int> absent;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < group_size; ++rank) {
     if (std::none_of(choices.begin(), choices.end(), [&](const auto& one) { return one.rank == rank; }))
       absent.push_back(rank);
   }
   return {ErrorCode::kTimeout, fmt::format("only {} of {} ranks came within {:.1f} s; missing: {}", choices.size(),
-                                           world_size, spent.count(), roster.list(absent))};
+                                           group_size, spent.count(), roster.list(absent))};
 }
 
-Meeting meeting_at(const std::string& prefix, int world_size) {
-  return {prefix + "/so_far", prefix + "/outcome", world_size};
+Meeting meeting_at(const std::string& prefix, int group_size) {
+  return {prefix + "/so_far", prefix + "/outcome", group_size};
 }
 
 // Every rank calls this once, also one that refuses.
 void forget(Store& store, const std::string& prefix, const Meeting& meeting) {
   const std::vector<std::string> keys{meeting.so_far_key, meeting.outcome_key};
-  delete_by_last_rank(store, prefix + "/done", meeting.world_size, keys);
+  delete_by_last_rank(store, prefix + "/done", meeting.group_size, keys);
 }
 
 }  // namespace
 
-Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
+Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int group_size,
                          const Choice& mine, Deadline deadline) {
-  Meeting meeting = meeting_at(prefix, world_size);
+  Meeting meeting = meeting_at(prefix, group_size);
   meeting.check = [&](const std::string& lines) -> Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto choices, parse(lines, world_size));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto choices, parse(lines, group_size));
     return check(choices, roster, mine.what);
   };
   meeting.missing = [&](const std::string& lines, std::chrono::duration<double> spent) {
-    const auto choices = parse(lines, world_size);
-    return choices.ok() ? missing(choices.value(), roster, world_size, spent) : choices.status();
+    const auto choices = parse(lines, group_size);
+    return choices.ok() ? missing(choices.value(), roster, group_size, spent) : choices.status();
   };
   const auto met = meet(store, meeting, fmt::format("{} {:d} {}\n", rank, mine.is_default, mine.value), deadline);
   forget(store, prefix, meeting);
   return met.status();
 }
 
-void refuse_choice(Store& store, const std::string& prefix, int world_size, const Status& why) {
-  const Meeting meeting = meeting_at(prefix, world_size);
+void refuse_choice(Store& store, const std::string& prefix, int group_size, const Status& why) {
+  const Meeting meeting = meeting_at(prefix, group_size);
   stay_away(store, meeting, why);
   forget(store, prefix, meeting);
 }

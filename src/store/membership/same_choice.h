@@ -19,10 +19,10 @@ struct Choice {
 // Collective: blocks until all ranks have told what they have chosen, or two of them differ; every rank gets the same
 // outcome. kMismatch: what each rank that has come by then has chosen. kTimeout: who is missing. Ranks that all have
 // defaults may differ. Keys: under "<prefix>/"; none is left once all ranks have called it.
-Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int world_size,
+Status check_same_choice(Store& store, const std::string& prefix, const Roster& roster, int rank, int group_size,
                          const Choice& mine, Deadline deadline);
 
 // In place of that, for a rank that cannot choose: the others get `why`. Does not block.
-void refuse_choice(Store& store, const std::string& prefix, int world_size, const Status& why);
+void refuse_choice(Store& store, const std::string& prefix, int group_size, const Status& why);
 
 }  // namespace lockstep::comm
