@@ -48,7 +48,7 @@ std::exception_ptr GroupWork::exception() const {
 
 Status GroupWork::untold() const {
   MutexLock lock(settle_mutex_);
-  return told_ || future_ != nullptr ? Status() : status_;
+  return told_ ? Status() : status_;
 }
 
 void GroupWork::settle(const Status& status) {
@@ -63,6 +63,7 @@ void GroupWork::settle(const Status& status) {
     error = std::current_exception();
   }
   finish(error);
+  failed_.store(error != nullptr, std::memory_order_relaxed);
   settled_.store(true, std::memory_order_release);
 }
 
@@ -98,9 +99,11 @@ void GroupWork::complete_future() {
 
 c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  bool was_told = false;
   {
     MutexLock lock(settle_mutex_);
     if (future_ != nullptr) return future_;
+    was_told = told_.exchange(true);  // the future will tell
     future = future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   }
   if (!test()) {
@@ -111,6 +114,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
     } catch (...) {  // no thread will complete this future: drop it
       MutexLock lock(settle_mutex_);
       future_ = nullptr;
+      told_ = was_told;
       throw;
     }
     give_up();

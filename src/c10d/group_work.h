@@ -60,6 +60,8 @@ class GroupWork : public c10d::Work {
 
   // The error of a settled work, if nobody was told of it and nobody asked for its future; else ok.
   Status untold() const LOCKSTEP_EXCLUDES(settle_mutex_);
+  // Whether there is one. Takes no lock, so it may be called with any.
+  bool has_untold_error() const { return is_settled() && failed_.load(std::memory_order_relaxed) && !told_; }
   // Somebody was told of the error, or need not be.
   void count_as_told() const { told_ = true; }
 
@@ -86,6 +88,7 @@ class GroupWork : public c10d::Work {
  private:
   const std::vector<at::Tensor> outputs_;
   std::atomic<bool> settled_;
+  std::atomic<bool> failed_{false};  // final once settled
   mutable std::atomic<bool> told_{false};
   mutable Mutex settle_mutex_;
   Status status_ LOCKSTEP_GUARDED_BY(settle_mutex_);

@@ -22,10 +22,11 @@ void take_settled(WorksUnderWay::Works& works, WorksUnderWay::Works& settled) {
   WorksUnderWay::Works rest;
   bool one_waits = false;
   for (GroupWorkPtr& work : works) {
+    const bool is_settled = work->is_settled();
     const bool waits =
-        work->is_settled() && !one_waits && !work->is_message() && work.use_count() == 1 && !work->untold().ok();
+        is_settled && !one_waits && !work->is_message() && work.use_count() == 1 && work->has_untold_error();
     one_waits = one_waits || waits;
-    (work->is_settled() && !waits ? settled : rest).push_back(std::move(work));
+    (is_settled && !waits ? settled : rest).push_back(std::move(work));
   }
   works = std::move(rest);
 }
