@@ -2,12 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/nn/lr_schedules.h"
 #include "nn/error_texts.h"
 #include "small_job.h"
 #include "support/full_disk.h"
@@ -60,20 +66,68 @@ TEST(TrainerErrorsUnit, SayWhatIsWrong) {
             {"monitor is kAccuracy", "no scores", "kLoss"});
 }
 
+// In all that decides what ranks do together. Before that is done: the group works on.
 TEST(TrainerErrorsMulti, NameRanksThatDiffer) {
-  run_processes(3, [](int rank) {
+  using Options = TrainerOptions;
+  const std::vector<std::pair<std::function<void(Options&)>, std::string>> changes{
+      {[](Options& options) { options.epochs = 2; }, "epochs: 2"},
+      {[](Options& options) { options.limit_batches = 2; }, "limit_batches: 2"},
+      {[](Options& options) { options.accumulation = 2; }, "accumulation: 2"},
+      {[](Options& options) { options.clip_grad_norm = 0.5; }, "clip_grad_norm: 0.5"},
+      {[](Options& options) { options.ema_decay = 0.5; }, "ema_decay: 0.5"},
+      {[](Options& options) { options.precision = TrainingPrecision::kBFloat16; }, "precision: 1"},
+      {[](Options& options) { options.non_finite = std::nullopt; }, "non_finite: -1"},
+      {[](Options& options) { options.evaluate_every = 2; }, "evaluate_every: 2"},
+      {[](Options& options) { options.monitor = Monitor::kAccuracy; }, "monitor: 1"},
+      {[](Options& options) {
+         options.top_k = {1, 2};
+       },
+       "top_k: 1, 2"},
+      {[](Options& options) { options.confusion_classes = kClasses; }, "confusion_classes: 3"},
+      {[](Options& options) { options.patience = 1; }, "patience: 1"},
+      {[](Options& options) { options.min_delta = 0.5; }, "min_delta: 0.5"},
+      {[](Options& options) { options.checkpoint_dir = "of rank 1"; }, "checkpoints: true"},
+      {[](Options& options) { options.checkpoint_every_steps = 3; }, "checkpoint_every_steps: 3"},
+      {[](Options& options) { options.classes = {"ant"}; }, "class 0: ant"},
+  };
+  run_processes(3, [&](int rank) {
     const ProcessGroupGuard group;
-    {
-      Job job({.epochs = rank == 1 ? 2 : 1});
-      expect_in(message_of([&] { job.fit(); }), {"the same options", "epochs: 2 on rank(s) 1"});
+    for (const auto& [change, expected] : changes) {
+      TrainerOptions options;
+      if (rank == 1) change(options);
+      expect_in(message_of([&] { Job job(options); }), {"the same options", expected + " on rank(s) 1"});
     }
     Job job({.epochs = 1});
     data::DataLoader uneven(Sines(13), {.batch_size = 2, .exact = true});
-    expect_in(
-        message_of([&] { job.trainer.fit(uneven, [&](data::Example& batch) { return loss_of(job.net, batch); }); }),
-        {"equally many batches on every rank", "batches in an epoch: 3 on rank(s) 0"});
-    // The group works on, and so does the trainer.
+    const auto step = [&](data::Example& batch) { return loss_of(job.net, batch); };
+    expect_in(message_of([&] { job.trainer.fit(uneven, step); }),
+              {"equally many batches on every rank", "batches in an epoch: 3 on rank(s) 0"});
+    expect_in(message_of([&] { job.trainer.find_learning_rate(job.train, step, {.steps = rank == 1 ? 3 : 2}); }),
+              {"find_learning_rate needs the same options", "steps: 3 on rank(s) 1"});
     EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
+  });
+}
+
+// Their weights would not stay the same.
+TEST(TrainerErrorsMulti, NameRanksWithOtherSchedules) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    Net net = make_net();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    TrainerOptions options;
+    options.scheduler = std::make_shared<optim::StepLR>(optimizer, 3 + rank);
+    expect_in(message_of([&] { Trainer trainer(net, optimizer, options); }),
+              {"the same options", "scheduler: of each epoch", "step_size: 4", "on rank(s) 1"});
+    if (rank == 1) options.scheduler = nullptr;
+    expect_in(message_of([&] { Trainer trainer(net, optimizer, options); }), {"scheduler: none on rank(s) 1"});
+  });
+}
+
+// The others would wait for it.
+TEST(TrainerErrorsMulti, AreThoseOfEveryRankWhereOneIsWrong) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    expect_in(message_of([&] { Job job({.accumulation = rank}); }), {"accumulation", "at least 1", "got 0"});
   });
 }
 

@@ -16,9 +16,10 @@
 // such a loop: every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
-// block. Options or loaders that differ are an error on every rank before the first step. After another exception the
-// ranks may be at different places: end the process (ProcessGroupGuard tells the others). Not thread-safe, but stop()
-// may be called from any thread.
+// block. Options that differ are an error of the constructor on every rank, and loaders with other numbers of batches
+// one of fit(). Not compared: callbacks, paths, signals, the profile, the seed, the number of a device, and what only
+// rank 0 uses. After another exception the ranks may be at different places: end the process (ProcessGroupGuard tells
+// the others). Not thread-safe, but stop() may be called from any thread.
 //
 // Errors: c10::Error and its kinds for arguments and groups, data::DataError, checkpoint::CheckpointError.
 #pragma once
