@@ -57,7 +57,7 @@ const Variables kPmi{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "
 
 constexpr int kAnyPort = -1;  // derived from a job id, see WorldPort
 
-std::vector<Case> cases() {
+std::vector<Case> launcher_cases() {
   return {
       {"Nothing", {}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
       {"EmptyVariablesAreNotSet",
@@ -85,6 +85,14 @@ std::vector<Case> cases() {
       {"LauncherInsideSlurm",
        with(slurm("4", "0", "2"), kLauncher),
        {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher}},
+      {"LauncherWithPlacesOfPmi",
+       with(kPmi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
+       {2, 4, 0, 2, 1, 2, "", 0, "launcher variables", WorldSource::kLauncher}},
+  };
+}
+
+std::vector<Case> slurm_cases() {
+  return {
       {"SlurmFirst", slurm("0", "0", "0"), {0, 5, 0, 2, 0, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
       {"SlurmMiddle", slurm("3", "1", "1"), {3, 5, 1, 2, 1, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
       {"SlurmLastSmallerNode", slurm("4", "0", "2"), {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
@@ -103,6 +111,11 @@ std::vector<Case> cases() {
       {"InteractiveStepIsNoStep",
        with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "4294967290"}}),
        {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
+  };
+}
+
+std::vector<Case> mpi_cases() {
+  return {
       {"OpenMpi", kOpenMpi, {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"OpenMpiOnSeveralNodes",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_RANK", "5"}}),
@@ -130,6 +143,11 @@ std::vector<Case> cases() {
        with(slurm("4", "0", "2"), {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}}),
        {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
       {"Pmi", kPmi, {2, 4, 0, 2, 1, 2, "", kAnyPort, "PMI", WorldSource::kPmi}},
+  };
+}
+
+std::vector<Case> argument_cases() {
+  return {
       {"Arguments", {}, {1, 2, 0, 1, 1, 2, "", 0, "arguments", WorldSource::kArguments}, {.rank = 1, .world_size = 2}},
       {"ArgumentsBeatSlurm",
        slurm("4", "0", "2"),
@@ -147,9 +165,6 @@ std::vector<Case> cases() {
        kOpenMpi,
        {0, 2, 0, 1, 0, 2, "", 0, "arguments", WorldSource::kArguments},
        {.rank = 0, .world_size = 2}},
-      {"LauncherWithPlacesOfPmi",
-       with(kPmi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
-       {2, 4, 0, 2, 1, 2, "", 0, "launcher variables", WorldSource::kLauncher}},
       {"ArgumentsAgreeWithLauncher",
        kLauncher,
        {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher},
@@ -189,7 +204,13 @@ TEST_P(WorldTable, Resolves) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WorldTable, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Launcher, WorldTable, testing::ValuesIn(launcher_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Slurm, WorldTable, testing::ValuesIn(slurm_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Mpi, WorldTable, testing::ValuesIn(mpi_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Arguments, WorldTable, testing::ValuesIn(argument_cases()), name_of);
 
 TEST(World, KnowsWhetherTheLocalRankWasGiven) {
   const auto known = [](const Variables& variables, const WorldArguments& arguments) {
