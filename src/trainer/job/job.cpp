@@ -153,13 +153,6 @@ struct Job {
   std::shared_ptr<optim::LRScheduler> schedule;
 };
 
-std::int64_t state_factor(const JobOptions& options) {
-  if (options.optimizer == "sgd") return options.momentum > 0 ? 1 : 0;
-  if (options.optimizer == "adagrad") return 1;
-  if (options.optimizer == "rmsprop") return options.momentum > 0 ? 2 : 1;
-  return 2;
-}
-
 void print_plan(const Job& job) {
   const auto parameters = job.model.model->parameters();
   std::int64_t numbers = 0;

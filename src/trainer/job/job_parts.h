@@ -27,6 +27,11 @@ auto with_key(const char* key, Work work) {
   }
 }
 
+// For a name that its key allows, but that nothing makes: a mistake of this program.
+[[noreturn]] inline void refuse_name(const char* key, const std::string& name) {
+  throw std::logic_error(std::string(key) + ": " + name + " is a choice, but nothing makes it");
+}
+
 struct JobData {
   std::shared_ptr<const data::Dataset> train;
   std::shared_ptr<const data::Dataset> test;  // null: no evaluation
@@ -58,6 +63,8 @@ std::string load_weights(torch::nn::Module& model, const JobOptions& options, co
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& options,
                                                         std::vector<torch::Tensor> parameters);
+// How many numbers the optimizer keeps for each number of the parameters.
+std::int64_t state_factor(const JobOptions& options);
 // Null: the rate stays. `steps`: of the optimizer in an epoch.
 std::shared_ptr<optim::LRScheduler> make_schedule(const JobOptions& options, torch::optim::Optimizer& optimizer,
                                                   std::int64_t steps);

@@ -88,8 +88,11 @@ AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
   if (o.model == "vit_tiny") return AnyModule(models::vit_tiny(transformer));
   if (o.model == "vit_b_16") return AnyModule(models::vit_b_16(transformer));
   if (o.model == "mnist_net") return AnyModule(models::MnistNet());
-  return AnyModule(models::mobilenet_v3_small(
-      {.num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images}));
+  if (o.model == "mobilenet_v3_small") {
+    return AnyModule(models::mobilenet_v3_small(
+        {.num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images}));
+  }
+  refuse_name("model.name", o.model);
 }
 
 // One sample through the model, so that a wrong shape or a wrong number of classes is an error before the training.

@@ -20,7 +20,8 @@ Schedule main_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, 
   if (o.schedule == "exponential") return std::make_shared<optim::ExponentialLR>(optimizer, o.gamma);
   if (o.schedule == "polynomial") return std::make_shared<optim::PolynomialLR>(optimizer, length, o.power);
   if (o.schedule == "cosine") return std::make_shared<optim::CosineAnnealingLR>(optimizer, length, o.eta_min);
-  return std::make_shared<optim::ConstantLR>(optimizer, 1.0);
+  if (o.schedule == "none") return std::make_shared<optim::ConstantLR>(optimizer, 1.0);
+  refuse_name("schedule.name", o.schedule);
 }
 
 }  // namespace
@@ -42,7 +43,18 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& o, std
     return std::make_unique<RMSprop>(
         parameters, RMSpropOptions(o.lr).alpha(o.alpha).eps(o.eps).momentum(o.momentum).weight_decay(o.weight_decay));
   }
-  return std::make_unique<Adagrad>(parameters, AdagradOptions(o.lr).eps(o.eps).weight_decay(o.weight_decay));
+  if (o.optimizer == "adagrad") {
+    return std::make_unique<Adagrad>(parameters, AdagradOptions(o.lr).eps(o.eps).weight_decay(o.weight_decay));
+  }
+  refuse_name("optimizer.name", o.optimizer);
+}
+
+std::int64_t state_factor(const JobOptions& o) {
+  if (o.optimizer == "sgd") return o.momentum > 0 ? 1 : 0;
+  if (o.optimizer == "adam" || o.optimizer == "adamw") return 2;
+  if (o.optimizer == "rmsprop") return o.momentum > 0 ? 2 : 1;
+  if (o.optimizer == "adagrad") return 1;
+  refuse_name("optimizer.name", o.optimizer);
 }
 
 Schedule make_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, std::int64_t steps) {
