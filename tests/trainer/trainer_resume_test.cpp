@@ -210,7 +210,7 @@ TEST(TrainerUnit, SavesAnEpochBeforeItsEvaluation) {
   EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
 }
 
-// As many, but others. Where one side has no names, as in older checkpoints, nobody looks.
+// As many, but others. Where one side has no names, as in older checkpoints, nothing is checked.
 TEST(TrainerUnit, ResumesOnlyTheClassesThatWereSaved) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;

@@ -78,7 +78,7 @@ struct TrainerOptions {
   // What happens when a loss or a gradient is not finite. No step is made with such a loss. With kSkip or clipping all
   // gradients are read in each step. With kError alone they are not: a gradient that is not finite, under a loss that
   // is, is an error up to 32 steps later, before the next checkpoint and at the end of the epoch (FiniteCheckOptions::
-  // checks_per_sweep). Empty: nobody looks. Not used with kFloat16.
+  // checks_per_sweep). Empty: not checked. Not used with kFloat16.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
   DistributedDataParallelOptions ddp = {};
@@ -112,7 +112,7 @@ struct TrainerOptions {
   // ranks) follows this training's, rates included. Another `monitor` begins a new search for the best evaluation.
   bool resume = false;
   // The names of the classes, in the order of their numbers. Checkpoints keep them, and a training with other names is
-  // not resumed: kMismatch. Empty here or in the checkpoint: nobody looks.
+  // not resumed: kMismatch. Empty here or in the checkpoint: not checked.
   std::vector<std::string> classes = {};
 
   // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns

@@ -39,7 +39,7 @@ class JobReport {
 
  private:
   void print(const std::string& line);
-  // The first time.
+  // Logs the start of the run; later calls do nothing.
   void start(std::int64_t first_epoch, std::int64_t first_step);
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);
@@ -64,7 +64,7 @@ class JobReport {
   bool started_ = false;
   std::int64_t epoch_ = -1;                      // the one whose training is shown
   bool evaluates_ = false;                       // an evaluation is shown
-  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of this epoch:
+  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
   JobSummary summary_;
