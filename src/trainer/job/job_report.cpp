@@ -175,6 +175,8 @@ void JobReport::evaluation(const Evaluation& found) {
   }
   if (!shows_) return;
   start(found.epoch + 1, found.step);
+  // report.html shows numbers in percent by their names: those with "accuracy" in them or "top" at their beginning
+  // (is_part in src/report/page/curves_section.cpp).
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
