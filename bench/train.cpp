@@ -18,7 +18,7 @@
 
 #include "lockstep/base/fd.h"
 #include "measure.h"
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/config/schema.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

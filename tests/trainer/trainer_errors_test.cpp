@@ -15,7 +15,7 @@
 #include "lockstep/data/errors.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "nn/error_texts.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"

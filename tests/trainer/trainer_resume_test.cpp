@@ -14,7 +14,7 @@
 #include "lockstep/nn/one_cycle_lr.h"
 #include "lockstep/trainer/trainer.h"
 #include "nn/error_texts.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 

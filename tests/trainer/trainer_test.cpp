@@ -14,10 +14,10 @@
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/report/run.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 namespace lockstep::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/standard_descriptors.h"
 #include "lockstep/config/command_line.h"
-#include "trainer/job/job.h"
+#include "trainer/command/command.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "trainer/class_names.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

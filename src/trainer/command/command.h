@@ -1,7 +1,7 @@
 // What `lockstep train` does. No torch header.
 #pragma once
 
-#include "trainer/job/job_options.h"
+#include "trainer/command/command_options.h"
 
 namespace lockstep::trainer_detail {
 

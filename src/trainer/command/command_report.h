@@ -12,9 +12,9 @@
 #include "lockstep/report/progress.h"
 #include "lockstep/report/run_log.h"
 #include "lockstep/trainer/reports.h"
-#include "trainer/job/job_options.h"
-#include "trainer/job/job_summary.h"
-#include "trainer/job/worst_samples.h"
+#include "trainer/command/command_options.h"
+#include "trainer/command/command_summary.h"
+#include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 

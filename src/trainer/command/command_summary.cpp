@@ -1,4 +1,4 @@
-#include "trainer/job/job_summary.h"
+#include "trainer/command/command_summary.h"
 
 #include <fmt/format.h>
 

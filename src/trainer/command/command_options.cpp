@@ -1,4 +1,4 @@
-#include "trainer/job/job_options.h"
+#include "trainer/command/command_options.h"
 
 #include <fmt/format.h>
 

@@ -13,7 +13,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/nn/lr_scheduler.h"
-#include "trainer/job/job_options.h"
+#include "trainer/command/command_options.h"
 
 namespace lockstep::trainer_detail {
 

@@ -12,7 +12,7 @@
 #include "lockstep/nn/models/vision_transformer.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/trainer/model_library.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

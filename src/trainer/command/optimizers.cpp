@@ -5,7 +5,7 @@
 
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

@@ -10,7 +10,7 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/packed_images.h"
 #include "lockstep/data/transforms/parse.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 #include <fmt/format.h>
 #include <torch/version.h>

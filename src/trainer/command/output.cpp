@@ -10,7 +10,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/report/run_log.h"
 #include "report/append_file.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

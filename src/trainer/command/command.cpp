@@ -1,4 +1,4 @@
-#include "trainer/job/job.h"
+#include "trainer/command/command.h"
 
 #include <fmt/format.h>
 
@@ -15,9 +15,9 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/trainer/trainer.h"
-#include "trainer/job/job_parts.h"
-#include "trainer/job/job_report.h"
-#include "trainer/job/worst_samples.h"
+#include "trainer/command/command_parts.h"
+#include "trainer/command/command_report.h"
+#include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 namespace {
