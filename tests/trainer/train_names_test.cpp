@@ -12,7 +12,7 @@ namespace lockstep::trainer_detail {
 namespace {
 
 std::vector<std::string> choices_of(const std::string& path) {
-  JobOptions options;
+  TrainCommandOptions options;
   config::Schema schema;
   declare(options, schema);
   for (const config::Key& key : schema.keys()) {
@@ -27,7 +27,7 @@ std::vector<torch::Tensor> some_parameters() {
 
 // Of two classes; some models need other pictures, which they say.
 void make_named_model(const std::string& name) {
-  JobOptions options;
+  TrainCommandOptions options;
   options.model = name;
   options.image_size = 32;
   try {
@@ -40,12 +40,12 @@ TEST(TrainNames, OfOptimizersAreMade) {
   const std::vector<std::string> names = choices_of("optimizer.name");
   EXPECT_FALSE(names.empty());
   for (const std::string& name : names) {
-    JobOptions options;
+    TrainCommandOptions options;
     options.optimizer = name;
     EXPECT_NE(make_optimizer(options, some_parameters()), nullptr) << name;
     EXPECT_GT(state_factor(options), 0) << name;
   }
-  JobOptions unknown;
+  TrainCommandOptions unknown;
   unknown.optimizer = "unknown";
   EXPECT_THROW(make_optimizer(unknown, some_parameters()), std::logic_error);
   EXPECT_THROW(state_factor(unknown), std::logic_error);
@@ -53,7 +53,7 @@ TEST(TrainNames, OfOptimizersAreMade) {
 
 TEST(TrainNames, OfSchedulesAreMade) {
   const auto make = [](const std::string& name, std::int64_t warmup) {
-    JobOptions options;
+    TrainCommandOptions options;
     options.schedule = name;
     options.warmup = warmup;
     const auto optimizer = make_optimizer(options, some_parameters());

@@ -7,6 +7,6 @@ namespace lockstep::trainer_detail {
 
 // Joins the world and trains, or prints the plan or the learning rates. Returns the exit code: 0, or 128 + the signal
 // that ended the training. Throws.
-int run_job(const JobOptions& options);
+int run_train_command(const TrainCommandOptions& options);
 
 }  // namespace lockstep::trainer_detail

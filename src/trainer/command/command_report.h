@@ -1,5 +1,5 @@
-// What people see of a job: lines and progress on rank 0, and in the folder of the run its log, TensorBoard's files and
-// report.html.
+// What people see of `lockstep train`: lines and progress on rank 0, and in the folder of the run its log,
+// TensorBoard's files and report.html.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace lockstep::trainer_detail {
 
-class JobReport {
+class TrainCommandReport {
  public:
-  static std::filesystem::path folder(const JobOptions& options);
+  static std::filesystem::path folder(const TrainCommandOptions& options);
 
   // `steps` of an epoch. Throws on rank 0 when it cannot write to the folder, or when another training does.
   // `worst`: of the evaluations, if there are any. `model`: whose weights TensorBoard shows. Both must outlive this.
-  JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-            std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
+  TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
+                     std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
@@ -53,7 +53,7 @@ class JobReport {
   void print_end(const TrainingResult& result);
   void write_page();
 
-  const JobOptions& options_;
+  const TrainCommandOptions& options_;
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
   std::int64_t steps_;
@@ -67,7 +67,7 @@ class JobReport {
   std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
-  JobSummary summary_;
+  TrainCommandSummary summary_;
   report::Progress progress_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 using Schedule = std::shared_ptr<optim::LRScheduler>;
 
 // `length`: epochs or steps of the whole training without the warm-up.
-Schedule main_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, std::int64_t length) {
+Schedule main_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& optimizer, std::int64_t length) {
   length = std::max<std::int64_t>(1, length);
   if (o.schedule == "step") return std::make_shared<optim::StepLR>(optimizer, o.step_size, o.gamma);
   if (o.schedule == "multistep") return std::make_shared<optim::MultiStepLR>(optimizer, o.milestones, o.gamma);
@@ -26,7 +26,8 @@ Schedule main_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, 
 
 }  // namespace
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& o, std::vector<torch::Tensor> parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainCommandOptions& o,
+                                                        std::vector<torch::Tensor> parameters) {
   using namespace torch::optim;
   if (o.optimizer == "sgd") {
     return std::make_unique<SGD>(
@@ -49,7 +50,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& o, std
   refuse_name("optimizer.name", o.optimizer);
 }
 
-std::int64_t state_factor(const JobOptions& o) {
+std::int64_t state_factor(const TrainCommandOptions& o) {
   if (o.optimizer == "sgd") return o.momentum > 0 ? 1 : 0;
   if (o.optimizer == "adam" || o.optimizer == "adamw") return 2;
   if (o.optimizer == "rmsprop") return o.momentum > 0 ? 2 : 1;
@@ -57,7 +58,7 @@ std::int64_t state_factor(const JobOptions& o) {
   refuse_name("optimizer.name", o.optimizer);
 }
 
-Schedule make_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, std::int64_t steps) {
+Schedule make_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& optimizer, std::int64_t steps) {
   if (o.schedule == "one_cycle") {
     return std::make_shared<optim::OneCycleLR>(
         optimizer, optim::OneCycleLROptions{.max_lr = {o.lr},

@@ -37,7 +37,7 @@ Status check_writable(const fs::path& folder) {
 
 }  // namespace
 
-void check_output(const JobOptions& options, const fs::path& folder) {
+void check_output(const TrainCommandOptions& options, const fs::path& folder) {
   const fs::path log = folder / report::kRunLogName;
   std::error_code ignored;
   Status status = fs::exists(log, ignored) ? report::AppendFile::check_lines(log) : check_writable(folder);
