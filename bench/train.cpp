@@ -18,7 +18,7 @@
 
 #include "lockstep/base/fd.h"
 #include "measure.h"
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 namespace {
 
@@ -133,7 +133,7 @@ class Bench {
       : options_(options),
         hand_(options.steps),
         loader_(loader_of(options.steps)),
-        report_(job_, options.folder, std::vector<std::string>(kClasses, "class"), options.steps),
+        report_(command_, options.folder, std::vector<std::string>(kClasses, "class"), options.steps),
         reports_(report_.callbacks()) {}
 
   nlohmann::json run() {
@@ -178,8 +178,8 @@ class Bench {
   ByHand hand_;
   Net net_;
   lockstep::data::DataLoader loader_;
-  lockstep::trainer_detail::JobOptions job_;
-  lockstep::trainer_detail::JobReport report_;
+  lockstep::trainer_detail::TrainCommandOptions command_;
+  lockstep::trainer_detail::TrainCommandReport report_;
   lockstep::TrainerCallbacks reports_;
   Laps laps_;
   double reporting_ = 0;

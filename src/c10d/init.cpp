@@ -48,7 +48,8 @@ Place find_place(const InitOptions& options) {
   // MASTER_PORT is not handed on: the rendezvous reads it, and knows when torchrun's agent listens there.
   const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
   if (found_out) place.rendezvous.master_port = world->master_port;
-  if (world->source == "Slurm") place.step = launch::slurm_step_name(Environment::of_process());
+  if (world->source_kind == launch::WorldSource::kSlurm)
+    place.step = launch::slurm_step_name(Environment::of_process());
   if (world->local_rank_known) place.world = world.value();
   return place;
 }
@@ -111,6 +112,7 @@ launch::World world_among(const std::vector<comm::Member>& members, int rank) {
   world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), members[rank].machine) - nodes.begin());
   world.num_nodes = static_cast<int>(nodes.size());
   world.source = "process group";
+  world.source_kind = launch::WorldSource::kProcessGroup;
   world.local_rank_known = true;
   return world;
 }

@@ -40,7 +40,7 @@ void choose_meeting(const launch::World& world, NodeArguments& arguments) {
 Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, NodeArguments& arguments) {
   if (wants_one_node(arguments, nnodes_given) || !launch::inside_slurm_step(environment)) return {};
   LOCKSTEP_ASSIGN_OR_RETURN(const launch::World world, launch::resolve_world({}, environment));
-  if (world.source != "Slurm" || world.world_size == 1) return {};
+  if (world.source_kind != launch::WorldSource::kSlurm || world.world_size == 1) return {};
   LOCKSTEP_RETURN_IF_ERROR(one_launcher_a_node(world));
   if (!nnodes_given) arguments.nnodes = std::to_string(world.world_size);
   if (arguments.node_rank < 0) arguments.node_rank = world.rank;

@@ -46,7 +46,8 @@ Share share_in_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
 
 Share share_from(const Environment& environment) {
   const launch::World world = value_or_throw(launch::resolve_world({}, environment));
-  return share_in(world, world.source == "not distributed" ? "no process group" : "of " + world.source);
+  const bool alone = world.source_kind == launch::WorldSource::kNotDistributed;
+  return share_in(world, alone ? "no process group" : "of " + world.source);
 }
 
 }  // namespace lockstep::data

@@ -23,9 +23,22 @@ Status invalid(std::string message) {
 constexpr std::string_view kRemedy =
     "Start the program with `lockstep run`, srun or mpirun, or set all of its variables";
 
+const char* text_of(WorldSource source) {
+  switch (source) {
+    case WorldSource::kNotDistributed: return "not distributed";
+    case WorldSource::kArguments: return "arguments";
+    case WorldSource::kLauncher: return "launcher variables";
+    case WorldSource::kSlurm: return "Slurm";
+    case WorldSource::kOpenMpi: return "Open MPI";
+    case WorldSource::kPmi: return "PMI";
+    case WorldSource::kProcessGroup: return "process group";
+  }
+  return "unknown";
+}
+
 // What one source (the launcher, Slurm, mpirun) says of this process; nullopt where it says nothing.
 struct Placement {
-  std::string source;
+  WorldSource source = WorldSource::kNotDistributed;
   std::string rank_name = {}, size_name = {};  // the variables, for messages
   int rank = 0;
   int world_size = 1;
@@ -60,7 +73,7 @@ Status pair(const Environment& environment, const std::string& first_name, const
 }
 
 Result<std::optional<Placement>> from_launcher(const Environment& environment) {
-  Placement placement{.source = "launcher variables", .rank_name = "RANK", .size_name = "WORLD_SIZE"};
+  Placement placement{.source = WorldSource::kLauncher, .rank_name = "RANK", .size_name = "WORLD_SIZE"};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto rank, number(environment, "RANK"));
   if (!rank) return std::optional<Placement>();
   placement.rank = *rank;
@@ -97,7 +110,7 @@ Status read_slurm_nodes(const Environment& environment, Placement& placement) {
 
 Result<std::optional<Placement>> from_slurm(const Environment& environment) {
   if (!inside_slurm_step(environment)) return std::optional<Placement>();
-  Placement placement{.source = "Slurm", .rank_name = "SLURM_PROCID"};
+  Placement placement{.source = WorldSource::kSlurm, .rank_name = "SLURM_PROCID"};
   placement.size_name = step_or_job(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
   LOCKSTEP_ASSIGN_OR_RETURN(placement.rank, required(environment, "SLURM_PROCID", "SLURM_STEP_ID"));
   LOCKSTEP_ASSIGN_OR_RETURN(placement.world_size, required(environment, placement.size_name, "SLURM_PROCID"));
@@ -121,14 +134,15 @@ Result<std::optional<Placement>> from_slurm(const Environment& environment) {
 }
 
 struct MpiNames {
-  std::string source, rank, size, local_rank, local_size;
+  WorldSource source;
+  std::string rank, size, local_rank, local_size;
 };
 
 Result<std::optional<Placement>> from_mpi(const Environment& environment) {
   const std::vector<MpiNames> kinds{
-      {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+      {WorldSource::kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
        "OMPI_COMM_WORLD_LOCAL_SIZE"},
-      {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+      {WorldSource::kPmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
   };
   for (const auto& names : kinds) {
     Placement placement{.source = names.source, .rank_name = names.rank, .size_name = names.size};
@@ -199,7 +213,7 @@ Result<Placement> decide(const WorldArguments& arguments, const Environment& env
     return *launcher;
   }
   if (both) {
-    return Placement{.source = "arguments",
+    return Placement{.source = WorldSource::kArguments,
                      .rank_name = "argument rank",
                      .size_name = "argument world_size",
                      .rank = *arguments.rank,
@@ -215,7 +229,7 @@ Result<Placement> decide(const WorldArguments& arguments, const Environment& env
   if (!placement) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto local, number(environment, "LOCAL_RANK"));
     if (local) LOCKSTEP_RETURN_IF_ERROR(required(environment, "RANK", "LOCAL_RANK").status());
-    return Placement{.source = "not distributed", .rank_name = "rank", .size_name = "world size"};
+    return Placement{.source = WorldSource::kNotDistributed, .rank_name = "rank", .size_name = "world size"};
   }
   placement->rank = arguments.rank.value_or(placement->rank);
   placement->world_size = arguments.world_size.value_or(placement->world_size);
@@ -306,7 +320,7 @@ Status check(const World& world, const Placement& placement) {
   LOCKSTEP_RETURN_IF_ERROR(check_below(world.rank, placement.rank_name, world.world_size, placement.size_name));
   if (world.local_world_size < 1 || world.local_world_size > world.world_size) {
     return invalid(fmt::format("{} processes on this node ({}) contradict {}={}", world.local_world_size,
-                               placement.source, placement.size_name, world.world_size));
+                               text_of(placement.source), placement.size_name, world.world_size));
   }
   LOCKSTEP_RETURN_IF_ERROR(check_below(world.local_rank, "local rank", world.local_world_size, "local world size"));
   return check_below(world.node_rank, "node rank", world.num_nodes, "number of nodes");
@@ -319,7 +333,8 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
   LOCKSTEP_ASSIGN_OR_RETURN(Placement placement, decide(arguments, environment));
   add_local_values(environment, placement);
   World world;
-  world.source = placement.source;
+  world.source = text_of(placement.source);
+  world.source_kind = placement.source;
   world.rank = placement.rank;
   world.world_size = placement.world_size;
   const auto known_master = arguments.master_addr.value_or(environment.get("MASTER_ADDR").value_or(""));

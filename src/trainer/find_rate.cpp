@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -6,6 +8,8 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "loop.h"
 #include "nn/all_ranks.h"
+#include "nn/backend.h"
+#include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -64,9 +68,14 @@ std::optional<double> steepest(const LearningRates& found) {
 }  // namespace
 
 LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptions& options) {
-  TORCH_CHECK_VALUE(options.steps >= 2 && options.min_rate > 0 && options.max_rate > options.min_rate,
-                    "find_learning_rate: expected at least 2 steps and 0 < min_rate < max_rate, got ", options.steps,
-                    " steps from ", options.min_rate, " to ", options.max_rate);
+  const auto own_lines = [&] {
+    TORCH_CHECK_VALUE(options.steps >= 2 && options.min_rate > 0 && options.max_rate > options.min_rate,
+                      "find_learning_rate: expected at least 2 steps and 0 < min_rate < max_rate, got ", options.steps,
+                      " steps from ", options.min_rate, " to ", options.max_rate);
+    return fmt::format("min_rate: {}\nmax_rate: {}\nsteps: {}\n", options.min_rate, options.max_rate, options.steps);
+  };
+  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device_), own_lines,
+                              "find_learning_rate needs the same options");
   checkpoint::Checkpoint now;
   now.add_model(*model_);
   now.add_optimizer(optimizer_);

@@ -1,10 +1,12 @@
 #include "loop.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/printable.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
@@ -20,12 +22,6 @@ using trainer_detail::Clock;
 using trainer_detail::seconds_since;
 using trainer_detail::StopSignals;
 
-std::shared_ptr<torch::nn::Module> on_device(std::shared_ptr<torch::nn::Module> model, torch::Device device) {
-  TORCH_CHECK_VALUE(model, "Trainer: the model is null");
-  model->to(device);
-  return model;
-}
-
 void check_optimizer(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
   const std::vector<torch::Tensor> parameters = model.parameters();
   for (const auto& group : optimizer.param_groups()) {
@@ -38,7 +34,7 @@ void check_optimizer(const torch::nn::Module& model, const torch::optim::Optimiz
                     "parameters()");
 }
 
-TrainerOptions checked(TrainerOptions options) {
+void check_options(const TrainerOptions& options) {
   const auto least = [](const char* name, auto value, auto bound) {
     TORCH_CHECK_VALUE(value >= bound, "Trainer: ", name, " must be at least ", bound, ", got ", value);
   };
@@ -57,7 +53,45 @@ TrainerOptions checked(TrainerOptions options) {
   TORCH_CHECK_VALUE(!options.ddp.process_group,
                     "Trainer: it trains on all ranks of the world; leave "
                     "ddp.process_group empty");
-  return options;
+}
+
+// What must be the same on all ranks, a line each. Else they would wait for one another, stop at different epochs, or
+// train different weights.
+std::string description(const TrainerOptions& options, torch::Device device) {
+  std::string text = fmt::format(
+      "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\n"
+      "non_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\npatience: {}\nmin_delta: {}\n"
+      "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
+      c10::DeviceTypeName(device.type(), /*lower_case=*/true), options.epochs, options.accumulation,
+      options.limit_batches, options.clip_grad_norm, options.ema_decay, static_cast<int>(options.precision),
+      options.non_finite ? static_cast<int>(*options.non_finite) : -1, options.evaluate_every,
+      static_cast<int>(options.monitor), fmt::join(options.top_k, ", "), options.confusion_classes, options.patience,
+      options.min_delta, !options.checkpoint_dir.empty(), options.checkpoint_every_steps, options.resume);
+  const bool by_step = options.scheduler_interval == TrainerOptions::Interval::kStep;
+  text += options.scheduler
+              ? c10::str("scheduler: of each ", by_step ? "step" : "epoch", ", ", options.scheduler->state_dict(), "\n")
+              : "scheduler: none\n";
+  for (std::size_t i = 0; i < options.classes.size(); ++i) {
+    text += fmt::format("class {}: {}\n", i, printable(options.classes[i]));
+  }
+  return text;
+}
+
+// Moves the model to the device, when all ranks have found that nothing is wrong and their options are the same. To be
+// called before anything else that is collective.
+std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Module>& model,
+                                            const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
+                                            torch::Device device) {
+  const auto own_lines = [&] {
+    TORCH_CHECK_VALUE(model, "Trainer: the model is null");
+    check_options(options);
+    check_optimizer(*model, optimizer);
+    return description(options, device);
+  };
+  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device), own_lines,
+                              "Trainer needs the same options");
+  model->to(device);
+  return model;
 }
 
 }  // namespace
@@ -66,36 +100,22 @@ Trainer::Loop::Loop(std::shared_ptr<torch::nn::Module> model, torch::optim::Opti
                     TrainerOptions options)
     : model_(std::move(model)),
       optimizer_(optimizer),
-      options_(checked(std::move(options))),
+      options_(std::move(options)),
       device_(options_.device.value_or(local_device())),
-      step_(on_device(model_, device_), optimizer_, options_, device_),
-      state_(model_, optimizer_, options_, device_, step_) {
-  check_optimizer(*model_, optimizer_);
-}
-
-// What must be the same on all ranks, or they would wait for one another.
-std::string Trainer::Loop::description(Feed& train, const Feed* evaluation) const {
-  TORCH_CHECK_VALUE(options_.patience == 0 || evaluation != nullptr,
-                    "Trainer: patience needs evaluations; give fit a second loader");
-  const std::int64_t batches = train.loader().size();
-  TORCH_CHECK_VALUE(batches > 0, "Trainer: the training loader has no batch; with drop_last a rank needs at least ",
-                    train.loader().batch_size(), " samples");
-  return fmt::format(
-      "batches in an epoch: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nevaluation: {}\nevaluate_every: {}\n"
-      "monitor: {}\npatience: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\nnon_finite: {}\nscheduler: {}\n"
-      "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
-      batches, options_.epochs, options_.accumulation, options_.limit_batches, evaluation != nullptr,
-      options_.evaluate_every, static_cast<int>(options_.monitor), options_.patience, options_.clip_grad_norm,
-      options_.ema_decay, static_cast<int>(options_.precision),
-      options_.non_finite ? static_cast<int>(*options_.non_finite) : -1,
-      options_.scheduler ? static_cast<int>(options_.scheduler_interval) : -1, !options_.checkpoint_dir.empty(),
-      options_.checkpoint_every_steps, options_.resume);
-}
+      step_(prepared(model_, optimizer_, options_, device_), optimizer_, options_, device_),
+      state_(model_, optimizer_, options_, device_, step_) {}
 
 void Trainer::Loop::start(Feed& train, Feed* evaluation) {
-  nn_detail::check_same_lines(
-      nn_detail::Backend::for_host_data(nullptr, device_), [&] { return description(train, evaluation); },
-      "Trainer needs the same options and equally many batches");
+  const auto own_lines = [&] {
+    TORCH_CHECK_VALUE(options_.patience == 0 || evaluation != nullptr,
+                      "Trainer: patience needs evaluations; give fit a second loader");
+    const std::int64_t batches = train.loader().size();
+    TORCH_CHECK_VALUE(batches > 0, "Trainer: the training loader has no batch; with drop_last a rank needs at least ",
+                      train.loader().batch_size(), " samples");
+    return fmt::format("batches in an epoch: {}\nevaluation: {}\n", batches, evaluation != nullptr);
+  };
+  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device_), own_lines,
+                              "Trainer needs the same loaders, with equally many batches");
   if (started_) return;
   started_ = true;
   torch::manual_seed(options_.seed + static_cast<std::uint64_t>(get_rank()));

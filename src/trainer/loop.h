@@ -31,7 +31,6 @@ class Trainer::Loop {
 
  private:
   void start(Feed& train, Feed* evaluation);
-  std::string description(Feed& train, const Feed* evaluation) const;
   // False: it was asked to stop within the epoch.
   bool train_epoch(Feed& feed, EpochReport& epoch);
   void end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result);

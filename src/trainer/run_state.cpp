@@ -32,21 +32,6 @@ Average of_all(const Average& mine) {
   return all;
 }
 
-// How long a schedule and its parts are, by its state.
-std::vector<std::int64_t> lengths_of(const c10::IValue& state) {
-  const auto entries = state.toGenericDict();
-  std::vector<std::int64_t> lengths;
-  for (const char* key : {"T_max", "total_iters", "total_steps"}) {
-    if (entries.contains(key)) lengths.push_back(entries.at(key).toInt());
-  }
-  if (!entries.contains("_schedulers")) return lengths;
-  for (const c10::IValue& part : entries.at("_schedulers").toListRef()) {
-    const std::vector<std::int64_t> more = lengths_of(part);
-    lengths.insert(lengths.end(), more.begin(), more.end());
-  }
-  return lengths;
-}
-
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
@@ -225,12 +210,12 @@ void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::
                                 std::int64_t position) {
   optim::LRScheduler& schedule = *options_.scheduler;
   const c10::IValue first = schedule.state_dict();
-  const std::vector<std::int64_t> wanted = lengths_of(first);
+  const std::vector<std::int64_t> wanted = schedule.lengths();
   state.restore_scheduler(schedule);
-  const std::vector<std::int64_t> saved = lengths_of(schedule.state_dict());
+  const std::vector<std::int64_t> saved = schedule.lengths();
   const std::vector<double> saved_rates = first_rates_of(schedule.state_dict());
-  // The peak and the end of a OneCycleLR are in no checkpoint: with saved rates it would be two halves of cycles.
-  const bool keeps_rates = !first.toGenericDict().contains("_schedule_phases") || saved_rates == first_rates_of(first);
+  // Rates of its own are in no checkpoint. With the saved ones beside them a OneCycleLR would be two halves of cycles.
+  const bool keeps_rates = !schedule.has_own_rates() || saved_rates == first_rates_of(first);
   if ((saved == wanted && keeps_rates) || state.get_int("epoch") >= options_.epochs) {
     return warn_of_rates(saved_rates, first_rates_of(first));
   }

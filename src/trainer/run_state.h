@@ -23,7 +23,7 @@ struct Progress {
   std::int64_t step = 0;   // that are done
   Average losses;          // of the present epoch: of this rank, and on rank 0 what was saved
   std::optional<double> best;
-  std::int64_t not_better = 0;  // evaluations since the best one
+  std::int64_t not_better = 0;  // evaluations in a row that were not better by more than min_delta
   bool evaluation_due = false;  // the epoch before the present one has not been evaluated
 };
 

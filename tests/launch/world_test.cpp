@@ -57,103 +57,125 @@ const Variables kPmi{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "
 
 constexpr int kAnyPort = -1;  // derived from a job id, see WorldPort
 
-std::vector<Case> cases() {
+std::vector<Case> launcher_cases() {
   return {
-      {"Nothing", {}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
-      {"EmptyVariablesAreNotSet", {{"RANK", ""}, {"WORLD_SIZE", ""}}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+      {"Nothing", {}, {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
+      {"EmptyVariablesAreNotSet",
+       {{"RANK", ""}, {"WORLD_SIZE", ""}},
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
       {"MasterAloneIsNoWorld",
        {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}},
-       {0, 1, 0, 1, 0, 1, "a", 7, "not distributed"}},
-      {"Launcher", kLauncher, {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"}},
+       {0, 1, 0, 1, 0, 1, "a", 7, "not distributed", WorldSource::kNotDistributed}},
+      {"Launcher", kLauncher, {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher}},
       {"LauncherWithUnevenNodes",
        with(kLauncher, {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"GROUP_WORLD_SIZE", "2"}}),
-       {3, 4, 0, 1, 1, 2, "n0", 29500, "launcher variables"}},
-      {"LauncherWithoutMaster", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "", 0, "launcher variables"}},
+       {3, 4, 0, 1, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher}},
+      {"LauncherWithoutMaster",
+       {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+       {0, 1, 0, 1, 0, 1, "", 0, "launcher variables", WorldSource::kLauncher}},
       {"Kubernetes",
        {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}},
-       {2, 3, 0, 1, 2, 3, "job-0", 23456, "launcher variables"}},
+       {2, 3, 0, 1, 2, 3, "job-0", 23456, "launcher variables", WorldSource::kLauncher}},
       {"ByHandOnOneMachine",
        {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "23456"}},
-       {2, 3, 2, 3, 0, 1, "127.0.0.1", 23456, "launcher variables"}},
+       {2, 3, 2, 3, 0, 1, "127.0.0.1", 23456, "launcher variables", WorldSource::kLauncher}},
       {"ByHandWithAMasterThatListensEverywhere",
        {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "0.0.0.0"}, {"MASTER_PORT", "23456"}},
-       {2, 3, 2, 3, 0, 1, "0.0.0.0", 23456, "launcher variables"}},
+       {2, 3, 2, 3, 0, 1, "0.0.0.0", 23456, "launcher variables", WorldSource::kLauncher}},
       {"LauncherInsideSlurm",
        with(slurm("4", "0", "2"), kLauncher),
-       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"}},
-      {"SlurmFirst", slurm("0", "0", "0"), {0, 5, 0, 2, 0, 3, "n08", kAnyPort, "Slurm"}},
-      {"SlurmMiddle", slurm("3", "1", "1"), {3, 5, 1, 2, 1, 3, "n08", kAnyPort, "Slurm"}},
-      {"SlurmLastSmallerNode", slurm("4", "0", "2"), {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm"}},
+       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher}},
+      {"LauncherWithPlacesOfPmi",
+       with(kPmi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
+       {2, 4, 0, 2, 1, 2, "", 0, "launcher variables", WorldSource::kLauncher}},
+  };
+}
+
+std::vector<Case> slurm_cases() {
+  return {
+      {"SlurmFirst", slurm("0", "0", "0"), {0, 5, 0, 2, 0, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
+      {"SlurmMiddle", slurm("3", "1", "1"), {3, 5, 1, 2, 1, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
+      {"SlurmLastSmallerNode", slurm("4", "0", "2"), {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
       {"SlurmWithMasterSet",
        with(slurm("4", "0", "2"), {{"MASTER_ADDR", "ib0"}, {"MASTER_PORT", "6000"}, {"WORLD_SIZE", "5"}}),
-       {4, 5, 0, 1, 2, 3, "ib0", 6000, "Slurm"}},
+       {4, 5, 0, 1, 2, 3, "ib0", 6000, "Slurm", WorldSource::kSlurm}},
       {"SlurmOnOneNode",
        with(slurm("2", "2", "0"), {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "5"}}),
-       {2, 5, 2, 5, 0, 1, "127.0.0.1", kAnyPort, "Slurm"}},
+       {2, 5, 2, 5, 0, 1, "127.0.0.1", kAnyPort, "Slurm", WorldSource::kSlurm}},
       {"BatchScriptIsNoStep",
        {{"SLURM_JOB_ID", "4711"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}},
-       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
       {"BatchStepIdIsNoStep",
        with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "4294967291"}}),
-       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
       {"InteractiveStepIsNoStep",
        with(slurm("0", "0", "0"), {{"SLURM_STEP_ID", "4294967290"}}),
-       {0, 1, 0, 1, 0, 1, "", 0, "not distributed"}},
-      {"OpenMpi", kOpenMpi, {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI"}},
+       {0, 1, 0, 1, 0, 1, "", 0, "not distributed", WorldSource::kNotDistributed}},
+  };
+}
+
+std::vector<Case> mpi_cases() {
+  return {
+      {"OpenMpi", kOpenMpi, {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"OpenMpiOnSeveralNodes",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_RANK", "5"}}),
-       {5, 6, 1, 2, 2, 3, "", kAnyPort, "Open MPI"}},
+       {5, 6, 1, 2, 2, 3, "", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"OpenMpi4SaysWhereMpirunIs",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"},
                        {"OMPI_MCA_orte_hnp_uri", "1214185472.0;tcp://10.77.0.1,192.168.0.1:43441"}}),
-       {1, 6, 1, 2, 0, 3, "10.77.0.1", kAnyPort, "Open MPI"}},
+       {1, 6, 1, 2, 0, 3, "10.77.0.1", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"OpenMpi4OverIpv6",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_MCA_orte_hnp_uri", "12.0;tcp6://[fd77::1,fd78::1]:4711"}}),
-       {1, 6, 1, 2, 0, 3, "fd77::1", kAnyPort, "Open MPI"}},
+       {1, 6, 1, 2, 0, 3, "fd77::1", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"OpenMpi5NamesItsJobsAfterMpirunsMachine",
        with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"PMIX_NAMESPACE", "prterun-gpu-node-7-9394@1"}}),
-       {1, 6, 1, 2, 0, 3, "gpu-node-7", kAnyPort, "Open MPI"}},
+       {1, 6, 1, 2, 0, 3, "gpu-node-7", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"HydraWithItsProxysControlPort",
        with(kPmi, {{"HYDRA_CONTROL_PORT", "node7:34589"}}),
-       {2, 4, 0, 2, 1, 2, "node7", kAnyPort, "PMI"}},
+       {2, 4, 0, 2, 1, 2, "node7", kAnyPort, "PMI", WorldSource::kPmi}},
       {"MastersAddressByHandWinsOverMpiruns",
        with(kPmi, {{"HYDRA_CONTROL_PORT", "node7:34589"}, {"MASTER_ADDR", "ib7"}}),
-       {2, 4, 0, 2, 1, 2, "ib7", kAnyPort, "PMI"}},
+       {2, 4, 0, 2, 1, 2, "ib7", kAnyPort, "PMI", WorldSource::kPmi}},
       {"MpirunInsideSlurmCounts",
        with(slurm("0", "0", "0"), kOpenMpi),
-       {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI"}},
+       {1, 2, 1, 2, 0, 1, "127.0.0.1", kAnyPort, "Open MPI", WorldSource::kOpenMpi}},
       {"SrunWithPmiIsSlurm",
        with(slurm("4", "0", "2"), {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}}),
-       {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm"}},
-      {"Pmi", kPmi, {2, 4, 0, 2, 1, 2, "", kAnyPort, "PMI"}},
-      {"Arguments", {}, {1, 2, 0, 1, 1, 2, "", 0, "arguments"}, {.rank = 1, .world_size = 2}},
+       {4, 5, 0, 1, 2, 3, "n08", kAnyPort, "Slurm", WorldSource::kSlurm}},
+      {"Pmi", kPmi, {2, 4, 0, 2, 1, 2, "", kAnyPort, "PMI", WorldSource::kPmi}},
+  };
+}
+
+std::vector<Case> argument_cases() {
+  return {
+      {"Arguments", {}, {1, 2, 0, 1, 1, 2, "", 0, "arguments", WorldSource::kArguments}, {.rank = 1, .world_size = 2}},
       {"ArgumentsBeatSlurm",
        slurm("4", "0", "2"),
-       {0, 1, 0, 1, 0, 1, "", 0, "arguments"},
+       {0, 1, 0, 1, 0, 1, "", 0, "arguments", WorldSource::kArguments},
        {.rank = 0, .world_size = 1}},
       {"ArgumentsWithPlacesOfSlurm",
        slurm("3", "1", "1"),
-       {3, 5, 1, 2, 1, 3, "", 0, "arguments"},
+       {3, 5, 1, 2, 1, 3, "", 0, "arguments", WorldSource::kArguments},
        {.rank = 3, .world_size = 5}},
       {"ArgumentsWithPlacesOfOpenMpi",
        with(kOpenMpi, {{"MASTER_ADDR", "n7"}}),
-       {1, 2, 1, 2, 0, 1, "n7", 0, "arguments"},
+       {1, 2, 1, 2, 0, 1, "n7", 0, "arguments", WorldSource::kArguments},
        {.rank = 1, .world_size = 2}},
       {"ArgumentsWithAnotherRankThanOpenMpi",
        kOpenMpi,
-       {0, 2, 0, 1, 0, 2, "", 0, "arguments"},
+       {0, 2, 0, 1, 0, 2, "", 0, "arguments", WorldSource::kArguments},
        {.rank = 0, .world_size = 2}},
-      {"LauncherWithPlacesOfPmi",
-       with(kPmi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
-       {2, 4, 0, 2, 1, 2, "", 0, "launcher variables"}},
       {"ArgumentsAgreeWithLauncher",
        kLauncher,
-       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables"},
+       {3, 4, 1, 2, 1, 2, "n0", 29500, "launcher variables", WorldSource::kLauncher},
        {.rank = 3, .world_size = 4}},
-      {"AllArguments", kPmi, {5, 6, 1, 3, 1, 2, "m", 9, "arguments"}, {5, 6, 1, 3, 1, 2, "m", 9}},
+      {"AllArguments",
+       kPmi,
+       {5, 6, 1, 3, 1, 2, "m", 9, "arguments", WorldSource::kArguments},
+       {5, 6, 1, 3, 1, 2, "m", 9}},
       {"SingleArgumentsReplace",
        slurm("3", "1", "1"),
-       {3, 5, 0, 2, 1, 3, "m", 9, "Slurm"},
+       {3, 5, 0, 2, 1, 3, "m", 9, "Slurm", WorldSource::kSlurm},
        {.local_rank = 0, .master_addr = "m", .master_port = 9}},
   };
 }
@@ -173,6 +195,7 @@ TEST_P(WorldTable, Resolves) {
   EXPECT_EQ(found.num_nodes, expected.num_nodes);
   EXPECT_EQ(found.master_addr, expected.master_addr);
   EXPECT_EQ(found.source, expected.source);
+  EXPECT_EQ(found.source_kind, expected.source_kind);
   if (expected.master_port == kAnyPort) {
     EXPECT_GE(found.master_port, 10000);
     EXPECT_LT(found.master_port, 30000);
@@ -181,7 +204,13 @@ TEST_P(WorldTable, Resolves) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WorldTable, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Launcher, WorldTable, testing::ValuesIn(launcher_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Slurm, WorldTable, testing::ValuesIn(slurm_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Mpi, WorldTable, testing::ValuesIn(mpi_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Arguments, WorldTable, testing::ValuesIn(argument_cases()), name_of);
 
 TEST(World, KnowsWhetherTheLocalRankWasGiven) {
   const auto known = [](const Variables& variables, const WorldArguments& arguments) {

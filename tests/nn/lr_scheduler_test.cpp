@@ -105,6 +105,32 @@ TEST_F(LRSchedulerTest, SchedulersOfOneOptimizerShareTheFirstRates) {
   EXPECT_EQ(rates(), std::vector{0.3});
 }
 
+TEST_F(LRSchedulerTest, LengthsAreThoseOfAllParts) {
+  using Lengths = std::vector<std::int64_t>;
+  EXPECT_EQ(StepLR(optimizer, 3).lengths(), Lengths{});
+  EXPECT_EQ(ConstantLR(optimizer, 0.5, 4).lengths(), Lengths{4});
+  EXPECT_EQ(LinearLR(optimizer, {.total_iters = 2}).lengths(), Lengths{2});
+  EXPECT_EQ(PolynomialLR(optimizer, 9).lengths(), Lengths{9});
+  EXPECT_EQ(OneCycleLR(optimizer, {.max_lr = {0.1}, .total_steps = 5}).lengths(), Lengths{5});
+  const auto make = [&](std::int64_t t_max) {
+    return SequentialLR(optimizer,
+                        Schedulers{std::make_shared<LinearLR>(optimizer, LinearLROptions{.total_iters = 2}),
+                                   std::make_shared<CosineAnnealingLR>(optimizer, t_max)},
+                        {2});
+  };
+  SequentialLR scheduler = make(7);
+  EXPECT_EQ(scheduler.lengths(), (Lengths{2, 7}));
+  scheduler.load_state_dict(make(8).state_dict());
+  EXPECT_EQ(scheduler.lengths(), (Lengths{2, 8}));
+}
+
+TEST_F(LRSchedulerTest, OneCycleHasItsOwnRatesAsAPartToo) {
+  const auto cycle = std::make_shared<OneCycleLR>(optimizer, OneCycleLROptions{.max_lr = {0.1}, .total_steps = 5});
+  EXPECT_TRUE(cycle->has_own_rates());
+  EXPECT_TRUE(ChainedScheduler({cycle}).has_own_rates());
+  EXPECT_FALSE(StepLR(optimizer, 3).has_own_rates());
+}
+
 TEST_F(LRSchedulerTest, AGroupThatCameLaterIsNamed) {
   StepLR scheduler(optimizer, 3);
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({1})}));

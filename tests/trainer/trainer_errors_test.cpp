@@ -2,14 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/nn/lr_schedules.h"
 #include "nn/error_texts.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -33,26 +39,27 @@ StepOutput loss_of(Net& net, const data::Example& batch) {
 }
 
 TEST(TrainerErrorsUnit, SayWhatIsWrong) {
-  expect_in(message_of([] { Job job({.epochs = 1}); }), {"there is no world", "ProcessGroupGuard"});
+  expect_in(message_of([] { Training training({.epochs = 1}); }), {"there is no world", "ProcessGroupGuard"});
   const ProcessGroupGuard group;
-  expect_in(message_of([] { Job job({.epochs = -1}); }), {"epochs", "at least 0", "-1"});
-  expect_in(message_of([] { Job job({.accumulation = 0}); }), {"accumulation", "at least 1"});
-  expect_in(message_of([] { Job job({.ema_decay = 1.5}); }), {"ema_decay", "[0, 1)", "1.5"});
-  expect_in(message_of([] { Job job({.resume = true}); }), {"resume needs checkpoint_dir"});
+  expect_in(message_of([] { Training training({.epochs = -1}); }), {"epochs", "at least 0", "-1"});
+  expect_in(message_of([] { Training training({.accumulation = 0}); }), {"accumulation", "at least 1"});
+  expect_in(message_of([] { Training training({.ema_decay = 1.5}); }), {"ema_decay", "[0, 1)", "1.5"});
+  expect_in(message_of([] { Training training({.resume = true}); }), {"resume needs checkpoint_dir"});
   Net other = make_net();
   Net net = make_net();
   torch::optim::SGD optimizer(other->parameters(), 0.1);
   expect_in(message_of([&] { Trainer trainer(net, optimizer); }), {"none of the model's parameters"});
 
-  Job job({.epochs = 1, .patience = 1});
-  const auto step = [&](data::Example& batch) { return loss_of(job.net, batch); };
-  expect_in(message_of([&] { job.trainer.fit(job.train, step); }), {"patience needs evaluations", "second loader"});
-  Job vague({.epochs = 1});
+  Training training({.epochs = 1, .patience = 1});
+  const auto step = [&](data::Example& batch) { return loss_of(training.net, batch); };
+  expect_in(message_of([&] { training.trainer.fit(training.train, step); }),
+            {"patience needs evaluations", "second loader"});
+  Training vague({.epochs = 1});
   expect_in(message_of([&] {
               vague.trainer.fit(vague.train, [&](data::Example& batch) { return vague.net->forward(batch.data); });
             }),
             {"a loss of one number", "[4, 3]"});
-  Job blind({.epochs = 1, .monitor = Monitor::kAccuracy});
+  Training blind({.epochs = 1, .monitor = Monitor::kAccuracy});
   expect_in(message_of([&] {
               blind.trainer.fit(blind.train, blind.test,
                                 [&](data::Example& batch) { return loss_of(blind.net, batch); });
@@ -60,20 +67,69 @@ TEST(TrainerErrorsUnit, SayWhatIsWrong) {
             {"monitor is kAccuracy", "no scores", "kLoss"});
 }
 
+// In all that decides what ranks do together. Before that is done: the group works on.
 TEST(TrainerErrorsMulti, NameRanksThatDiffer) {
-  run_processes(3, [](int rank) {
+  using Options = TrainerOptions;
+  const std::vector<std::pair<std::function<void(Options&)>, std::string>> changes{
+      {[](Options& options) { options.epochs = 2; }, "epochs: 2"},
+      {[](Options& options) { options.limit_batches = 2; }, "limit_batches: 2"},
+      {[](Options& options) { options.accumulation = 2; }, "accumulation: 2"},
+      {[](Options& options) { options.clip_grad_norm = 0.5; }, "clip_grad_norm: 0.5"},
+      {[](Options& options) { options.ema_decay = 0.5; }, "ema_decay: 0.5"},
+      {[](Options& options) { options.precision = TrainingPrecision::kBFloat16; }, "precision: 1"},
+      {[](Options& options) { options.non_finite = std::nullopt; }, "non_finite: -1"},
+      {[](Options& options) { options.evaluate_every = 2; }, "evaluate_every: 2"},
+      {[](Options& options) { options.monitor = Monitor::kAccuracy; }, "monitor: 1"},
+      {[](Options& options) {
+         options.top_k = {1, 2};
+       },
+       "top_k: 1, 2"},
+      {[](Options& options) { options.confusion_classes = kClasses; }, "confusion_classes: 3"},
+      {[](Options& options) { options.patience = 1; }, "patience: 1"},
+      {[](Options& options) { options.min_delta = 0.5; }, "min_delta: 0.5"},
+      {[](Options& options) { options.checkpoint_dir = "of rank 1"; }, "checkpoints: true"},
+      {[](Options& options) { options.checkpoint_every_steps = 3; }, "checkpoint_every_steps: 3"},
+      {[](Options& options) { options.classes = {"ant"}; }, "class 0: ant"},
+  };
+  run_processes(3, [&](int rank) {
     const ProcessGroupGuard group;
-    {
-      Job job({.epochs = rank == 1 ? 2 : 1});
-      expect_in(message_of([&] { job.fit(); }), {"the same options", "epochs: 2 on rank(s) 1"});
+    for (const auto& [change, expected] : changes) {
+      TrainerOptions options;
+      if (rank == 1) change(options);
+      expect_in(message_of([&] { Training training(options); }), {"the same options", expected + " on rank(s) 1"});
     }
-    Job job({.epochs = 1});
+    Training training({.epochs = 1});
     data::DataLoader uneven(Sines(13), {.batch_size = 2, .exact = true});
+    const auto step = [&](data::Example& batch) { return loss_of(training.net, batch); };
+    expect_in(message_of([&] { training.trainer.fit(uneven, step); }),
+              {"equally many batches on every rank", "batches in an epoch: 3 on rank(s) 0"});
     expect_in(
-        message_of([&] { job.trainer.fit(uneven, [&](data::Example& batch) { return loss_of(job.net, batch); }); }),
-        {"equally many batches on every rank", "batches in an epoch: 3 on rank(s) 0"});
-    // The group works on, and so does the trainer.
-    EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
+        message_of([&] { training.trainer.find_learning_rate(training.train, step, {.steps = rank == 1 ? 3 : 2}); }),
+        {"find_learning_rate needs the same options", "steps: 3 on rank(s) 1"});
+    EXPECT_EQ(training.fit().end, TrainingEnd::kFinished);
+  });
+}
+
+// Their weights would not stay the same.
+TEST(TrainerErrorsMulti, NameRanksWithOtherSchedules) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    Net net = make_net();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    TrainerOptions options;
+    options.scheduler = std::make_shared<optim::StepLR>(optimizer, 3 + rank);
+    expect_in(message_of([&] { Trainer trainer(net, optimizer, options); }),
+              {"the same options", "scheduler: of each epoch", "step_size: 4", "on rank(s) 1"});
+    if (rank == 1) options.scheduler = nullptr;
+    expect_in(message_of([&] { Trainer trainer(net, optimizer, options); }), {"scheduler: none on rank(s) 1"});
+  });
+}
+
+// The others would wait for it.
+TEST(TrainerErrorsMulti, AreThoseOfEveryRankWhereOneIsWrong) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    expect_in(message_of([&] { Training training({.accumulation = rank}); }), {"accumulation", "at least 1", "got 0"});
   });
 }
 
@@ -85,20 +141,21 @@ TEST(TrainerErrorsMulti, NameTheRankWhoseLossIsNotFinite) {
       if (skip) options.non_finite = NonFinitePolicy::kSkip;
       std::vector<bool> skipped;
       options.callbacks.on_step_end = [&](const StepReport& step) { skipped.push_back(step.skipped); };
-      Job job(options);
+      Training training(options);
       int steps = 0;
       const auto step = [&](data::Example& batch) -> StepOutput {
         const bool bad = ++steps == 3 && rank == 1;
-        StepOutput output = loss_of(job.net, batch);
+        StepOutput output = loss_of(training.net, batch);
         if (bad) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
         return output;
       };
       if (skip) {
-        job.trainer.fit(job.train, step);
+        training.trainer.fit(training.train, step);
         EXPECT_EQ(std::count(skipped.begin(), skipped.end(), true), 1);
         EXPECT_TRUE(skipped[2]);
       } else {
-        expect_in(message_of([&] { job.trainer.fit(job.train, step); }), {"step 2", "the loss of rank 1 is nan"});
+        expect_in(message_of([&] { training.trainer.fit(training.train, step); }),
+                  {"step 2", "the loss of rank 1 is nan"});
       }
     }
   });
@@ -152,12 +209,12 @@ TEST(TrainerErrorsMulti, RefuseACheckpointOfAnotherModel) {
   const SharedScratchFolder folder;
   run_processes(2, [&](int) {
     const ProcessGroupGuard group;
-    Job job({.epochs = 1, .checkpoint_dir = folder.path()});
-    job.fit();
-    Job wider({.epochs = 2, .checkpoint_dir = folder.path(), .resume = true}, 60, /*hidden=*/9);
+    Training training({.epochs = 1, .checkpoint_dir = folder.path()});
+    training.fit();
+    Training wider({.epochs = 2, .checkpoint_dir = folder.path(), .resume = true}, 60, /*hidden=*/9);
     expect_in(message_of([&] { wider.fit(); }),
               {"cannot resume", "0.weight", "[8, 6]", "[9, 6]", "another folder than "});
-    Job fewer({.epochs = 2, .checkpoint_dir = folder.path(), .resume = true}, /*samples=*/59);
+    Training fewer({.epochs = 2, .checkpoint_dir = folder.path(), .resume = true}, /*samples=*/59);
     expect_in(message_of([&] { fewer.fit(); }), {"dataset size 60", "59"});
   });
 }
@@ -174,15 +231,15 @@ TEST(TrainerErrorsFault, FullDiskInTheMiddle) {
       if (++saved == 2 && rank == 0) full.emplace(100);  // before the evaluation, and with it
     };
     {
-      Job job(options);
-      const std::string error = message_of([&] { job.fit(); });
+      Training training(options);
+      const std::string error = message_of([&] { training.fit(); });
       expect_in(error, {"File too large"});
       if (rank != 0) expect_in(error, {"rank 0: "});
-      EXPECT_EQ(job.trainer.epoch(), 2);
+      EXPECT_EQ(training.trainer.epoch(), 2);
     }
     full.reset();
-    Job job({.epochs = 3, .checkpoint_dir = folder.path(), .resume = true});
-    EXPECT_EQ(job.fit().epochs, 3);
+    Training training({.epochs = 3, .checkpoint_dir = folder.path(), .resume = true});
+    EXPECT_EQ(training.fit().epochs, 3);
   });
 }
 
@@ -200,9 +257,9 @@ TEST(TrainerErrorsFault, OneCorruptSample) {
     std::string error;
     try {
       const ProcessGroupGuard group;
-      Job job({.epochs = 1});
+      Training training({.epochs = 1});
       data::DataLoader loader(Corrupt(60), {.batch_size = 4, .shuffle = true});
-      job.trainer.fit(loader, [&](data::Example& batch) { return loss_of(job.net, batch); });
+      training.trainer.fit(loader, [&](data::Example& batch) { return loss_of(training.net, batch); });
     } catch (const std::exception& caught) {
       error = caught.what();
     }

@@ -14,7 +14,7 @@
 #include "lockstep/nn/one_cycle_lr.h"
 #include "lockstep/trainer/trainer.h"
 #include "nn/error_texts.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 
@@ -30,26 +30,26 @@ TEST(TrainerResumeMulti, GoesOnInMidEpochWithAnotherNumberOfRanks) {
     options.callbacks.on_step_end = [&](const StepReport& step) {
       if (step.step == 3) trainer->stop();
     };
-    Job job(options);
-    trainer = &job.trainer;
-    EXPECT_EQ(job.fit().steps, 3);  // 24 of 60 samples
+    Training training(options);
+    trainer = &training.trainer;
+    EXPECT_EQ(training.fit().steps, 3);  // 24 of 60 samples
   });
   run_processes(3, [&](int) {
     const ProcessGroupGuard group;
     std::vector<EpochReport> epochs;
     TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path(), .resume = true};
     options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { epochs.push_back(epoch); };
-    Job job(options);
-    EXPECT_EQ(job.fit().end, TrainingEnd::kFinished);
+    Training training(options);
+    EXPECT_EQ(training.fit().end, TrainingEnd::kFinished);
     ASSERT_EQ(epochs.size(), 2U);
     EXPECT_EQ(epochs[0].samples, 36);
     EXPECT_EQ(epochs[0].step, 6);
     EXPECT_EQ(epochs[1].samples, 60);
     // Finished: a third start has nothing to do.
-    Job again(options);
+    Training again(options);
     EXPECT_EQ(again.fit().steps, 11);
     EXPECT_EQ(epochs.size(), 2U);
-    expect_same_values(*again.net, *job.net, "resumed at the end");
+    expect_same_values(*again.net, *training.net, "resumed at the end");
   });
 }
 
@@ -58,7 +58,7 @@ TEST(TrainerUnit, StartsAgainInTheFolderOfAnEarlierTraining) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   const std::string checkpoints = folder.path("checkpoints");
-  Job earlier({.epochs = 2, .checkpoint_dir = checkpoints});
+  Training earlier({.epochs = 2, .checkpoint_dir = checkpoints});
   earlier.fit();
   {
     Trainer* trainer = nullptr;
@@ -66,7 +66,7 @@ TEST(TrainerUnit, StartsAgainInTheFolderOfAnEarlierTraining) {
     options.callbacks.on_step_end = [&](const StepReport& step) {
       if (step.step == 3) trainer->stop();
     };
-    Job other(options);
+    Training other(options);
     trainer = &other.trainer;
     EXPECT_EQ(other.fit().steps, 3);
     EXPECT_FALSE(other.trainer.load_best());  // it has made no evaluation
@@ -80,11 +80,11 @@ TEST(TrainerUnit, StartsAgainInTheFolderOfAnEarlierTraining) {
   TrainerOptions options{.epochs = 2, .checkpoint_dir = checkpoints, .resume = true};
   std::int64_t steps = 0;
   options.callbacks.on_step_end = [&](const StepReport&) { ++steps; };
-  Job resumed(options);
+  Training resumed(options);
   EXPECT_EQ(resumed.fit().steps, 30);
   EXPECT_EQ(steps, 27);
   // A third one that starts from the beginning removes neither.
-  Job third({.epochs = 1, .checkpoint_dir = checkpoints});
+  Training third({.epochs = 1, .checkpoint_dir = checkpoints});
   third.fit();
   EXPECT_EQ(saved("earlier-1"), first);
   EXPECT_GT(saved("earlier-2"), 0);
@@ -163,13 +163,14 @@ TEST(TrainerUnit, JudgesAgainWhatIsMonitoredOtherwise) {
     options.callbacks.on_evaluation = [&](const Evaluation& found) {
       if (monitor == Monitor::kLoss) losses.push_back(found.loss);
     };
-    Job job(options);
-    const TrainingResult result = job.fit();
+    Training training(options);
+    const TrainingResult result = training.fit();
     if (monitor == Monitor::kLoss) {
       EXPECT_EQ(*result.best_metric, *std::min_element(losses.begin(), losses.end()));
     }
-    EXPECT_TRUE(job.trainer.load_best());
-    const Evaluation best = job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); });
+    EXPECT_TRUE(training.trainer.load_best());
+    const Evaluation best =
+        training.trainer.evaluate(training.test, [&](data::Example& batch) { return training.output_of(batch); });
     EXPECT_EQ(monitor == Monitor::kLoss ? best.loss : best.accuracies[0], *result.best_metric);
   };
   std::string logged;
@@ -192,32 +193,33 @@ TEST(TrainerUnit, SavesAnEpochBeforeItsEvaluation) {
   const ProcessGroupGuard group;
   const TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path()};
   {
-    Job job(options);
+    Training training(options);
     const auto step = [&](data::Example& batch) {
-      if (!job.net->is_training()) throw std::runtime_error("no evaluation today");
-      return job.output_of(batch);
+      if (!training.net->is_training()) throw std::runtime_error("no evaluation today");
+      return training.output_of(batch);
     };
-    EXPECT_THROW(job.trainer.fit(job.train, job.test, step), std::runtime_error);
+    EXPECT_THROW(training.trainer.fit(training.train, training.test, step), std::runtime_error);
   }
   TrainerOptions resumed = options;
   resumed.resume = true;
   std::int64_t steps = 0;
   resumed.callbacks.on_step_end = [&](const StepReport&) { ++steps; };
-  Job job(resumed);
-  const TrainingResult result = job.fit();
+  Training training(resumed);
+  const TrainingResult result = training.fit();
   EXPECT_EQ(steps, 0);
-  Job whole({.epochs = 1});
+  Training whole({.epochs = 1});
   EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
 }
 
-// As many, but others. Where one side has no names, as in older checkpoints, nobody looks.
+// As many, but others. Where one side has no names, as in older checkpoints, nothing is checked.
 TEST(TrainerUnit, ResumesOnlyTheClassesThatWereSaved) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   std::int64_t epochs = 0;
   const auto train = [&](std::vector<std::string> classes) {
-    Job job({.epochs = ++epochs, .checkpoint_dir = folder.path(), .resume = true, .classes = std::move(classes)});
-    return job.fit().epochs;
+    Training training(
+        {.epochs = ++epochs, .checkpoint_dir = folder.path(), .resume = true, .classes = std::move(classes)});
+    return training.fit().epochs;
   };
   const auto refusal = [&](std::vector<std::string> classes) -> std::string {
     try {
@@ -249,17 +251,17 @@ TEST(TrainerResumeMulti, TrainsTheLastPartOfABatchToo) {
     options.callbacks.on_step_end = [&](const StepReport& step) {
       if (step.step == 2) trainer->stop();
     };
-    Job job(options);
-    trainer = &job.trainer;
-    EXPECT_EQ(job.fit().steps, 2);  // 16 of 60 samples
+    Training training(options);
+    trainer = &training.trainer;
+    EXPECT_EQ(training.fit().steps, 2);  // 16 of 60 samples
   });
   run_processes(3, [&](int) {
     const ProcessGroupGuard group;
     std::int64_t samples = 0;
     TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path(), .resume = true};
     options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { samples = epoch.samples; };
-    Job job(options);
-    EXPECT_EQ(job.fit().steps, 6);
+    Training training(options);
+    EXPECT_EQ(training.fit().steps, 6);
     EXPECT_EQ(samples, 45);  // one is repeated, so that all ranks have as many
   });
 }

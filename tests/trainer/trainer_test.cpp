@@ -14,10 +14,10 @@
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/report/run.h"
-#include "small_job.h"
+#include "small_training.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 namespace lockstep::test {
 namespace {
@@ -96,8 +96,8 @@ TEST_P(TrainerMulti, EvaluatesExactlyAndWithTheAverages) {
     TrainerOptions options{.epochs = 3, .ema_decay = 0.9, .monitor = Monitor::kAccuracy, .top_k = {1, 2}};
     options.confusion_classes = kClasses;
     options.callbacks.on_evaluation = [&](const Evaluation& found) { seen.push_back(found); };
-    Job job(options);
-    const TrainingResult result = job.fit();
+    Training training(options);
+    const TrainingResult result = training.fit();
     ASSERT_EQ(seen.size(), 3U);
     EXPECT_EQ(seen[2].samples, 31);
     EXPECT_EQ(seen[2].epoch, 2);
@@ -107,19 +107,20 @@ TEST_P(TrainerMulti, EvaluatesExactlyAndWithTheAverages) {
     EXPECT_TRUE(seen[0].is_best);
     EXPECT_TRUE(result.best_metric.has_value());
     // The module's own weights give something else: the evaluation used the averages.
-    job.net->eval();
+    training.net->eval();
     const torch::NoGradGuard no_grad;
     double loss = 0;
     for (std::int64_t i = 0; i < 31; ++i) {
       data::Example sample = Sines(31).get(i);
       sample.data = sample.data.unsqueeze(0);
       sample.target = sample.target.unsqueeze(0);
-      loss += job.output_of(sample).loss.item<double>();
+      loss += training.output_of(sample).loss.item<double>();
     }
     EXPECT_NE(loss / 31, seen[2].loss);
     EXPECT_NEAR(loss / 31, seen[2].loss, 0.3);
-    EXPECT_EQ(job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); }).loss,
-              seen[2].loss);
+    EXPECT_EQ(
+        training.trainer.evaluate(training.test, [&](data::Example& batch) { return training.output_of(batch); }).loss,
+        seen[2].loss);
   });
 }
 
@@ -129,12 +130,13 @@ TEST_P(TrainerMulti, StopsAfterEvaluationsThatAreNotBetterAndFindsTheBest) {
     const ProcessGroupGuard group;
     TrainerOptions options{.epochs = 50, .monitor = Monitor::kAccuracy, .patience = 2, .checkpoint_dir = folder.path()};
     options.min_delta = 2.0;  // no accuracy is better by that
-    Job job(options);
-    const TrainingResult result = job.fit();
+    Training training(options);
+    const TrainingResult result = training.fit();
     EXPECT_EQ(result.end, TrainingEnd::kEarlyStopped);
     EXPECT_EQ(result.epochs, 3);
-    EXPECT_TRUE(job.trainer.load_best());
-    const Evaluation best = job.trainer.evaluate(job.test, [&](data::Example& b) { return job.output_of(b); });
+    EXPECT_TRUE(training.trainer.load_best());
+    const Evaluation best =
+        training.trainer.evaluate(training.test, [&](data::Example& b) { return training.output_of(b); });
     EXPECT_EQ(best.accuracies[0], *result.best_metric);
   });
 }
@@ -148,14 +150,15 @@ TEST(TrainerUnit, EvaluatesTheBestAveragesAfterReadingThem) {
   TrainerOptions options{.epochs = 2, .ema_decay = 0.5, .checkpoint_dir = folder.path()};
   options.callbacks.on_epoch_end = [&](const EpochReport&) { optimizer->param_groups()[0].options().set_lr(-0.05); };
   options.callbacks.on_evaluation = [&](const Evaluation& found) { losses.push_back(found.loss); };
-  Job job(options);
-  optimizer = &job.optimizer;
-  job.fit();
+  Training training(options);
+  optimizer = &training.optimizer;
+  training.fit();
   ASSERT_EQ(losses.size(), 2U);
   ASSERT_GT(losses[1], losses[0]);
-  EXPECT_TRUE(job.trainer.load_best());
-  EXPECT_DOUBLE_EQ(job.trainer.evaluate(job.test, [&](data::Example& batch) { return job.output_of(batch); }).loss,
-                   losses[0]);
+  EXPECT_TRUE(training.trainer.load_best());
+  EXPECT_DOUBLE_EQ(
+      training.trainer.evaluate(training.test, [&](data::Example& batch) { return training.output_of(batch); }).loss,
+      losses[0]);
 }
 
 // Stopped by a signal to one rank, by stop() on another, or at the last step of an epoch: all ranks stop there. The
@@ -168,7 +171,7 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
     const auto options = [&](const char* name) {
       return TrainerOptions{.epochs = 3, .ema_decay = 0.9, .checkpoint_dir = folder.path(name)};
     };
-    Job whole(options("whole"));
+    Training whole(options("whole"));
     const TrainingResult expected = whole.fit();
     for (const std::int64_t last : {std::int64_t{1}, batches + 2, 2 * batches}) {
       TrainerOptions stopped = options(std::to_string(last).c_str());
@@ -178,7 +181,7 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
         if (step.step != last || rank != asked) return;
         last == 1 ? static_cast<void>(::raise(SIGTERM)) : trainer->stop();
       };
-      Job first(stopped);
+      Training first(stopped);
       trainer = &first.trainer;
       const TrainingResult result = first.fit();
       EXPECT_EQ(result.end, TrainingEnd::kInterrupted);
@@ -186,7 +189,7 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
       EXPECT_EQ(result.steps, last);
       TrainerOptions resumed = options(std::to_string(last).c_str());
       resumed.resume = true;
-      Job second(resumed);
+      Training second(resumed);
       const TrainingResult end = second.fit();
       EXPECT_EQ(end.steps, expected.steps);
       EXPECT_EQ(end.best_metric, expected.best_metric);
@@ -199,21 +202,22 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
 
 TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
   const ProcessGroupGuard group;
-  Job job({.epochs = 1});
-  Job other({.epochs = 1});
-  const auto step = [&](data::Example& batch) { return job.output_of(batch); };
+  Training training({.epochs = 1});
+  Training other({.epochs = 1});
+  const auto step = [&](data::Example& batch) { return training.output_of(batch); };
   torch::manual_seed(5);
   const torch::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
-  const LearningRates found = job.trainer.find_learning_rate(job.train, step, {.min_rate = 1e-4, .steps = 60});
+  const LearningRates found =
+      training.trainer.find_learning_rate(training.train, step, {.min_rate = 1e-4, .steps = 60});
   ASSERT_GE(found.rates.size(), 20U);
   EXPECT_DOUBLE_EQ(found.rates[0], 1e-4);
   ASSERT_TRUE(found.suggestion.has_value());
   EXPECT_GT(*found.suggestion, 1e-4);
   EXPECT_LT(*found.suggestion, 10.0);
   EXPECT_TRUE(torch::equal(generator, at::detail::getDefaultCPUGenerator().get_state()));
-  job.fit();
+  training.fit();
   other.fit();
-  expect_same_values(*job.net, *other.net, "after the search");
+  expect_same_values(*training.net, *other.net, "after the search");
 }
 
 // The steps of the search count for a scale too.
@@ -221,10 +225,10 @@ TEST(TrainerUnit, FindsALearningRateAndKeepsTheScale) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   const auto tracker = [&](const char* name, bool searches) {
-    Job job({.epochs = 1, .precision = TrainingPrecision::kFloat16, .checkpoint_dir = folder.path(name)});
-    const auto step = [&](data::Example& batch) { return job.output_of(batch); };
-    if (searches) job.trainer.find_learning_rate(job.train, step, {.max_rate = 1e-3, .steps = 7});
-    job.fit();
+    Training training({.epochs = 1, .precision = TrainingPrecision::kFloat16, .checkpoint_dir = folder.path(name)});
+    const auto step = [&](data::Example& batch) { return training.output_of(batch); };
+    if (searches) training.trainer.find_learning_rate(training.train, step, {.max_rate = 1e-3, .steps = 7});
+    training.fit();
     return checkpoint::CheckpointManager(folder.path(name)).load_latest()->get_double("scaler._growth_tracker");
   };
   const double without = tracker("without", false);
@@ -236,8 +240,8 @@ TEST(TrainerUnit, FindsALearningRateAndKeepsTheScale) {
 TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
-  const trainer_detail::JobOptions options;
-  trainer_detail::JobReport report(options, folder.path(), {}, 1);
+  const trainer_detail::TrainCommandOptions options;
+  trainer_detail::TrainCommandReport report(options, folder.path(), {}, 1);
   report.callbacks().on_evaluation(
       {.epoch = 1, .step = 4, .samples = 8, .loss = 0.5, .accuracies = {}, .confusion = {}});
   report.end({.epochs = 2, .steps = 4}, {});
@@ -257,8 +261,8 @@ TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
       .epochs = 2, .limit_batches = 3, .profile_steps = 2, .profile_file = folder.path("trace.json")};
   std::vector<std::int64_t> batches;
   options.callbacks.on_step_end = [&](const StepReport& step) { batches.push_back(step.batch * 10 + step.batches); };
-  Job job(options);
-  const TrainingResult result = job.fit();
+  Training training(options);
+  const TrainingResult result = training.fit();
   EXPECT_EQ(batches, (std::vector<std::int64_t>{13, 23, 33, 13, 23, 33}));
   EXPECT_EQ(result.evaluation->samples, 12);
   EXPECT_GT(std::filesystem::file_size(folder.path("trace.json")), 1000U);
@@ -267,20 +271,20 @@ TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
 TEST_P(TrainerMulti, GoesOnWhereItWasStopped) {
   run_processes(GetParam(), [](int) {
     const ProcessGroupGuard group;
-    Job whole({.epochs = 2});
+    Training whole({.epochs = 2});
     const TrainingResult expected = whole.fit();
     TrainerOptions options{.epochs = 2};
     Trainer* trainer = nullptr;
     options.callbacks.on_step_end = [&](const StepReport& step) {
       if (step.step == 2) trainer->stop();
     };
-    Job job(options);
-    trainer = &job.trainer;
-    EXPECT_EQ(job.fit().end, TrainingEnd::kInterrupted);
-    const TrainingResult end = job.fit();
+    Training training(options);
+    trainer = &training.trainer;
+    EXPECT_EQ(training.fit().end, TrainingEnd::kInterrupted);
+    const TrainingResult end = training.fit();
     EXPECT_EQ(end.steps, expected.steps);
     EXPECT_DOUBLE_EQ(end.loss, expected.loss);
-    expect_same_values(*job.net, *whole.net, "stopped and continued");
+    expect_same_values(*training.net, *whole.net, "stopped and continued");
   });
 }
 

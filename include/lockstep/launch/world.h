@@ -9,6 +9,17 @@
 
 namespace lockstep::launch {
 
+// What told this process its rank.
+enum class WorldSource {
+  kNotDistributed,
+  kArguments,
+  kLauncher,  // launcher variables
+  kSlurm,
+  kOpenMpi,
+  kPmi,
+  kProcessGroup,  // the ranks of a group found it out together
+};
+
 struct World {
   int rank = 0;  // 0 to world_size - 1
   int world_size = 1;
@@ -20,9 +31,9 @@ struct World {
   // MASTER_ADDR; Intel MPI over several nodes). Then the user must set MASTER_ADDR and MASTER_PORT.
   std::string master_addr;
   int master_port = 0;
-  // For messages: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed", or "process group"
-  // (the ranks of a group found it out together).
+  // For messages: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed", or "process group".
   std::string source;
+  WorldSource source_kind = WorldSource::kNotDistributed;  // the same, for comparisons
   // Whether local_rank was given (arguments, variables, a world of size 1). If not, it is derived as described below.
   bool local_rank_known = false;
   // The secret that only the ranks of this job know: LOCKSTEP_JOB_KEY, else the key that Open MPI's mpirun gives each

@@ -49,6 +49,12 @@ class LRScheduler {
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   // How often step() was called. Below 0 for a part of a SequentialLR that has not begun.
   std::int64_t last_epoch() const { return last_epoch_; }
+  // The arguments of the constructor, of all parts, that a program computes from the length of its training: t_max,
+  // total_iters, total_steps. A state dict that is loaded replaces them. Empty: the schedule has no end.
+  std::vector<std::int64_t> lengths() const;
+  // Whether rates are arguments of the constructor, as the peak of OneCycleLR, or of that of a part. They are in no
+  // state dict.
+  virtual bool has_own_rates() const;
 
   // Python's scheduler.state_dict(): a dict of numbers, lists and dicts with its keys, which Python's
   // load_state_dict() takes. The present rates and momenta are not in it: they belong to the optimizer.
@@ -71,6 +77,11 @@ class LRScheduler {
   // Makes a member of this object an entry of its state dict. For constructors.
   void keep(const char* key, double& member) { kept_.push_back({key, &member}); }
   void keep(const char* key, std::int64_t& member) { kept_.push_back({key, &member}); }
+  // The same for one of lengths().
+  void keep_length(const char* key, std::int64_t& member) {
+    keep(key, member);
+    lengths_.push_back(&member);
+  }
 
   // Sets the rates of the first epoch. The constructor of each schedule calls it at its end.
   void initial_step();
@@ -122,6 +133,7 @@ class LRScheduler {
   torch::optim::Optimizer& optimizer_;
   std::string name_;
   std::vector<Kept> kept_;
+  std::vector<const std::int64_t*> lengths_;
   std::vector<std::shared_ptr<LRScheduler>> parts_;
   std::shared_ptr<InitialRates> initial_;
   std::vector<double> base_lrs_;

@@ -15,7 +15,7 @@
 
 namespace lockstep::optim {
 
-// rate * gamma^(e / step_size), rounded down.
+// rate * gamma^floor(e / step_size).
 class StepLR final : public LRScheduler {
  public:
   // step_size is at least 1.

@@ -42,6 +42,7 @@ class OneCycleLR final : public LRScheduler {
  public:
   // The rates that the optimizer has do not matter.
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
+  bool has_own_rates() const override { return true; }
 
  private:
   // Where a line or cosine ends, and the names of its ends in Python's state dict.

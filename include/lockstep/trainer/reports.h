@@ -89,12 +89,13 @@ struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step_end = {};
   std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation
   std::function<void(const Evaluation&)> on_evaluation = {};
-  std::function<void(const CheckpointReport&)> on_checkpoint = {};  // an epoch's before and after its evaluation
+  // After each save: an epoch is saved before its evaluation and again after it.
+  std::function<void(const CheckpointReport&)> on_checkpoint = {};
 };
 
 enum class TrainingEnd {
   kFinished,      // all epochs are done
-  kEarlyStopped,  // the evaluations have not become better for TrainerOptions::patience epochs
+  kEarlyStopped,  // the last TrainerOptions::patience evaluations were not better
   kInterrupted,   // a signal asked for it (or Trainer::stop)
 };
 

@@ -16,9 +16,10 @@
 // such a loop: every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
-// block. Options or loaders that differ are an error on every rank before the first step. After another exception the
-// ranks may be at different places: end the process (ProcessGroupGuard tells the others). Not thread-safe, but stop()
-// may be called from any thread.
+// block. Options that differ are an error of the constructor on every rank, and loaders with other numbers of batches
+// one of fit(). Not compared: callbacks, paths, signals, the profile, the seed, the number of a device, and what only
+// rank 0 uses. After another exception the ranks may be at different places: end the process (ProcessGroupGuard tells
+// the others). Not thread-safe, but stop() may be called from any thread.
 //
 // Errors: c10::Error and its kinds for arguments and groups, data::DataError, checkpoint::CheckpointError.
 #pragma once
@@ -77,7 +78,7 @@ struct TrainerOptions {
   // What happens when a loss or a gradient is not finite. No step is made with such a loss. With kSkip or clipping all
   // gradients are read in each step. With kError alone they are not: a gradient that is not finite, under a loss that
   // is, is an error up to 32 steps later, before the next checkpoint and at the end of the epoch (FiniteCheckOptions::
-  // checks_per_sweep). Empty: nobody looks. Not used with kFloat16.
+  // checks_per_sweep). Empty: not checked. Not used with kFloat16.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
   DistributedDataParallelOptions ddp = {};
@@ -111,7 +112,7 @@ struct TrainerOptions {
   // ranks) follows this training's, rates included. Another `monitor` begins a new search for the best evaluation.
   bool resume = false;
   // The names of the classes, in the order of their numbers. Checkpoints keep them, and a training with other names is
-  // not resumed: kMismatch. Empty here or in the checkpoint: nobody looks.
+  // not resumed: kMismatch. Empty here or in the checkpoint: not checked.
   std::vector<std::string> classes = {};
 
   // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns

@@ -9,7 +9,7 @@
 
 #include "base/standard_descriptors.h"
 #include "lockstep/config/command_line.h"
-#include "trainer/job/job.h"
+#include "trainer/command/command.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     --argc;
     ++argv;
   }
-  lockstep::trainer_detail::JobOptions options;
+  lockstep::trainer_detail::TrainCommandOptions options;
   lockstep::config::Schema schema;
   lockstep::trainer_detail::declare(options, schema);
   const auto words = lockstep::config::configure(schema, argc, argv);
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   try {
-    return lockstep::trainer_detail::run_job(options);
+    return lockstep::trainer_detail::run_train_command(options);
   } catch (const std::exception& error) {
     print_error(error.what());
     return EXIT_FAILURE;

@@ -1,6 +1,7 @@
 #include "lockstep/nn/models/vision_transformer.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,26 @@ class EncoderBlockImpl : public nn::Cloneable<EncoderBlockImpl> {
 };
 TORCH_MODULE(EncoderBlock);
 
+// The blocks, by torchvision's names. A Sequential would give its clone other names up to LibTorch 2.11.
+class EncoderBlocksImpl : public nn::Cloneable<EncoderBlocksImpl> {
+ public:
+  explicit EncoderBlocksImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+  void reset() override {
+    blocks_.clear();
+    for (std::int64_t layer = 0; layer < options_.num_layers; ++layer)
+      blocks_.push_back(register_module("encoder_layer_" + std::to_string(layer), EncoderBlock(options_)));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (EncoderBlock& block : blocks_) x = block->forward(x);
+    return x;
+  }
+
+ private:
+  VisionTransformerOptions options_;
+  std::vector<EncoderBlock> blocks_;
+};
+TORCH_MODULE(EncoderBlocks);
+
 class EncoderImpl : public nn::Cloneable<EncoderImpl> {
  public:
   explicit EncoderImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
@@ -101,10 +122,7 @@ class EncoderImpl : public nn::Cloneable<EncoderImpl> {
     pos_embedding_ =
         register_parameter("pos_embedding", torch::empty({1, side * side + 1, options_.hidden_dim}).normal_(0.0, 0.02));
     dropout_ = register_module("dropout", nn::Dropout(options_.dropout));
-    nn::Sequential layers;
-    for (std::int64_t layer = 0; layer < options_.num_layers; ++layer)
-      layers->push_back("encoder_layer_" + std::to_string(layer), EncoderBlock(options_));
-    layers_ = register_module("layers", layers);
+    layers_ = register_module("layers", EncoderBlocks(options_));
     ln_ = register_module("ln", layer_norm(options_.hidden_dim));
   }
   torch::Tensor forward(const torch::Tensor& input) {
@@ -115,10 +133,26 @@ class EncoderImpl : public nn::Cloneable<EncoderImpl> {
   VisionTransformerOptions options_;
   torch::Tensor pos_embedding_;
   nn::Dropout dropout_{nullptr};
-  nn::Sequential layers_{nullptr};
+  EncoderBlocks layers_{nullptr};
   nn::LayerNorm ln_{nullptr};
 };
 TORCH_MODULE(Encoder);
+
+class HeadsImpl : public nn::Cloneable<HeadsImpl> {
+ public:
+  explicit HeadsImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+  void reset() override {
+    head_ = register_module("head", nn::Linear(options_.hidden_dim, options_.num_classes));
+    nn::init::zeros_(head_->weight);
+    nn::init::zeros_(head_->bias);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return head_->forward(x); }
+
+ private:
+  VisionTransformerOptions options_;
+  nn::Linear head_{nullptr};
+};
+TORCH_MODULE(Heads);
 
 void check(const VisionTransformerOptions& options) {
   const auto at_least_1 = [](std::int64_t value, const char* name) {
@@ -181,15 +215,12 @@ void VisionTransformerImpl::reset() {
   const Encoder encoder(options_);
   encoder_ = nn::AnyModule(encoder);
   register_module("encoder", encoder);
-  const nn::Linear head(options_.hidden_dim, options_.num_classes);
-  heads_ = nn::Sequential();
-  heads_->push_back("head", head);
-  register_module("heads", heads_);
+  const Heads heads(options_);
+  heads_ = nn::AnyModule(heads);
+  register_module("heads", heads);
   const std::int64_t fan_in = options_.in_channels * options_.patch_size * options_.patch_size;
   trunc_normal_(conv_proj_->weight, std::sqrt(1.0 / static_cast<double>(fan_in)));
   nn::init::zeros_(conv_proj_->bias);
-  nn::init::zeros_(head->weight);
-  nn::init::zeros_(head->bias);
 }
 
 torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& images) {
@@ -200,7 +231,7 @@ torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& images) {
   const std::int64_t batch = images.size(0);
   const torch::Tensor patches = conv_proj_->forward(images).flatten(2).permute({0, 2, 1});
   const torch::Tensor tokens = torch::cat({class_token_.expand({batch, -1, -1}), patches}, 1);
-  return heads_->forward(encoder_.forward(tokens).select(1, 0));
+  return heads_.forward(encoder_.forward(tokens).select(1, 0));
 }
 
 VisionTransformer vit_b_16(VisionTransformerOptions options) {

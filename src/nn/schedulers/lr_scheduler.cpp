@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -99,6 +100,20 @@ void LRScheduler::undo_initial_step() {
 void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
   initial_->rates = rates;
   base_lrs_ = rates;
+}
+
+std::vector<std::int64_t> LRScheduler::lengths() const {
+  std::vector<std::int64_t> all;
+  for (const std::int64_t* length : lengths_) all.push_back(*length);
+  for (const auto& part : parts_) {
+    const std::vector<std::int64_t> more = part->lengths();
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+bool LRScheduler::has_own_rates() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->has_own_rates(); });
 }
 
 // The keys of Python's objects. Schedulers that combine others keep no rates of their own.

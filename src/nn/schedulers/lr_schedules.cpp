@@ -83,7 +83,7 @@ void MultiStepLR::load(const SchedulerState& state) {
 ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, double factor, std::int64_t total_iters)
     : LRScheduler(optimizer, "ConstantLR"), factor_(factor), total_iters_(total_iters) {
   keep("factor", factor_);
-  keep("total_iters", total_iters_);
+  keep_length("total_iters", total_iters_);
   initial_step();
 }
 void ConstantLR::check() const {
@@ -102,7 +102,7 @@ LinearLR::LinearLR(torch::optim::Optimizer& optimizer, const LinearLROptions& op
     : LRScheduler(optimizer, "LinearLR"), options_(options) {
   keep("start_factor", options_.start_factor);
   keep("end_factor", options_.end_factor);
-  keep("total_iters", options_.total_iters);
+  keep_length("total_iters", options_.total_iters);
   initial_step();
 }
 void LinearLR::check() const {
@@ -145,7 +145,7 @@ void ExponentialLR::load(const SchedulerState& state) {
 
 PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, std::int64_t total_iters, double power)
     : LRScheduler(optimizer, "PolynomialLR"), total_iters_(total_iters), power_(power) {
-  keep("total_iters", total_iters_);
+  keep_length("total_iters", total_iters_);
   keep("power", power_);
   initial_step();
 }
@@ -166,7 +166,7 @@ double PolynomialLR::closed_form_lr(std::size_t group, double) const {
 
 CosineAnnealingLR::CosineAnnealingLR(torch::optim::Optimizer& optimizer, std::int64_t t_max, double eta_min)
     : LRScheduler(optimizer, "CosineAnnealingLR"), t_max_(t_max), eta_min_(eta_min) {
-  keep("T_max", t_max_);
+  keep_length("T_max", t_max_);
   keep("eta_min", eta_min_);
   initial_step();
 }

@@ -50,6 +50,7 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptio
   TORCH_CHECK_VALUE(options.div_factor > 0 && options.final_div_factor > 0,
                     "OneCycleLR: div_factor and final_div_factor must be above 0, found ", options.div_factor, " and ",
                     options.final_div_factor);
+  keep_length("total_steps", total_steps_);
   set_phases(options.pct_start, options.three_phase);
   check_epoch(0);
   set_ends(options);
@@ -139,7 +140,6 @@ void OneCycleLR::set_momenta() {
 }
 
 void OneCycleLR::save(SchedulerState& state) const {
-  state.put("total_steps", total_steps_);
   std::vector<c10::IValue> phases;
   for (const Phase& phase : phases_) {
     SchedulerState entry("OneCycleLR");
@@ -157,7 +157,6 @@ void OneCycleLR::save(SchedulerState& state) const {
 }
 
 void OneCycleLR::load(const SchedulerState& state) {
-  total_steps_ = state.integer("total_steps");
   TORCH_CHECK_VALUE(total_steps_ >= 1, "OneCycleLR: its state has total_steps ", total_steps_, ", expected at least 1");
   phases_.clear();
   for (const c10::IValue& value : state.list("_schedule_phases")) {

@@ -44,7 +44,7 @@ class VisionTransformerImpl : public torch::nn::Cloneable<VisionTransformerImpl>
   torch::Tensor class_token_;
   torch::nn::Conv2d conv_proj_{nullptr};
   torch::nn::AnyModule encoder_;
-  torch::nn::Sequential heads_{nullptr};
+  torch::nn::AnyModule heads_;
 };
 TORCH_MODULE(VisionTransformer);
 

@@ -1,4 +1,4 @@
-#include "trainer/job/job_report.h"
+#include "trainer/command/command_report.h"
 
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -31,7 +31,7 @@ constexpr std::int64_t kStepsOfDevices = 20;
 constexpr std::int64_t kMostHistograms = 20;
 
 // All options by their names in config.yaml. Their values are the defaults of a schema that is made now.
-report::Values values_of(JobOptions options) {
+report::Values values_of(TrainCommandOptions options) {
   config::Schema schema;
   declare(options, schema);
   report::Values values;
@@ -40,7 +40,7 @@ report::Values values_of(JobOptions options) {
 }
 
 // Off a terminal, the lines of progress go to stdout like all others.
-report::ProgressOptions progress_options(const JobOptions& options, bool shows, bool draws) {
+report::ProgressOptions progress_options(const TrainCommandOptions& options, bool shows, bool draws) {
   return {.epochs = options.epochs,
           .shown = shows,
           .fd = draws ? STDERR_FILENO : STDOUT_FILENO,
@@ -60,12 +60,13 @@ T opened(Result<T> result) {
 
 }  // namespace
 
-std::filesystem::path JobReport::folder(const JobOptions& options) {
+std::filesystem::path TrainCommandReport::folder(const TrainCommandOptions& options) {
   return report::run_folder(options.output);
 }
 
-JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     std::int64_t steps, WorstSamples* worst, const torch::nn::Module* model)
+TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder,
+                                       std::vector<std::string> classes, std::int64_t steps, WorstSamples* worst,
+                                       const torch::nn::Module* model)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
@@ -77,10 +78,10 @@ JobReport::JobReport(const JobOptions& options, std::filesystem::path folder, st
       progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
-  summary_ = JobSummary(opened(report::SummaryWriter::open(folder_ / kSummaryName)));
+  summary_ = TrainCommandSummary(opened(report::SummaryWriter::open(folder_ / kSummaryName)));
 }
 
-void JobReport::print(const std::string& line) {
+void TrainCommandReport::print(const std::string& line) {
   if (!shows_) return;
   if (draws_) return progress_.print(line);
   std::printf("%s\n", line.c_str());
@@ -89,7 +90,7 @@ void JobReport::print(const std::string& line) {
 
 // A resumed training knows where it goes on once something has happened: usually a step, but the evaluation of an epoch
 // that was trained before comes first.
-void JobReport::start(std::int64_t first_epoch, std::int64_t first_step) {
+void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step) {
   if (std::exchange(started_, true)) return;
   if (first_step > 0) print(fmt::format("resumed after step {}", first_step));
   log_.start({.configuration = values_of(options_),
@@ -100,7 +101,7 @@ void JobReport::start(std::int64_t first_epoch, std::int64_t first_step) {
               .first_step = first_step});
 }
 
-void JobReport::step(const StepReport& step) {
+void TrainCommandReport::step(const StepReport& step) {
   if (!shows_) return;
   start(step.epoch, step.step - 1);
   if (step.epoch != epoch_) progress_.begin("train", step.epoch, steps_);
@@ -117,7 +118,7 @@ void JobReport::step(const StepReport& step) {
   summary_.step(step, *loss);
 }
 
-std::string JobReport::log_times(const EpochReport& epoch) {
+std::string TrainCommandReport::log_times(const EpochReport& epoch) {
   const std::vector<double> own{epoch.seconds, epoch.input_seconds, epoch.communication_seconds};
   const std::vector<std::vector<double>> all = all_gather_object(own);
   const std::vector<std::string> hosts = all_gather_object(host_name());
@@ -134,7 +135,7 @@ std::string JobReport::log_times(const EpochReport& epoch) {
   return report::stragglers_text(report::stragglers(ranks));
 }
 
-void JobReport::epoch(const EpochReport& epoch) {
+void TrainCommandReport::epoch(const EpochReport& epoch) {
   if (shows_) start(epoch.epoch, epoch.step);
   std::string stragglers = log_times(epoch);
   if (!shows_) return;
@@ -153,28 +154,30 @@ void JobReport::epoch(const EpochReport& epoch) {
   print(line + (stragglers.empty() ? "" : "; " + stragglers));
 }
 
-bool JobReport::shows_weights_after(std::int64_t epoch) const {
+bool TrainCommandReport::shows_weights_after(std::int64_t epoch) const {
   if (model_ == nullptr) return false;
   const std::int64_t every = ceil_divide(std::max<std::int64_t>(1, options_.epochs), kMostHistograms);
   return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
-void JobReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
+void TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
   if (!std::exchange(evaluates_, true)) progress_.begin("test", epoch, batches);
 }
 
 // Without the loss: that of the evaluation is the mean over all ranks, and comes at its end.
-void JobReport::end_test_batch(std::int64_t samples) {
+void TrainCommandReport::end_test_batch(std::int64_t samples) {
   progress_.step(samples * get_world_size());
 }
 
-void JobReport::evaluation(const Evaluation& found) {
+void TrainCommandReport::evaluation(const Evaluation& found) {
   if (worst_ != nullptr) {
     unlogged_ = worst_->take();
     unlogged_epoch_ = found.epoch;
   }
   if (!shows_) return;
   start(found.epoch + 1, found.step);
+  // report.html shows numbers in percent by their names: those with "accuracy" in them or "top" at their beginning
+  // (is_part in src/report/page/curves_section.cpp).
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
@@ -193,14 +196,14 @@ void JobReport::evaluation(const Evaluation& found) {
 }
 
 // Pictures take some KB each, so only the best evaluations and the last one are logged.
-void JobReport::log_worst() {
+void TrainCommandReport::log_worst() {
   if (!unlogged_) return;
   log_.worst_samples(unlogged_epoch_, unlogged_->samples);
   summary_.worst(unlogged_epoch_, unlogged_->samples);
   unlogged_.reset();
 }
 
-TrainerCallbacks JobReport::callbacks() {
+TrainerCallbacks TrainCommandReport::callbacks() {
   TrainerCallbacks callbacks;
   callbacks.on_step_end = [this](const StepReport& report) { step(report); };
   callbacks.on_epoch_end = [this](const EpochReport& report) { epoch(report); };
@@ -208,7 +211,7 @@ TrainerCallbacks JobReport::callbacks() {
   return callbacks;
 }
 
-void JobReport::write_page() {
+void TrainCommandReport::write_page() {
   summary_.flush();
   log_ = report::RunLog();  // while it is open, the run goes on
   const Status written = report::write_report(folder_);
@@ -216,7 +219,7 @@ void JobReport::write_page() {
   print(fmt::format("report: {}", (folder_ / "report.html").native()));
 }
 
-void JobReport::print_corrupt(const std::vector<data::CorruptFile>& corrupt) {
+void TrainCommandReport::print_corrupt(const std::vector<data::CorruptFile>& corrupt) {
   constexpr std::size_t kShown = 10;
   const auto tell = [this](const std::string& line) {
     print(line);
@@ -230,7 +233,7 @@ void JobReport::print_corrupt(const std::vector<data::CorruptFile>& corrupt) {
     tell("and " + counted(static_cast<std::int64_t>(corrupt.size() - kShown), "more corrupt picture"));
 }
 
-void JobReport::print_end(const TrainingResult& result) {
+void TrainCommandReport::print_end(const TrainingResult& result) {
   switch (result.end) {
     case TrainingEnd::kFinished:
       print(fmt::format("finished after {}, {}", counted(result.epochs, "epoch"), counted(result.steps, "step")));
@@ -247,7 +250,7 @@ void JobReport::print_end(const TrainingResult& result) {
   }
 }
 
-void JobReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
+void TrainCommandReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
   print_corrupt(corrupt);
   print_end(result);
   if (!shows_ || !started_) return;
@@ -264,12 +267,12 @@ void JobReport::end(const TrainingResult& result, const std::vector<data::Corrup
   }
 }
 
-bool JobReport::has_earlier_steps() const {
+bool TrainCommandReport::has_earlier_steps() const {
   const auto earlier = report::read_run(folder_);
   return earlier.ok() && (!earlier.value().steps.empty() || !earlier.value().epochs.empty());
 }
 
-void JobReport::fail(const std::string& error, std::int64_t epoch, std::int64_t step) {
+void TrainCommandReport::fail(const std::string& error, std::int64_t epoch, std::int64_t step) {
   if (!shows_ || (!started_ && step == 0 && has_earlier_steps())) return;
   start(epoch, step);
   log_worst();

@@ -1,4 +1,4 @@
-#include "trainer/job/job_summary.h"
+#include "trainer/command/command_summary.h"
 
 #include <fmt/format.h>
 
@@ -43,25 +43,25 @@ std::string table_of(std::span<const report::Sample> samples) {
 
 }  // namespace
 
-void JobSummary::step(const StepReport& step, double loss) {
+void TrainCommandSummary::step(const StepReport& step, double loss) {
   writer_.add_scalar("train/loss", loss, step.step);
   writer_.add_scalar("train/lr", step.learning_rate, step.step);
 }
 
-void JobSummary::epoch(const EpochReport& epoch) {
+void TrainCommandSummary::epoch(const EpochReport& epoch) {
   writer_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
   writer_.add_scalar("epoch/samples_per_second", static_cast<double>(epoch.samples) / epoch.seconds, epoch.epoch);
 }
 
-void JobSummary::times(std::int64_t epoch, const report::RankTimes& times) {
+void TrainCommandSummary::times(std::int64_t epoch, const report::RankTimes& times) {
   for (const auto& [part, seconds] : times.seconds) writer_.add_scalar("time/" + part, seconds, epoch);
 }
 
-void JobSummary::evaluation(std::int64_t epoch, const report::Scalars& scalars) {
+void TrainCommandSummary::evaluation(std::int64_t epoch, const report::Scalars& scalars) {
   for (const auto& [name, value] : scalars) writer_.add_scalar("epoch/test_" + name, value, epoch);
 }
 
-void JobSummary::weights(std::int64_t epoch, const torch::nn::Module& model) {
+void TrainCommandSummary::weights(std::int64_t epoch, const torch::nn::Module& model) {
   for (const auto& item : model.named_parameters()) {
     const torch::Tensor& weights = item.value();
     if (!weights.defined() || weights.dim() < 2 || !weights.is_floating_point()) continue;
@@ -71,7 +71,7 @@ void JobSummary::weights(std::int64_t epoch, const torch::nn::Module& model) {
   }
 }
 
-void JobSummary::worst(std::int64_t epoch, std::span<const report::Sample> samples) {
+void TrainCommandSummary::worst(std::int64_t epoch, std::span<const report::Sample> samples) {
   constexpr std::size_t kShown = 12;
   constexpr int kSide = 96;
   constexpr int kColumns = 6;

@@ -10,7 +10,7 @@
 
 #include "lockstep/data/image/image.h"
 #include "lockstep/report/run_log.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 

@@ -1,4 +1,4 @@
-// TensorBoard's files of a job: curves, where the time goes, the weights of layers, the worst samples.
+// TensorBoard's files of `lockstep train`: curves, where the time goes, the weights of layers, the worst samples.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,10 +13,10 @@
 
 namespace lockstep::trainer_detail {
 
-class JobSummary {
+class TrainCommandSummary {
  public:
-  JobSummary() = default;  // writes nothing
-  explicit JobSummary(report::SummaryWriter writer) : writer_(std::move(writer)) {}
+  TrainCommandSummary() = default;  // writes nothing
+  explicit TrainCommandSummary(report::SummaryWriter writer) : writer_(std::move(writer)) {}
 
   void step(const StepReport& step, double loss);
   void epoch(const EpochReport& epoch);

@@ -1,4 +1,4 @@
-#include "trainer/job/job_options.h"
+#include "trainer/command/command_options.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void declare_data(JobOptions& o, config::Schema& schema) {
+void declare_data(TrainCommandOptions& o, config::Schema& schema) {
   auto data = schema.section("data", "Where the samples are");
   data.key("format", o.format,
            {{"imagefolder", DataFormat::kImageFolder},
@@ -35,7 +35,7 @@ void declare_data(JobOptions& o, config::Schema& schema) {
   data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
 }
 
-void declare_model(JobOptions& o, config::Schema& schema) {
+void declare_model(TrainCommandOptions& o, config::Schema& schema) {
   auto model = schema.section("model", "What is trained");
   model.key("name", o.model, "The model; custom: that of model.shared_object")
       .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
@@ -52,7 +52,7 @@ void declare_model(JobOptions& o, config::Schema& schema) {
   model.key("sync_batch_norm", o.sync_batch_norm, "Batch statistics over all ranks");
 }
 
-void declare_optimizer(JobOptions& o, config::Schema& schema) {
+void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   auto optimizer = schema.section("optimizer", "How the weights change");
   optimizer.key("name", o.optimizer, "The optimizer").choices({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
   optimizer.key("lr", o.lr, "Learning rate").at_least(0);
@@ -76,7 +76,7 @@ void declare_optimizer(JobOptions& o, config::Schema& schema) {
   schedule.key("warmup_factor", o.warmup_factor, "The part of lr with which the warm-up begins").between(1e-12, 1);
 }
 
-void declare_trainer(JobOptions& o, config::Schema& schema) {
+void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   auto trainer = schema.section("trainer", "The training loop");
   trainer.key("epochs", o.epochs, "Passes over the data").at_least(0);
   trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
@@ -84,7 +84,9 @@ void declare_trainer(JobOptions& o, config::Schema& schema) {
   trainer.key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: batch_size").at_least(0);
   trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
   trainer.key("precision", o.precision,
-              {{"fp32", JobPrecision::kFloat32}, {"bf16", JobPrecision::kBFloat16}, {"fp16", JobPrecision::kFloat16}},
+              {{"fp32", TrainCommandPrecision::kFloat32},
+               {"bf16", TrainCommandPrecision::kBFloat16},
+               {"fp16", TrainCommandPrecision::kFloat16}},
               "Of the forward pass; weights stay fp32");
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
   trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
@@ -135,7 +137,7 @@ std::string wrong_transforms(const char* key, const std::vector<std::string>& te
 
 }  // namespace
 
-void declare(JobOptions& o, config::Schema& schema) {
+void declare(TrainCommandOptions& o, config::Schema& schema) {
   schema.ignore_section("launch");
   auto top = schema.section(
       "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
@@ -154,13 +156,13 @@ void declare(JobOptions& o, config::Schema& schema) {
   checkpoint.key("asynchronous", o.asynchronous, "A thread writes, while the training goes on");
 }
 
-Status check(const JobOptions& o) {
+Status check(const TrainCommandOptions& o) {
   std::string text = missing("data.train", o.train) + missing("data.test", o.test) +
                      missing("model.shared_object", o.shared_object) + missing("model.weights", o.weights);
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
     text += wrong_transforms("data.test_transforms", o.test_transforms);
-  } else if (o.transforms != JobOptions().transforms || !o.test_transforms.empty()) {
+  } else if (o.transforms != TrainCommandOptions().transforms || !o.test_transforms.empty()) {
     text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
   }
   if ((o.model == "custom") == o.shared_object.empty()) {

@@ -1,4 +1,4 @@
-#include "trainer/job/job.h"
+#include "trainer/command/command.h"
 
 #include <fmt/format.h>
 
@@ -15,14 +15,14 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/trainer/trainer.h"
-#include "trainer/job/job_parts.h"
-#include "trainer/job/job_report.h"
-#include "trainer/job/worst_samples.h"
+#include "trainer/command/command_parts.h"
+#include "trainer/command/command_report.h"
+#include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 namespace {
 
-torch::Device device_of(const JobOptions& options) {
+torch::Device device_of(const TrainCommandOptions& options) {
   if (options.device == "auto") return local_device();
   const torch::Device asked(options.device);
   TORCH_CHECK_VALUE(!asked.is_cuda() || torch::cuda::is_available(), "trainer.device: ", options.device,
@@ -33,7 +33,7 @@ torch::Device device_of(const JobOptions& options) {
              : asked;
 }
 
-data::DataLoaderOptions loader_options(const JobOptions& options, torch::Device device, bool is_test) {
+data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device, bool is_test) {
   data::DataLoaderOptions loader;
   const std::int64_t batch = is_test && options.test_batch_size > 0 ? options.test_batch_size : options.batch_size;
   if (options.batch_per_machine && !is_test) {
@@ -56,13 +56,14 @@ data::DataLoaderOptions loader_options(const JobOptions& options, torch::Device 
   return loader;
 }
 
-TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const std::filesystem::path& output) {
+TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device device,
+                               const std::filesystem::path& output) {
   TrainerOptions t;
   t.epochs = o.epochs;
   t.device = device;
-  t.precision = o.precision == JobPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
-                : o.precision == JobPrecision::kFloat16 ? TrainingPrecision::kFloat16
-                                                        : TrainingPrecision::kFloat32;
+  t.precision = o.precision == TrainCommandPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
+                : o.precision == TrainCommandPrecision::kFloat16 ? TrainingPrecision::kFloat16
+                                                                 : TrainingPrecision::kFloat32;
   t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
                                                                                     : TrainerOptions::Interval::kEpoch;
   t.accumulation = o.accumulation;
@@ -110,9 +111,9 @@ torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
   }
 }
 
-// Everything of a job but the training.
-struct Job {
-  explicit Job(const JobOptions& the_options)
+// Everything that the command needs for the training.
+struct TrainCommand {
+  explicit TrainCommand(const TrainCommandOptions& the_options)
       : options(the_options),
         device(device_of(options)),
         pictures(open_data(options)),
@@ -141,42 +142,36 @@ struct Job {
     return {torch::nn::functional::cross_entropy(scores, batch.target, loss_options), scores};
   }
 
-  const JobOptions& options;
+  const TrainCommandOptions& options;
   torch::Device device;
-  JobData pictures;
+  TrainCommandData pictures;
   data::DataLoader train;
   torch::Tensor sample;
   std::optional<data::DataLoader> test;
   std::optional<WorstSamples> worst;  // of the evaluation
-  JobModel model;
+  TrainCommandModel model;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<optim::LRScheduler> schedule;
 };
 
-std::int64_t state_factor(const JobOptions& options) {
-  if (options.optimizer == "sgd") return options.momentum > 0 ? 1 : 0;
-  if (options.optimizer == "adagrad") return 1;
-  if (options.optimizer == "rmsprop") return options.momentum > 0 ? 2 : 1;
-  return 2;
-}
-
-void print_plan(const Job& job) {
-  const auto parameters = job.model.model->parameters();
+void print_plan(const TrainCommand& command) {
+  const auto parameters = command.model.model->parameters();
   std::int64_t numbers = 0;
   for (const torch::Tensor& parameter : parameters) numbers += parameter.numel();
   const std::int64_t weights = bytes_of(parameters);
-  const std::int64_t copies = 2 + state_factor(job.options) + (job.options.ema_decay > 0 ? 1 : 0);
-  const std::int64_t batch = job.train.batch_size() * static_cast<std::int64_t>(job.sample.nbytes());
-  std::printf("model       %s: %lld parameters, %lld classes\n", job.options.model.c_str(),
-              static_cast<long long>(numbers), static_cast<long long>(job.model.num_classes));
-  std::printf("training    %lld samples of %s, %zu classes\n", static_cast<long long>(job.pictures.train->size()),
-              c10::str(job.sample.sizes()).c_str(), job.pictures.classes.size());
-  if (job.pictures.test) std::printf("evaluation  %lld samples\n", static_cast<long long>(job.pictures.test->size()));
-  std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), job.device.str().c_str(),
-              static_cast<long long>(job.train.batch_size()));
-  const auto epochs = static_cast<long long>(job.options.epochs);
-  std::printf("steps       %lld in an epoch, %lld in %lld epoch%s\n", static_cast<long long>(job.steps()),
-              static_cast<long long>(job.steps()) * epochs, epochs, epochs == 1 ? "" : "s");
+  const std::int64_t copies = 2 + state_factor(command.options) + (command.options.ema_decay > 0 ? 1 : 0);
+  const std::int64_t batch = command.train.batch_size() * static_cast<std::int64_t>(command.sample.nbytes());
+  std::printf("model       %s: %lld parameters, %lld classes\n", command.options.model.c_str(),
+              static_cast<long long>(numbers), static_cast<long long>(command.model.num_classes));
+  std::printf("training    %lld samples of %s, %zu classes\n", static_cast<long long>(command.pictures.train->size()),
+              c10::str(command.sample.sizes()).c_str(), command.pictures.classes.size());
+  if (command.pictures.test)
+    std::printf("evaluation  %lld samples\n", static_cast<long long>(command.pictures.test->size()));
+  std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), command.device.str().c_str(),
+              static_cast<long long>(command.train.batch_size()));
+  const auto epochs = static_cast<long long>(command.options.epochs);
+  std::printf("steps       %lld in an epoch, %lld in %lld epoch%s\n", static_cast<long long>(command.steps()),
+              static_cast<long long>(command.steps()) * epochs, epochs, epochs == 1 ? "" : "s");
   std::printf("memory      %s a rank for weights, gradients and optimizer; %s a batch; activations come on top\n",
               mebibytes(weights * copies).c_str(), mebibytes(batch).c_str());
   std::fflush(stdout);
@@ -192,67 +187,68 @@ void print_rates(const LearningRates& found) {
   }
 }
 
-int find_rate(Job& job, TrainerOptions settings) {
+int find_rate(TrainCommand& command, TrainerOptions settings) {
   settings.checkpoint_dir.clear();
   settings.resume = false;
-  Trainer trainer(job.model.model, *job.optimizer, std::move(settings));
+  Trainer trainer(command.model.model, *command.optimizer, std::move(settings));
   const LearningRates found =
-      trainer.find_learning_rate(job.train, [&](data::Example& batch) { return job.run(batch); });
+      trainer.find_learning_rate(command.train, [&](data::Example& batch) { return command.run(batch); });
   if (get_rank() == 0) print_rates(found);
   return 0;
 }
 
-int train(Job& job, TrainerOptions settings, const std::filesystem::path& output) {
-  JobReport report(job.options, output, job.pictures.classes, job.steps(), job.worst ? &*job.worst : nullptr,
-                   job.model.model.get());
+int train(TrainCommand& command, TrainerOptions settings, const std::filesystem::path& output) {
+  TrainCommandReport report(command.options, output, command.pictures.classes, command.steps(),
+                            command.worst ? &*command.worst : nullptr, command.model.model.get());
   settings.callbacks = report.callbacks();
   std::optional<Trainer> trainer;
   const auto step = [&](data::Example& batch) {
-    if (job.model.model->is_training()) return job.run(batch);
-    report.begin_test_batch(trainer->epoch() - 1, job.batches_of(*job.test));
-    StepOutput output = job.run(batch);
+    if (command.model.model->is_training()) return command.run(batch);
+    report.begin_test_batch(trainer->epoch() - 1, command.batches_of(*command.test));
+    StepOutput output = command.run(batch);
     report.end_test_batch(batch.data.size(0));
     return output;
   };
   TrainingResult result;
   try {
-    trainer.emplace(job.model.model, *job.optimizer, std::move(settings));
-    result = job.test ? trainer->fit(job.train, *job.test, step) : trainer->fit(job.train, step);
+    trainer.emplace(command.model.model, *command.optimizer, std::move(settings));
+    result = command.test ? trainer->fit(command.train, *command.test, step) : trainer->fit(command.train, step);
   } catch (const std::exception& error) {
     report.fail(plain_text(error), trainer ? trainer->epoch() : 0, trainer ? trainer->step() : 0);
     throw;
   }
-  report.end(result, corrupt_files(job.pictures));
+  report.end(result, corrupt_files(command.pictures));
   return result.end == TrainingEnd::kInterrupted && result.signal != 0 ? 128 + result.signal : 0;
 }
 
-int run(const JobOptions& options) {
+int run(const TrainCommandOptions& options) {
   const ProcessGroupGuard group;
-  Job job(options);
-  if (!job.model.weights_note.empty() && get_rank() == 0) {
-    std::printf("%s\n", job.model.weights_note.c_str());
+  TrainCommand command(options);
+  if (!command.model.weights_note.empty() && get_rank() == 0) {
+    std::printf("%s\n", command.model.weights_note.c_str());
     std::fflush(stdout);
   }
-  const std::filesystem::path output = JobReport::folder(options);
+  const std::filesystem::path output = TrainCommandReport::folder(options);
   if (options.dry_run) {
     if (get_rank() != 0) return 0;
     check_output(options, output);
-    print_plan(job);
+    print_plan(command);
     return 0;
   }
-  TrainerOptions trainer_settings = trainer_options(options, job.device, output);
-  trainer_settings.scheduler = job.schedule;
-  trainer_settings.classes = job.pictures.classes;
+  TrainerOptions trainer_settings = trainer_options(options, command.device, output);
+  trainer_settings.scheduler = command.schedule;
+  trainer_settings.classes = command.pictures.classes;
   // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
   constexpr std::int64_t kMostConfusionClasses = 2048;
-  if (job.model.num_classes <= kMostConfusionClasses) trainer_settings.confusion_classes = job.model.num_classes;
-  return options.find_lr ? find_rate(job, std::move(trainer_settings))
-                         : train(job, std::move(trainer_settings), output);
+  if (command.model.num_classes <= kMostConfusionClasses)
+    trainer_settings.confusion_classes = command.model.num_classes;
+  return options.find_lr ? find_rate(command, std::move(trainer_settings))
+                         : train(command, std::move(trainer_settings), output);
 }
 
 }  // namespace
 
-int run_job(const JobOptions& options) {
+int run_train_command(const TrainCommandOptions& options) {
   try {
     return run(options);
   } catch (const c10::Error& error) {  // what() has twenty lines of LibTorch's functions

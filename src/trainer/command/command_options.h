@@ -12,7 +12,7 @@ namespace lockstep::trainer_detail {
 
 enum class DataFormat { kImageFolder, kMnist, kCifar10, kCifar100, kPack };
 enum class CorruptPolicy { kRaise, kReplace, kSkip };
-enum class JobPrecision { kFloat32, kBFloat16, kFloat16 };
+enum class TrainCommandPrecision { kFloat32, kBFloat16, kFloat16 };
 enum class NonFinite { kError, kSkip, kIgnore };
 enum class Metric { kAccuracy, kLoss };
 enum class Interval { kEpoch, kStep };
@@ -22,7 +22,7 @@ inline constexpr const char* kProfileName = "profile.json";
 inline constexpr const char* kSummaryName = "tensorboard";
 inline constexpr const char* kCheckpointsName = "checkpoints";
 
-struct JobOptions {
+struct TrainCommandOptions {
   bool dry_run = false;
   bool find_lr = false;
   std::string output = "runs/train";
@@ -71,7 +71,7 @@ struct JobOptions {
   bool batch_per_machine = false;
   std::int64_t test_batch_size = 0;  // 0: batch_size
   std::string device = "auto";
-  JobPrecision precision = JobPrecision::kFloat32;
+  TrainCommandPrecision precision = TrainCommandPrecision::kFloat32;
   std::int64_t accumulation = 1;
   double clip_grad_norm = 0.0;
   double ema_decay = 0.0;
@@ -95,9 +95,9 @@ struct JobOptions {
 };
 
 // Binds all keys to `options`, which must outlive the schema.
-void declare(JobOptions& options, config::Schema& schema);
+void declare(TrainCommandOptions& options, config::Schema& schema);
 
 // What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
-Status check(const JobOptions& options);
+Status check(const TrainCommandOptions& options);
 
 }  // namespace lockstep::trainer_detail

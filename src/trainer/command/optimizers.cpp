@@ -5,7 +5,7 @@
 
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -13,19 +13,21 @@ namespace {
 using Schedule = std::shared_ptr<optim::LRScheduler>;
 
 // `length`: epochs or steps of the whole training without the warm-up.
-Schedule main_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, std::int64_t length) {
+Schedule main_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& optimizer, std::int64_t length) {
   length = std::max<std::int64_t>(1, length);
   if (o.schedule == "step") return std::make_shared<optim::StepLR>(optimizer, o.step_size, o.gamma);
   if (o.schedule == "multistep") return std::make_shared<optim::MultiStepLR>(optimizer, o.milestones, o.gamma);
   if (o.schedule == "exponential") return std::make_shared<optim::ExponentialLR>(optimizer, o.gamma);
   if (o.schedule == "polynomial") return std::make_shared<optim::PolynomialLR>(optimizer, length, o.power);
   if (o.schedule == "cosine") return std::make_shared<optim::CosineAnnealingLR>(optimizer, length, o.eta_min);
-  return std::make_shared<optim::ConstantLR>(optimizer, 1.0);
+  if (o.schedule == "none") return std::make_shared<optim::ConstantLR>(optimizer, 1.0);
+  refuse_name("schedule.name", o.schedule);
 }
 
 }  // namespace
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& o, std::vector<torch::Tensor> parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainCommandOptions& o,
+                                                        std::vector<torch::Tensor> parameters) {
   using namespace torch::optim;
   if (o.optimizer == "sgd") {
     return std::make_unique<SGD>(
@@ -42,10 +44,21 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const JobOptions& o, std
     return std::make_unique<RMSprop>(
         parameters, RMSpropOptions(o.lr).alpha(o.alpha).eps(o.eps).momentum(o.momentum).weight_decay(o.weight_decay));
   }
-  return std::make_unique<Adagrad>(parameters, AdagradOptions(o.lr).eps(o.eps).weight_decay(o.weight_decay));
+  if (o.optimizer == "adagrad") {
+    return std::make_unique<Adagrad>(parameters, AdagradOptions(o.lr).eps(o.eps).weight_decay(o.weight_decay));
+  }
+  refuse_name("optimizer.name", o.optimizer);
 }
 
-Schedule make_schedule(const JobOptions& o, torch::optim::Optimizer& optimizer, std::int64_t steps) {
+std::int64_t state_factor(const TrainCommandOptions& o) {
+  if (o.optimizer == "sgd") return o.momentum > 0 ? 1 : 0;
+  if (o.optimizer == "adam" || o.optimizer == "adamw") return 2;
+  if (o.optimizer == "rmsprop") return o.momentum > 0 ? 2 : 1;
+  if (o.optimizer == "adagrad") return 1;
+  refuse_name("optimizer.name", o.optimizer);
+}
+
+Schedule make_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& optimizer, std::int64_t steps) {
   if (o.schedule == "one_cycle") {
     return std::make_shared<optim::OneCycleLR>(
         optimizer, optim::OneCycleLROptions{.max_lr = {o.lr},

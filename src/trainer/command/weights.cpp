@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "trainer/class_names.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -44,7 +44,8 @@ std::string only_other_layer(const checkpoint::IncompatibleKeys& keys) {
 
 }  // namespace
 
-std::string load_weights(torch::nn::Module& model, const JobOptions& options, const std::vector<std::string>& classes) {
+std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& options,
+                         const std::vector<std::string>& classes) {
   const std::string& path = options.weights;
   const Weights weights = with_key("model.weights", [&] { return read_weights(path); });
   std::string advice;

@@ -10,7 +10,7 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/packed_images.h"
 #include "lockstep/data/transforms/parse.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -21,7 +21,7 @@ data::Compose transforms_of(const std::vector<std::string>& texts) {
   return data::Compose(std::move(transforms).value());
 }
 
-data::ImageOptions image_options(const JobOptions& options) {
+data::ImageOptions image_options(const TrainCommandOptions& options) {
   switch (options.on_corrupt) {
     case CorruptPolicy::kReplace: return {.on_corrupt = data::OnCorrupt::kReplace};
     case CorruptPolicy::kSkip: return {.on_corrupt = data::OnCorrupt::kSkip};
@@ -30,15 +30,15 @@ data::ImageOptions image_options(const JobOptions& options) {
 }
 
 // MNIST and CIFAR have the test beside the training.
-const std::string& test_folder(const JobOptions& options) {
+const std::string& test_folder(const TrainCommandOptions& options) {
   return options.test.empty() ? options.train : options.test;
 }
 
 template <typename Pictures, typename Open>
-JobData open_pictures(const JobOptions& options, const Open& open) {
+TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& open) {
   const auto train =
       with_key("data.train", [&] { return std::make_shared<const Pictures>(open(options.train, options.transforms)); });
-  JobData data{train, nullptr, train->classes()};
+  TrainCommandData data{train, nullptr, train->classes()};
   if (options.test.empty()) return data;
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key("data.test", [&] { return std::make_shared<const Pictures>(open(options.test, texts)); });
@@ -59,7 +59,7 @@ std::vector<std::string> class_numbers(int count) {
 
 // The names of the classes are in a file of its own, which may be missing.
 template <typename Cifar>
-JobData open_cifar(const JobOptions& options, int classes) {
+TrainCommandData open_cifar(const TrainCommandOptions& options, int classes) {
   const auto train = with_key("data.train", [&] {
     return std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
   });
@@ -72,7 +72,7 @@ JobData open_cifar(const JobOptions& options, int classes) {
 
 }  // namespace
 
-JobData open_data(const JobOptions& options) {
+TrainCommandData open_data(const TrainCommandOptions& options) {
   switch (options.format) {
     case DataFormat::kMnist: {
       const auto mnist = [](const char* key, const std::string& folder, bool train) {
@@ -95,7 +95,7 @@ JobData open_data(const JobOptions& options) {
   });
 }
 
-std::vector<data::CorruptFile> corrupt_files(const JobData& data) {
+std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data) {
   std::vector<std::string> mine;  // name, reason and times of each
   for (const auto& dataset : {data.train, data.test}) {
     const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset.get());

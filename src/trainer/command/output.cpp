@@ -10,7 +10,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/report/run_log.h"
 #include "report/append_file.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -37,7 +37,7 @@ Status check_writable(const fs::path& folder) {
 
 }  // namespace
 
-void check_output(const JobOptions& options, const fs::path& folder) {
+void check_output(const TrainCommandOptions& options, const fs::path& folder) {
   const fs::path log = folder / report::kRunLogName;
   std::error_code ignored;
   Status status = fs::exists(log, ignored) ? report::AppendFile::check_lines(log) : check_writable(folder);

@@ -1,4 +1,4 @@
-#include "trainer/job/worst_samples.h"
+#include "trainer/command/worst_samples.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,14 +12,15 @@
 #include "lockstep/nn/models/vision_transformer.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/trainer/model_library.h"
-#include "trainer/job/job_parts.h"
+#include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
 
 using torch::nn::AnyModule;
 
-ModelRequest request_for(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
+ModelRequest request_for(const TrainCommandOptions& options, const TrainCommandData& data,
+                         const torch::Tensor& sample) {
   ModelRequest request{
       .num_classes = options.num_classes > 0 ? options.num_classes : static_cast<std::int64_t>(data.classes.size()),
       .channels = sample.size(-3),
@@ -45,7 +46,7 @@ Function symbol(void* library, const std::string& path, const char* name) {
 }
 
 // The library stays loaded: the model's code is in it.
-AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
+AnyModule from_library(const TrainCommandOptions& options, const ModelRequest& request) {
   const std::string path = std::filesystem::absolute(options.shared_object);
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -76,7 +77,7 @@ AnyModule from_library(const JobOptions& options, const ModelRequest& request) {
   return model;
 }
 
-AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
+AnyModule built_in(const TrainCommandOptions& o, const ModelRequest& r) {
   const models::ResNetOptions resnet{
       .num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images};
   const models::VisionTransformerOptions transformer{
@@ -88,12 +89,16 @@ AnyModule built_in(const JobOptions& o, const ModelRequest& r) {
   if (o.model == "vit_tiny") return AnyModule(models::vit_tiny(transformer));
   if (o.model == "vit_b_16") return AnyModule(models::vit_b_16(transformer));
   if (o.model == "mnist_net") return AnyModule(models::MnistNet());
-  return AnyModule(models::mobilenet_v3_small(
-      {.num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images}));
+  if (o.model == "mobilenet_v3_small") {
+    return AnyModule(models::mobilenet_v3_small(
+        {.num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images}));
+  }
+  refuse_name("model.name", o.model);
 }
 
 // One sample through the model, so that a wrong shape or a wrong number of classes is an error before the training.
-std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::Tensor& sample, bool is_test = false) {
+std::int64_t scores_of(TrainCommandModel& made, const TrainCommandOptions& options, const torch::Tensor& sample,
+                       bool is_test = false) {
   if (!sample.is_floating_point()) {
     throw std::runtime_error(fmt::format("{}: they give numbers of type {}; add ToTensor, which models need",
                                          is_test ? "data.test_transforms" : "data.transforms",
@@ -119,13 +124,14 @@ std::int64_t scores_of(JobModel& made, const JobOptions& options, const torch::T
 
 }  // namespace
 
-void try_test_sample(JobModel& model, const JobOptions& options, const torch::Tensor& sample) {
+void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample) {
   scores_of(model, options, sample, /*is_test=*/true);
 }
 
-JobModel make_model(const JobOptions& options, const JobData& data, const torch::Tensor& sample) {
+TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,
+                             const torch::Tensor& sample) {
   const ModelRequest request = request_for(options, data, sample);
-  JobModel made;
+  TrainCommandModel made;
   made.forward = options.model == "custom" ? from_library(options, request) : built_in(options, request);
   made.model = made.forward.ptr();
   made.num_classes = scores_of(made, options, sample);

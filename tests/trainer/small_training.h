@@ -1,4 +1,4 @@
-// A small job for tests: a net with dropout on samples that are sines.
+// A small training for tests: a net with dropout on samples that are sines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,8 +51,8 @@ inline void expect_same_values(const torch::nn::Module& model, const torch::nn::
   }
 }
 
-struct Job {
-  explicit Job(TrainerOptions options, std::int64_t samples = 60, std::int64_t hidden = 8)
+struct Training {
+  explicit Training(TrainerOptions options, std::int64_t samples = 60, std::int64_t hidden = 8)
       : net(make_net(hidden)),
         optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)),
         train(Sines(samples), {.batch_size = 4, .shuffle = true, .seed = 3}),

@@ -1,5 +1,5 @@
-// What people see of a job: lines and progress on rank 0, and in the folder of the run its log, TensorBoard's files and
-// report.html.
+// What people see of `lockstep train`: lines and progress on rank 0, and in the folder of the run its log,
+// TensorBoard's files and report.html.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 #include "lockstep/report/progress.h"
 #include "lockstep/report/run_log.h"
 #include "lockstep/trainer/reports.h"
-#include "trainer/job/job_options.h"
-#include "trainer/job/job_summary.h"
-#include "trainer/job/worst_samples.h"
+#include "trainer/command/command_options.h"
+#include "trainer/command/command_summary.h"
+#include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 
-class JobReport {
+class TrainCommandReport {
  public:
-  static std::filesystem::path folder(const JobOptions& options);
+  static std::filesystem::path folder(const TrainCommandOptions& options);
 
   // `steps` of an epoch. Throws on rank 0 when it cannot write to the folder, or when another training does.
   // `worst`: of the evaluations, if there are any. `model`: whose weights TensorBoard shows. Both must outlive this.
-  JobReport(const JobOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-            std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
+  TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
+                     std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
@@ -39,7 +39,7 @@ class JobReport {
 
  private:
   void print(const std::string& line);
-  // The first time.
+  // Logs the start of the run; later calls do nothing.
   void start(std::int64_t first_epoch, std::int64_t first_step);
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);
@@ -53,7 +53,7 @@ class JobReport {
   void print_end(const TrainingResult& result);
   void write_page();
 
-  const JobOptions& options_;
+  const TrainCommandOptions& options_;
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
   std::int64_t steps_;
@@ -64,10 +64,10 @@ class JobReport {
   bool started_ = false;
   std::int64_t epoch_ = -1;                      // the one whose training is shown
   bool evaluates_ = false;                       // an evaluation is shown
-  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of this epoch:
+  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
-  JobSummary summary_;
+  TrainCommandSummary summary_;
   report::Progress progress_;
 };
 
