@@ -49,38 +49,44 @@ Occupied& occupied() {
   return instance;
 }
 
-// The CPU allocator with slots in front of it. LibTorch keeps a plain pointer to it, so it is never destroyed.
+// The CPU allocator with slots in front of it. LibTorch keeps a plain pointer to it, so it is never destroyed, and
+// other threads may find it there without any synchronisation: what they read of it is static and atomic.
 class PlacingAllocator final : public c10::Allocator {
  public:
-  explicit PlacingAllocator(c10::Allocator* base) : base_(base) { base_of_deleter_ = base->raw_deleter(); }
+  explicit PlacingAllocator(c10::Allocator* base) {
+    base_of_deleter_.store(base->raw_deleter(), std::memory_order_release);
+    base_.store(base, std::memory_order_release);
+  }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (!any_active || bytes < GradientPlacement::kMinBytes) return base_->allocate(bytes);
+    if (!any_active || bytes < GradientPlacement::kMinBytes) return base().allocate(bytes);
     // Gradients come from backward passes. Activations live long and must not get a slot.
-    if (torch::autograd::get_current_graph_task_id() < 0) return base_->allocate(bytes);
+    if (torch::autograd::get_current_graph_task_id() < 0) return base().allocate(bytes);
     const auto placement = active.placement.lock();
-    if (!placement || !placement->is_this_process() || !placement->is_active_here()) return base_->allocate(bytes);
+    if (!placement || !placement->is_this_process() || !placement->is_active_here()) return base().allocate(bytes);
     if (auto slot = placement->take(bytes)) {
       void* data = slot->data;
       occupied().add(std::move(slot));
       return {data, data, &release, c10::Device(c10::kCPU)};
     }
-    c10::DataPtr plain = base_->allocate(bytes);
+    c10::DataPtr plain = base().allocate(bytes);
     placement->note(bytes, plain.get());
     return plain;
   }
 
   // Callers of raw_allocate pass the bare address to this.
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { base_->copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { base().copy_data(to, from, bytes); }
 
  private:
+  static c10::Allocator& base() { return *base_.load(std::memory_order_acquire); }
   static void release(void* data) {
-    if (data != nullptr && !occupied().remove(data) && base_of_deleter_ != nullptr) base_of_deleter_(data);
+    if (data == nullptr || occupied().remove(data)) return;
+    if (const c10::DeleterFnPtr free = base_of_deleter_.load(std::memory_order_acquire)) free(data);
   }
 
-  c10::Allocator* base_;
-  static inline c10::DeleterFnPtr base_of_deleter_ = nullptr;
+  static inline std::atomic<c10::Allocator*> base_{nullptr};
+  static inline std::atomic<c10::DeleterFnPtr> base_of_deleter_{nullptr};
 };
 
 void install_once() {
