@@ -9,14 +9,15 @@ as_preset_needs() {
   fi
 }
 
-# LibTorch is not instrumented: memory that it keeps until the process ends is not a leak. Nothing here hides a race.
+# LibTorch is not instrumented: memory that it keeps until the process ends is not a leak, and TSan does not see the
+# atomics by which it hands memory from thread to thread. Nothing here hides a race of our own code.
 sanitizer_environment() {
   # gcc 12's library guesses where glibc has put the thread-local memory of a library that was loaded late (UCX), and
   # its search for leaks crashes where the guess is wrong: so it must not look there.
   export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:strict_init_order=1:intercept_tls_get_addr=0
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/lsan.supp:print_suppressions=0
-  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:ignore_noninstrumented_modules=1
   # The sanitizer's dlopen() does not know where the program looks for its backends.
   export LD_LIBRARY_PATH=$BUILD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export UCX_MEM_EVENTS=n # else UCX patches the allocator that the sanitizers have replaced
