@@ -76,9 +76,11 @@ struct ClippedHook final : CommHook {
   (void)norm;
 }
 
-[[maybe_unused]] void fused(torch::optim::SGD& optimizer, torch::Tensor& loss) {
+[[maybe_unused]] void fused(torch::optim::SGD& optimizer, torch::Tensor& loss, GradScaler& scaler) {
   loss.backward();
   fused_step(optimizer);
+
+  scaler.step(optimizer, fused_step);
 }
 
 [[maybe_unused]] void finite(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
