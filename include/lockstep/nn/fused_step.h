@@ -15,7 +15,8 @@
 // any number of threads. They differ from those of step() in the last bits: the kernels round at other places.
 //
 // optimizer.step() takes the whole step if there is no kernel for a part of it:
-//  - the optimizer is of another class, derived classes and ZeroRedundancyOptimizer included;
+//  - the optimizer is of another class, derived classes and ZeroRedundancyOptimizer included (its option `fused` lets
+//    the optimizer inside take fused steps);
 //  - a gradient is sparse, or differs from its parameter in dtype, device or the order of its elements in memory, and
 //    so does a state that was loaded;
 //  - a parameter has another dtype or device, holes in its memory, or is there twice.
