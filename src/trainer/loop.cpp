@@ -82,11 +82,11 @@ std::string Trainer::Loop::description(Feed& train, const Feed* evaluation) cons
                     train.loader().batch_size(), " samples");
   return fmt::format(
       "batches in an epoch: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nevaluation: {}\nevaluate_every: {}\n"
-      "monitor: {}\npatience: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\nnon_finite: {}\nscheduler: {}\n"
-      "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
+      "monitor: {}\npatience: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\nfused: {}\n"
+      "non_finite: {}\nscheduler: {}\ncheckpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
       batches, options_.epochs, options_.accumulation, options_.limit_batches, evaluation != nullptr,
       options_.evaluate_every, static_cast<int>(options_.monitor), options_.patience, options_.clip_grad_norm,
-      options_.ema_decay, static_cast<int>(options_.precision),
+      options_.ema_decay, static_cast<int>(options_.precision), options_.fused,
       options_.non_finite ? static_cast<int>(*options_.non_finite) : -1,
       options_.scheduler ? static_cast<int>(options_.scheduler_interval) : -1, !options_.checkpoint_dir.empty(),
       options_.checkpoint_every_steps, options_.resume);

@@ -67,6 +67,10 @@ TEST(TrainerErrorsMulti, NameRanksThatDiffer) {
       Job job({.epochs = rank == 1 ? 2 : 1});
       expect_in(message_of([&] { job.fit(); }), {"the same options", "epochs: 2 on rank(s) 1"});
     }
+    {
+      Job job({.epochs = 1, .fused = rank != 2});
+      expect_in(message_of([&] { job.fit(); }), {"fused: false on rank(s) 2", "fused: true on rank(s) 0, 1"});
+    }
     Job job({.epochs = 1});
     data::DataLoader uneven(Sines(13), {.batch_size = 2, .exact = true});
     expect_in(

@@ -63,6 +63,7 @@ TrainerOptions trainer_options(const JobOptions& o, torch::Device device, const 
   t.precision = o.precision == JobPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
                 : o.precision == JobPrecision::kFloat16 ? TrainingPrecision::kFloat16
                                                         : TrainingPrecision::kFloat32;
+  t.fused = o.fused;
   t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
                                                                                     : TrainerOptions::Interval::kEpoch;
   t.accumulation = o.accumulation;
