@@ -111,7 +111,7 @@ class ByHand {
       net_.optimizer.zero_grad();
       const torch::Tensor loss = torch::nn::functional::cross_entropy(ddp_.forward(pictures), labels);
       loss.backward();
-      net_.optimizer.step();
+      lockstep::fused_step(net_.optimizer);  // as the Trainer
       sum += loss.item<double>();
       laps_.add();
     }

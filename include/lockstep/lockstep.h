@@ -37,6 +37,7 @@
 #include "lockstep/nn/distributed_data_parallel.h"       // IWYU pragma: export
 #include "lockstep/nn/exponential_moving_average.h"      // IWYU pragma: export
 #include "lockstep/nn/finite_check.h"                    // IWYU pragma: export
+#include "lockstep/nn/fused_step.h"                      // IWYU pragma: export
 #include "lockstep/nn/grad_scaler.h"                     // IWYU pragma: export
 #include "lockstep/nn/gradient_accumulation.h"           // IWYU pragma: export
 #include "lockstep/nn/lr_schedules.h"                    // IWYU pragma: export

@@ -59,12 +59,14 @@ void check_options(const TrainerOptions& options) {
 // train different weights.
 std::string description(const TrainerOptions& options, torch::Device device) {
   std::string text = fmt::format(
-      "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: {}\n"
-      "non_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\npatience: {}\nmin_delta: {}\n"
+      "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: "
+      "{}\nfused: "
+      "{}\nnon_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\npatience: {}\nmin_delta: "
+      "{}\n"
       "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
       c10::DeviceTypeName(device.type(), /*lower_case=*/true), options.epochs, options.accumulation,
       options.limit_batches, options.clip_grad_norm, options.ema_decay, static_cast<int>(options.precision),
-      options.non_finite ? static_cast<int>(*options.non_finite) : -1, options.evaluate_every,
+      options.fused, options.non_finite ? static_cast<int>(*options.non_finite) : -1, options.evaluate_every,
       static_cast<int>(options.monitor), fmt::join(options.top_k, ", "), options.confusion_classes, options.patience,
       options.min_delta, !options.checkpoint_dir.empty(), options.checkpoint_every_steps, options.resume);
   const bool by_step = options.scheduler_interval == TrainerOptions::Interval::kStep;

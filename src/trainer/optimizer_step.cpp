@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "nn/helpers/named_gradients.h"
@@ -77,12 +78,19 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
 // Returns whether the optimizer took its step.
 bool OptimizerStep::take(StepReport& report, bool trial) {
   if (!clip_and_check(report, trial)) return false;
+  const auto step = [this](torch::optim::Optimizer& optimizer) {
+    if (options_.fused) {
+      fused_step(optimizer);
+    } else {
+      optimizer.step();
+    }
+  };
   bool stepped = true;
   if (scaler_) {
-    stepped = scaler_->step(optimizer_);
+    stepped = scaler_->step(optimizer_, step);
     scaler_->update();
   } else {
-    optimizer_.step();
+    step(optimizer_);
   }
   if (stepped && averages_ && !trial) averages_->update();
   return stepped;

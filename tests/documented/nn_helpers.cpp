@@ -12,6 +12,7 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
 #include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
@@ -73,6 +74,13 @@ struct ClippedHook final : CommHook {
   const double norm = clip_grad_norm_(*net, 1.0, {.error_if_nonfinite = true});
   optimizer.step();
   (void)norm;
+}
+
+[[maybe_unused]] void fused(torch::optim::SGD& optimizer, torch::Tensor& loss, GradScaler& scaler) {
+  loss.backward();
+  fused_step(optimizer);
+
+  scaler.step(optimizer, fused_step);
 }
 
 [[maybe_unused]] void finite(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
@@ -205,6 +213,11 @@ struct ClippedHook final : CommHook {
   const double norm = lockstep::clip_grad_norm_(*net, 1.0);
   optimizer.step();
   (void)norm;
+}
+
+[[maybe_unused]] void fused_step_header(torch::optim::SGD& optimizer, torch::Tensor& loss) {
+  loss.backward();
+  lockstep::fused_step(optimizer);
 }
 
 [[maybe_unused]] void finite_check_header(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {

@@ -201,6 +201,11 @@ void train(int /*rank*/) {}
   ema.update();
 }
 
+[[maybe_unused]] void fused(DistributedDataParallel<Net>& ddp) {
+  torch::optim::AdamW optimizer(ddp.parameters(), /*lr=*/1e-3);
+  fused_step(optimizer);
+}
+
 [[maybe_unused]] void local_sgd(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer) {
   ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
   PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});

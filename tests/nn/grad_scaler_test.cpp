@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/log.h"
+#include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "nn/error_texts.h"
@@ -193,6 +194,23 @@ TEST(GradScaler, DisabledItTakesEveryStep) {
   EXPECT_EQ(weight.item<double>(), 0);
   EXPECT_EQ(scaler.get_scale(), 1);
   EXPECT_TRUE(scaler.state_dict().empty());
+}
+
+TEST(GradScaler, TakesTheStepThatItIsGiven) {
+  torch::Tensor weight = torch::ones({3}).requires_grad_();
+  torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(1));
+  GradScaler scaler({.init_scale = 8});
+  int taken = 0;
+  for (const bool finite : {true, false, true}) {
+    optimizer.zero_grad();
+    scaler.scale(weight.sum()).backward();
+    if (!finite) weight.mutable_grad()[0] = kInfinity;
+    const auto take = [&](torch::optim::Optimizer& one) { taken += fused_step(one) ? 1 : 0; };
+    EXPECT_EQ(scaler.step(optimizer, take), finite);
+    scaler.update();
+  }
+  EXPECT_EQ(taken, 2);
+  EXPECT_TRUE(torch::equal(weight, torch::full({3}, -1.0F)));
 }
 
 TEST(GradScaler, ItsStateContinues) {

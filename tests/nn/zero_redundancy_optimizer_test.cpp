@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "lockstep/nn/fused_step.h"
 #include "nn/error_texts.h"
 #include "nn/sharded_optimizer/shard_plan.h"
 #include "nn/twins.h"
@@ -123,6 +124,35 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
         }
         ours->zero_grad();
         for (std::size_t i = 0; i < 6; ++i) EXPECT_FALSE(mine[i].grad().defined());
+      }
+    }
+  });
+}
+
+// With a closure it is the plain optimizer's step.
+TEST_P(ZeroRedundancyOptimizerMulti, TakesFusedSteps) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const Kind& one : kinds()) {
+      for (const bool closure : {false, true}) {
+        const std::vector<Tensor> all = parameters();
+        const std::vector<Tensor> mine{all[0], all[2], all[3], all[6]};  // floats in the order of their indices
+        std::vector<Tensor> theirs;
+        for (const Tensor& parameter : mine) theirs.push_back(parameter.detach().clone().requires_grad_());
+        const auto ours = one.sharded(groups_with({mine}), {.fused = true});
+        const auto plain = one.plain(groups_with({theirs}));
+        for (int step = 0; step < 4; ++step) {
+          set_gradients(mine, step);
+          set_gradients(theirs, step);
+          if (closure) {
+            ours->step([] { return torch::zeros({}); });
+            plain->step();
+          } else {
+            ours->step();
+            EXPECT_EQ(fused_step(*plain), one.name != "RMSprop");
+          }
+          expect_same_bits(mine, theirs, one.name);
+        }
       }
     }
   });

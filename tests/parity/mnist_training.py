@@ -1,7 +1,7 @@
 """Trains the small CNN on Fashion-MNIST with torch.nn.parallel.DistributedDataParallel, like train.cpp with Lockstep.
 
-mnist_training.py WORLD STEPS DATA OUT BACKEND: trains STEPS steps on WORLD processes and saves the parameters as
-safetensors. With 0 steps these are the initial parameters.
+mnist_training.py WORLD STEPS DATA OUT BACKEND [fused]: trains STEPS steps on WORLD processes and saves the parameters as
+safetensors. With 0 steps these are the initial parameters. fused: the optimizer has fused=True.
 """
 import gzip
 import sys
@@ -48,12 +48,12 @@ def dataset(folder):
     return TensorDataset(images.float().div(255).sub(0.1307).div(0.3081), labels.long())
 
 
-def train(rank, world, steps, folder, out):
+def train(rank, world, steps, folder, out, fused):
     torch.manual_seed(SEED)
     model = Net()
     if steps > 0:
         ddp = nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.5)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.5, fused=fused)
         data = dataset(folder)
         sampler = DistributedSampler(data, world, rank, shuffle=True, seed=SEED)
         torch.manual_seed(SEED + rank)
@@ -69,7 +69,7 @@ def train(rank, world, steps, folder, out):
 
 if __name__ == "__main__":
     world, steps = int(sys.argv[1]), int(sys.argv[2])
-    data, out, backend = sys.argv[3:]
+    data, out, backend = sys.argv[3:6]
     if backend == "lockstep":
         import lockstep  # noqa: F401, registers the backend
-    run_ranks(world, backend, train, steps, data, out)
+    run_ranks(world, backend, train, steps, data, out, sys.argv[6:] == ["fused"])

@@ -18,10 +18,13 @@ namespace {
 constexpr const char* kData = LOCKSTEP_FASHION_MNIST;
 constexpr std::uint64_t kSeed = 1234;
 
-std::map<std::string, torch::Tensor> python_weights(int world, int steps, const std::string& backend = "gloo") {
+std::map<std::string, torch::Tensor> python_weights(int world, int steps, const std::string& backend = "gloo",
+                                                    bool fused = false) {
   const test::ScratchFolder folder;
   const std::string path = folder.path() / "weights";
-  test::run_python("mnist_training.py", {std::to_string(world), std::to_string(steps), kData, path, backend});
+  std::vector<std::string> arguments{std::to_string(world), std::to_string(steps), kData, path, backend};
+  if (fused) arguments.emplace_back("fused");
+  test::run_python("mnist_training.py", arguments);
   return checkpoint::read_tensor_file(path, checkpoint::Checksum::kIfPresent).tensors;
 }
 
@@ -90,7 +93,7 @@ TEST(TrainerParity, TwoRanksReachPythonsWeights) {
   });
   models::MnistNet net;
   torch::load(net, folder.path("net.pt"));
-  expect_same_bits(net, python_weights(/*world=*/2, kSteps));
+  expect_same_bits(net, python_weights(/*world=*/2, kSteps, "gloo", /*fused=*/true));
 }
 
 #ifdef LOCKSTEP_PYTHON_PACKAGE

@@ -114,6 +114,7 @@ TEST_F(TrainProgramFormatsMulti, Optimizers) {
   for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad"})
     train_two_epochs({"--optimizer.name", optimizer, "--weight-decay", "1e-4"});
   train_two_epochs({"--nesterov", "--weight-decay", "1e-4"});
+  train_two_epochs({"--optimizer.name", "adam", "--no-fused"});
 }
 
 TEST_F(TrainProgramFormatsMulti, Schedules) {

@@ -77,6 +77,7 @@ TEST(TrainerErrorsMulti, NameRanksThatDiffer) {
       {[](Options& options) { options.clip_grad_norm = 0.5; }, "clip_grad_norm: 0.5"},
       {[](Options& options) { options.ema_decay = 0.5; }, "ema_decay: 0.5"},
       {[](Options& options) { options.precision = TrainingPrecision::kBFloat16; }, "precision: 1"},
+      {[](Options& options) { options.fused = false; }, "fused: false"},
       {[](Options& options) { options.non_finite = std::nullopt; }, "non_finite: -1"},
       {[](Options& options) { options.evaluate_every = 2; }, "evaluate_every: 2"},
       {[](Options& options) { options.monitor = Monitor::kAccuracy; }, "monitor: 1"},

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/mixed_precision.h"
@@ -31,6 +32,7 @@ struct Mode {
   double clip = 0;
   bool per_step = false;
   bool half = false;
+  bool fused = true;
 };
 
 // Everything that the Trainer does for the weights, written out.
@@ -52,7 +54,11 @@ void train_by_hand(const Mode& mode, Net& net, int epochs) {
         return torch::nn::functional::cross_entropy(ddp->forward(at->data), at->target);
       });
       if (mode.clip > 0) clip_grad_norm_(*net, mode.clip);
-      optimizer.step();
+      if (mode.fused) {
+        EXPECT_TRUE(fused_step(optimizer));
+      } else {
+        optimizer.step();
+      }
       if (mode.per_step) scheduler.step();
     }
     if (!mode.per_step) scheduler.step();
@@ -63,9 +69,11 @@ TEST_P(TrainerMulti, HasTheBitsOfALoopWrittenByHand) {
   run_processes(GetParam(), [](int) {
     const ProcessGroupGuard group;
     for (const Mode& mode : {Mode{.name = "plain"}, Mode{.name = "parts", .accumulation = 4, .clip = 0.5},
-                             Mode{.name = "schedule", .per_step = true}, Mode{.name = "bfloat16", .half = true}}) {
+                             Mode{.name = "schedule", .per_step = true}, Mode{.name = "bfloat16", .half = true},
+                             Mode{.name = "the optimizer's own steps", .fused = false}}) {
       auto options = TrainerOptions{.epochs = 2,
                                     .precision = mode.half ? TrainingPrecision::kBFloat16 : TrainingPrecision::kFloat32,
+                                    .fused = mode.fused,
                                     .accumulation = mode.accumulation,
                                     .clip_grad_norm = mode.clip};
       Net net = make_net();

@@ -35,6 +35,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -64,6 +65,8 @@ class GradScaler {
   // Takes the optimizer's step unless a gradient is not finite on any rank; returns whether it did. Once between two
   // updates. An error if no rank has gradients. After an error it may be called again.
   bool step(torch::optim::Optimizer& optimizer);
+  // The same with `take` in place of optimizer.step(), such as fused_step (lockstep/nn/fused_step.h).
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void(torch::optim::Optimizer&)>& take);
   // Changes the scale as the options say. Once after the steps of all optimizers. After a step() that threw, the steps
   // since the last update do not count as good ones (they do in PyTorch): the scale stays as it is, or becomes smaller
   // if another optimizer skipped its step. If only some ranks call it then, their scales may differ later.

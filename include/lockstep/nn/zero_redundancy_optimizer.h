@@ -7,9 +7,10 @@
 //   loss.backward();
 //   optimizer.step();      // collective
 //
-// Results are those of the plain optimizer, bit for bit. Semantics are those of PyTorch's ZeroRedundancyOptimizer. It
-// is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad, add_param_group and changed
-// options work as usual: step() takes them over. Its own state() is empty; local_optimizer() has this rank's share.
+// Results are those of the plain optimizer, bit for bit; with `fused`, those of fused_step on a plain optimizer for the
+// parameters of each rank. Semantics are those of PyTorch's ZeroRedundancyOptimizer. It is a torch::optim::Optimizer
+// with all parameters in its groups, so schedulers, zero_grad, add_param_group and changed options work as usual:
+// step() takes them over. Its own state() is empty; local_optimizer() has this rank's share.
 //
 // Which rank has what: the parameters of a group in order of their bytes, largest first, each to the rank with the
 // fewest bytes so far. A parameter is not split. Groups that are added later are divided among the ranks in the same
@@ -48,6 +49,9 @@ struct ZeroRedundancyOptions {
   // Parameters sent at once, MiB; step() needs this much more memory, but no more than the parameters take. Larger
   // ones need fewer calls.
   double bucket_cap_mb = 25;
+  // The optimizer inside takes fused_step (lockstep/nn/fused_step.h) in place of its own step(), unless there is a
+  // closure. Python: fused=True among the arguments for the optimizer inside.
+  bool fused = false;
 };
 
 // Makes the optimizer inside, for groups that all have options.

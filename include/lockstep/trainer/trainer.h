@@ -11,9 +11,9 @@
 //   });
 //
 // It adds nothing of its own to the numbers: a step is zero_grad, forward and backward through
-// DistributedDataParallel, clipping, FiniteCheck, the optimizer's step, the average of parameters. The weights are
-// those of a loop written by hand, bit for bit. For what its options do not offer, such as several optimizers, write
-// such a loop: every part can be used without the Trainer.
+// DistributedDataParallel, clipping, FiniteCheck, fused_step, the average of parameters. The weights are those of a
+// loop written by hand, bit for bit. For what its options do not offer, such as several optimizers, write such a loop:
+// every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
 // block. Options that differ are an error of the constructor on every rank, and loaders with other numbers of batches
@@ -64,6 +64,10 @@ struct TrainerOptions {
   // Where the model goes, and the tensors of each data::Example. Empty: local_device().
   std::optional<torch::Device> device = {};
   TrainingPrecision precision = TrainingPrecision::kFloat32;
+
+  // Steps by fused_step (lockstep/nn/fused_step.h), as with fused=True in Python, where that has kernels for optimizer
+  // and parameters. Off: all steps by the optimizer's own step().
+  bool fused = true;
 
   // Null: the learning rate stays. Made for the same optimizer.
   std::shared_ptr<optim::LRScheduler> scheduler = nullptr;

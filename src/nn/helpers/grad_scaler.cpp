@@ -110,8 +110,12 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step(optimizer, [](torch::optim::Optimizer& one) { one.step(); });
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void(torch::optim::Optimizer&)>& take) {
   if (!options_.enabled) {
-    optimizer.step();
+    take(optimizer);
     return true;
   }
   TORCH_CHECK(progress_[&optimizer].stage != Stage::kStepped,
@@ -123,7 +127,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
               "GradScaler: no parameter of this optimizer has a gradient; call backward() before step()");
   Progress& progress = progress_[&optimizer];
   progress.stage = Stage::kStepping;
-  if (!progress.skip) optimizer.step();
+  if (!progress.skip) take(optimizer);
   progress.stage = Stage::kStepped;
   return !progress.skip;
 }

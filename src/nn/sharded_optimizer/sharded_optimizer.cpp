@@ -9,6 +9,7 @@
 
 #include "c10d/engine_of.h"
 #include "c10d/target.h"
+#include "lockstep/nn/fused_step.h"
 #include "nn/same_on_all_ranks.h"
 #include "optimizer_state.h"
 #include "shard_plan.h"
@@ -211,7 +212,9 @@ torch::Tensor ShardedOptimizer::Impl::step_inner(const torch::optim::Optimizer::
     };
   }
   try {
-    return inner_->step(watched);
+    if (!options_.fused || closure) return inner_->step(watched);
+    fused_step(*inner_);
+    return {};
   } catch (const std::exception& error) {
     if (!in_closure) refuse_to_send(error);
     throw;

@@ -62,6 +62,7 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   optimizer.key("betas", o.betas, "Two numbers, of adam and adamw").between(0, 1);
   optimizer.key("alpha", o.alpha, "Of rmsprop").between(0, 1);
   optimizer.key("eps", o.eps, "Of all but sgd").at_least(0);
+  optimizer.key("fused", o.fused, "Steps in one pass over memory, as Python's fused=True. Not of rmsprop");
   auto schedule = schema.section("schedule", "How the learning rate changes");
   schedule.key("name", o.schedule, "The schedule")
       .choices({"none", "step", "multistep", "exponential", "polynomial", "cosine", "one_cycle"});

@@ -55,6 +55,7 @@ struct TrainCommandOptions {
   std::vector<double> betas = {0.9, 0.999};
   double alpha = 0.99;
   double eps = 1e-8;
+  bool fused = true;
 
   std::string schedule = "none";
   Interval interval = Interval::kEpoch;
