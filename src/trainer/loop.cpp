@@ -59,11 +59,9 @@ void check_options(const TrainerOptions& options) {
 // train different weights.
 std::string description(const TrainerOptions& options, torch::Device device) {
   std::string text = fmt::format(
-      "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\nprecision: "
-      "{}\nfused: "
-      "{}\nnon_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\npatience: {}\nmin_delta: "
-      "{}\n"
-      "checkpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
+      "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\n"
+      "precision: {}\nfused: {}\nnon_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\n"
+      "patience: {}\nmin_delta: {}\ncheckpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
       c10::DeviceTypeName(device.type(), /*lower_case=*/true), options.epochs, options.accumulation,
       options.limit_batches, options.clip_grad_norm, options.ema_decay, static_cast<int>(options.precision),
       options.fused, options.non_finite ? static_cast<int>(*options.non_finite) : -1, options.evaluate_every,
