@@ -3,6 +3,7 @@
 // with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
+#include <lockstep/nn/fused_step.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
 #include <torch/torch.h>
@@ -43,7 +44,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   namespace optim = torch::optim;
   if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3).momentum(0.9));
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
-  return std::make_unique<lockstep::ZeroRedundancyOptimizer<optim::Adam>>(parameters, optim::AdamOptions(1e-3));
+  return std::make_unique<lockstep::ZeroRedundancyOptimizer<optim::Adam>>(
+      parameters, optim::AdamOptions(1e-3), lockstep::ZeroRedundancyOptions{.fused = true});
 }
 
 // Of this rank.
@@ -69,7 +71,7 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   const auto step = [&] {
     optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
     torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
-    optimizer->step();
+    lockstep::fused_step(*optimizer);  // the sharded one has an option for it
   };
   const auto meet = [&] {
     if (ddp) lockstep::barrier();

@@ -30,7 +30,7 @@ lockstep::EpochReport train_epoch(std::int64_t epoch, Replicas& replicas, torch:
     const torch::Tensor scores = replicas.forward(pictures);
     const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels.to(device));
     loss.backward();
-    optimizer.step();
+    lockstep::fused_step(optimizer);  // as the Trainer
     found.samples += labels.size(0);
     found.loss += loss.item<double>() * static_cast<double>(labels.size(0));
     timer.begin(report::Part::kInput);  // what comes next
