@@ -91,7 +91,10 @@ class FieldReader {
                             fmt::format("{}{} has dtype {}, the parameter {}", prefix_, name, c10::toString(dtype),
                                         c10::toString(like_.scalar_type())));
     }
-    return saved.to(like_.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+    // In the parameter's order of memory, as the optimizer itself makes it: fused_step() wants it so.
+    const torch::NoGradGuard no_grad;
+    const auto options = like_.options().dtype(dtype).requires_grad(false);
+    return torch::empty_like(like_, options, torch::MemoryFormat::Preserve).copy_(saved);
   }
 
   static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // exact as a double, which the formulas use

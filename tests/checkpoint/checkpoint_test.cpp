@@ -185,6 +185,27 @@ TEST(Checkpoint, ModulePrefixIsNeverWrittenAndStrippedWhenRead) {
   expect_equal(net, fourth);
 }
 
+// fused_step() would leave an optimizer with another order to its own, slower step().
+TEST(Checkpoint, AnOptimizersStateHasTheOrderOfMemoryOfItsParameter) {
+  const auto make = [] {
+    return torch::randn({4, 3, 5, 5}).contiguous(torch::MemoryFormat::ChannelsLast).requires_grad_();
+  };
+  const auto average = [](optim::Adam& adam, const torch::Tensor& parameter) {
+    return static_cast<optim::AdamParamState&>(*adam.state().at(parameter.unsafeGetTensorImpl())).exp_avg();
+  };
+  torch::Tensor trained = make();
+  optim::Adam adam({trained}, optim::AdamOptions(0.1));
+  trained.mutable_grad() = torch::randn_like(trained);
+  adam.step();
+  Checkpoint state;
+  state.add_optimizer(adam);
+  const torch::Tensor resumed = make();
+  optim::Adam other({resumed}, optim::AdamOptions(0.1));
+  state.restore_optimizer(other);
+  EXPECT_EQ(average(other, resumed).strides(), resumed.strides());
+  EXPECT_TRUE(average(other, resumed).equal(average(adam, trained)));
+}
+
 TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
   Net net;
   optim::SGD sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));

@@ -53,14 +53,19 @@ struct Call {
   std::vector<std::int64_t> steps = {};
 };
 
+// The kernels for CPUs copy what is not contiguous, in vain. The elements of all tensors have the same order.
+Tensor flat(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : tensor.detach().as_strided({tensor.numel()}, {1});
+}
+
 Call& add(std::vector<Call>& calls, const Tensor& parameter, bool first = false) {
   auto call = std::find_if(calls.begin(), calls.end(), [&](const Call& one) {
     const Tensor& other = one.parameters.front();
     return one.first == first && other.device() == parameter.device() && other.dtype() == parameter.dtype();
   });
   if (call == calls.end()) call = calls.insert(call, Call{.first = first});
-  call->parameters.push_back(parameter);
-  call->gradients.push_back(parameter.grad());
+  call->parameters.push_back(flat(parameter));
+  call->gradients.push_back(flat(parameter.grad()));
   return *call;
 }
 
@@ -77,7 +82,8 @@ std::vector<Tensor> step_tensors(const Call& call) {
   return tensors;
 }
 
-// The kernels do not count their changes, step() does. Autograd and asynchronous checkpoints look at the counts.
+// The kernels do not count their changes, step() does (but SGD's not those of parameters). Autograd and asynchronous
+// checkpoints look at the counts.
 void count_changes(const Call& call, bool of_parameters) {
   const auto count = [](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
@@ -104,14 +110,14 @@ struct Sgd {
         add(calls, parameter);
         continue;
       }
-      auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
-      const bool first = state == nullptr;
+      const bool first = optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0;
       if (first) {
         auto made = std::make_unique<State>();
         made->momentum_buffer(parameter.grad().clone());
-        state = std::move(made);
+        optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
       }
-      add(calls, parameter, first).state[0].push_back(static_cast<const State&>(*state).momentum_buffer());
+      auto& state = static_cast<State&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
+      add(calls, parameter, first).state[0].push_back(flat(state.momentum_buffer()));
     }
     for (const Call& call : calls) {
       at::_fused_sgd_(call.parameters, call.gradients, call.state[0], options.weight_decay(), options.momentum(),
@@ -134,14 +140,16 @@ struct AdamKind {
   static void step(const Options& options, const std::vector<Tensor>& parameters, Optimizer& optimizer) {
     std::vector<Call> calls;
     for (const Tensor& parameter : parameters) {
-      auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
-      if (slot == nullptr) slot = first_state(options, parameter);
-      auto& state = static_cast<State&>(*slot);
+      if (optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0) {
+        auto made = first_state(options, parameter);
+        optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
+      }
+      auto& state = static_cast<State&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
       state.step(state.step() + 1);
       Call& call = add(calls, parameter);
-      call.state[0].push_back(state.exp_avg());
-      call.state[1].push_back(state.exp_avg_sq());
-      if (options.amsgrad()) call.state[2].push_back(state.max_exp_avg_sq());
+      call.state[0].push_back(flat(state.exp_avg()));
+      call.state[1].push_back(flat(state.exp_avg_sq()));
+      if (options.amsgrad()) call.state[2].push_back(flat(state.max_exp_avg_sq()));
       call.steps.push_back(state.step());
     }
     const auto [beta1, beta2] = options.betas();
@@ -185,7 +193,7 @@ struct Adagrad {
       auto& state = static_cast<State&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
       state.step(state.step() + 1);
       Call& call = add(calls, parameter);
-      call.state[0].push_back(state.sum());
+      call.state[0].push_back(flat(state.sum()));
       call.steps.push_back(state.step());
     }
     for (const Call& call : calls) {
