@@ -38,13 +38,21 @@ std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
-// With which a schedule, or its first part, began.
-std::vector<double> first_rates_of(const c10::IValue& state) {
+// With which a schedule began, or each of its parts.
+std::vector<std::vector<double>> first_rates_of_parts(const c10::IValue& state) {
   const auto entries = state.toGenericDict();
-  if (entries.contains("_schedulers")) return first_rates_of(entries.at("_schedulers").toListRef().front());
+  std::vector<std::vector<double>> all;
+  if (entries.contains("_schedulers")) {
+    for (const c10::IValue& part : entries.at("_schedulers").toListRef()) {
+      const auto rates = first_rates_of_parts(part);
+      all.insert(all.end(), rates.begin(), rates.end());
+    }
+    return all;
+  }
   std::vector<double> rates;
   for (const c10::IValue& rate : entries.at("base_lrs").toListRef()) rates.push_back(rate.toDouble());
-  return rates;
+  all.push_back(std::move(rates));
+  return all;
 }
 
 void warn_of_rates(const std::vector<double>& saved, const std::vector<double>& given) {
@@ -213,11 +221,12 @@ void RunState::restore_schedule(const checkpoint::Checkpoint& state, const std::
   const std::vector<std::int64_t> wanted = schedule.lengths();
   state.restore_scheduler(schedule);
   const std::vector<std::int64_t> saved = schedule.lengths();
-  const std::vector<double> saved_rates = first_rates_of(schedule.state_dict());
+  const auto given_rates = first_rates_of_parts(first);
+  const auto saved_rates = first_rates_of_parts(schedule.state_dict());
   // Rates of its own are in no checkpoint. With the saved ones beside them a OneCycleLR would be two halves of cycles.
-  const bool keeps_rates = !schedule.has_own_rates() || saved_rates == first_rates_of(first);
+  const bool keeps_rates = !schedule.has_own_rates() || saved_rates == given_rates;
   if ((saved == wanted && keeps_rates) || state.get_int("epoch") >= options_.epochs) {
-    return warn_of_rates(saved_rates, first_rates_of(first));
+    return warn_of_rates(saved_rates.front(), given_rates.front());
   }
   schedule.load_state_dict(first);
   auto& groups = optimizer_.param_groups();

@@ -103,6 +103,13 @@ struct Rates {
       options.scheduler_interval = TrainerOptions::Interval::kStep;
       options.scheduler = std::make_shared<optim::OneCycleLR>(
           optimizer, optim::OneCycleLROptions{.max_lr = {rate}, .total_steps = steps});
+    } else if (schedule == std::string("warm-up, one cycle")) {
+      options.scheduler_interval = TrainerOptions::Interval::kStep;
+      const auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.total_iters = 5});
+      const auto cycle = std::make_shared<optim::OneCycleLR>(
+          optimizer, optim::OneCycleLROptions{.max_lr = {rate}, .total_steps = steps - 5});
+      options.scheduler = std::make_shared<optim::SequentialLR>(
+          optimizer, std::vector<std::shared_ptr<optim::LRScheduler>>{warmup, cycle}, std::vector<std::int64_t>{5});
     } else {
       const auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.total_iters = 1});
       const auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 1);
@@ -141,16 +148,18 @@ TEST(TrainerUnit, FollowsTheNewLengthOfASchedule) {
 // Its peak is in no checkpoint. So all rates are the program's.
 TEST(TrainerUnit, FollowsTheNewRateOfOneCycle) {
   const ProcessGroupGuard group;
-  const ScratchFolder folder;
-  Rates whole;
-  whole.train(3, "", false, "one cycle", 0.1);
-  Rates first;
-  first.train(3, folder.path(), false, "one cycle");
-  ASSERT_TRUE(std::filesystem::remove(folder.path("step-000000015.ckpt")));
-  Rates resumed;
-  resumed.train(3, folder.path(), true, "one cycle", 0.1);
-  ASSERT_EQ(resumed.values.size(), 5U);
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(resumed.values[i], whole.values[10 + i]) << i;
+  for (const char* schedule : {"one cycle", "warm-up, one cycle"}) {
+    const ScratchFolder folder;
+    Rates whole;
+    whole.train(3, "", false, schedule, 0.1);
+    Rates first;
+    first.train(3, folder.path(), false, schedule);
+    ASSERT_TRUE(std::filesystem::remove(folder.path("step-000000015.ckpt")));
+    Rates resumed;
+    resumed.train(3, folder.path(), true, schedule, 0.1);
+    ASSERT_EQ(resumed.values.size(), 5U);
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(resumed.values[i], whole.values[10 + i]) << schedule << ", " << i;
+  }
 }
 
 // What the accuracy was says nothing of the loss.
