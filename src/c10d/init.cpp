@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// How long the rank that hosts the store waits for the others when it leaves in order.
+// How long the rank that serves the store waits for the others when it leaves in order.
 constexpr std::chrono::milliseconds kPartingTime{5000};
 
 [[noreturn]] void reject(ErrorCode code, const std::string& text) {

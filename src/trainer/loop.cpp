@@ -45,6 +45,7 @@ void check_options(const TrainerOptions& options) {
   least("patience", options.patience, 0);
   least("checkpoint_every_steps", options.checkpoint_every_steps, 0);
   least("profile_steps", options.profile_steps, 0);
+  if (!options.checkpoint_dir.empty()) least("keep_last", options.keep_last, 1);
   least("clip_grad_norm", options.clip_grad_norm, 0.0);
   TORCH_CHECK_VALUE(options.ema_decay >= 0 && options.ema_decay < 1, "Trainer: ema_decay must be in [0, 1), got ",
                     options.ema_decay);
@@ -77,8 +78,8 @@ std::string description(const TrainerOptions& options, torch::Device device) {
   return text;
 }
 
-// Moves the model to the device, when all ranks have found that nothing is wrong and their options are the same. To be
-// called before anything else that is collective.
+// Moves the model to the device. What is wrong on one rank alone is an error on all of them. To be called before
+// anything else that is collective.
 std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Module>& model,
                                             const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
                                             torch::Device device) {
@@ -86,11 +87,11 @@ std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Mod
     TORCH_CHECK_VALUE(model, "Trainer: the model is null");
     check_options(options);
     check_optimizer(*model, optimizer);
+    model->to(device);
     return description(options, device);
   };
   nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device), own_lines,
                               "Trainer needs the same options");
-  model->to(device);
   return model;
 }
 

@@ -44,6 +44,8 @@ TEST(TrainerErrorsUnit, SayWhatIsWrong) {
   expect_in(message_of([] { Training training({.epochs = -1}); }), {"epochs", "at least 0", "-1"});
   expect_in(message_of([] { Training training({.accumulation = 0}); }), {"accumulation", "at least 1"});
   expect_in(message_of([] { Training training({.ema_decay = 1.5}); }), {"ema_decay", "[0, 1)", "1.5"});
+  expect_in(message_of([] { Training training({.checkpoint_dir = ".", .keep_last = 0}); }),
+            {"keep_last", "at least 1"});
   expect_in(message_of([] { Training training({.resume = true}); }), {"resume needs checkpoint_dir"});
   Net other = make_net();
   Net net = make_net();

@@ -16,10 +16,10 @@
 // every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
-// block. Options that differ are an error of the constructor on every rank, and loaders with other numbers of batches
-// one of fit(). Not compared: callbacks, paths, signals, the profile, the seed, the number of a device, and what only
-// rank 0 uses. After another exception the ranks may be at different places: end the process (ProcessGroupGuard tells
-// the others). Not thread-safe, but stop() may be called from any thread.
+// block. Options that differ are an error of the constructor on every rank, loaders with other numbers of batches and
+// communication hooks one of fit(). Not compared: callbacks, paths, signals, the profile, the seed, the number of a
+// device, and what only rank 0 uses. After another exception the ranks may be at different places: end the process
+// (ProcessGroupGuard tells the others). Not thread-safe, but stop() may be called from any thread.
 //
 // Errors: c10::Error and its kinds for arguments and groups, data::DataError, checkpoint::CheckpointError.
 #pragma once
@@ -66,7 +66,7 @@ struct TrainerOptions {
   TrainingPrecision precision = TrainingPrecision::kFloat32;
 
   // Steps by fused_step (lockstep/nn/fused_step.h), as with fused=True in Python, where that has kernels for optimizer
-  // and parameters. Off: all steps by the optimizer's own step().
+  // and parameters. Off: all steps by the optimizer's own step(). A ZeroRedundancyOptimizer has an option of its own.
   bool fused = true;
 
   // Null: the learning rate stays. Made for the same optimizer.
