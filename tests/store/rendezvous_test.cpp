@@ -371,6 +371,24 @@ TEST(RendezvousFault, TheServingRankDoesNotWaitForEver) {
   EXPECT_EQ(pair.member.store->set("key", "1").code(), ErrorCode::kUnavailable);
 }
 
+TEST(RendezvousFault, ARankThatComesLateLearnsOfARefusalToo) {
+  const test::HeldPort port;
+  std::vector<RendezvousOptions> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(numbered(base_options(), rank, 3));
+    ranks.back().init_method = "tcp://127.0.0.1:" + text(port);
+  }
+  auto serving = std::async(std::launch::async, [&] { return rendezvous(ranks[0]); });
+  refuse_rendezvous(ranks[2], nullptr, "bad backend");
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto late = rendezvous(ranks[1]);
+  const auto first = serving.get();
+  for (const Status& status : {first.status(), late.status()}) {
+    EXPECT_EQ(status.code(), ErrorCode::kMismatch) << status.message();
+    EXPECT_NE(status.message().find("rank 2 could not take part: bad backend"), std::string::npos) << status.message();
+  }
+}
+
 // Also where the store goes with the rank that refuses: it serves the store, or comes first to a file.
 TEST(RendezvousFault, ARankThatRefusesTellsTheOthers) {
   const test::HeldPort port;

@@ -52,6 +52,11 @@ Result<std::string> refuse_group(Store& store, const std::string& base, int rank
   return prefix;
 }
 
+Result<std::string> round_of(Store& store, const std::string& base, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::int64_t round, store.add(joins_key(base, rank), 0));
+  return round_prefix(base, round);
+}
+
 Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline) {
   return store.set_by(left_key(prefix, rank), "1", deadline);
 }

@@ -27,6 +27,9 @@ Result<Joined> join_group(Store& store, const std::string& base, int rank, int g
 // the prefix of the round's keys; this rank has left it already.
 Result<std::string> refuse_group(Store& store, const std::string& base, int rank, const Status& why);
 
+// The prefix of the keys of the round that `rank` has joined last.
+Result<std::string> round_of(Store& store, const std::string& base, int rank);
+
 Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline);
 // Whether all ranks of a round have left.
 Result<bool> have_all_left(Store& store, const std::string& prefix, int group_size);

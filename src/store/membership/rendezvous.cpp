@@ -127,9 +127,24 @@ Result<SessionPtr> open_session(const RendezvousPlan& plan, Deadline deadline) {
   return std::make_shared<RendezvousSession>(std::move(client));
 }
 
+// Until all ranks have left a round that will not be a group.
+void wait_until_left(Store& store, const std::string& prefix, int world_size, Deadline deadline) {
+  for (; !deadline.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const auto all = have_all_left(store, prefix, world_size);
+    if (!all.ok() || all.value()) return;
+  }
+}
+
+// A rank that comes later finds the reason in the store only while that is there.
+void let_others_learn(Store& store, const RendezvousPlan& plan) {
+  const auto round = round_of(store, plan.base, plan.rank);
+  if (round.ok()) wait_until_left(store, round.value(), plan.world_size, Deadline::after(kErrorPatience));
+}
+
 Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   auto joined = join_group(*session->store(), plan.base, plan.rank, plan.world_size, deadline);
   if (!joined.ok()) {
+    if (plan.serves && joined.status().code() == ErrorCode::kMismatch) let_others_learn(*session->store(), plan);
     static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
     return joined.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
@@ -151,14 +166,6 @@ Result<Rendezvous> join_next_world(const RendezvousPlan& plan, Result<Rendezvous
   auto session = open_session(plan, at_most(deadline, kAddressPatience));
   if (!session.ok()) return first;
   return join_on(std::move(session).value(), plan, deadline);
-}
-
-// Until all ranks have left a round that will not be a group.
-void wait_until_left(Store& store, const std::string& prefix, int world_size, Deadline deadline) {
-  for (; !deadline.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
-    const auto all = have_all_left(store, prefix, world_size);
-    if (!all.ok() || all.value()) return;
-  }
 }
 
 }  // namespace
