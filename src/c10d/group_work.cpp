@@ -41,7 +41,7 @@ bool GroupWork::isSuccess() const {
 }
 
 std::exception_ptr GroupWork::exception() const {
-  const std::exception_ptr error = Work::exception();
+  std::exception_ptr error = Work::exception();
   if (error != nullptr) count_as_told();
   return error;
 }

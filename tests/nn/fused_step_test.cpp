@@ -45,7 +45,7 @@ std::vector<Tensor> parameters(torch::Dtype dtype, const Sizes& sizes = kSizes) 
 void set_gradients(const std::vector<Tensor>& all, int step) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (i == kUnused || (i == kLate && step < kFirstOfLate)) continue;
-    Tensor parameter = all[i];
+    const Tensor& parameter = all[i];
     const Tensor values = random(parameter.sizes(), 1000 * (step + 1) + static_cast<int>(i));
     parameter.mutable_grad() = torch::empty_like(parameter).copy_(values).detach();
   }

@@ -91,7 +91,8 @@ class PlacingAllocator final : public c10::Allocator {
 
 void install_once() {
   static const bool installed = [] {
-    c10::SetCPUAllocator(new PlacingAllocator(c10::GetCPUAllocator()), /*priority=*/1);
+    static PlacingAllocator& allocator = *new PlacingAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(&allocator, /*priority=*/1);
     return true;
   }();
   (void)installed;

@@ -17,7 +17,7 @@ nn::LayerNorm layer_norm(std::int64_t width) {
 }
 
 // The normal distribution without what lies beyond -2 and 2.
-void trunc_normal_(torch::Tensor tensor, double standard_deviation) {
+void trunc_normal_(const torch::Tensor& tensor, double standard_deviation) {
   const torch::NoGradGuard no_grad;
   tensor.normal_(0.0, standard_deviation);
   for (torch::Tensor beyond = tensor.abs() > 2.0; beyond.any().item<bool>(); beyond = tensor.abs() > 2.0)

@@ -241,7 +241,9 @@ LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Function> lr_
     : LRScheduler(optimizer, "LambdaLR"), lr_lambdas_(std::move(lr_lambdas)) {
   TORCH_CHECK_VALUE(lr_lambdas_.size() == group_count(), "LambdaLR: expected a function for each of ", group_count(),
                     " parameter groups, found ", lr_lambdas_.size());
-  for (const Function& function : lr_lambdas_) TORCH_CHECK_VALUE(function, "LambdaLR: a function is empty");
+  for (const Function& function : lr_lambdas_) {
+    TORCH_CHECK_VALUE(function, "LambdaLR: a function is empty");
+  }
   initial_step();
 }
 double LambdaLR::next_lr(std::size_t group, double) const {

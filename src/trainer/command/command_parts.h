@@ -65,7 +65,7 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
                          const std::vector<std::string>& classes);
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainCommandOptions& options,
-                                                        std::vector<torch::Tensor> parameters);
+                                                        const std::vector<torch::Tensor>& parameters);
 // How many numbers the optimizer keeps for each number of the parameters.
 std::int64_t state_factor(const TrainCommandOptions& options);
 // Null: the rate stays. `steps`: of the optimizer in an epoch.

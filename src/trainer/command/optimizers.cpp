@@ -27,7 +27,7 @@ Schedule main_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& op
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainCommandOptions& o,
-                                                        std::vector<torch::Tensor> parameters) {
+                                                        const std::vector<torch::Tensor>& parameters) {
   using namespace torch::optim;
   if (o.optimizer == "sgd") {
     return std::make_unique<SGD>(
