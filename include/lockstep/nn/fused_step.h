@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-// Takes one step, without a closure. Returns whether the kernels took it, or optimizer.step() did. That follows from
+// Takes one step, without a closure. Returns false if optimizer.step() took it, not the kernels. That follows from
 // classes, dtypes, devices and the order of memory alone, so ranks with the same model and optimizer take a step in the
 // same way. Nothing is sent. Not thread-safe. Throws what optimizer.step() throws.
 bool fused_step(torch::optim::Optimizer& optimizer);

@@ -153,7 +153,7 @@ class LambdaLR final : public LRScheduler {
  public:
   using Function = std::function<double(std::int64_t)>;
   // One function for all groups, or one for each.
-  LambdaLR(torch::optim::Optimizer& optimizer, Function lr_lambda);
+  LambdaLR(torch::optim::Optimizer& optimizer, const Function& lr_lambda);
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Function> lr_lambdas);
 
  private:

@@ -386,6 +386,7 @@ T gather(std::vector<T> values, torch::Device device, std::int64_t dim = 0) {
   std::vector<torch::Tensor> joined;
   for (std::size_t i = 0; i < found.front().tensors.size(); ++i) {
     std::vector<torch::Tensor> parts;
+    parts.reserve(found.size());
     for (const detail::Tensors& part : found) parts.push_back(part.tensors[i]);
     joined.push_back(detail::join(parts, device, dim, found.front().names[i]));
   }

@@ -235,8 +235,8 @@ double CosineAnnealingWarmRestarts::next_lr(std::size_t group, double) const {
   return options_.eta_min + (base_lr(group) - options_.eta_min) * (1 + std::cos(pi * t_cur_ / real(t_i_))) / 2;
 }
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, Function lr_lambda)
-    : LambdaLR(optimizer, std::vector<Function>(optimizer.param_groups().size(), std::move(lr_lambda))) {}
+LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, const Function& lr_lambda)
+    : LambdaLR(optimizer, std::vector<Function>(optimizer.param_groups().size(), lr_lambda)) {}
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Function> lr_lambdas)
     : LRScheduler(optimizer, "LambdaLR"), lr_lambdas_(std::move(lr_lambdas)) {
   TORCH_CHECK_VALUE(lr_lambdas_.size() == group_count(), "LambdaLR: expected a function for each of ", group_count(),
