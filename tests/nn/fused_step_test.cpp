@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/fused_step_cases.h"
+
 namespace lockstep::test {
 namespace {
 
@@ -20,78 +22,43 @@ using torch::optim::Optimizer;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 using Sizes = std::vector<std::vector<std::int64_t>>;
 
-// One element, less than a vector of the processor, parts of one, several, and another order of elements.
-const Sizes kSizes = {{1}, {7}, {33}, {17, 31}, {}, {4099}, {4, 3, 5, 5}, {0, 3}};
-constexpr std::size_t kChannelsLast = 6;
-constexpr std::size_t kUnused = 2;  // never has a gradient
-constexpr std::size_t kLate = 3;    // has none in the first steps
-constexpr int kFirstOfLate = 4;
-
-Tensor random(torch::IntArrayRef shape, int seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  return torch::randn(shape, generator, torch::kDouble);
-}
-
-std::vector<Tensor> parameters(torch::Dtype dtype, const Sizes& sizes = kSizes) {
-  std::vector<Tensor> all;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    Tensor one = random(sizes[i], 7 + static_cast<int>(i)).to(dtype);
-    if (i == kChannelsLast) one = one.contiguous(torch::MemoryFormat::ChannelsLast);
-    all.push_back(one.requires_grad_());
-  }
+const Sizes kSizes = [] {
+  Sizes all = kFusedSizes;
+  all.push_back({0, 3});
   return all;
-}
+}();
+constexpr std::size_t kLate = 3;  // has no gradient in the first steps
+constexpr int kFirstOfLate = 4;
 
 void set_gradients(const std::vector<Tensor>& all, int step) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (i == kUnused || (i == kLate && step < kFirstOfLate)) continue;
-    const Tensor& parameter = all[i];
-    const Tensor values = random(parameter.sizes(), 1000 * (step + 1) + static_cast<int>(i));
-    parameter.mutable_grad() = torch::empty_like(parameter).copy_(values).detach();
+    set_gradient(all, i, step);
   }
 }
 
-struct Kind {
-  std::string name;
-  std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&)> make;
-};
-
-// Two groups with rates of their own.
-template <typename Class, typename Options>
-Kind kind(const std::string& name, const Options& options) {
-  return {name, [options](const std::vector<Tensor>& all) {
-            const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-            Groups groups;
-            groups.emplace_back(std::vector<Tensor>(all.begin(), middle));
-            groups.emplace_back(std::vector<Tensor>(middle, all.end()));
-            auto optimizer = std::make_unique<Class>(groups, options);
-            optimizer->param_groups()[1].options().set_lr(options.lr() / 3);
-            return optimizer;
-          }};
-}
-
-std::vector<Kind> kinds() {
+std::vector<OptimizerCase> kinds() {
   using namespace torch::optim;
   const SGDOptions sgd(0.1);
   const AdamOptions adam(0.01);
   const AdamWOptions adamw(0.01);
   const AdagradOptions adagrad(0.1);
   return {
-      kind<SGD>("SGD", sgd),
-      kind<SGD>("SGD, decay", SGDOptions(sgd).weight_decay(0.1)),
-      kind<SGD>("SGD, momentum", SGDOptions(sgd).momentum(0.9)),
-      kind<SGD>("SGD, momentum, decay", SGDOptions(sgd).momentum(0.9).weight_decay(0.1)),
-      kind<SGD>("SGD, dampening", SGDOptions(sgd).momentum(0.9).dampening(0.3).weight_decay(0.1)),
-      kind<SGD>("SGD, nesterov", SGDOptions(sgd).momentum(0.9).nesterov(true).weight_decay(0.1)),
-      kind<Adam>("Adam", adam),
-      kind<Adam>("Adam, decay", AdamOptions(adam).weight_decay(0.1).betas({0.8, 0.95}).eps(1e-6)),
-      kind<Adam>("Adam, amsgrad", AdamOptions(adam).amsgrad(true).weight_decay(0.1)),
-      kind<AdamW>("AdamW", adamw),
-      kind<AdamW>("AdamW, no decay", AdamWOptions(adamw).weight_decay(0)),
-      kind<AdamW>("AdamW, amsgrad", AdamWOptions(adamw).amsgrad(true).weight_decay(0.3)),
-      kind<Adagrad>("Adagrad", adagrad),
-      kind<Adagrad>("Adagrad, decay",
-                    AdagradOptions(adagrad).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5)),
+      in_two_groups<SGD>("SGD", sgd),
+      in_two_groups<SGD>("SGD, decay", SGDOptions(sgd).weight_decay(0.1)),
+      in_two_groups<SGD>("SGD, momentum", SGDOptions(sgd).momentum(0.9)),
+      in_two_groups<SGD>("SGD, momentum, decay", SGDOptions(sgd).momentum(0.9).weight_decay(0.1)),
+      in_two_groups<SGD>("SGD, dampening", SGDOptions(sgd).momentum(0.9).dampening(0.3).weight_decay(0.1)),
+      in_two_groups<SGD>("SGD, nesterov", SGDOptions(sgd).momentum(0.9).nesterov(true).weight_decay(0.1)),
+      in_two_groups<Adam>("Adam", adam),
+      in_two_groups<Adam>("Adam, decay", AdamOptions(adam).weight_decay(0.1).betas({0.8, 0.95}).eps(1e-6)),
+      in_two_groups<Adam>("Adam, amsgrad", AdamOptions(adam).amsgrad(true).weight_decay(0.1)),
+      in_two_groups<AdamW>("AdamW", adamw),
+      in_two_groups<AdamW>("AdamW, no decay", AdamWOptions(adamw).weight_decay(0)),
+      in_two_groups<AdamW>("AdamW, amsgrad", AdamWOptions(adamw).amsgrad(true).weight_decay(0.3)),
+      in_two_groups<Adagrad>("Adagrad", adagrad),
+      in_two_groups<Adagrad>("Adagrad, decay",
+                             AdagradOptions(adagrad).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5)),
   };
 }
 
@@ -127,11 +94,11 @@ void expect_close(const Tensor& ours, const Tensor& theirs, double relative, con
 }
 
 struct Pair {
-  Pair(const Kind& kind, torch::Dtype dtype, const Sizes& sizes = kSizes)
+  Pair(const OptimizerCase& kind, torch::Dtype dtype, const Sizes& sizes = kSizes)
       : name(kind.name + (dtype == torch::kFloat ? ", float" : ", double")),
         relative(dtype == torch::kFloat ? 1e-6 : 1e-12),
-        ours(parameters(dtype, sizes)),
-        theirs(parameters(dtype, sizes)),
+        ours(make_parameters(dtype, sizes)),
+        theirs(make_parameters(dtype, sizes)),
         fused(kind.make(ours)),
         plain(kind.make(theirs)) {}
 
@@ -168,7 +135,7 @@ struct Pair {
 
 TEST(FusedStep, TakesTheStepsOfTheOptimizer) {
   for (const torch::Dtype dtype : {torch::kFloat, torch::kDouble}) {
-    for (const Kind& one : kinds()) {
+    for (const OptimizerCase& one : kinds()) {
       Pair pair(one, dtype);
       for (int step = 0; step < 10; ++step) {
         if (step == 5) {
@@ -187,7 +154,7 @@ TEST(FusedStep, TakesTheStepsOfTheOptimizer) {
 // Several tasks for several threads. Their number changes no bit.
 TEST(FusedStep, LargeParametersOnSeveralThreads) {
   const int threads = torch::get_num_threads();
-  for (const Kind& one : kinds()) {
+  for (const OptimizerCase& one : kinds()) {
     if (one.name.find(',') != std::string::npos && one.name != "SGD, nesterov") continue;
     std::vector<Tensor> first;
     for (const int number : {1, 3}) {
@@ -203,7 +170,7 @@ TEST(FusedStep, LargeParametersOnSeveralThreads) {
 }
 
 TEST(FusedStep, GoesOnFromASavedState) {
-  for (const Kind& one : kinds()) {
+  for (const OptimizerCase& one : kinds()) {
     Pair pair(one, torch::kFloat);
     for (int step = 0; step < 6; ++step) {
       set_gradients(pair.theirs, step);
@@ -221,7 +188,7 @@ TEST(FusedStep, GoesOnFromASavedState) {
 
 // As step() counts them: what a program has saved for a backward pass, and copies of an asynchronous checkpoint.
 TEST(FusedStep, CountsItsChanges) {
-  for (const Kind& one : kinds()) {
+  for (const OptimizerCase& one : kinds()) {
     Pair pair(one, torch::kFloat);
     pair.step(0, /*by_kernels=*/true);
     const auto versions = [](Optimizer& optimizer, const Tensor& parameter) {
@@ -247,8 +214,8 @@ class FusedStepFallback : public testing::Test {
   template <typename Class, typename Options>
   static void expect_own_step(const Options& options, const std::function<void(std::vector<Tensor>&)>& change,
                               const std::string& what) {
-    std::vector<Tensor> ours = parameters(torch::kFloat, {{5, 4}, {7}});
-    std::vector<Tensor> theirs = parameters(torch::kFloat, {{5, 4}, {7}});
+    std::vector<Tensor> ours = make_parameters(torch::kFloat, {{5, 4}, {7}});
+    std::vector<Tensor> theirs = make_parameters(torch::kFloat, {{5, 4}, {7}});
     set_gradients(ours, 0);
     set_gradients(theirs, 0);
     change(ours);
@@ -275,7 +242,7 @@ TEST_F(FusedStepFallback, ForOtherOptimizers) {
   const auto nothing = [](std::vector<Tensor>&) {};
   expect_own_step<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.1), nothing, "RMSprop");
   expect_own_step<Derived>(torch::optim::SGDOptions(0.1).momentum(0.9), nothing, "a derived class");
-  const std::vector<Tensor> all = parameters(torch::kFloat, {{3}});
+  const std::vector<Tensor> all = make_parameters(torch::kFloat, {{3}});
   set_gradients(all, 0);
   Derived derived(all, 0.1);
   fused_step(derived);

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/nn/fused_step.h"
+#include "nn/fused_step_cases.h"
 #include "parity/python.h"
 #include "support/scratch_folder.h"
 
@@ -22,66 +23,31 @@ using torch::Tensor;
 using torch::optim::Optimizer;
 
 constexpr int kSteps = 10;
-// The third parameter has no gradient, the last one has its elements in another order.
-const std::vector<std::vector<std::int64_t>> kSizes = {{1}, {7}, {33}, {17, 31}, {}, {4099}, {4, 3, 5, 5}};
-constexpr std::size_t kUnused = 2;
-constexpr std::size_t kChannelsLast = 6;
 
-struct Case {
-  std::string name;
-  std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&)> make;
-};
-
-// Two groups with rates of their own.
-template <typename Class, typename Options>
-Case with(const std::string& name, const Options& options) {
-  return {name, [options](const std::vector<Tensor>& all) {
-            const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-            std::vector<torch::optim::OptimizerParamGroup> groups;
-            groups.emplace_back(std::vector<Tensor>(all.begin(), middle));
-            groups.emplace_back(std::vector<Tensor>(middle, all.end()));
-            auto optimizer = std::make_unique<Class>(groups, options);
-            optimizer->param_groups()[1].options().set_lr(options.lr() / 3);
-            return optimizer;
-          }};
-}
-
-std::vector<Case> cases() {
+std::vector<test::OptimizerCase> cases() {
   using namespace torch::optim;
   return {
-      with<SGD>("sgd", SGDOptions(0.1)),
-      with<SGD>("sgd_momentum", SGDOptions(0.1).momentum(0.9)),
-      with<SGD>("sgd_dampening", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.1)),
-      with<SGD>("sgd_nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1)),
-      with<Adam>("adam", AdamOptions(0.01)),
-      with<Adam>("adam_decay", AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
-      with<Adam>("adam_amsgrad", AdamOptions(0.01).amsgrad(true)),
-      with<AdamW>("adamw", AdamWOptions(0.01)),
-      with<AdamW>("adamw_amsgrad", AdamWOptions(0.01).weight_decay(0.3).amsgrad(true)),
-      with<Adagrad>("adagrad", AdagradOptions(0.1)),
-      with<Adagrad>("adagrad_decay",
-                    AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5)),
+      test::in_two_groups<SGD>("sgd", SGDOptions(0.1)),
+      test::in_two_groups<SGD>("sgd_momentum", SGDOptions(0.1).momentum(0.9)),
+      test::in_two_groups<SGD>("sgd_dampening", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.1)),
+      test::in_two_groups<SGD>("sgd_nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1)),
+      test::in_two_groups<Adam>("adam", AdamOptions(0.01)),
+      test::in_two_groups<Adam>("adam_decay", AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
+      test::in_two_groups<Adam>("adam_amsgrad", AdamOptions(0.01).amsgrad(true)),
+      test::in_two_groups<AdamW>("adamw", AdamWOptions(0.01)),
+      test::in_two_groups<AdamW>("adamw_amsgrad", AdamWOptions(0.01).weight_decay(0.3).amsgrad(true)),
+      test::in_two_groups<Adagrad>("adagrad", AdagradOptions(0.1)),
+      test::in_two_groups<Adagrad>("adagrad_decay",
+                                   AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5)),
   };
 }
 
-Tensor random(torch::IntArrayRef shape, int seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  return torch::randn(shape, generator, torch::kDouble);
-}
-
 struct Training {
-  Training(const Case& one, torch::Dtype dtype) {
-    for (std::size_t i = 0; i < kSizes.size(); ++i) {
-      Tensor parameter = random(kSizes[i], 7 + static_cast<int>(i)).to(dtype);
-      if (i == kChannelsLast) parameter = parameter.contiguous(torch::MemoryFormat::ChannelsLast);
-      parameters.push_back(parameter.requires_grad_());
-    }
-    optimizer = one.make(parameters);
+  Training(const test::OptimizerCase& one, torch::Dtype dtype)
+      : parameters(test::make_parameters(dtype, test::kFusedSizes)), optimizer(one.make(parameters)) {
     for (int step = 0; step < kSteps; ++step) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (i == kUnused) continue;
-        const Tensor values = random(kSizes[i], 1000 * (step + 1) + static_cast<int>(i));
-        parameters[i].mutable_grad() = torch::empty_like(parameters[i]).copy_(values).detach();
+        if (i != test::kUnused) test::set_gradient(parameters, i, step);
       }
       EXPECT_TRUE(fused_step(*optimizer));
     }
@@ -110,7 +76,7 @@ TEST(FusedStepParity, ParametersAndStatesArePyTorchs) {
   const Dict python = checkpoint::read_torch_file(folder.path("python.pt")).toGenericDict();
   ASSERT_EQ(python.size(), 2 * cases().size());
   torch::set_num_threads(1);
-  for (const Case& one : cases()) {
+  for (const test::OptimizerCase& one : cases()) {
     for (const torch::Dtype dtype : {torch::kFloat, torch::kDouble}) {
       const std::string name = one.name + (dtype == torch::kFloat ? " float" : " double");
       SCOPED_TRACE(name);
