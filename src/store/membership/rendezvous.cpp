@@ -24,6 +24,7 @@ class RendezvousSession {
       : server_(std::move(server)), client_(client), store_(std::move(client)) {}
 
   const std::shared_ptr<Store>& store() const { return store_; }
+  bool serves() const { return server_ != nullptr; }
   void joined(std::string prefix, int rank, int world_size) {
     prefix_ = std::move(prefix);
     rank_ = rank;
@@ -136,16 +137,18 @@ void wait_until_left(Store& store, const std::string& prefix, int world_size, De
 }
 
 // A rank that comes later finds the reason in the store only while that is there.
-void let_others_learn(Store& store, const RendezvousPlan& plan) {
+void let_others_learn(Store& store, const RendezvousPlan& plan, Deadline patience) {
   const auto round = round_of(store, plan.base, plan.rank);
-  if (round.ok()) wait_until_left(store, round.value(), plan.world_size, Deadline::after(kErrorPatience));
+  if (round.ok()) wait_until_left(store, round.value(), plan.world_size, patience);
 }
 
 Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   auto joined = join_group(*session->store(), plan.base, plan.rank, plan.world_size, deadline);
   if (!joined.ok()) {
-    if (plan.serves && joined.status().code() == ErrorCode::kMismatch) let_others_learn(*session->store(), plan);
-    static_cast<void>(session->release(kErrorPatience));  // the first error is the one to report
+    const Deadline patience = Deadline::after(kErrorPatience);
+    if (session->serves() && joined.status().code() == ErrorCode::kMismatch)
+      let_others_learn(*session->store(), plan, patience);
+    static_cast<void>(session->release(patience.remaining_ms()));  // the first error is the one to report
     return joined.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
   session->joined(joined->prefix, plan.rank, plan.world_size);
