@@ -42,7 +42,7 @@ class World {
   bool is_open() const LOCKSTEP_EXCLUDES(mutex_);
   void open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous)
       LOCKSTEP_EXCLUDES(mutex_);
-  // Leaves all groups; collectives of a group that works first get up to `wait` to end. The rank that hosts the store
+  // Leaves all groups; collectives of a group that works first get up to `wait` to end. The rank that serves the store
   // then serves it until the others have left, for up to `wait`. Zero in a broken world.
   void close(std::chrono::milliseconds wait) LOCKSTEP_EXCLUDES(mutex_);
 

@@ -67,7 +67,7 @@ Status apply_setting(std::string_view key, std::string_view value, launch::Nodes
     }
   } else if (key == "is_host") {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool here, flag_of(key, value));
-    nodes.meeting.hosting = here ? launch::Hosting::kHere : launch::Hosting::kElsewhere;
+    nodes.meeting.store_place = here ? launch::StorePlace::kHere : launch::StorePlace::kElsewhere;
   } else if (key == "reports") {
     LOCKSTEP_ASSIGN_OR_RETURN(nodes.reports, flag_of(key, value));
   } else if (key == "same_program") {
@@ -122,7 +122,7 @@ Status apply_static(const NodeArguments& arguments, launch::NodesOptions& nodes)
         "--rdzv-backend static (the default with --master-addr) needs the --node-rank of every node, from 0; with "
         "--rdzv-endpoint nodes are numbered as they come");
   }
-  nodes.meeting.hosting = arguments.node_rank == 0 ? launch::Hosting::kHere : launch::Hosting::kElsewhere;
+  nodes.meeting.store_place = arguments.node_rank == 0 ? launch::StorePlace::kHere : launch::StorePlace::kElsewhere;
   return {};
 }
 

@@ -24,11 +24,11 @@ std::string describe_program(const JobOptions& options, const Environment& envir
   return fmt::format("  program: {}\n  executes: {}\n", line, found.ok() ? found.value() : found.status().message());
 }
 
-const char* describe(Hosting hosting) {
-  switch (hosting) {
-    case Hosting::kByAddress: return "the launcher on the machine with that address, or a store that is there";
-    case Hosting::kHere: return "this launcher";
-    case Hosting::kElsewhere: return "another node, or a store that is there";
+const char* describe(StorePlace place) {
+  switch (place) {
+    case StorePlace::kByAddress: return "the launcher on the machine with that address, or a store that is there";
+    case StorePlace::kHere: return "this launcher";
+    case StorePlace::kElsewhere: return "another node, or a store that is there";
   }
   return "";
 }
@@ -43,7 +43,7 @@ std::string describe_nodes(const JobOptions& options, const Environment& environ
       fmt::format("  nodes: {} to {}; this one has the node rank {}\n", nodes.min_nodes, nodes.max_nodes,
                   nodes.node_rank < 0 ? "that follows from the order of joining" : std::to_string(nodes.node_rank));
   text += fmt::format("  the launchers meet at: {}\n  served by: {}\n  job key: {}\n", nodes.meeting.endpoint.text(),
-                      describe(nodes.meeting.hosting), key);
+                      describe(nodes.meeting.store_place), key);
   return text + fmt::format("  waits {} for {} node(s), then {} for more; a machine is lost after {} of silence\n",
                             seconds(nodes.join_timeout), nodes.min_nodes, seconds(nodes.last_call),
                             seconds(nodes.meeting.silence));

@@ -59,7 +59,7 @@ TEST(HostsC10dMulti, LocalRanksAreFoundOut) {
   });
 }
 
-// The machine that hosts the store, and half of every group, disappears at once.
+// The machine that serves the store, and half of every group, disappears at once.
 TEST(HostsC10dFault, AMachineIsGone) {
   const test::SharedScratchFolder folder;
   test::run_on_machines(

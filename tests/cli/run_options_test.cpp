@@ -54,17 +54,17 @@ TEST(RunOptions, WhereNodesMeet) {
   const auto nodes = [](const std::string& line) { return parse(line + " x").value().nodes; };
   const auto c10d = nodes("--nnodes 2:3 --rdzv-endpoint [fd77::1]:77");
   EXPECT_EQ(c10d.meeting.endpoint.text(), "[fd77::1]:77");
-  EXPECT_EQ(c10d.meeting.hosting, launch::Hosting::kByAddress);
+  EXPECT_EQ(c10d.meeting.store_place, launch::StorePlace::kByAddress);
   EXPECT_EQ(c10d.min_nodes, 2);
   EXPECT_EQ(c10d.max_nodes, 3);
   EXPECT_EQ(c10d.node_rank, -1);
   EXPECT_EQ(nodes("--nnodes 2 --rdzv-endpoint a").meeting.endpoint.text(), "a:29400");
   const auto first = nodes("--nnodes 2 --master-addr a --node-rank 0");
   EXPECT_EQ(first.meeting.endpoint.text(), "a:29500");
-  EXPECT_EQ(first.meeting.hosting, launch::Hosting::kHere);
+  EXPECT_EQ(first.meeting.store_place, launch::StorePlace::kHere);
   const auto second = nodes("--nnodes 2 --master-addr a --master-port 5 --node-rank 1 --rdzv-backend static");
   EXPECT_EQ(second.meeting.endpoint.text(), "a:5");
-  EXPECT_EQ(second.meeting.hosting, launch::Hosting::kElsewhere);
+  EXPECT_EQ(second.meeting.store_place, launch::StorePlace::kElsewhere);
   EXPECT_EQ(second.node_rank, 1);
   const auto conf = nodes(
       "--nnodes 2 --rdzv-endpoint a "
@@ -72,7 +72,7 @@ TEST(RunOptions, WhereNodesMeet) {
   EXPECT_EQ(conf.join_timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(conf.last_call, std::chrono::milliseconds(0));
   EXPECT_EQ(conf.meeting.silence, std::chrono::seconds(4));
-  EXPECT_EQ(conf.meeting.hosting, launch::Hosting::kHere);
+  EXPECT_EQ(conf.meeting.store_place, launch::StorePlace::kHere);
   EXPECT_FALSE(conf.same_command);
 }
 

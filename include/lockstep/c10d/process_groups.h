@@ -65,8 +65,8 @@ struct InitOptions {
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
 // Leaves `group` (null: the world and every group made from it). Ranks that still wait for this one get an error.
-// Blocks only on the rank that hosts the store of a working world (rank 0, unless a launcher hosts it): until the other
-// ranks have left, for up to 5 s. Safe after errors and when called twice. Does nothing without a world.
+// Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it): until the
+// other ranks have left, for up to 5 s. Safe after errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
 // Breaks `group` for all its ranks: their operations fail with `reason`. Use it for errors that only this rank sees.

@@ -22,12 +22,12 @@ namespace lockstep::launch {
 namespace {
 
 constexpr auto kRequestTimeout = std::chrono::seconds(10);
-constexpr auto kHostKeyPatience = std::chrono::milliseconds(500);
+constexpr auto kRunIdKeyPatience = std::chrono::milliseconds(500);
 constexpr auto kJoinAgainAfter = std::chrono::milliseconds(100);
 // All nodes measure the same timer. Each reports it so much later than the one before: mostly only the first has to.
 constexpr auto kTimerStep = std::chrono::milliseconds(20);
-constexpr const char* kHostKey = "lockstep/launch/host";  // the run id of the launcher that serves the store
-constexpr const char* kDefaultRunId = "none";             // torchrun's
+constexpr const char* kRunIdKey = "lockstep/launch/run_id";  // the run id of the launcher that serves the store
+constexpr const char* kDefaultRunId = "none";                // torchrun's
 
 struct Meeting {
   std::unique_ptr<comm::TcpStoreServer> server;
@@ -85,7 +85,7 @@ Result<Meeting> serve_everywhere(const MeetingOptions& options, const std::strin
 
 // Serves the store at the endpoint if this launcher is the one to do so.
 Result<Meeting> open_meeting(const MeetingOptions& options, const std::string& key) {
-  if (options.hosting == Hosting::kElsewhere) return Meeting{nullptr, options.endpoint};
+  if (options.store_place == StorePlace::kElsewhere) return Meeting{nullptr, options.endpoint};
   comm::TcpStoreServerOptions server;
   server.listen_at = options.endpoint;
   server.job_key = key;
@@ -95,7 +95,7 @@ Result<Meeting> open_meeting(const MeetingOptions& options, const std::string& k
     return Meeting{std::move(started).value(), endpoint};
   }
   if (started.status().code() != ErrorCode::kUnavailable) return started.status();
-  if (options.hosting == Hosting::kHere) return serve_everywhere(options, key, started.status());
+  if (options.store_place == StorePlace::kHere) return serve_everywhere(options, key, started.status());
   // Another machine's address, or taken: by the launcher that serves, we assume.
   return Meeting{nullptr, options.endpoint};
 }
@@ -112,7 +112,7 @@ struct AgreedRun {
   bool store_outlives_it = false;
 };
 
-// The run id on which all agree: the hosting launcher's, if it serves this job alone.
+// The run id on which all agree: that of the launcher that serves the store, if it serves this job alone.
 Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& options, bool serves) {
   const std::string own = options.run_id.empty() ? kDefaultRunId : options.run_id;
   if (serves) {
@@ -120,14 +120,14 @@ Result<AgreedRun> agree_on_run_id(comm::TcpStore& store, const MeetingOptions& o
     return AgreedRun{own};
   }
   // A launcher sets it as soon as it serves; another program, whose store is for any number of jobs, never does.
-  const std::vector<std::string> keys{kHostKey};
-  if (!store.wait(keys, Deadline::after(kHostKeyPatience)).ok()) return AgreedRun{own, true};
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string hosted, store.get(kHostKey, Deadline::after(kRequestTimeout)));
-  if (options.run_id.empty() || options.run_id == hosted) return AgreedRun{hosted};
+  const std::vector<std::string> keys{kRunIdKey};
+  if (!store.wait(keys, Deadline::after(kRunIdKeyPatience)).ok()) return AgreedRun{own, true};
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string served, store.get(kRunIdKey, Deadline::after(kRequestTimeout)));
+  if (options.run_id.empty() || options.run_id == served) return AgreedRun{served};
   return Status(ErrorCode::kMismatch,
                 fmt::format("the launcher at {} serves the job '{}', and this one belongs to '{}' (--rdzv-id). Give "
                             "each job an endpoint of its own",
-                            options.endpoint.text(), hosted, options.run_id));
+                            options.endpoint.text(), served, options.run_id));
 }
 
 std::string next_of(const std::string& generation) {
@@ -145,7 +145,7 @@ std::string events_of_job(const std::string& run_id, const std::string& generati
 }
 
 Status announce_job(comm::Store& store, const std::string& run_id) {
-  return store.set(kHostKey, run_id);
+  return store.set(kRunIdKey, run_id);
 }
 
 NodeLink::NodeLink(std::unique_ptr<comm::TcpStoreServer> server, std::shared_ptr<comm::TcpStore> store,

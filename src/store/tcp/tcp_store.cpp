@@ -82,7 +82,7 @@ Status TcpStore::Connections::lost(const Status& why) const {
                                              options_.server.text())};
   }
   if (why.code() != ErrorCode::kUnavailable) return why;
-  return {ErrorCode::kUnavailable, fmt::format("lost the store at {}: {}. The process that hosts it (rank 0, or the "
+  return {ErrorCode::kUnavailable, fmt::format("lost the store at {}: {}. The process that serves it (rank 0, or the "
                                                "launcher) has ended; look for its error first",
                                                options_.server.text(), why.message())};
 }
