@@ -112,6 +112,51 @@ TEST(ScalingTable, BarsEndAtTheSpeedUpAndMarkTheIdeal) {
             "        8  ########################|#######################  16.00x\n");
 }
 
+// Stands in the place of `lockstep run`: each run takes two seconds, as it says, but one with four processes fails.
+std::filesystem::path fake_launcher(const ScratchFolder& folder) {
+  folder.write("launcher", R"(#!/bin/sh
+test $4 -lt 4 && echo 'lockstep-result: {"seconds_per_epoch": 2}')");
+  std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
+  return folder.path("launcher");
+}
+
+TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatFails) {
+  const ScratchFolder folder;
+  ScalingOptions options{.processes = {2, 1, 4},
+                         .runs = 3,
+                         .folder = folder.path("table"),
+                         .launcher = fake_launcher(folder),
+                         .command = {"./train"}};
+  const ScalingOutcome failed = measure_scaling(options, [](const std::string&) {});
+  EXPECT_EQ(failed.status.code(), ErrorCode::kInternal);
+  EXPECT_TRUE(contains(failed.status.message(), "a run with 4 processes ended with 1"));
+  ASSERT_EQ(failed.table.rows.size(), 2U);
+  EXPECT_EQ(failed.table.rows[1].processes, 2);
+  EXPECT_EQ(missing_runs(options, failed.table),
+            "2 of 3 with 1 process, 2 of 3 with 2 processes, 3 of 3 with 4 processes");
+  options.processes = {1, 2};
+  const ScalingOutcome complete = measure_scaling(options, [](const std::string&) {});
+  EXPECT_TRUE(complete.status.ok()) << complete.status.message();
+  EXPECT_EQ(missing_runs(options, complete.table), "");
+}
+
+TEST(ScalingMulti, WritesTheTableOfTheRunsBeforeTheOneThatFails) {
+  const ScratchFolder folder;
+  const test::Finished finished =
+      test::run_program({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "--runs", "2", "-o", folder.path("table"), "--",
+                         "/bin/sh", "-c", "test $WORLD_SIZE = 1 || exit 3; " + kLog});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_TRUE(contains(finished.out, "median of up to 2 runs")) << finished.out;
+  EXPECT_TRUE(contains(finished.out, "        1               8.00     1.00x")) << finished.out;
+  EXPECT_TRUE(contains(finished.out, folder.path("table/procs-1/run-1/report.html"))) << finished.out;
+  EXPECT_TRUE(contains(finished.err, "the table lacks these runs: 1 of 2 with 1 process, 2 of 2 with 2 processes\n"))
+      << finished.err;
+  const Result<ScalingTable> written = read_scaling(folder.path("table"));
+  ASSERT_TRUE(written.ok()) << written.status().message();
+  EXPECT_EQ(written.value().rows.size(), 1U);
+  EXPECT_TRUE(contains(test::read_file(folder.path("table/report.html")), "Strong scaling"));
+}
+
 TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
   const ScratchFolder folder;
   test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "--runs", "2", "-o", folder.path("table"), "--",

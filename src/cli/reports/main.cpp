@@ -23,6 +23,8 @@ namespace {
 
 using lockstep::Status;
 using lockstep::report::ScalingKind;
+using lockstep::report::ScalingOptions;
+using lockstep::report::ScalingTable;
 
 constexpr int kUsageError = 2;
 
@@ -55,6 +57,26 @@ Status write_text(const std::filesystem::path& path, const std::string& text) {
   return file.commit();
 }
 
+void print_table(const ScalingOptions& options, const ScalingTable& table, bool complete) {
+  fmt::print("\n{} scaling, median of {}{} run{} (smallest to largest)\n\n{}\n{}",
+             options.kind == ScalingKind::kWeak ? "weak" : "strong", complete ? "" : "up to ", options.runs,
+             options.runs == 1 ? "" : "s", lockstep::report::to_text(table), lockstep::report::to_bars(table));
+}
+
+int write_and_name_files(const ScalingOptions& options, const ScalingTable& table) {
+  Status status = lockstep::report::write_scaling(table, options.folder);
+  if (status.ok()) status = write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table));
+  if (status.ok()) status = lockstep::report::write_report(options.folder);
+  if (!status.ok()) return fail(status);
+  fmt::print("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n",
+             lockstep::printable(options.folder.native()));
+  const auto pages = lockstep::report::write_run_reports(options, table);
+  if (!pages.ok()) return fail(pages.status());
+  for (const std::filesystem::path& page : pages.value())
+    fmt::print("        {}\n", lockstep::printable(page.native()));
+  return EXIT_SUCCESS;
+}
+
 int measure_scaling(const Arguments& arguments, std::vector<std::string> command) {
   if (command.empty()) {
     fmt::print(stderr,
@@ -63,29 +85,20 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
   }
   std::error_code ignored;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const lockstep::report::ScalingOptions options{.processes = arguments.processes,
-                                                 .runs = arguments.runs,
-                                                 .kind = arguments.weak ? ScalingKind::kWeak : ScalingKind::kStrong,
-                                                 .folder = arguments.out,
-                                                 .launcher = self.parent_path() / "lockstep",
-                                                 .command = std::move(command)};
+  const ScalingOptions options{.processes = arguments.processes,
+                               .runs = arguments.runs,
+                               .kind = arguments.weak ? ScalingKind::kWeak : ScalingKind::kStrong,
+                               .folder = arguments.out,
+                               .launcher = self.parent_path() / "lockstep",
+                               .command = std::move(command)};
   const auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
-  const auto table = lockstep::report::measure_scaling(options, say);
-  if (!table.ok()) return fail(table.status());
-  fmt::print("\n{} scaling, median of {} run{} (smallest to largest)\n\n{}\n{}", arguments.weak ? "weak" : "strong",
-             arguments.runs, arguments.runs == 1 ? "" : "s", lockstep::report::to_text(table.value()),
-             lockstep::report::to_bars(table.value()));
-  Status status = lockstep::report::write_scaling(table.value(), options.folder);
-  if (status.ok()) status = write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table.value()));
-  if (status.ok()) status = lockstep::report::write_report(options.folder);
-  if (!status.ok()) return fail(status);
-  const std::string folder = lockstep::printable(arguments.out);
-  fmt::print("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n", folder);
-  const auto pages = lockstep::report::write_run_reports(options);
-  if (!pages.ok()) return fail(pages.status());
-  for (const std::filesystem::path& page : pages.value())
-    fmt::print("        {}\n", lockstep::printable(page.native()));
-  return EXIT_SUCCESS;
+  const auto [table, status] = lockstep::report::measure_scaling(options, say);
+  if (table.rows.empty()) return fail(status);
+  print_table(options, table, status.ok());
+  const int exit_code = write_and_name_files(options, table);
+  if (status.ok()) return exit_code;
+  return fail(Status(status.code(), fmt::format("{}; the table lacks these runs: {}", status.message(),
+                                                lockstep::report::missing_runs(options, table))));
 }
 
 }  // namespace

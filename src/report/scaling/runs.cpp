@@ -13,7 +13,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "base/printable.h"
 #include "lockstep/base/environment.h"
@@ -31,6 +34,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNotTold = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kResult = "lockstep-result: ";
+
+std::string processes_text(int processes) {
+  return fmt::format("{} process{}", processes, processes == 1 ? "" : "es");
+}
 
 // In the child of a fork: becomes the program. Only what a signal handler may call.
 [[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent) {
@@ -112,8 +119,8 @@ Status run_once(std::vector<std::string> command, const std::vector<std::string>
   }
   const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
                                               : fmt::format("ended with {}", WEXITSTATUS(status));
-  return {ErrorCode::kInternal, fmt::format("a run with {} process{} {} (its reason is above)", measurement.processes,
-                                            measurement.processes == 1 ? "" : "es", how)};
+  return {ErrorCode::kInternal,
+          fmt::format("a run with {} {} (its reason is above)", processes_text(measurement.processes), how)};
 }
 
 // Every row has as many threads a process, because the table compares processes.
@@ -151,10 +158,9 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
   if (std::isfinite(told.seconds_per_epoch) && told.seconds_per_epoch > 0.0) return told;
   return Status(
       ErrorCode::kNotFound,
-      fmt::format(
-          "the run with {} process{} reported no seconds per epoch; expected epochs in {} (RunLog in the folder "
-          "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
-          processes, processes == 1 ? "" : "es", printable((folder / kRunLogName).native()), kResult));
+      fmt::format("the run with {} reported no seconds per epoch; expected epochs in {} (RunLog in the folder "
+                  "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
+                  processes_text(processes), printable((folder / kRunLogName).native()), kResult));
 }
 
 }  // namespace
@@ -198,32 +204,48 @@ Measurement measurement_of(const std::filesystem::path& run_folder) {
   return result;
 }
 
-Result<ScalingTable> measure_scaling(const ScalingOptions& options,
-                                     const std::function<void(const std::string&)>& say) {
+ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say) {
   if (options.processes.empty() || options.command.empty() || options.runs < 1) {
-    return Status(ErrorCode::kInvalidArgument,
-                  "expected numbers of processes, a number of runs from 1 on, and a program");
+    return {.status = Status(ErrorCode::kInvalidArgument,
+                             "expected numbers of processes, a number of runs from 1 on, and a program")};
   }
   const std::string threads = threads_variable(options.processes);
   std::vector<Measurement> measurements;
+  const auto outcome = [&](Status status) {
+    return ScalingOutcome{scaling_table(measurements, options.kind, options.command), std::move(status)};
+  };
   for (int run = 1; run <= options.runs; ++run) {
     for (const int processes : options.processes) {
-      say(fmt::format("== run {} of {}, {} process{}, {}", run, options.runs, processes, processes == 1 ? "" : "es",
-                      threads));
+      say(fmt::format("== run {} of {}, {}, {}", run, options.runs, processes_text(processes), threads));
       const auto begin = std::chrono::steady_clock::now();
-      LOCKSTEP_ASSIGN_OR_RETURN(const Measurement measurement, measure(options, processes, run, threads));
+      const Result<Measurement> measurement = measure(options, processes, run, threads);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
       say(fmt::format("== took {:.1f} s", taken.count()));
-      measurements.push_back(measurement);
+      if (!measurement.ok()) return outcome(measurement.status());
+      measurements.push_back(measurement.value());
     }
   }
-  return scaling_table(measurements, options.kind, options.command);
+  return outcome({});
 }
 
-Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options) {
+std::string missing_runs(const ScalingOptions& options, const ScalingTable& table) {
+  std::map<int, int> wanted;
+  for (const int processes : options.processes) wanted[processes] += options.runs;
+  std::map<int, int> missing = wanted;
+  for (const ScalingRow& row : table.rows) missing[row.processes] -= row.runs;
+  std::string text;
+  for (const auto& [processes, runs] : missing) {
+    if (runs <= 0) continue;
+    fmt::format_to(std::back_inserter(text), "{}{} of {} with {}", text.empty() ? "" : ", ", runs, wanted[processes],
+                   processes_text(processes));
+  }
+  return text;
+}
+
+Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options, const ScalingTable& table) {
   std::vector<std::filesystem::path> pages;
-  for (const int processes : options.processes) {
-    const std::filesystem::path folder = folder_of(options, processes, options.runs);
+  for (const ScalingRow& row : table.rows) {
+    const std::filesystem::path folder = folder_of(options, row.processes, std::min(row.runs, options.runs));
     std::error_code error;
     if (!std::filesystem::exists(folder / kRunLogName, error)) continue;
     pages.push_back(folder / "report.html");

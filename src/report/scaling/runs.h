@@ -20,14 +20,23 @@ struct ScalingOptions {
   std::vector<std::string> command = {};
 };
 
+struct ScalingOutcome {
+  ScalingTable table = {};  // of the runs before the one that failed: they may have taken hours
+  Status status = {};       // why that one failed; ok when the table has all runs
+};
+
 // The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
-// seconds. Blocks until all runs are done.
+// seconds. Blocks until all runs are done, or one has failed.
 // Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run reported no seconds per
 // epoch. When this process ends, the run under way gets SIGTERM.
-Result<ScalingTable> measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
+ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
 
-// report.html in the folder of each row's last run, where that has a log. Returns the pages. Errors: of write_report.
-Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options);
+// The runs that the table lacks, for people: "1 of 3 with 2 processes, 3 of 3 with 4 processes". Empty: it has all.
+std::string missing_runs(const ScalingOptions& options, const ScalingTable& table);
+
+// report.html in the folder of the last run of each row of the table, where that has a log. Returns the pages. Errors:
+// of write_report.
+Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options, const ScalingTable& table);
 
 // What the log of a run tells: the median seconds of its epochs (without the first, which warms up, when there are
 // three or more), the accuracy of the last evaluation, the part of the time in "compute". NaN: not told.
