@@ -1,14 +1,18 @@
 // The scaling table: its arithmetic, its file, and `lockstep scaling` with real processes.
 #include "lockstep/report/scaling.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <limits>
 
+#include "lockstep/base/fd.h"
 #include "report/contains.h"
 #include "report/scaling/runs.h"
 #include "support/process.h"
@@ -155,6 +159,41 @@ TEST(ScalingMulti, WritesTheTableOfTheRunsBeforeTheOneThatFails) {
   ASSERT_TRUE(written.ok()) << written.status().message();
   EXPECT_EQ(written.value().rows.size(), 1U);
   EXPECT_TRUE(contains(test::read_file(folder.path("table/report.html")), "Strong scaling"));
+}
+
+TEST(ScalingMulti, GoesOnWhenNobodyReadsItsOutput) {
+  const ScratchFolder folder;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const Fd unread(ends[1]);
+  ::close(ends[0]);
+  test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "-o", folder.path("table"), "--", "/bin/sh",
+                         "-c", "echo for people; " + kLog},
+                        {.stdout_fd = unread.get()});
+  const test::Finished finished = scaling.finish();
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  const Result<ScalingTable> written = read_scaling(folder.path("table"));
+  ASSERT_TRUE(written.ok()) << written.status().message();
+  EXPECT_EQ(written.value().rows.size(), 2U);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("table/scaling.svg")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("table/report.html")));
+}
+
+// Programs expect to be ended by SIGPIPE, and would otherwise write on for nobody.
+TEST(ScalingRuns, ProgramsDoNotIgnoreSigpipe) {
+  const ScratchFolder folder;
+  folder.write("launcher", "#!/bin/sh\ngrep SigIgn /proc/self/status > " + folder.path("ignored") +
+                               "\necho 'lockstep-result: {\"seconds_per_epoch\": 2}'");
+  std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
+  const auto handler_before = ::signal(SIGPIPE, SIG_IGN);
+  const ScalingOutcome outcome = measure_scaling(
+      {.processes = {1}, .folder = folder.path("table"), .launcher = folder.path("launcher"), .command = {"./train"}},
+      [](const std::string&) {});
+  ::signal(SIGPIPE, handler_before);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  const std::string line = test::read_file(folder.path("ignored"));  // "SigIgn:" and a mask in hexadecimal digits
+  ASSERT_TRUE(line.starts_with("SigIgn:")) << line;
+  EXPECT_EQ(std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1, 0U) << line;
 }
 
 TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {

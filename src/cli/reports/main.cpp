@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 
 namespace {
 
+using lockstep::Result;
 using lockstep::Status;
 using lockstep::report::ScalingKind;
 using lockstep::report::ScalingOptions;
@@ -28,8 +30,13 @@ using lockstep::report::ScalingTable;
 
 constexpr int kUsageError = 2;
 
+// What is printed is for people. When nobody reads it any more, that is no error, as it would be for fmt::print.
+void tell(std::FILE* stream, const std::string& text) {
+  std::fputs(text.c_str(), stream);
+}
+
 int fail(const Status& status) {
-  fmt::print(stderr, "lockstep: {}\n", lockstep::printable(status.message()));
+  tell(stderr, fmt::format("lockstep: {}\n", lockstep::printable(status.message())));
   return status.code() == lockstep::ErrorCode::kInvalidArgument ? kUsageError : EXIT_FAILURE;
 }
 
@@ -57,24 +64,22 @@ Status write_text(const std::filesystem::path& path, const std::string& text) {
   return file.commit();
 }
 
-void print_table(const ScalingOptions& options, const ScalingTable& table, bool complete) {
-  fmt::print("\n{} scaling, median of {}{} run{} (smallest to largest)\n\n{}\n{}",
-             options.kind == ScalingKind::kWeak ? "weak" : "strong", complete ? "" : "up to ", options.runs,
-             options.runs == 1 ? "" : "s", lockstep::report::to_text(table), lockstep::report::to_bars(table));
+std::string table_text(const ScalingOptions& options, const ScalingTable& table, bool complete) {
+  return fmt::format("\n{} scaling, median of {}{} run{} (smallest to largest)\n\n{}\n{}",
+                     options.kind == ScalingKind::kWeak ? "weak" : "strong", complete ? "" : "up to ", options.runs,
+                     options.runs == 1 ? "" : "s", lockstep::report::to_text(table), lockstep::report::to_bars(table));
 }
 
-int write_and_name_files(const ScalingOptions& options, const ScalingTable& table) {
-  Status status = lockstep::report::write_scaling(table, options.folder);
-  if (status.ok()) status = write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table));
-  if (status.ok()) status = lockstep::report::write_report(options.folder);
-  if (!status.ok()) return fail(status);
-  fmt::print("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n",
-             lockstep::printable(options.folder.native()));
-  const auto pages = lockstep::report::write_run_reports(options, table);
-  if (!pages.ok()) return fail(pages.status());
-  for (const std::filesystem::path& page : pages.value())
-    fmt::print("        {}\n", lockstep::printable(page.native()));
-  return EXIT_SUCCESS;
+// Writes the files of the table. The text that names them, for people.
+Result<std::string> write_files(const ScalingOptions& options, const ScalingTable& table) {
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::report::write_scaling(table, options.folder));
+  LOCKSTEP_RETURN_IF_ERROR(write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table)));
+  LOCKSTEP_RETURN_IF_ERROR(lockstep::report::write_report(options.folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto pages, lockstep::report::write_run_reports(options, table));
+  std::string text = fmt::format("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n",
+                                 lockstep::printable(options.folder.native()));
+  for (const std::filesystem::path& page : pages) text += "        " + lockstep::printable(page.native()) + "\n";
+  return text;
 }
 
 int measure_scaling(const Arguments& arguments, std::vector<std::string> command) {
@@ -91,11 +96,16 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
                                .folder = arguments.out,
                                .launcher = self.parent_path() / "lockstep",
                                .command = std::move(command)};
-  const auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto say = [](const std::string& line) { tell(stderr, line + "\n"); };
   const auto [table, status] = lockstep::report::measure_scaling(options, say);
   if (table.rows.empty()) return fail(status);
-  print_table(options, table, status.ok());
-  const int exit_code = write_and_name_files(options, table);
+  // The files come first: nothing that happens to the terminal costs the measurements.
+  const Result<std::string> files = write_files(options, table);
+  tell(stdout, table_text(options, table, status.ok()));
+  if (files.ok()) tell(stdout, files.value());
+  std::fflush(stdout);  // before the errors
+  const int exit_code = files.ok() ? EXIT_SUCCESS : fail(files.status());
   if (status.ok()) return exit_code;
   return fail(Status(status.code(), fmt::format("{}; the table lacks these runs: {}", status.message(),
                                                 lockstep::report::missing_runs(options, table))));

@@ -44,6 +44,7 @@ std::string processes_text(int processes) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(126);  // it died before prctl()
   ::dup2(out, STDOUT_FILENO);
+  ::signal(SIGPIPE, SIG_DFL);  // the measuring process ignores it, and a program would inherit that
   ::execve(arguments[0], arguments, environment);
   ::_exit(127);
 }

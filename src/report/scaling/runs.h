@@ -26,7 +26,8 @@ struct ScalingOutcome {
 };
 
 // The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
-// seconds. Blocks until all runs are done, or one has failed.
+// seconds. Blocks until all runs are done, or one has failed. A process that ignores SIGPIPE goes on when nobody reads
+// its stdout any more; the programs get that signal as usual.
 // Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run reported no seconds per
 // epoch. When this process ends, the run under way gets SIGTERM.
 ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
