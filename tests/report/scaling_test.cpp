@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -177,6 +179,31 @@ TEST(ScalingMulti, GoesOnWhenNobodyReadsItsOutput) {
   EXPECT_EQ(written.value().rows.size(), 2U);
   EXPECT_TRUE(std::filesystem::exists(folder.path("table/scaling.svg")));
   EXPECT_TRUE(std::filesystem::exists(folder.path("table/report.html")));
+}
+
+TEST(ScalingRuns, SharesTheCoresAmongTheMostProcesses) {
+  const ScratchFolder folder;
+  ::unsetenv("OMP_NUM_THREADS");
+  std::string said;
+  const ScalingOutcome outcome = measure_scaling({.processes = {1, 3},
+                                                  .folder = folder.path("table"),
+                                                  .launcher = fake_launcher(folder),
+                                                  .command = {"./train"},
+                                                  .cores = 7},
+                                                 [&](const std::string& line) { said += line + "\n"; });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_TRUE(contains(said, "== run 1 of 1, 1 process, OMP_NUM_THREADS=2\n")) << said;
+  EXPECT_TRUE(contains(said, "== run 1 of 1, 3 processes, OMP_NUM_THREADS=2\n")) << said;
+}
+
+// The machine may have many more cores than the batch system or the container allows.
+TEST(ScalingMulti, CountsTheCoresThatItMayUse) {
+  const ScratchFolder folder;
+  const test::Finished finished = test::run_program(
+      {"env", "-u", "OMP_NUM_THREADS", "taskset", "-c", std::to_string(::sched_getcpu()), LOCKSTEP_PROGRAM, "scaling",
+       "--procs", "1", "-o", folder.path("table"), "--", "/bin/sh", "-c", kLog});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_TRUE(contains(finished.err, "== run 1 of 1, 1 process, OMP_NUM_THREADS=1\n")) << finished.err;
 }
 
 // Programs expect to be ended by SIGPIPE, and would otherwise write on for nobody.

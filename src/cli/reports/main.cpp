@@ -15,6 +15,7 @@
 
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
+#include "launch/cores.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/scaling.h"
@@ -95,7 +96,8 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
                                .kind = arguments.weak ? ScalingKind::kWeak : ScalingKind::kStrong,
                                .folder = arguments.out,
                                .launcher = self.parent_path() / "lockstep",
-                               .command = std::move(command)};
+                               .command = std::move(command),
+                               .cores = lockstep::launch::usable_cores()};
   std::signal(SIGPIPE, SIG_IGN);
   const auto say = [](const std::string& line) { tell(stderr, line + "\n"); };
   const auto [table, status] = lockstep::report::measure_scaling(options, say);

@@ -125,12 +125,11 @@ Status run_once(std::vector<std::string> command, const std::vector<std::string>
 }
 
 // Every row has as many threads a process, because the table compares processes.
-std::string threads_variable(const std::vector<int>& processes) {
+std::string threads_variable(const ScalingOptions& options) {
   const auto set = Environment::of_process().get("OMP_NUM_THREADS");
   if (set) return "OMP_NUM_THREADS=" + *set;
-  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  const int most = *std::max_element(processes.begin(), processes.end());
-  return fmt::format("OMP_NUM_THREADS={}", std::max(1L, cores / most));
+  const int most = *std::max_element(options.processes.begin(), options.processes.end());
+  return fmt::format("OMP_NUM_THREADS={}", std::max(1, options.cores / most));
 }
 
 std::filesystem::path folder_of(const ScalingOptions& options, int processes, int run) {
@@ -210,7 +209,7 @@ ScalingOutcome measure_scaling(const ScalingOptions& options, const std::functio
     return {.status = Status(ErrorCode::kInvalidArgument,
                              "expected numbers of processes, a number of runs from 1 on, and a program")};
   }
-  const std::string threads = threads_variable(options.processes);
+  const std::string threads = threads_variable(options);
   std::vector<Measurement> measurements;
   const auto outcome = [&](Status status) {
     return ScalingOutcome{scaling_table(measurements, options.kind, options.command), std::move(status)};

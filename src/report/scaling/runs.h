@@ -18,6 +18,7 @@ struct ScalingOptions {
   std::filesystem::path folder = {};    // gets a folder for each run: procs-2/run-1
   std::filesystem::path launcher = {};  // the `lockstep` program
   std::vector<std::string> command = {};
+  int cores = 1;  // that all processes of a run share; decides about OMP_NUM_THREADS where that is not set
 };
 
 struct ScalingOutcome {
