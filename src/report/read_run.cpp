@@ -10,6 +10,7 @@
 #include "lockstep/report/run_log.h"
 #include "report/base64.h"
 #include "report/json_numbers.h"
+#include "report/parse_json.h"
 
 namespace lockstep::report {
 namespace {
@@ -209,7 +210,7 @@ void apply(const Json& event, RunRecord& run) {
 // in it (Linux cuts a write off between two pages when the process gets SIGKILL).
 void read_line(std::string_view line, bool finished, RunRecord& run, std::int64_t& good_lines) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
-  const Json event = Json::parse(line, nullptr, false);
+  const Json event = parse_json(line);
   if (!finished && event.is_discarded()) return;
   try {
     apply(event, run);

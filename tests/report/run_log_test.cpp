@@ -422,6 +422,27 @@ TEST(ReadRun, LeavesOutDamagedLinesAndKeepsTheOthers) {
   EXPECT_EQ(run.steps.at("loss").size(), 1U);
 }
 
+// `levels` lists within one another.
+std::string nested(std::size_t levels) {
+  return std::string(levels, '[') + std::string(levels, ']');
+}
+
+// Half a million levels would overflow the stack where a value is written or copied.
+TEST(ReadRun, LeavesOutLinesThatAreNestedTooDeeply) {
+  const ScratchFolder folder;
+  const auto start = [](const std::string& value) {
+    return R"({"event":"start","configuration":{"value":)" + value + "}}\n";
+  };
+  folder.write("run.jsonl", start(nested(500'000)) + start(nested(15)) + start(nested(14)));
+  EXPECT_EQ(read(folder).bad_lines, 2);
+  EXPECT_EQ(read(folder).configuration, (Values{{"value", nested(14)}}));
+  // Brackets in texts are no levels.
+  const std::string text = R"("\"[[[[[[[[[[[[[[[[[[[[\\")";
+  folder.write("run.jsonl", start(text));
+  EXPECT_EQ(read(folder).bad_lines, 0);
+  EXPECT_EQ(read(folder).configuration, (Values{{"value", R"("[[[[[[[[[[[[[[[[[[[[\)"}}));
+}
+
 TEST(ReadRun, SaysWhatIsWrongWithTheFile) {
   const ScratchFolder folder;
   EXPECT_EQ(read_run(folder.path()).status().code(), ErrorCode::kNotFound);

@@ -72,6 +72,8 @@ TEST(ScalingTable, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read_scaling(folder.path("none")).status().code(), ErrorCode::kNotFound);
   folder.write("scaling.json", R"({"kind":"weak","command":[],"rows":[{"processes":"two"}]})");
   EXPECT_EQ(read_scaling(folder.path()).status().code(), ErrorCode::kCorrupt);
+  folder.write("scaling.json", R"({"kind":"weak","command":[)" + std::string(100'000, '['));
+  EXPECT_EQ(read_scaling(folder.path()).status().code(), ErrorCode::kCorrupt);
 }
 
 TEST(ScalingPlot, HasAPointForEachRow) {

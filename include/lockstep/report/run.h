@@ -91,7 +91,7 @@ struct RunRecord {
   std::vector<SampleRecord> samples = {};  // of the last event, worst first
   std::vector<Note> notes = {};
   Scalars results = {};
-  // Lines that are no events: damaged, or with fields of wrong types. They are left out.
+  // Lines that are no events: damaged, nested over 16 levels, or with fields of wrong types. They are left out.
   std::int64_t bad_lines = 0;
 };
 

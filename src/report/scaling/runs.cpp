@@ -24,8 +24,8 @@
 #include "lockstep/report/report.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/run_log.h"
-#include "report/json_numbers.h"
 #include "report/page/sections.h"
+#include "report/parse_json.h"
 
 namespace lockstep::report {
 namespace {
@@ -168,7 +168,7 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
 void take_result_line(const std::string& line, Measurement& measurement) {
   const auto at = line.find(kResult);
   if (at == std::string::npos) return;
-  const Json json = Json::parse(line.substr(at + kResult.size()), nullptr, false);
+  const Json json = parse_json(std::string_view(line).substr(at + kResult.size()));
   const auto take = [&](const char* key, double& value) {
     if (json.is_object() && json.contains(key) && json[key].is_number()) value = json[key].get<double>();
   };

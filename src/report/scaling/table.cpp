@@ -14,6 +14,7 @@
 #include "report/json_numbers.h"
 #include "report/page/markup.h"
 #include "report/page/sections.h"
+#include "report/parse_json.h"
 
 namespace lockstep::report {
 namespace {
@@ -140,8 +141,15 @@ Result<ScalingTable> read_scaling(const std::filesystem::path& folder) {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(std::min(file.size(), kMostBytes)));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(bytes));
   bytes.resize(got);
+  const Json json = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (json.is_discarded()) {
+    return Status(ErrorCode::kCorrupt,
+                  fmt::format("{}: expected a table of lockstep scaling, found no JSON of at most {} levels; remove "
+                              "the file, or measure again",
+                              printable(path.native()), kMostLevels));
+  }
   try {
-    return table_from(Json::parse(bytes.begin(), bytes.end()));
+    return table_from(json);
   } catch (const Json::exception& error) {
     return Status(ErrorCode::kCorrupt, fmt::format("{}: expected a table of lockstep scaling: {}",
                                                    printable(path.native()), printable(error.what())));
