@@ -75,23 +75,44 @@ std::string with_name(std::string text, const std::string& name) {
   return text;
 }
 
+Status copy_template(const fs::directory_entry& entry, const fs::path& templates, const fs::path& folder,
+                     const std::string& name) {
+  std::error_code error;
+  const bool is_file = entry.is_regular_file(error);
+  if (error) return system_error("cannot read", entry.path(), error);
+  if (!is_file) return {};
+  std::ifstream file(entry.path(), std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) return Status(ErrorCode::kIo, fmt::format("cannot read {}", entry.path().native()));
+  // "gitignore" is one without its dot in the package, where it would hide files.
+  fs::path place = entry.path().lexically_relative(templates);
+  if (place == "gitignore") place = ".gitignore";
+  LOCKSTEP_RETURN_IF_ERROR(write_file(folder / place, with_name(text, name)));
+  if (place.extension() != ".sh") return {};
+  fs::permissions(folder / place, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                  fs::perm_options::add, error);
+  return error ? system_error("cannot make executable", folder / place, error) : Status();
+}
+
 Status copy_templates(const fs::path& templates, const fs::path& folder, const std::string& name) {
   std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(templates, error)) {
-    if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file) return Status(ErrorCode::kIo, fmt::format("cannot read {}", entry.path().native()));
-    // "gitignore" is one without its dot in the package, where it would hide files.
-    fs::path place = fs::relative(entry.path(), templates);
-    if (place == "gitignore") place = ".gitignore";
-    LOCKSTEP_RETURN_IF_ERROR(write_file(folder / place, with_name(text, name)));
-    if (place.extension() == ".sh") {
-      fs::permissions(folder / place, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
-                      fs::perm_options::add, error);
-    }
+  fs::recursive_directory_iterator entry(templates, error);
+  // Not a range-for, which throws. After an error the iterator is at its end.
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    LOCKSTEP_RETURN_IF_ERROR(copy_template(*entry, templates, folder, name));
   }
   return error ? system_error("cannot read", templates, error) : Status();
+}
+
+// As well as it goes: the caller has an error already, and tells that one.
+void remove_content(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> content;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    content.push_back(entry->path());
+  }
+  for (const fs::path& path : content) fs::remove_all(path, error);
 }
 
 // The same pictures everywhere.
@@ -168,7 +189,7 @@ Status new_project(const fs::path& templates, const fs::path& given) {
   if (status.ok()) status = draw_pictures(folder / "data" / "pictures");
   if (status.ok()) return status;
   if (was_there) {
-    for (const auto& entry : fs::directory_iterator(folder, error)) fs::remove_all(entry.path(), error);
+    remove_content(folder);
   } else {
     fs::remove_all(folder, error);
   }

@@ -81,5 +81,22 @@ TEST(NewProject, LeavesNothingAfterAnError) {
   EXPECT_EQ(cli::new_project(scratch.path("nowhere"), scratch.path("project")).code(), ErrorCode::kNotFound);
 }
 
+TEST(NewProject, NamesTheTemplateThatCannotBeReadAndLeavesNothing) {
+  const ScratchFolder scratch;
+  scratch.write("templates/a", "text");
+  scratch.write("templates/scripts/run.sh", "text");
+  // The system refuses to follow a link to itself, also for root.
+  fs::create_symlink("loop", scratch.path("templates/loop"));
+  fs::create_directory(scratch.path("empty"));
+  for (const char* folder : {"project", "empty"}) {
+    const Status status = cli::new_project(scratch.path("templates"), scratch.path(folder));
+    EXPECT_EQ(status.code(), ErrorCode::kIo);
+    EXPECT_NE(status.message().find("new: cannot read " + scratch.path("templates/loop") + ": "), std::string::npos)
+        << status.message();
+  }
+  EXPECT_FALSE(fs::exists(scratch.path("project")));
+  EXPECT_TRUE(fs::is_empty(scratch.path("empty")));
+}
+
 }  // namespace
 }  // namespace lockstep::test
