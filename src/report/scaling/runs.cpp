@@ -249,6 +249,8 @@ Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOption
     std::error_code error;
     if (!std::filesystem::exists(folder / kRunLogName, error)) continue;
     pages.push_back(folder / "report.html");
+    // A page is made from its folder alone, also by `lockstep report`, so this gets a copy of the table.
+    LOCKSTEP_RETURN_IF_ERROR(write_scaling(table, folder));
     LOCKSTEP_RETURN_IF_ERROR(write_report(folder, pages.back()));
   }
   return pages;

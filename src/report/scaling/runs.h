@@ -36,8 +36,8 @@ ScalingOutcome measure_scaling(const ScalingOptions& options, const std::functio
 // The runs that the table lacks, for people: "1 of 3 with 2 processes, 3 of 3 with 4 processes". Empty: it has all.
 std::string missing_runs(const ScalingOptions& options, const ScalingTable& table);
 
-// report.html in the folder of the last run of each row of the table, where that has a log. Returns the pages. Errors:
-// of write_report.
+// report.html, with the table in it and beside it, in the folder of the last run of each row, where that has a log.
+// Returns the pages. Errors: of write_scaling and write_report.
 Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options, const ScalingTable& table);
 
 // What the log of a run tells: the median seconds of its epochs (without the first, which warms up, when there are
