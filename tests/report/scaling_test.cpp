@@ -41,13 +41,16 @@ TEST(ScalingTable, IsThePublishedOne) {
 
 TEST(ScalingTable, TakesTheMedianAndShowsTheSpread) {
   const ScalingTable table = scaling_table(
-      {{1, 10.0, 0.9, kNan}, {2, 6.0, 0.9, kNan}, {1, 12.0, 0.9, kNan}, {1, 11.0, 0.9, kNan}, {2, 5.0, kNan, kNan}},
+      {{1, 10.0, 0.9, 0.75}, {2, 6.0, 0.9, kNan}, {1, 12.0, 0.92, 0.8}, {1, 11.0, 0.905, 0.7}, {2, 5.0, 0.9001, kNan}},
       ScalingKind::kStrong, {});
   EXPECT_EQ(table.rows[0].runs, 3);
   EXPECT_EQ(table.rows[0].seconds.median, 11.0);
   EXPECT_EQ(table.rows[1].seconds.low, 5.0);
   EXPECT_EQ(table.rows[1].speed_up, 2.0);
-  EXPECT_TRUE(contains(to_text(table), "11.00 (10.00 to 12.00)"));
+  const std::string text = to_text(table);
+  EXPECT_TRUE(contains(text, "  11.00 (10.00 to 12.00)  ")) << text;
+  EXPECT_TRUE(contains(text, "  75.0% (70.0% to 80.0%)  90.5% (90.0% to 92.0%)\n")) << text;
+  EXPECT_TRUE(contains(text, "-                   90.0%\n")) << "alike to the digits that are shown: " << text;
 }
 
 // With fixed work for each process, equal times are a speed-up of n.
@@ -246,6 +249,19 @@ TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("table/procs-2/run-2/run.jsonl")));
   EXPECT_TRUE(contains(test::read_file(folder.path("table/procs-2/run-2/report.html")), "Strong scaling"));
   EXPECT_TRUE(scaling.wait_until_no_descendant());
+}
+
+TEST(ScalingMulti, CountsTheWorkOfWeakScaling) {
+  const ScratchFolder folder;
+  const test::Finished finished = test::run_program({LOCKSTEP_PROGRAM, "scaling", "--weak", "--procs", "1,2", "-o",
+                                                     folder.path("table"), "--", "/bin/sh", "-c", kLog});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_TRUE(contains(finished.out, "weak scaling, median of 1 run (")) << finished.out;
+  // Twice the work in half the time.
+  EXPECT_TRUE(contains(finished.out, "        2               4.00     4.00x      200.0%")) << finished.out;
+  const Result<ScalingTable> written = read_scaling(folder.path("table"));
+  ASSERT_TRUE(written.ok()) << written.status().message();
+  EXPECT_EQ(written.value().kind, ScalingKind::kWeak);
 }
 
 TEST(ScalingMulti, SaysWhatIsWrong) {

@@ -51,7 +51,7 @@ std::string scaling_section(const ScalingTable& table) {
     fmt::format_to(std::back_inserter(text),
                    "<tr><td>{}</td><td>{}</td><td>{:.2f}x</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                    row.processes, spread_text(row.seconds, two_digits), row.speed_up, percent_text(row.efficiency),
-                   percent_text(row.device_use.median), spread_text(row.accuracy, percent_text), row.runs);
+                   spread_text(row.device_use, percent_text), spread_text(row.accuracy, percent_text), row.runs);
   }
   return text + "</table><p class='note'>Median of the runs, with the smallest and the largest.</p></div>" +
          speed_up_chart(table) + "</div></section>\n";

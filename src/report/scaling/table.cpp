@@ -34,14 +34,19 @@ Spread spread_of(const std::vector<Measurement>& runs, double Measurement::*fiel
   return {median(values), *low, *high};
 }
 
-std::string spread_text(const Spread& spread) {
-  if (!std::isfinite(spread.median)) return "-";
-  if (!(spread.low < spread.high)) return fmt::format("{:.2f}", spread.median);
-  return fmt::format("{:.2f} ({:.2f} to {:.2f})", spread.median, spread.low, spread.high);
-}
-
 std::string percent(double part) {
   return std::isfinite(part) ? fmt::format("{:.1f}%", 100.0 * part) : "-";
+}
+
+std::string hundredths(double value) {
+  return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
+}
+
+// The smallest and the largest only where they do not look the same.
+std::string with_range(const Spread& spread, std::string (*text)(double)) {
+  const std::string low = text(spread.low);
+  const std::string high = text(spread.high);
+  return low == high ? text(spread.median) : fmt::format("{} ({} to {})", text(spread.median), low, high);
 }
 
 Json to_json(const Spread& spread) {
@@ -96,9 +101,9 @@ std::string to_text(const ScalingTable& table) {
   std::vector<std::vector<std::string>> cells = {
       {"processes", "seconds per epoch", "speed-up", "efficiency", "device use", "accuracy"}};
   for (const ScalingRow& row : table.rows) {
-    cells.push_back({std::to_string(row.processes), spread_text(row.seconds),
+    cells.push_back({std::to_string(row.processes), with_range(row.seconds, hundredths),
                      std::isfinite(row.speed_up) ? fmt::format("{:.2f}x", row.speed_up) : "-", percent(row.efficiency),
-                     percent(row.device_use.median), percent(row.accuracy.median)});
+                     with_range(row.device_use, percent), with_range(row.accuracy, percent)});
   }
   std::vector<std::size_t> widths(cells.front().size());
   for (const auto& row : cells) {
