@@ -29,6 +29,7 @@ BENCHES = [
     "ddp_step",
     "sync_batch_norm",
     "hooks",
+    "optimizers",
     "zero",
     "data_parallel",
     "memory",
