@@ -142,7 +142,9 @@ class Outcome:
 
 # The same for every process of every contender: one thread, huge pages for what malloc returns (run.py removes that for
 # --pages small), and freed memory stays with the process. `lockstep run` sets the last two for its ranks by itself.
+# No GPU: the peers train on the CPU, and so do our programs then.
 ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",

@@ -1,6 +1,7 @@
 // The reference job on a few pictures: the table of `lockstep scaling` from processes, and from replicas in one of
 // them.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 
@@ -19,6 +20,7 @@ std::string even_picture(int level) {
 class ReferenceJobMulti : public testing::Test {
  protected:
   ReferenceJobMulti() {
+    ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // two processes would share the one GPU of a machine
     for (const std::string part : {"train", "test"}) {
       for (int i = 0; i < 6; ++i) {
         const std::string name = "/" + std::to_string(i) + ".ppm";

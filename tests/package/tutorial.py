@@ -16,7 +16,8 @@ def main(page: str, folder: str, prefix: str, compiler: str) -> None:
     if len(blocks) < 9:
         sys.exit(f"found {len(blocks)} blocks of commands in {page}, expected at least 9")
     path = f"{prefix}/bin:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "CMAKE_PREFIX_PATH": prefix, "CXX": compiler, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": path, "CMAKE_PREFIX_PATH": prefix, "CXX": compiler, "OMP_NUM_THREADS": "1",
+                   "CUDA_VISIBLE_DEVICES": ""}  # two processes would share the one GPU of a machine
     script = "set -euo pipefail\nset -x\n" + "\n".join(blocks)
     done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
