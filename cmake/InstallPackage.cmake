@@ -3,7 +3,8 @@
 #   target_link_libraries(train PRIVATE lockstep::lockstep)
 # lockstep::lockstep means all layers; each also has its own target (lockstep::engine works without LibTorch). Backends
 # are components: find_package(lockstep COMPONENTS mpi) fails if this build has no MPI. A program does not link
-# lockstep::mpi, because it is loaded when the program asks for it. A program that uses GPUs links lockstep::nccl.
+# lockstep::mpi, because it is loaded when the program asks for it. A program that uses GPUs calls load_cuda(), or links
+# lockstep::nccl.
 include(CMakePackageConfigHelpers)
 get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
 add_library(lockstep_all INTERFACE)

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "c10d/staging.h"
+#include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/c10d/process_groups.h"
@@ -150,6 +151,22 @@ const BackendPlugin& load(const Library& library) {
   return *entry();
 }
 
+constexpr Library kNcclLibrary{"nccl", "liblockstep_nccl.so"};
+
+// The backends of a program that names none. NCCL must be there: a program that has loaded CUDA where it runs need not
+// have been installed with it, and can still train on the CPU.
+const char* default_backends() {
+  if (!kHasNccl || !has_gpus()) return "lockstep";
+  try {
+    load(kNcclLibrary);
+    return "cpu:lockstep,cuda:nccl";
+  } catch (const ArgumentError& error) {
+    log::warning(
+        fmt::format("a GPU is there, but {}. Until then local_device() is the CPU", error.what_without_backtrace()));
+    return "lockstep";
+  }
+}
+
 c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest& request) {
   if (name == BackendName::kLockstep) {
     ProcessGroupLockstepOptions options;
@@ -162,7 +179,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
     return ProcessGroupLockstep::create(request.store, options);
   }
   const bool mpi = name == BackendName::kMpi;
-  const Library library = mpi ? Library{"mpi", "liblockstep_mpi.so"} : Library{"nccl", "liblockstep_nccl.so"};
+  const Library library = mpi ? Library{"mpi", "liblockstep_mpi.so"} : kNcclLibrary;
   BackendRequest own = request;
   own.store = std::make_shared<comm::PrefixStore>(library.backend, request.store);
   if (own.options != nullptr && own.options->backend != library.backend) own.options.reset();
@@ -190,7 +207,7 @@ bool BackendChoice::serves(c10::DeviceType device) const {
 }
 
 BackendChoice parse_backends(std::string_view text, const char* caller) {
-  if (text.empty()) text = kHasNccl && has_gpus() ? "cpu:lockstep,cuda:nccl" : "lockstep";
+  if (text.empty()) text = default_backends();
   return BackendParser(text, caller).parse();
 }
 

@@ -31,10 +31,9 @@ c10::Device find_gpu(const BackendRequest& request) {
                      error.what_without_backtrace()));
   }
   if (!torch::cuda::is_available()) {
-    fail(
-        request,
-        "LibTorch was asked for CUDA before its CUDA libraries were loaded, and remembers that there is none. Link the "
-        "program with lockstep::nccl, which brings them from the start");
+    fail(request,
+         "LibTorch was asked for CUDA before its CUDA libraries were loaded, and remembers that there is none. Call "
+         "lockstep::load_cuda() first in main(), or link lockstep::nccl, which brings them from the start");
   }
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(request.local_rank % count)};
 }

@@ -118,6 +118,13 @@ namespace {
 
 // --- Headers
 
+[[maybe_unused]] torch::Device cuda_header() {
+  lockstep::load_cuda();
+  const lockstep::ProcessGroupGuard group;
+  const torch::Device device = lockstep::local_device();
+  return device;
+}
+
 [[maybe_unused]] void collectives_header(const torch::Tensor& t, const ProcessGroup& g) {
   lockstep::all_reduce(t);
   lockstep::all_reduce(t, {.op = c10d::ReduceOp::AVG, .group = g});

@@ -2,5 +2,6 @@
 #pragma once
 
 #include "lockstep/c10d/collectives.h"     // IWYU pragma: export
+#include "lockstep/c10d/cuda.h"            // IWYU pragma: export
 #include "lockstep/c10d/errors.h"          // IWYU pragma: export
 #include "lockstep/c10d/process_groups.h"  // IWYU pragma: export

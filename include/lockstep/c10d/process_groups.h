@@ -57,9 +57,9 @@ struct InitOptions {
 // those that did not. Backends (docs/backends.md says when to use which):
 //   - "lockstep": the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
 //   - "mpi": the same over the MPI that started the job
-//   - "nccl": CUDA tensors alone; for programs that link lockstep::nccl
+//   - "nccl": CUDA tensors alone; for programs that have called load_cuda() or link lockstep::nccl
 //   - "cpu:lockstep,cuda:nccl": by device
-//   - "": "cpu:lockstep,cuda:nccl" in a program with lockstep::nccl on a machine with a GPU, else "lockstep"
+//   - "": "cpu:lockstep,cuda:nccl" in such a program on a machine with a GPU, else "lockstep"
 //
 // A backend that is unknown or cannot be used here is an error that says why and what there is.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
