@@ -192,6 +192,8 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   expect_error({"--model.name", "custom", "--shared-object", LOCKSTEP_PROGRAM}, 1, {"model.shared_object", "LibTorch"});
   expect_error({"--device", "nowhere", "--model.options", "depth=3"}, 2,
                {"trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found 'nowhere'", "model.options are for"});
+  expect_error({"--device", "cuda", "--dry-run"}, 1,
+               {"trainer.device: cuda, but this process sees no GPU", "CUDA_VISIBLE_DEVICES is ''"});
   expect_error({"--format", "pack"}, 1, {"data.train: ", "found a folder"});
   write("trainre:\n  epochs: 3\n");
   expect_error({}, 2, {"trainre", "trainer"});

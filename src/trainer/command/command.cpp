@@ -9,8 +9,10 @@
 #include <stdexcept>
 
 #include "base/arithmetic.h"
+#include "c10d/cuda_library.h"
 #include "c10d/target.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/cuda.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
@@ -22,11 +24,26 @@
 namespace lockstep::trainer_detail {
 namespace {
 
-torch::Device device_of(const TrainCommandOptions& options) {
+// Before the process group is made: its default backends depend on whether there is CUDA. A training on the CPU does
+// not pay for CUDA; nor does `auto` in a build without NCCL, where it means the CPU.
+CudaSupport find_cuda(const TrainCommandOptions& options) {
+  if (options.device == "cpu") return {};
+  if (options.device != "auto" || is_available("nccl")) return load_cuda();
+  if (why_no_gpu(CudaSurroundings::of_process()).empty())
+    log::warning(
+        "trainer.device: auto: a GPU is there, but this build of Lockstep has no backend nccl; training on the CPU. "
+        "Build Lockstep with LibTorch's CUDA wheel");
+  return {};
+}
+
+torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& cuda) {
   if (options.device == "auto") return local_device();
   const torch::Device asked(options.device);
   TORCH_CHECK_VALUE(!asked.is_cuda() || torch::cuda::is_available(), "trainer.device: ", options.device,
-                    ", but this process sees no GPU");
+                    ", but this process sees no GPU: ",
+                    cuda.loaded ? "CUDA finds none that it can use. Check with nvidia-smi that the driver works and is "
+                                  "new enough, and that CUDA_VISIBLE_DEVICES names GPUs that are there"
+                                : cuda.reason);
   return asked.is_cuda() && !asked.has_index()
              ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(get_local_rank() %
                                                                          static_cast<int>(torch::cuda::device_count())))
@@ -114,9 +131,9 @@ torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
 
 // Everything that the command needs for the training.
 struct TrainCommand {
-  explicit TrainCommand(const TrainCommandOptions& the_options)
+  TrainCommand(const TrainCommandOptions& the_options, const CudaSupport& cuda)
       : options(the_options),
-        device(device_of(options)),
+        device(device_of(options, cuda)),
         pictures(open_data(options)),
         train(pictures.train, loader_options(options, device, /*is_test=*/false)),
         sample(first_sample("data.train", *pictures.train)) {
@@ -223,8 +240,9 @@ int train(TrainCommand& command, TrainerOptions settings, const std::filesystem:
 }
 
 int run(const TrainCommandOptions& options) {
+  const CudaSupport cuda = find_cuda(options);
   const ProcessGroupGuard group;
-  TrainCommand command(options);
+  TrainCommand command(options, cuda);
   if (!command.model.weights_note.empty() && get_rank() == 0) {
     std::printf("%s\n", command.model.weights_note.c_str());
     std::fflush(stdout);
