@@ -58,6 +58,7 @@ inline int run(int argc, char** argv, const char* usage, void (*train)(const Arg
     return 2;
   }
   try {
+    lockstep::load_cuda();  // the GPUs, where there are some
     train(parse(argc, argv));
     return 0;
   } catch (const c10::Error& error) {  // what() lists LibTorch's functions too

@@ -92,6 +92,7 @@ int main(int argc, char** argv) {
   if (!words.ok()) std::fprintf(stderr, "train: %s\n", words.status().message().c_str());
   if (!words.ok() || !words.value()) return words.ok() ? 0 : 2;
   try {
+    lockstep::load_cuda();  // the GPUs, where there are some; before anything asks LibTorch for them
     return train(options);
   } catch (const c10::Error& error) {  // what() lists LibTorch's functions too
     std::fprintf(stderr, "train: %s\n", error.what_without_backtrace());
