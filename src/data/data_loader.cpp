@@ -34,6 +34,18 @@ std::chrono::nanoseconds processor_time() {
   return time(usage.ru_utime) + time(usage.ru_stime);
 }
 
+// Whether the dataset leaves out all samples of the batch.
+bool is_left_out(const std::exception_ptr& error) {
+  if (!error) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const SkippedSample&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, DataLoaderOptions options)
@@ -140,18 +152,24 @@ void DataLoaderBase::begin_epoch() {
 
 std::unique_ptr<AnyBatch> DataLoaderBase::next_batch() {
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
-  if (taken_ == plan_->batches) return nullptr;
-  MadeBatch made = next_made();
-  waits_ = false;
-  if (made.is_end()) return nullptr;
-  ++taken_;
-  if (made.error) {
-    failed_ = made.number;
-    std::rethrow_exception(made.error);
+  while (taken_ != plan_->batches) {
+    MadeBatch made = next_made();
+    waits_ = false;
+    if (made.is_end()) return nullptr;
+    ++taken_;
+    if (options_.exact && is_left_out(made.error)) {
+      pass(made.number);
+      continue;
+    }
+    if (made.error) {
+      failed_ = made.number;
+      std::rethrow_exception(made.error);
+    }
+    std::unique_ptr<AnyBatch> batch = finish_copy(std::move(made.copied));
+    pass(made.number);
+    return batch;
   }
-  std::unique_ptr<AnyBatch> batch = finish_copy(std::move(made.copied));
-  pass(made.number);
-  return batch;
+  return nullptr;
 }
 
 MadeBatch DataLoaderBase::next_made() {
@@ -196,6 +214,31 @@ void DataLoaderBase::pass(std::int64_t batch) {
   }
 }
 
+// Of nothing but samples that the dataset leaves out, the next good sample makes the batch: ranks stay in step. With
+// `exact` it would count twice, and ranks need not have equally many batches: next_batch() goes on to the next one.
+std::unique_ptr<AnyBatch> DataLoaderBase::make_of(std::span<const std::int64_t> indices, const SampleContext& context,
+                                                  std::int64_t dataset_size) const {
+  try {
+    return source_->make(indices, context);
+  } catch (const SkippedSample&) {
+    if (options_.exact) throw;
+  }
+  constexpr std::int64_t kMostTries = 64;  // as in ImageDataset: with so many in a row, something else is wrong
+  std::string reason;
+  for (std::int64_t tries = 1; tries <= std::min(kMostTries, dataset_size); ++tries) {
+    const std::int64_t next = (indices.front() + tries) % dataset_size;
+    try {
+      return source_->make({&next, 1}, context.only(0));
+    } catch (const SkippedSample& error) {
+      reason = error.what();
+    }
+  }
+  throw SampleError(
+      indices.front(),
+      fmt::format("all {} samples of its batch are left out, and the samples after it too; the last reason: {}",
+                  indices.size(), reason));
+}
+
 CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t number) const {
   const torch::NoGradGuard no_grad;
   SampleContext context{.seed = options_.seed, .epoch = plan.epoch, .memory = pool_.get()};
@@ -206,7 +249,7 @@ CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t numbe
   }
   try {
     std::unique_ptr<AnyBatch> batch =
-        plan.streams.empty() ? source_->make(indices, context)
+        plan.streams.empty() ? make_of(indices, context, plan.dataset_size)
                              : plan.streams[static_cast<std::size_t>(number) % plan.streams.size()]->next(context);
     if (batch == nullptr) return {};
     if (options_.pin_memory) batch->visit([](torch::Tensor& tensor) { tensor = pinned(tensor); });

@@ -194,7 +194,7 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   EXPECT_TRUE(torch::equal(skipping.get_batch(indices).target, torch::tensor({0, 1})));
   EXPECT_EQ(skipping.corrupt_samples(), 2);
   const std::vector<std::int64_t> all_bad{2, 3};
-  EXPECT_THROW(skipping.get_batch(all_bad), SampleError);
+  EXPECT_THROW(skipping.get_batch(all_bad), SkippedSample);  // for views; a loader goes on
 }
 
 // In views that make samples or parts of batches by themselves, and where a program makes the batches.
@@ -222,6 +222,55 @@ TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
   std::vector<std::int64_t> sizes;
   for (auto& batch : loader) sizes.push_back(batch.data.size(0));
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 4, 4}));
+}
+
+// Nothing is left of the batches of 2 and 3. In a training the next good sample is in their place, as with kReplace; in
+// an evaluation no sample counts twice.
+TEST(ImageFolder, ALoaderGoesOnWhereAWholeBatchIsCorrupt) {
+  const test::ScratchFolder folder;
+  fill(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  const auto make = [&](OnCorrupt policy) {
+    return std::make_shared<const ImageFolder>(folder.path(), random_crops(),
+                                               ImageFolderOptions{.image = {.on_corrupt = policy}});
+  };
+  for (const int workers : {0, 2}) {
+    DataLoaderOptions options{.batch_size = 1, .num_workers = workers, .rank = 0, .world_size = 1};
+    DataLoader replacing(make(OnCorrupt::kReplace), options);
+    DataLoader skipping(make(OnCorrupt::kSkip), options);
+    auto expected = replacing.begin();
+    std::int64_t batches = 0;
+    for (const auto& [images, labels] : skipping) {
+      EXPECT_TRUE(torch::equal(images, expected->data)) << batches;
+      EXPECT_TRUE(torch::equal(labels, expected->target)) << batches;
+      ++expected;
+      ++batches;
+    }
+    EXPECT_EQ(batches, 12);
+    options.exact = true;
+    DataLoader evaluation(make(OnCorrupt::kSkip), options);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      std::vector<std::int64_t> labels;
+      for (const auto& batch : evaluation) labels.push_back(batch.target.item<std::int64_t>());
+      EXPECT_EQ(labels, (std::vector<std::int64_t>{0, 0, 1, 1, 1, 1, 2, 2, 2, 2}));
+      EXPECT_EQ(evaluation.batches_left(), 12);  // of the next epoch
+    }
+  }
+}
+
+TEST(ImageFolder, ALoaderEndsWhereNoPictureIsGood) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"a/0.jpg", "a/1.jpg"}) folder.write(name, "no picture");
+  const auto corrupt = std::make_shared<const ImageFolder>(
+      folder.path(), random_crops(), ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kSkip}});
+  DataLoader loader(corrupt, {.batch_size = 1, .rank = 0, .world_size = 1});
+  try {
+    loader.begin();
+    ADD_FAILURE() << "expected an error";
+  } catch (const SampleError& error) {
+    EXPECT_NE(std::string(error.what()).find("the samples after it too"), std::string::npos) << error.what();
+  }
 }
 
 // The size in its header would take gigabytes for the batch or for the pixels.

@@ -82,6 +82,18 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
   expect_log();
 }
 
+// The first batch of the evaluation is a corrupt picture alone. It counts for nothing, and the others keep their names.
+TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
+  scratch_.write("project/data/pictures/test/circle/00.ppm", "P6 32 32 255 cut off");
+  const Finished finished = train({"--epochs", "1", "--on-corrupt", "skip", "--test-batch-size", "1"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  auto run = report::read_run(scratch_.path("run"));
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  ASSERT_EQ(run->evaluations.size(), 1U);
+  EXPECT_EQ(run->evaluations[0].samples, 23);
+  expect_worst_samples();
+}
+
 TEST_F(TrainProgramMulti, FindsALearningRate) {
   const Finished finished = train({"--find-lr"}, 2);
   EXPECT_EQ(finished.exit_code, 0) << finished.err;

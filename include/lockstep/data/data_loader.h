@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,9 @@ struct DataLoaderOptionsOf {
 
   // When the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all
   // ranks have the same number, and the last batch is smaller. drop_last leaves out the rest and the smaller batch.
-  // exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by one.
+  // exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by one. Where the
+  // dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no other sample
+  // counts twice; otherwise the next good sample takes its place.
   // An iterable dataset knows nothing of the other ranks: drop_last leaves out the smaller last batch of each worker,
   // and exact is an error.
   bool drop_last = false;
@@ -132,7 +135,8 @@ class DataLoaderBase {
   DataLoaderBase(const DataLoaderBase&) = delete;
   DataLoaderBase& operator=(const DataLoaderBase&) = delete;
 
-  // Batches of this rank in a whole epoch. Throws DataError (kUnsupported) for an iterable dataset.
+  // Batches of this rank in a whole epoch; with `exact` those that are left out count too. Throws DataError
+  // (kUnsupported) for an iterable dataset.
   std::int64_t size() const;
   // Those from the cursor of state() to the end of its epoch.
   std::int64_t batches_left() const;
@@ -178,6 +182,8 @@ class DataLoaderBase {
   MadeBatch next_made();
   MadeBatch next_tuned();
   void pass(std::int64_t batch);
+  std::unique_ptr<AnyBatch> make_of(std::span<const std::int64_t> indices, const SampleContext& context,
+                                    std::int64_t dataset_size) const;
   CopiedBatch make_batch(const EpochPlan& plan, std::int64_t number) const;
 
   std::shared_ptr<const BatchSource> source_;

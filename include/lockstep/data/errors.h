@@ -38,7 +38,8 @@ class SampleError : public DataError {
   std::int64_t index_;
 };
 
-// The dataset leaves this sample out (OnCorrupt::kSkip). A batch of several samples is made of the others.
+// The dataset leaves this sample out (OnCorrupt::kSkip). A batch of several samples is made of the others; when none is
+// left, a loader takes the next good sample, or with `exact` leaves out the batch.
 class SkippedSample : public SampleError {
  public:
   using SampleError::SampleError;

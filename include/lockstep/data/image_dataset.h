@@ -19,8 +19,9 @@ enum class OnCorrupt {
   // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
   // stay in step.
   kReplace,
-  // It is left out of its batch, which becomes smaller. Ranks still make the same number of batches. An empty batch is
-  // a SampleError.
+  // It is left out of its batch, which becomes smaller. Where nothing would be left of a batch, get_batch throws
+  // SkippedSample. A loader then takes the next good sample after the first one, so that ranks still make the same
+  // number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
   kSkip,
 };
 

@@ -153,9 +153,12 @@ struct TrainCommand {
     return options.limit_batches > 0 ? std::min(loader.size(), options.limit_batches) : loader.size();
   }
   std::int64_t steps() const { return ceil_divide(batches_of(train), options.accumulation); }
+  // The number of the evaluation's present batch. The loader leaves out batches whose pictures are all corrupt, so they
+  // cannot be counted here. After the last batch `batches_left` is that of a whole pass.
+  std::int64_t test_batch() const { return test->size() - 1 - test->batches_left() % test->size(); }
   StepOutput run(data::Example& batch) {
     torch::Tensor scores = model.forward.forward(batch.data);
-    if (worst && !model.model->is_training()) worst->add(batch, scores);
+    if (worst && !model.model->is_training()) worst->add(batch, scores, test_batch() * test->batch_size());
     const auto loss_options = torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
     return {torch::nn::functional::cross_entropy(scores, batch.target, loss_options), scores};
   }

@@ -36,9 +36,8 @@ WorstSamples::WorstSamples(std::shared_ptr<const data::Dataset> dataset, std::ve
                            std::int64_t batch_size)
     : dataset_(std::move(dataset)), classes_(std::move(classes)), batch_size_(batch_size) {}
 
-void WorstSamples::add(const data::Example& batch, const torch::Tensor& scores) {
+void WorstSamples::add(const data::Example& batch, const torch::Tensor& scores, std::int64_t first) {
   const torch::NoGradGuard no_grad;
-  const std::int64_t first = std::exchange(position_, position_ + batch_size_);
   const torch::Tensor target = batch.target.to(torch::kLong);
   if (scores.dim() != 2 || target.dim() != 1 || scores.size(0) != target.size(0)) return;
   const torch::Tensor log_probabilities = torch::log_softmax(scores.to(torch::kFloat), 1);
@@ -125,7 +124,6 @@ std::string WorstSamples::class_name(std::int64_t number) const {
 }
 
 WorstSamples::Found WorstSamples::take() {
-  position_ = 0;
   std::vector<std::vector<double>> numbers;
   std::vector<std::string> names;
   std::vector<torch::Tensor> pictures;

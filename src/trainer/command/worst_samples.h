@@ -19,8 +19,9 @@ class WorstSamples {
   // `batch_size`: of the evaluation's loader, which gives each sample to one rank once, in the dataset's order.
   WorstSamples(std::shared_ptr<const data::Dataset> dataset, std::vector<std::string> classes, std::int64_t batch_size);
 
-  // The next batch of an evaluation, and the model's scores for it, [samples, classes].
-  void add(const data::Example& batch, const torch::Tensor& scores);
+  // A batch of an evaluation, and the model's scores for it, [samples, classes]. `first`: the position of its first
+  // sample among those of this rank.
+  void add(const data::Example& batch, const torch::Tensor& scores, std::int64_t first);
 
   // The samples refer to the pictures.
   struct Found {
@@ -51,8 +52,7 @@ class WorstSamples {
   std::shared_ptr<const data::Dataset> dataset_;
   std::vector<std::string> classes_;
   std::int64_t batch_size_;
-  std::int64_t position_ = 0;  // of the next batch's first sample among those of this rank
-  std::vector<Kept> kept_;     // largest loss first
+  std::vector<Kept> kept_;  // largest loss first
 };
 
 }  // namespace lockstep::trainer_detail
