@@ -121,7 +121,7 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
   started_ = true;
   torch::manual_seed(options_.seed + static_cast<std::uint64_t>(get_rank()));
   if (!options_.resume) {
-    state_.set_earlier_aside();
+    state_.begin_anew();
   } else if (state_.resume(train.loader()) && get_rank() == 0) {
     log::info(fmt::format("resumed at epoch {}, step {}", progress().epoch, progress().step));
   }

@@ -132,8 +132,10 @@ void RunState::write(const data::DataLoaderBase& loader, std::optional<double> m
     state.set("losses.sum", losses.sum());
     state.set("losses.count", losses.count());
     add_progress(state);
+    if (earlier_in_folder_) set_earlier_aside();
     manager_->save(progress.step, state, metric);
   });
+  earlier_in_folder_ = false;
 }
 
 void RunState::add_progress(checkpoint::Checkpoint& state) {
@@ -261,14 +263,11 @@ void RunState::judge_again(const data::DataLoaderBase& loader) {
 }
 
 void RunState::set_earlier_aside() {
-  if (!manager_) return;
-  on_rank_0([&] {
-    const std::vector<std::int64_t> steps = manager_->steps();
-    if (steps.empty()) return;
-    const std::string aside = move_aside(steps).native();
-    log::warning(
-        fmt::format("the training starts from the beginning: checkpoints of an earlier one are now in {}", aside));
-  });
+  const std::vector<std::int64_t> steps = manager_->steps();
+  if (steps.empty()) return;
+  const std::string aside = move_aside(steps).native();
+  log::warning(
+      fmt::format("the training starts from the beginning: checkpoints of an earlier one are now in {}", aside));
 }
 
 std::filesystem::path RunState::move_aside(const std::vector<std::int64_t>& steps) {
@@ -292,6 +291,7 @@ std::filesystem::path RunState::move_aside(const std::vector<std::int64_t>& step
 bool RunState::load_best() {
   TORCH_CHECK_VALUE(manager_, "Trainer: load_best needs TrainerOptions::checkpoint_dir");
   wait();
+  if (earlier_in_folder_) return false;  // nothing in the folder is of this training
   const auto state = manager_->load_best();
   if (!state) return false;
   state->restore_model(*model_);

@@ -44,9 +44,10 @@ class RunState {
   void save(const data::DataLoaderBase& loader, std::optional<double> metric = std::nullopt);
   // Collective. False when there is no checkpoint.
   bool resume(data::DataLoaderBase& loader);
-  // Moves the checkpoints of another training into a folder of their own. For one that starts from the beginning: their
-  // steps may be higher and their metrics better than its own. Collective.
-  void set_earlier_aside();
+  // For a training that starts from the beginning: its first save moves the checkpoints of another one into a folder of
+  // their own, because their steps may be higher and their metrics better. Not sooner: a training that fails before it
+  // has anything to save must not hide them from the next one that resumes.
+  void begin_anew() { earlier_in_folder_ = true; }
   bool load_best();
   // Blocks until asynchronous saves are done. Collective.
   void wait();
@@ -63,6 +64,8 @@ class RunState {
   std::int64_t steps_of(std::int64_t batches) const;
   // For a checkpoint whose evaluations were judged by something else. Collective.
   void judge_again(const data::DataLoaderBase& loader);
+  // For rank 0.
+  void set_earlier_aside();
   // Returns the new folder. For rank 0.
   std::filesystem::path move_aside(const std::vector<std::int64_t>& steps);
 
@@ -72,6 +75,7 @@ class RunState {
   torch::Device device_;
   OptimizerStep& step_;
   std::unique_ptr<checkpoint::CheckpointManager> manager_;
+  bool earlier_in_folder_ = false;  // what the folder has is another training's; the same on all ranks
 };
 
 }  // namespace lockstep::trainer_detail

@@ -90,6 +90,28 @@ TEST(TrainerUnit, StartsAgainInTheFolderOfAnEarlierTraining) {
   EXPECT_GT(saved("earlier-2"), 0);
 }
 
+// Someone has forgotten `resume`, and the first batch fails. Nothing is lost: the next start resumes.
+TEST(TrainerUnit, AFailureBeforeTheFirstSaveLeavesTheEarlierCheckpoints) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path()};
+  Training(options).fit();
+  {
+    Training forgotten(options);
+    const auto step = [](data::Example& /*batch*/) -> StepOutput { throw std::runtime_error("the first batch fails"); };
+    EXPECT_THROW(forgotten.trainer.fit(forgotten.train, forgotten.test, step), std::runtime_error);
+    EXPECT_FALSE(forgotten.trainer.load_best());  // the one in the folder is not of this training
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("earlier-1")));
+  std::int64_t steps = 0;
+  options.resume = true;
+  options.callbacks.on_step_end = [&](const StepReport&) { ++steps; };
+  Training resumed(options);
+  EXPECT_EQ(resumed.fit().steps, 30);
+  EXPECT_EQ(steps, 0);
+  EXPECT_TRUE(resumed.trainer.load_best());
+}
+
 // The rates and momenta of all steps.
 struct Rates {
   std::vector<std::pair<double, double>> values;

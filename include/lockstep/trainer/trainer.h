@@ -105,8 +105,8 @@ struct TrainerOptions {
   double min_delta = 0.0;
 
   // Empty: no checkpoints. Else the folder of a CheckpointManager, which rank 0 writes and all ranks read. Saved are
-  // the last state, after each epoch and again with its evaluation, and the best one. Without `resume`, fit() moves
-  // those of an earlier training into a new folder in it, "earlier-1" and so on. Nothing removes these.
+  // the last state, after each epoch and again with its evaluation, and the best one. Without `resume`, the first save
+  // moves those of an earlier training into a new folder in it, "earlier-1" and so on. Nothing removes these.
   std::filesystem::path checkpoint_dir = {};
   int keep_last = 2;
   std::int64_t checkpoint_every_steps = 0;  // when positive: within epochs too
