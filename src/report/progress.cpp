@@ -84,7 +84,7 @@ class Progress::Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps) {
+  void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps, std::int64_t done) {
     const MutexLock lock(mutex_);
     const Clock::time_point time = now();
     // An epoch is all from the beginning of its first pass to that of the next epoch.
@@ -96,6 +96,8 @@ class Progress::Line {
              .epoch = epoch,
              .epochs = options_.epochs,
              .steps = steps,
+             .done = done,
+             .done_before = done,
              .seconds_before = seconds_between(*epoch_began_, time),
              .epoch_seconds = pass_.epoch_seconds};
     began_ = printed_ = time;
@@ -181,8 +183,8 @@ Progress::Progress(ProgressOptions options) {
 Progress::~Progress() = default;
 Progress::Progress(Progress&&) noexcept = default;
 
-void Progress::begin(std::string_view pass, std::int64_t epoch, std::int64_t steps) {
-  if (line_ != nullptr) line_->begin(pass, epoch, steps);
+void Progress::begin(std::string_view pass, std::int64_t epoch, std::int64_t steps, std::int64_t done) {
+  if (line_ != nullptr) line_->begin(pass, epoch, steps, done);
 }
 
 void Progress::step(std::int64_t samples, std::optional<double> loss, const PartTimes& times) {

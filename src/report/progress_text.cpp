@@ -104,15 +104,19 @@ std::string duration_text(double seconds) {
 }
 
 std::optional<double> seconds_left(const PassState& pass) {
-  if (pass.steps <= 0 || pass.done <= 0) return std::nullopt;
+  const std::int64_t timed = pass.done - pass.done_before;
+  if (pass.steps <= 0 || timed <= 0) return std::nullopt;
   const auto to_do = static_cast<double>(std::max<std::int64_t>(0, pass.steps - pass.done));
-  return pass.seconds / static_cast<double>(pass.done) * to_do;
+  return pass.seconds / static_cast<double>(timed) * to_do;
 }
 
 std::optional<double> run_seconds_left(const PassState& pass) {
   const auto now = seconds_left(pass);
   if (!now || pass.epochs <= 0) return std::nullopt;
-  const double each = std::max(pass.epoch_seconds, pass.seconds_before + pass.seconds + *now);
+  // The epochs to come have all steps, also where this one was resumed.
+  const double unseen =
+      pass.seconds / static_cast<double>(pass.done - pass.done_before) * static_cast<double>(pass.done_before);
+  const double each = std::max(pass.epoch_seconds, pass.seconds_before + unseen + pass.seconds + *now);
   return *now + each * static_cast<double>(std::max<std::int64_t>(0, pass.epochs - pass.epoch - 1));
 }
 

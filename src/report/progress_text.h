@@ -16,6 +16,7 @@ struct PassState {
   std::int64_t epochs = 0;  // 0: unknown
   std::int64_t steps = 0;   // 0: unknown
   std::int64_t done = 0;
+  std::int64_t done_before = 0;  // of these, before the run was resumed: not in samples, seconds, loss and times
   std::int64_t samples = 0;
   double seconds = 0.0;
   double weighted_loss = 0.0;  // sum of loss times samples

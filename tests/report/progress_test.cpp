@@ -127,6 +127,28 @@ TEST(Progress, IsWholeLinesAtIntervalsInAPipe) {
   EXPECT_EQ(pipe.text(), "test 1/2: 1/4 (25%), 4.0 pictures/s, 0:33 left, run 1:48 left\n");
 }
 
+// Three of four parts were done by an earlier run: they count as done, and not as fast steps.
+TEST(Progress, OfAResumedEpochGoesOnWhereItWas) {
+  const Pipe pipe;
+  Time time;
+  Progress progress({.epochs = 3, .fd = pipe.fd(), .interval = seconds(1), .clock = time.clock()});
+  progress.begin("train", 1, 400, 300);
+  const auto step = [&] {
+    time.now += seconds(1);
+    progress.step(8, 0.5);
+  };
+  step();
+  EXPECT_EQ(pipe.text(), "train 2/3: 301/400 (75%), loss 0.5, 8.0 pictures/s, 1:39 left, run 8:19 left\n");
+  for (int i = 0; i < 99; ++i) step();
+  const std::string last = "train 2/3: 400/400 (100%), loss 0.5, 8.0 pictures/s, 0:00 left, run 6:40 left\n";
+  EXPECT_TRUE(pipe.text().ends_with(last));
+  progress.end();
+  EXPECT_EQ(pipe.text(), "train 2/3: loss 0.5, 8.0 pictures/s, 100.0 s\n");
+  progress.begin("train", 2, 400);
+  step();
+  EXPECT_EQ(pipe.text(), "train 3/3: 1/400 (0%), loss 0.5, 8.0 pictures/s, 6:39 left, run 6:39 left\n");
+}
+
 TEST(Progress, PrintsNothingOnOtherRanks) {
   const Pipe pipe;
   Progress progress({.epochs = 1, .shown = false, .fd = pipe.fd()});
@@ -225,7 +247,11 @@ TEST(ProgressText, TimeLeft) {
   pass.epoch_seconds = 0.0;
   pass.seconds_before = 20.0;
   EXPECT_EQ(run_seconds_left(pass), 65.0);
-  pass.done = 0;
+  // Resumed after 3 steps: the others have taken 5 s, and the epochs to come have all 10.
+  pass = {.epoch = 0, .epochs = 3, .steps = 10, .done = 8, .done_before = 3, .seconds = 5.0};
+  EXPECT_EQ(seconds_left(pass), 2.0);
+  EXPECT_EQ(run_seconds_left(pass), 22.0);
+  pass.done = 3;
   EXPECT_EQ(run_seconds_left(pass), std::nullopt);
 }
 

@@ -262,6 +262,30 @@ TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("report.html")));
 }
 
+// 100 of 400 steps are left, of two batches each; the epoch after it has all.
+TEST(TrainerUnit, ShowsHowFarAResumedEpochIs) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  testing::internal::CaptureStderr();  // no terminal
+  testing::internal::CaptureStdout();
+  {
+    trainer_detail::TrainCommandOptions options;
+    options.epochs = 3;
+    options.accumulation = 2;
+    options.progress_seconds = 0;
+    trainer_detail::TrainCommandReport report(options, folder.path(), {}, /*steps=*/400);
+    const auto step = report.callbacks().on_step_end;
+    step({.epoch = 1, .step = 701, .batch = 602, .batches = 799, .samples = 8, .loss = torch::tensor(0.5)});
+    step({.epoch = 1, .step = 702, .batch = 604, .batches = 799, .samples = 8, .loss = torch::tensor(0.5)});
+    step({.epoch = 2, .step = 801, .batch = 2, .batches = 799, .samples = 8, .loss = torch::tensor(0.5)});
+  }
+  const std::string shown = testing::internal::GetCapturedStdout();
+  testing::internal::GetCapturedStderr();
+  for (const char* part :
+       {"resumed after step 700", "train 2/3: 301/400 (75%)", "train 2/3: 302/400", "train 3/3: 1/400"})
+    EXPECT_NE(shown.find(part), std::string::npos) << part << " in: " << shown;
+}
+
 TEST(TrainerUnit, LimitsBatchesAndWritesATrace) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;

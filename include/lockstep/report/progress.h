@@ -51,9 +51,10 @@ class Progress {
   Progress(Progress&&) noexcept;
   Progress& operator=(Progress&&) = delete;
 
-  // A pass begins: "train", "test". `epoch` counts from 0, and is shown from 1. `steps` is how many steps there will
-  // be; 0: unknown.
-  void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps);
+  // A pass begins: "train", "test". `epoch` counts from 0, and is shown from 1. `steps` is how many steps it has; 0:
+  // unknown. `done`: those that were done before a run that resumes in mid-epoch. They count as done, but say nothing
+  // of how long a step takes.
+  void begin(std::string_view pass, std::int64_t epoch, std::int64_t steps, std::int64_t done = 0);
   // One step is done, with so many samples on all ranks together. Without `loss` the mean is that of the other steps.
   void step(std::int64_t samples, std::optional<double> loss = {}, const PartTimes& times = {});
   // The pass is over. Prints a line that stays: the mean loss, pictures per second, seconds, parts, then `results`.

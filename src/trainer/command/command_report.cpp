@@ -101,10 +101,17 @@ void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step
               .first_step = first_step});
 }
 
+// `first`: this run's first step of the epoch. A run that was resumed in mid-epoch has fewer steps than the epoch.
+// Those that are left are counted, because those before may have been steps of another number of ranks.
+void TrainCommandReport::begin_epoch(const StepReport& first) {
+  const std::int64_t left = 1 + ceil_divide(first.batches - first.batch, options_.accumulation);
+  progress_.begin("train", first.epoch, steps_, std::max<std::int64_t>(0, steps_ - left));
+}
+
 void TrainCommandReport::step(const StepReport& step) {
   if (!shows_) return;
   start(step.epoch, step.step - 1);
-  if (step.epoch != epoch_) progress_.begin("train", step.epoch, steps_);
+  if (step.epoch != epoch_) begin_epoch(step);
   epoch_ = step.epoch;
   std::optional<double> loss;
   if (step.loss.is_cpu() || step.step % kStepsOfDevices == 0) loss = step.loss.item<double>();

@@ -41,6 +41,7 @@ class TrainCommandReport {
   void print(const std::string& line);
   // Logs the start of the run; later calls do nothing.
   void start(std::int64_t first_epoch, std::int64_t first_step);
+  void begin_epoch(const StepReport& first);
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);
   void evaluation(const Evaluation& found);
