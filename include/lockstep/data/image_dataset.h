@@ -33,7 +33,8 @@ struct ImageOptions {
 struct CorruptFile {
   std::string name;
   std::string reason;
-  std::int64_t times = 0;  // how often it was needed
+  std::int64_t times = 0;   // how often it was needed
+  std::int64_t index = -1;  // of the sample
 };
 
 class ImageDataset : public Dataset {

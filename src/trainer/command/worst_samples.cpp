@@ -71,16 +71,19 @@ void WorstSamples::keep(Kept sample) {
 // The names of a batch's samples. Corrupt pictures may have been left out of it, or have others in their place.
 std::vector<std::string> WorstSamples::names_of(std::int64_t first, std::int64_t rows) const {
   const std::int64_t ranks = get_world_size();
-  std::vector<std::string> names;
+  const std::set<std::int64_t> corrupt = corrupt_samples();
+  std::vector<std::int64_t> indices;
   for (std::int64_t position = first; position < first + batch_size_; ++position) {
     const std::int64_t index = get_rank() + ranks * position;
-    if (index < dataset_->size()) names.push_back(name_of(index));
+    if (index < dataset_->size()) indices.push_back(index);
   }
-  if (std::ssize(names) > rows) std::erase_if(names, [this](const auto& name) { return is_corrupt(name); });
-  for (std::string& name : names) {
-    if (is_corrupt(name)) name += " (corrupt: another picture in its place)";
+  if (std::ssize(indices) > rows) std::erase_if(indices, [&](std::int64_t index) { return corrupt.contains(index); });
+  std::vector<std::string> names(static_cast<std::size_t>(rows));
+  if (std::ssize(indices) != rows) return names;
+  for (std::size_t row = 0; row < names.size(); ++row) {
+    names[row] = name_of(indices[row]);
+    if (corrupt.contains(indices[row])) names[row] += " (corrupt: another picture in its place)";
   }
-  if (std::ssize(names) != rows) names.assign(static_cast<std::size_t>(rows), "");
   return names;
 }
 
@@ -94,12 +97,13 @@ std::string WorstSamples::name_of(std::int64_t index) const {
   return "test sample " + std::to_string(index);
 }
 
-bool WorstSamples::is_corrupt(const std::string& name) const {
+// By index: `cat/1.jpg` is the end of another picture's name, `bobcat/1.jpg`.
+std::set<std::int64_t> WorstSamples::corrupt_samples() const {
+  std::set<std::int64_t> samples;
   const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset_.get());
-  if (pictures == nullptr) return false;
-  const auto files = pictures->corrupt_files();
-  // That of a pack begins with the file of the pack.
-  return std::any_of(files.begin(), files.end(), [&](const auto& file) { return file.name.ends_with(name); });
+  if (pictures == nullptr) return samples;
+  for (const data::CorruptFile& file : pictures->corrupt_files()) samples.insert(file.index);
+  return samples;
 }
 
 // The picture that the model has got, as bytes.

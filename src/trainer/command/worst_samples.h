@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class WorstSamples {
 
   std::vector<std::string> names_of(std::int64_t first, std::int64_t rows) const;
   std::string name_of(std::int64_t index) const;
-  bool is_corrupt(const std::string& name) const;
+  std::set<std::int64_t> corrupt_samples() const;
   torch::Tensor picture_of(const torch::Tensor& sample) const;
   std::string class_name(std::int64_t number) const;
   void keep(Kept sample);
