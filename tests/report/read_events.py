@@ -7,6 +7,7 @@ import json
 import sys
 
 from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
 from tensorboard.backend.event_processing.event_file_loader import TimestampedEventFileLoader
 from tensorboard.backend.event_processing import io_wrapper
@@ -34,6 +35,14 @@ def hparams(accumulator):
             found["status"] = data.session_end_info.status
         found.setdefault("tags", []).append(tag)
     return found
+
+
+def steps_of_pages(folder):
+    """The steps of each tag as the reader behind TensorBoard's pages has them."""
+    accumulator = plugin_event_accumulator.EventAccumulator(folder, {plugin_event_accumulator.TENSORS: 0})
+    accumulator.Reload()
+    return {tag: [event.step for event in accumulator.Tensors(tag)]
+            for tag in accumulator.Tags()[plugin_event_accumulator.TENSORS]}
 
 
 def main():
@@ -64,6 +73,7 @@ def main():
 } or any(
             tag.startswith("_hparams_/") for tag in accumulator.summary_metadata):
         result["hparams"] = hparams(accumulator)
+    result["pages"] = steps_of_pages(folder)
     loader = DirectoryLoader(folder, TimestampedEventFileLoader, path_filter=io_wrapper.IsTensorFlowEventsFile)
     result["events"] = sum(1 for _ in loader.Load())
     json.dump(result, sys.stdout)

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -153,6 +154,34 @@ TEST(SummaryWriterParity, AKilledRunAndItsSuccessorAreRead) {
   ASSERT_GT(loss.size(), 5000U);
   for (std::size_t i = 0; i + 1 < loss.size(); ++i) ASSERT_EQ(loss[i][0], i);
   EXPECT_EQ(loss.back()[0], 1'000'000'000);
+}
+
+// Killed at step 150, resumed from 100, and once more from 110. Values of epochs have smaller numbers.
+TEST(SummaryWriterParity, AResumedRunReplacesTheStepsThatItRepeats) {
+  const ScratchFolder folder;
+  const auto run = [&](std::int64_t first, std::int64_t last, double value) {
+    SummaryWriter writer = open(folder.path());
+    if (first > 1) writer.purge(first);
+    if (first == 1) writer.add_scalar("epoch/loss", value, 0);
+    for (std::int64_t step = first; step <= last; ++step) writer.add_scalar("loss", value, step);
+  };
+  run(1, 150, 1.0);
+  run(101, 120, 2.0);
+  run(111, 130, 4.0);
+  const json read = read_by_tensorboard(folder.path());
+  const json& loss = read["scalars"]["loss"];
+  ASSERT_EQ(loss.size(), 130U);
+  for (std::int64_t i = 0; i < 130; ++i) {
+    const double value = i < 100 ? 1.0 : i < 110 ? 2.0 : 4.0;
+    EXPECT_EQ(loss[static_cast<std::size_t>(i)][0], i + 1);
+    EXPECT_EQ(std::stod(loss[static_cast<std::size_t>(i)][1].get<std::string>()), value) << i;
+  }
+  EXPECT_EQ(read["scalars"]["epoch/loss"].size(), 1U);
+  // TensorBoard's other reader has the same.
+  std::vector<std::int64_t> steps(130);
+  std::iota(steps.begin(), steps.end(), 1);
+  EXPECT_EQ(read["pages"]["loss"], json(steps));
+  EXPECT_EQ(read["pages"]["epoch/loss"], json::array({0}));
 }
 
 TEST(SummaryWriterParity, AFullDiskLeavesWholeRecords) {

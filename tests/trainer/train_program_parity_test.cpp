@@ -2,6 +2,8 @@
 #ifdef LOCKSTEP_TENSORBOARD_PYTHON
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "nn/error_texts.h"
 #include "train_program.h"
 
@@ -22,6 +24,20 @@ TEST_F(TrainProgramParity, TensorBoardShowsCurvesTimesWeightsAndSamples) {
                        "\"time/compute\": [[0, ", "\"time/communication\": [[0, ",
                        "\"weights/features.0.0.weight\": [{\"step\": 0, ", "\"worst/pictures\": [[0, ",
                        "\"worst/table\": [[0, "});
+}
+
+// The newest checkpoint is lost, so the second epoch is trained again: each of the 12 steps is there once.
+TEST_F(TrainProgramParity, TensorBoardShowsTheStepsOfAResumedTrainingOnce) {
+  ASSERT_EQ(train({}).exit_code, 0);
+  ASSERT_TRUE(std::filesystem::remove(scratch_.path("run/checkpoints/step-000000012.ckpt")));
+  const Finished resumed = train({"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_in(resumed.out, {"resumed after step 6"});
+  Process reader(
+      {LOCKSTEP_TENSORBOARD_PYTHON, LOCKSTEP_REPORT_SCRIPTS "/read_events.py", scratch_.path("run/tensorboard")});
+  const Finished read = reader.finish(std::chrono::seconds(100));
+  ASSERT_EQ(read.exit_code, 0) << read.err;
+  expect_in(read.out, {"\"train/loss\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]"});
 }
 
 }  // namespace

@@ -36,6 +36,10 @@ class SummaryWriter {
   SummaryWriter& operator=(SummaryWriter&&) noexcept;
   ~SummaryWriter();  // flushes
 
+  // PyTorch's purge_step, for a run that resumes: call it first, with the first step to come. What earlier files of the
+  // folder have of this step and of later ones, under all names, TensorBoard shows no longer. Values that count
+  // something else than steps must then have smaller numbers, as epochs do.
+  void purge(std::int64_t step);
   // TensorBoard keeps scalars as 32-bit numbers. Names with a slash are grouped by what is before it.
   void add_scalar(std::string_view tag, double value, std::int64_t step);
   // Stored as PNG. A picture that cannot be encoded (no pixels) is left out, with a warning.

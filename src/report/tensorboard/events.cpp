@@ -115,6 +115,11 @@ Message summary_event(double wall_time, std::int64_t step, const Message& value)
   return Message().add_double(1, wall_time).add_int(2, step).add_message(5, Message().add_message(1, value));
 }
 
+Message start_event(double wall_time, std::int64_t step) {
+  constexpr int kStart = 1;  // SessionLog.START
+  return Message().add_double(1, wall_time).add_int(2, step).add_message(7, Message().add_int(1, kStart));
+}
+
 std::string record(const Message& event) {
   const std::string length = little_endian(event.bytes().size(), 8);
   return length + masked_checksum(length) + event.bytes() + masked_checksum(event.bytes());

@@ -26,6 +26,8 @@ Message hparams_session_end();
 // The first event of a file.
 Message version_event(double wall_time);
 Message summary_event(double wall_time, std::int64_t step, const Message& value);
+// A session of a run begins with this step.
+Message start_event(double wall_time, std::int64_t step);
 
 // length, checksum of the length, event, checksum of the event (TFRecord).
 std::string record(const Message& event);

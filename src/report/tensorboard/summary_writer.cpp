@@ -72,11 +72,14 @@ class SummaryWriter::Writer {
   Writer& operator=(const Writer&) = delete;
 
   void add(std::int64_t step, const Message& value) {
+    if (origin_.is_this_process()) add(record(summary_event(wall_time(), step, value)));
+  }
+  void purge(std::int64_t step) {
     if (!origin_.is_this_process()) return;
-    const std::string bytes = record(summary_event(wall_time(), step, value));
-    const MutexLock lock(mutex_);
-    buffer_ += bytes;
-    if (buffer_.size() >= kMostBytes || Clock::now() - written_ >= kLongestDelay) write_buffer();
+    // Twice: one of TensorBoard's readers takes the first START of a folder for the start of the run, and drops
+    // nothing.
+    const std::string start = record(start_event(wall_time(), step));
+    add(start + start);
   }
   void flush() {
     if (!origin_.is_this_process()) return;
@@ -92,6 +95,11 @@ class SummaryWriter::Writer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void add(const std::string& records) LOCKSTEP_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    buffer_ += records;
+    if (buffer_.size() >= kMostBytes || Clock::now() - written_ >= kLongestDelay) write_buffer();
+  }
   void write_buffer() LOCKSTEP_REQUIRES(mutex_) {
     if (!buffer_.empty()) file_.append(buffer_);
     buffer_.clear();
@@ -152,6 +160,10 @@ void SummaryWriter::add_hparams(const Values& hparams, const Scalars& metrics) {
   writer_->add(0, hparams_session_start(hparams));
   for (const auto& [name, value] : metrics) writer_->add(0, scalar_value(valid_utf8(name), value));
   writer_->add(0, hparams_session_end());
+}
+
+void SummaryWriter::purge(std::int64_t step) {
+  if (writer_ != nullptr) writer_->purge(step);
 }
 
 void SummaryWriter::flush() {

@@ -99,6 +99,7 @@ void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step
               .classes = classes_,
               .first_epoch = first_epoch,
               .first_step = first_step});
+  summary_.start(first_step);
 }
 
 // `first`: this run's first step of the epoch. A run that was resumed in mid-epoch has fewer steps than the epoch.

@@ -43,6 +43,11 @@ std::string table_of(std::span<const report::Sample> samples) {
 
 }  // namespace
 
+// Values of epochs stay: there are no fewer steps than epochs, so the numbers of epochs before are below the next step.
+void TrainCommandSummary::start(std::int64_t first_step) {
+  writer_.purge(first_step == 0 ? 0 : first_step + 1);  // steps count from 1, epochs from 0
+}
+
 void TrainCommandSummary::step(const StepReport& step, double loss) {
   writer_.add_scalar("train/loss", loss, step.step);
   writer_.add_scalar("train/lr", step.learning_rate, step.step);

@@ -18,6 +18,9 @@ class TrainCommandSummary {
   TrainCommandSummary() = default;  // writes nothing
   explicit TrainCommandSummary(report::SummaryWriter writer) : writer_(std::move(writer)) {}
 
+  // To be called first. `first_step`: how many steps were done before. A training from the beginning replaces what is
+  // in the folder.
+  void start(std::int64_t first_step);
   void step(const StepReport& step, double loss);
   void epoch(const EpochReport& epoch);
   // Where the time of one rank went in an epoch.
