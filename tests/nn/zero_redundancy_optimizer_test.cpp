@@ -226,6 +226,36 @@ TEST_P(ZeroRedundancyOptimizerMulti, ExchangesItsStateWithThePlainOptimizer) {
   });
 }
 
+// What was saved before the first step has no state: the present one goes. Adagrad begins with one.
+TEST_P(ZeroRedundancyOptimizerMulti, LoadsAnOptimizerThatHasTakenNoStep) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const ScratchFolder folder;
+    for (const bool from_file : {true, false}) {
+      for (const Kind& one : kinds()) {
+        const std::vector<Tensor> a = parameters();
+        const std::vector<Tensor> b = parameters();
+        const auto fresh = one.plain(groups_of(b));
+        const auto ours = one.sharded(groups_of(a), {});
+        step_on(*ours, a, 0, 3);
+        if (from_file) {
+          torch::save(*fresh, folder.path("fresh"));
+          torch::load(*ours, folder.path("fresh"));
+        } else {
+          ours->load_consolidated(*fresh);
+        }
+        {
+          const torch::NoGradGuard no_grad;
+          for (std::size_t i = 0; i < a.size(); ++i) a[i].copy_(b[i]);
+        }
+        step_on(*ours, a, 3, 5);
+        step_on(*fresh, b, 3, 5);
+        expect_same_bits(a, b, one.name + (from_file ? " from a file" : " from the optimizer itself"));
+      }
+    }
+  });
+}
+
 // A model of its own kind: closures, frozen parameters, sparse gradients, schedulers, under DistributedDataParallel.
 struct NetImpl : torch::nn::Module {
   NetImpl() {

@@ -261,7 +261,16 @@ void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
   consolidated_ = std::move(all);
 }
 
+// As in a new optimizer: no state, or that which its constructor makes (Adagrad). What is loaded has no state for a
+// parameter that has taken no step, and the present one must not live on there.
+void ShardedOptimizer::Impl::reset_state() {
+  const auto fresh = make(inner_->param_groups());
+  inner_->state().clear();
+  for (auto& [parameter, state] : fresh->state()) inner_->state()[parameter] = std::move(state);
+}
+
 void ShardedOptimizer::Impl::take_state(torch::optim::Optimizer& plain) {
+  reset_state();
   for (const auto& group : inner_->param_groups()) {
     for (const torch::Tensor& parameter : group.params()) {
       const auto found = plain.state().find(parameter.unsafeGetTensorImpl());
@@ -271,6 +280,7 @@ void ShardedOptimizer::Impl::take_state(torch::optim::Optimizer& plain) {
 }
 
 void ShardedOptimizer::Impl::copy_state(const torch::optim::Optimizer& plain) {
+  reset_state();
   for (std::size_t group = 0; group < known_.size(); ++group) {
     for (std::size_t i = 0; i < known_[group].size(); ++i) {
       if (owner_of(known_[group][i]) != backend_.rank()) continue;

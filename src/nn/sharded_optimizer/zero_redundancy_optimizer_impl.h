@@ -35,7 +35,8 @@ class ShardedOptimizer::Impl {
   // Sends each rank's share to all others.
   void send_parameters();
   void consolidate(const Groups& groups, int to);
-  // Moves or copies the state of this rank's share out of a plain optimizer for all parameters, after check_alike.
+  // Moves or copies the state of this rank's share out of a plain optimizer for all parameters, after check_alike. It
+  // replaces all state that was there.
   void take_state(torch::optim::Optimizer& plain);
   void copy_state(const torch::optim::Optimizer& plain);
   void check_alike(const torch::optim::Optimizer& plain) const;
@@ -54,6 +55,7 @@ class ShardedOptimizer::Impl {
   void refuse_to_send(const std::exception& why) const;
   bool has_new_parameters(const Groups& groups) const;
   void take_parameters(const Groups& groups);
+  void reset_state();
   // The groups with the parameters of one rank.
   Groups share_of(const Groups& groups, int rank) const;
   // Gives each new parameter an owner. Returns the groups with only the new parameters that this rank owns.
