@@ -6,6 +6,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/finite_check.h"
+#include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "nn/error_texts.h"
@@ -236,6 +237,7 @@ TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
                   "no error");
         ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(net->out->parameters(), torch::optim::SGDOptions(0.1));
         EXPECT_TRUE(FiniteCheck(*net).check(torch::full({1}, 1.0 + rank, device)));
+        EXPECT_EQ(sample_mean_factor(1 + 2 * rank), 0.5) << "4 samples of 2 ranks";
       },
       "test:lockstep");
 }

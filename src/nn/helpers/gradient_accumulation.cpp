@@ -1,17 +1,18 @@
 #include "lockstep/nn/gradient_accumulation.h"
 
-#include "lockstep/c10d/collectives.h"
+#include "nn/backend.h"
 
 namespace lockstep {
 
+// A group may have no backend for the CPU.
 double sample_mean_factor(std::int64_t samples, const ProcessGroup& group) {
   TORCH_CHECK_VALUE(samples >= 0, "sample_mean_factor: expected a number of samples, got ", samples);
-  const torch::Tensor sum =
-      torch::full({1}, samples, torch::TensorOptions().dtype(torch::kInt64).device(local_device()));
-  all_reduce(sum, {.group = group});
+  const nn_detail::Backend backend = nn_detail::Backend::for_host_data(group, local_device());
+  const torch::Tensor sum = torch::full({1}, samples, torch::kInt64).to(backend.device());
+  backend.start_sum(sum)->wait();
   const auto all = sum.item<std::int64_t>();
   TORCH_CHECK_VALUE(all > 0, "sample_mean_factor: no rank has a sample in this step");
-  return static_cast<double>(get_world_size(group)) / static_cast<double>(all);
+  return static_cast<double>(backend.world_size()) / static_cast<double>(all);
 }
 
 }  // namespace lockstep
