@@ -41,7 +41,7 @@ std::vector<int> cores_of_this_thread() {
   return cores;
 }
 
-enum class Fault { kNone, kTorch, kStandard, kBackward };
+enum class Fault { kNone, kTorch, kStandard, kMemory, kUnknown, kBackward };
 
 // Reports what it sees; can fail where a part begins with a negative number.
 struct SpyImpl : torch::nn::Cloneable<SpyImpl> {
@@ -62,6 +62,8 @@ struct SpyImpl : torch::nn::Cloneable<SpyImpl> {
     const bool fails = x.size(0) > 0 && x[0][0].item<float>() < 0;
     if (fails && fault == Fault::kTorch) torch::zeros({2}).view({3});
     if (fails && fault == Fault::kStandard) throw std::out_of_range("the program's own");
+    if (fails && fault == Fault::kMemory) throw std::bad_alloc();
+    if (fails && fault == Fault::kUnknown) throw 17;
     torch::Tensor y = line(x);
     if (fails && fault == Fault::kBackward)
       y.register_hook([](const torch::Tensor&) { TORCH_CHECK_INDEX(false, "in the hook"); });
@@ -188,6 +190,19 @@ TEST(DataParallelThreads, RethrowWithTheReplicasName) {
   } catch (const c10::Error& error) {
     expect_in(error.what_without_backtrace(), {"replica 1 on cpu:1: the program's own"});
     EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+  }
+  try {
+    parallel.forward(bad, Fault::kMemory);
+    ADD_FAILURE() << "no error";
+  } catch (const std::bad_alloc& error) {
+    expect_in(error.what(), {"replica 1 on cpu:1: out of memory", "bad_alloc"});
+  }
+  try {
+    parallel.forward(bad, Fault::kUnknown);
+    ADD_FAILURE() << "no error";
+  } catch (const c10::Error& error) {
+    expect_in(error.what_without_backtrace(), {"replica 1 on cpu:1: an exception that is no std::exception"});
+    EXPECT_THROW(std::rethrow_if_nested(error), int);
   }
   EXPECT_EQ(net->seen->threads.size(), 3U) << "all replicas ran to their ends";
   const torch::Tensor output = parallel.forward(bad, Fault::kBackward);

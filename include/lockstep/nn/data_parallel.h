@@ -35,9 +35,9 @@
 //   lockstep::DataParallel<Net> parallel(net, {.cpu_replicas = 2}, [] { return Net(); });
 //
 // Errors: c10::Error. What a replica throws is thrown by forward() or backward() after all replicas have ended, with
-// the replica and its device in front ("in replica 1 on cpu:1"); an exception that is no c10::Error is nested in one.
-// Threads: one pass at a time, as for the module. The threads end when the wrapper and the graphs of its passes have
-// gone.
+// the replica and its device in front ("in replica 1 on cpu:1"). std::bad_alloc stays one; any other exception that is
+// no c10::Error is nested in one. Threads: one pass at a time, as for the module. The threads end when the wrapper and
+// the graphs of its passes have gone.
 #pragma once
 
 #include <torch/nn/module.h>

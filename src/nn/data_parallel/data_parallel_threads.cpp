@@ -9,6 +9,8 @@
 #include <sched.h>
 
 #include <new>
+#include <string>
+#include <utility>
 
 #include "base/thread.h"
 #include "openmp_threads.h"
@@ -72,7 +74,18 @@ class CallerState {
   bool cache_ = at::autocast::is_autocast_cache_enabled();
 };
 
-// Keeps the type of LibTorch's errors; others become a c10::Error that holds the original (std::rethrow_if_nested).
+// Memory that the C++ library could not give. LibTorch's own allocators throw a c10::Error.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
+// Keeps the type of LibTorch's errors, and std::bad_alloc; others become a c10::Error that holds the original
+// (std::rethrow_if_nested).
 [[noreturn]] void rethrow_with_name(const std::exception_ptr& error, std::size_t index, const std::string& device) {
   const std::string where = fmt::format("replica {} on {}", index, device);
   try {
@@ -80,11 +93,14 @@ class CallerState {
   } catch (c10::Error& found) {
     found.add_context("in " + where);
     throw;
-  } catch (const std::bad_alloc&) {
-    throw;
+  } catch (const std::bad_alloc& found) {
+    throw OutOfMemory(fmt::format("{}: out of memory ({})", where, found.what()));
   } catch (const std::exception& found) {
     std::throw_with_nested(c10::Error({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
                                       fmt::format("{}: {}", where, found.what())));
+  } catch (...) {
+    std::throw_with_nested(c10::Error({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
+                                      where + ": an exception that is no std::exception"));
   }
 }
 
