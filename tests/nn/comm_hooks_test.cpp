@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "lockstep/base/log.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
@@ -221,6 +223,51 @@ TEST_P(CommHooksMulti, ForgetOtherParametersOfTheSameSize) {
       net->zero_grad();
       fresh->forward(random_input({4, 48}, 4).to(torch::kDouble)).square().mean().backward();
       EXPECT_TRUE(parameters[2].grad().isfinite().all().item<bool>());
+    }
+  });
+}
+
+// Freezing leaves one bucket of several. The others come back later with the same parameters, and begin anew.
+TEST_P(CommHooksMulti, ForgetBucketsThatAreNoMore) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const PowerSgdOptions options{.matrix_approximation_rank = 1, .start_power_sgd_iter = 0};
+    const auto make_feedback = [] { return make_compress_hook(torch::kBFloat16, {.error_feedback = true}); };
+    const DistributedDataParallelOptions several{.bucket_cap_mb = 0.001};
+    for (const auto& hook : {make_power_sgd_hook(options), make_batched_power_sgd_hook(options), make_feedback()}) {
+      const auto buckets = [&] {
+        std::set<std::string> numbers;
+        for (const auto& [name, tensor] : hook->tensors()) {
+          if (name.starts_with("bucket.")) numbers.insert(name.substr(0, name.find('.', 7)));
+        }
+        return numbers;
+      };
+      Net net = make_net();
+      const std::vector<torch::Tensor> parameters = net->parameters();
+      const auto freeze = [&](bool frozen) {
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          torch::Tensor parameter = parameters[i];
+          if (i != 4) parameter.requires_grad_(!frozen);  // the last weight stays
+        }
+      };
+      torch::Tensor first_again;
+      {
+        DistributedDataParallel<Net> ddp(net, several);
+        ddp.register_comm_hook(hook);
+        for (int step = 0; step < 3; ++step) pass(ddp, step);
+        EXPECT_GT(buckets().size(), 1U) << hook->description();
+        freeze(true);
+        pass(ddp, 3);
+        EXPECT_EQ(buckets(), (std::set<std::string>{"bucket.0"})) << hook->description();
+        freeze(false);
+        pass(ddp, 4);
+        first_again = parameters[0].grad().clone();
+      }
+      if (hook->description().find("PowerSGD") != std::string::npos) continue;  // its random numbers go on
+      DistributedDataParallel<Net> fresh(net, several);
+      fresh.register_comm_hook(make_feedback());
+      pass(fresh, 4);
+      EXPECT_TRUE(torch::equal(first_again, parameters[0].grad())) << "an error from before was added";
     }
   });
 }

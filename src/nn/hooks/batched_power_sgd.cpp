@@ -29,6 +29,7 @@ class BatchedPowerSgdHook final : public CommHook {
 
   std::function<void()> run(GradBucket& bucket) override {
     const HookChannel channel(options().group, bucket);
+    if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memories_);
     if (!low_rank_.compresses() || !bucket.buffer().is_floating_point()) {
       low_rank_.end_bucket(bucket);
       return [work = channel.start_mean(bucket.buffer())] { work->wait(); };
@@ -106,6 +107,7 @@ class BatchedPowerSgdHook final : public CommHook {
     Memory& memory = memories_[bucket.index()];
     nn_detail::BucketContent content(bucket);
     if (memory.content == content) return memory;
+    nn_detail::forget_after(bucket.index(), memories_);
     std::int64_t cells = 0;
     for (const torch::Tensor& gradient : bucket.gradients()) cells += gradient.numel();
     const std::int64_t side = side_of(cells);

@@ -28,6 +28,7 @@ class CompressHook final : public CommHook {
 
   std::function<void()> run(GradBucket& bucket) override {
     const HookChannel channel(options_.group, bucket);
+    if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memory_);
     if (!is_wider(bucket.buffer().scalar_type(), dtype_)) {
       return [work = channel.start_mean(bucket.buffer())] { work->wait(); };  // nothing to gain
     }
@@ -74,6 +75,7 @@ class CompressHook final : public CommHook {
     const torch::Tensor& buffer = bucket.buffer();
     Memory& memory = memory_[bucket.index()];
     if (nn_detail::BucketContent content(bucket); memory.content != content) {
+      nn_detail::forget_after(bucket.index(), memory_);
       memory = {std::move(content), backend.allocate(buffer.numel(), dtype_), {}};
       if (options_.error_feedback) {
         memory.error = torch::zeros_like(buffer);

@@ -27,6 +27,14 @@ void add_of_bucket(NamedTensors& all, std::size_t index, const std::string& name
 // NAME of BucketContent::shapes(), which each saved bucket has.
 inline constexpr const char* kShapes = "shapes";
 
+// Forgets what was kept about buckets after this one. Where a bucket is another one than in the last pass, the wrapper
+// has built all that follow it anew, also those that look the same; where a bucket is the last one, there are none. No
+// bucket after the one that is being started is under way, so nobody refers to these entries.
+template <typename Memory>
+void forget_after(std::size_t index, std::map<std::size_t, Memory>& memories) {
+  memories.erase(memories.upper_bound(index), memories.end());
+}
+
 // Tensors that were loaded and wait for their buckets.
 class WaitingBuckets {
  public:

@@ -55,6 +55,7 @@ class PowerSgdHook final : public CommHook {
 
   std::function<void()> run(GradBucket& bucket) override {
     const HookChannel channel(options().group, bucket);
+    if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memories_);
     if (!low_rank_.compresses()) {
       low_rank_.end_bucket(bucket);
       return [work = channel.start_mean(bucket.buffer())] { work->wait(); };
@@ -112,6 +113,7 @@ class PowerSgdHook final : public CommHook {
   Memory& memory_of_bucket(GradBucket& bucket) {
     Memory& memory = memories_[bucket.index()];
     if (nn_detail::BucketContent content(bucket); memory.content != content) {
+      nn_detail::forget_after(bucket.index(), memories_);
       memory = {std::move(content), {}, {}, {}, {}};
       if (options().use_error_feedback) memory.error = torch::zeros_like(bucket.buffer());
       const nn_detail::NamedTensors loaded = waiting_.take(bucket);
