@@ -153,6 +153,38 @@ TEST_P(TrainingHelpersMulti, StepsThatAreNotFiniteAreSkippedByAllRanksAlike) {
   });
 }
 
+// Rank 0's buffers go to all ranks. The first step too.
+TEST_P(TrainingHelpersMulti, ASkippedStepLeavesTheBuffersAsTheyWere) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    log::set_output([](std::string_view) {});
+    Net net = make_net();
+    DistributedDataParallel<Net> ddp(net);
+    const auto statistics = [&] {
+      return torch::cat({net->named_buffers()["1.running_mean"], net->named_buffers()["1.running_var"]});
+    };
+    FiniteCheck finite(*net, {.policy = NonFinitePolicy::kSkip});
+    for (int step = 0; step < 5; ++step) {
+      const bool bad = step == 0 || step == 3;
+      const torch::Tensor before = statistics();
+      torch::Tensor x = random_input({4, 6}, step);
+      if (bad && number == 0) x.fill_(std::nan(""));
+      net->zero_grad();
+      const torch::Tensor loss = ddp->forward(x).square().mean();
+      loss.backward();
+      EXPECT_EQ(statistics().isfinite().all().item<bool>(), !bad);
+      EXPECT_EQ(finite.check(loss), !bad);
+      EXPECT_EQ(torch::equal(statistics(), before), bad) << "step " << step;
+      finite.check_parameters();
+    }
+    torch::Tensor mean = net->named_buffers()["1.running_mean"];
+    if (number == 0) mean[0] = std::nan("");
+    expect_in(error_of([&] { finite.check_parameters(); }),
+              {number == 0 ? "'1.running_mean' is not finite" : "other ranks are not finite"});
+    log::set_output({});
+  });
+}
+
 // With a norm gradients are not read where it is finite. A sweep reads each parameter once, also those in several
 // parts, and finds one that is not finite on one rank alone.
 TEST_P(TrainingHelpersMulti, ChecksWithoutReadingAllGradients) {

@@ -11,13 +11,14 @@
 // Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
 // the check with a norm. With kError there is a cheaper way for others, `checks_per_sweep`.
 //
-// A parameter that has infinities, but no NaN, at the first check is meant so (a bias of -infinity for a class that is
-// never predicted, a frozen mask): it is not looked at.
+// A parameter or buffer that has infinities, but no NaN, at the first check is meant so (a bias of -infinity for a
+// class that is never predicted, a mask): it is not looked at.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,7 +29,11 @@ namespace lockstep {
 
 enum class NonFinitePolicy {
   kError,  // check throws on every rank
-  kSkip,   // check logs a warning and returns false on every rank: the program skips the optimizer's step
+  // check logs a warning and returns false on every rank: the program skips the optimizer's step. A batch with NaN has
+  // made the running statistics of a batch normalisation NaN in its forward pass: where floating-point buffers are not
+  // finite, all of them become what they were after the last good check, or at set_step() or the constructor. That
+  // takes their memory once more.
+  kSkip,
 };
 
 struct FiniteCheckOptions {
@@ -56,21 +61,25 @@ class FiniteCheck {
   // is not finite.
   bool check(const torch::Tensor& loss, double gradient_norm);
 
-  // Collective, blocks. Reads all parameters, and throws on every rank if one is not finite. To be called before
-  // parameters are saved: checks_per_sweep finds them late, and a step may overflow with gradients that are finite.
+  // Collective, blocks. Reads all parameters and buffers, and throws on every rank if one is not finite. To be called
+  // before they are saved: checks_per_sweep finds them late, and a step may overflow with gradients that are finite.
   void check_parameters();
 
-  // The number that messages will give the next check: from 0. After resuming, set it to that of the next step.
+  // The number that messages will give the next check: from 0. After resuming, set it to that of the next step, once
+  // the module has its values.
   std::int64_t step() const { return step_; }
-  void set_step(std::int64_t step) { step_ = step; }
+  void set_step(std::int64_t step);
   // How many steps were not finite, with kSkip.
   std::int64_t skipped() const { return skipped_; }
 
  private:
-  // At the first check: which parameters are infinite before any step.
+  // At the first check: which parameters and buffers are infinite before any step.
   void note_infinite();
   std::vector<NamedParameter> watched() const;
   bool is_next_part_finite();
+  // With kSkip: copies the buffers, if they are finite; puts the copies back where the buffers are not.
+  void keep_buffers();
+  void restore_buffers();
   // Whose values are not finite, as text; empty: none.
   std::string bad_gradients() const;
   std::string bad_parameters() const;
@@ -83,7 +92,8 @@ class FiniteCheck {
   std::int64_t skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
   bool is_noted_ = false;
-  std::set<std::string> infinite_;  // names
+  std::set<std::string> infinite_;                     // names
+  std::map<std::string, torch::Tensor> kept_buffers_;  // by name
   // The present sweep: its parameters, how many elements each check reads, and which comes next.
   std::vector<torch::Tensor> swept_;
   std::int64_t part_ = 0;

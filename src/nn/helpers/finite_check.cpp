@@ -21,6 +21,23 @@ constexpr double kFound = std::numeric_limits<double>::max();
 constexpr const char* kWhenItDiverges =
     ". A smaller learning rate or clipping helps where a training diverges; policy kSkip leaves out single steps";
 
+// Those with floating-point values: running statistics, masks, tables.
+std::vector<NamedParameter> float_buffers(const torch::nn::Module& module) {
+  std::vector<NamedParameter> result;
+  for (const auto& item : module.named_buffers()) {
+    const torch::Tensor& buffer = item.value();
+    if (!buffer.defined() || buffer.layout() != torch::kStrided || !buffer.is_floating_point()) continue;
+    result.push_back({item.key(), buffer});
+  }
+  return result;
+}
+
+std::vector<NamedParameter> parameters_and_buffers(const torch::nn::Module& module) {
+  auto result = nn_detail::distinct_parameters(module);
+  for (NamedParameter& buffer : float_buffers(module)) result.push_back(std::move(buffer));
+  return result;
+}
+
 void add(std::string& problem, const std::string& text) {
   problem += (problem.empty() ? "" : "; ") + text;
 }
@@ -36,6 +53,41 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   TORCH_CHECK_VALUE(options_.checks_per_sweep == 0 || options_.policy == NonFinitePolicy::kError,
                     "FiniteCheck: checks_per_sweep finds a gradient after its step, which cannot be skipped then; "
                     "kSkip needs checks_per_sweep = 0");
+  keep_buffers();
+}
+
+void FiniteCheck::set_step(std::int64_t step) {
+  step_ = step;
+  keep_buffers();  // a checkpoint has been read since the constructor
+}
+
+void FiniteCheck::keep_buffers() {
+  if (options_.policy != NonFinitePolicy::kSkip) return;
+  const torch::NoGradGuard no_grad;
+  const auto buffers = float_buffers(module_);
+  std::set<std::string> names;
+  for (const NamedParameter& buffer : buffers) {
+    names.insert(buffer.name);
+    if (infinite_.contains(buffer.name) || !nn_detail::have_finite_sum({buffer.tensor})) continue;
+    torch::Tensor& kept = kept_buffers_[buffer.name];
+    if (kept.defined() && kept.sizes() == buffer.tensor.sizes() && kept.options().type_equal(buffer.tensor.options())) {
+      kept.copy_(buffer.tensor);
+    } else {
+      kept = buffer.tensor.detach().clone();
+    }
+  }
+  std::erase_if(kept_buffers_, [&](const auto& kept) { return !names.contains(kept.first); });
+}
+
+void FiniteCheck::restore_buffers() {
+  const torch::NoGradGuard no_grad;
+  std::vector<NamedParameter> buffers = float_buffers(module_);
+  std::erase_if(buffers, [&](const NamedParameter& buffer) { return !kept_buffers_.contains(buffer.name); });
+  if (nn_detail::have_finite_sum(nn_detail::without_names(buffers))) return;
+  for (NamedParameter& buffer : buffers) {
+    const torch::Tensor& kept = kept_buffers_.at(buffer.name);
+    if (kept.sizes() == buffer.tensor.sizes()) buffer.tensor.detach().copy_(kept);
+  }
 }
 
 bool FiniteCheck::check(const torch::Tensor& loss) {
@@ -61,7 +113,7 @@ void FiniteCheck::check_parameters() {
 
 void FiniteCheck::note_infinite() {
   if (std::exchange(is_noted_, true)) return;
-  const auto parameters = nn_detail::distinct_parameters(module_);
+  const auto parameters = parameters_and_buffers(module_);
   if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return;
   for (const NamedParameter& parameter : parameters) {
     if (nn_detail::have_finite_sum({parameter.tensor}) || parameter.tensor.isnan().any().item<bool>()) continue;
@@ -70,7 +122,7 @@ void FiniteCheck::note_infinite() {
 }
 
 std::vector<NamedParameter> FiniteCheck::watched() const {
-  auto parameters = nn_detail::distinct_parameters(module_);
+  auto parameters = parameters_and_buffers(module_);
   std::erase_if(parameters, [&](const NamedParameter& parameter) { return infinite_.contains(parameter.name); });
   return parameters;
 }
@@ -144,11 +196,14 @@ bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
   const std::int64_t step = step_++;
   if (problem.empty()) {
     skipped_in_a_row_ = 0;
+    keep_buffers();
     return true;
   }
   const int rank = get_rank(options_.group);
   TORCH_CHECK(options_.policy == NonFinitePolicy::kSkip, "rank ", rank, ", step ", step, ": ", problem,
               kWhenItDiverges);
+  // The others have this rank's buffers, or it has theirs. All ranks know of the problem, and do the same.
+  restore_buffers();
   ++skipped_;
   TORCH_CHECK(++skipped_in_a_row_ <= options_.max_consecutive_skips, "rank ", rank, ", step ", step, ": ", problem,
               "; this is step ", skipped_in_a_row_, " in a row that is not finite, and max_consecutive_skips is ",
