@@ -355,6 +355,31 @@ TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
   });
 }
 
+// Two ranks train to the end. Also where all ranks have equally many inputs, and nobody throws.
+TEST_P(DdpJoinMulti, SendsTheBuffersOfTheHighestRank) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const int world = get_world_size();
+    for (const bool throws : {false, true}) {
+      Own net;
+      DistributedDataParallel<Own> ddp(net);
+      const int inputs = throws || number + 2 >= world ? 3 : 1;
+      const auto loop = [&] {
+        for (int step = 0; step < inputs; ++step) {
+          net->count.fill_(10 * step + number);  // as a layer does in its forward pass
+          ddp.forward(random_input({2, 4}, step)).backward();
+          EXPECT_EQ(net->count[0].item<int>(), 10 * step + world - 1) << "step " << step << ", throws " << throws;
+        }
+      };
+      ddp.join(loop, {.throw_on_early_termination = throws});
+      EXPECT_EQ(net->count[0].item<int>(), 20 + world - 1) << "throws " << throws;
+      net->count.fill_(number);
+      ddp.forward(random_input({2, 4}, 0)).backward();
+      EXPECT_EQ(net->count[0].item<int>(), 0) << "afterwards rank 0's";
+    }
+  });
+}
+
 // With and without inputs; afterwards the wrapper works.
 TEST(DdpOptionsMulti, JoinNamesOptionsThatDiffer) {
   run_processes(3, [](int number) {

@@ -339,16 +339,17 @@ def train(case, rank, group):
     uneven = case.join != "no"
     try:
         with joined(case, ddp):
-            for number in range(case.steps - (7 * rank if uneven else 0)):
+            for number in range(case.steps - (7 * (dist.get_world_size() - 1 - rank) if uneven else 0)):
                 step(number)
     except RuntimeError as error:
         if case.join != "throws" or "exhausted" not in str(error):
             raise
     names = [name for name, _ in model.named_parameters()]
     result = dict(zip(names, list(ema.module.parameters()) if ema else trained))
-    if not ema and not uneven:
-        if case.buffers and case.norm != "none":
-            ddp._sync_buffers()  # as in the next forward pass; ours are sent in the backward pass
+    if not ema:
+        # As in the next forward pass; ours are sent in the backward pass. Other joins end with the buffers of one rank.
+        if case.buffers and case.norm != "none" and case.join in ("no", "throws"):
+            ddp._sync_buffers()
         result.update((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
     return result
 

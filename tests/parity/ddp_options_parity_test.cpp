@@ -311,7 +311,10 @@ class Training {
     const bool uneven = options_["join"] != "no";
     const bool throws = options_["join"] == "throws";
     const auto loop = [&] {
-      for (int number = 0; number < options_.steps() - (uneven ? 7 * rank_ : 0); ++number) step(number);
+      // The highest rank is the last: where it finishes before others, running statistics are not PyTorch's
+      // (docs/ddp.md, "What is different from PyTorch").
+      const int fewer = uneven ? 7 * (get_world_size() - 1 - rank_) : 0;
+      for (int number = 0; number < options_.steps() - fewer; ++number) step(number);
     };
     bool thrown = false;
     try {
@@ -324,8 +327,8 @@ class Training {
     EXPECT_EQ(thrown, throws && get_world_size() > 1) << options_.text();
   }
 
-  // Parameters by name, and running statistics where they are the same in Python: in a join PyTorch sends those of
-  // another rank, and its averages have those of the module.
+  // Parameters by name, and running statistics where they are the same in Python: its averages have those of the
+  // module.
   Tensors result() const {
     const Tensors copies = ema_ ? ema_->tensors() : masters_ ? masters_->tensors() : Tensors();
     Tensors tensors;
@@ -333,7 +336,7 @@ class Training {
       const auto copy = copies.find(item.key());
       tensors[item.key()] = copy != copies.end() ? copy->second : item.value().detach();
     }
-    if (ema_ || options_["join"] != "no") return tensors;
+    if (ema_) return tensors;
     for (const auto& item : model_->named_buffers()) {
       if (!item.key().ends_with("num_batches_tracked")) tensors[item.key()] = item.value();
     }

@@ -108,7 +108,7 @@ class Replica {
   bool synchronise_ = true;
   std::shared_ptr<const JoinOptions> join_;  // in a join
   bool owes_meeting_ = false;
-  int last_active_ = 0;  // lowest rank that still had inputs, at the last exchange
+  int last_active_ = 0;  // highest rank that still had inputs, at the last exchange
 };
 
 class NoSyncGuard {

@@ -53,7 +53,7 @@ std::vector<int> Replica::exchange_activity(bool active) {
   check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
   check_same_option("throw_on_early_termination", kThrows, all);
   std::vector<int> ranks = ranks_with(kActive, all);
-  if (!ranks.empty()) last_active_ = ranks.front();
+  if (!ranks.empty()) last_active_ = ranks.back();
   return ranks;
 }
 
@@ -69,7 +69,7 @@ void Replica::begin_join(const JoinOptions& options) {
   TORCH_CHECK(!join_, "join() inside join()");
   if (!options.enable || world_size() == 1) return;
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
-  last_active_ = 0;
+  last_active_ = world_size() - 1;
   join_ = std::make_shared<const JoinOptions>(options);
 }
 
@@ -84,6 +84,7 @@ void Replica::start_joined_pass() {
   if (!join_) return;
   if (!join_->throw_on_early_termination) return prepare_joined_pass(exchange_activity(/*active=*/true));
   if (owes_meeting_) meet_before_pass();
+  reducer_->set_buffer_source(last_active_);
 }
 
 // A forward pass inside a backward pass computes a checkpointed segment again.
@@ -137,7 +138,8 @@ void Replica::finish_join() {
   }
   end_join();
   if (!shadows) return;
-  // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step.
+  // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step. It is the highest of
+  // these, as in PyTorch.
   nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), last_active_);
 }
