@@ -408,6 +408,23 @@ TEST(DdpOptionsMulti, JoinNamesOptionsThatDiffer) {
   });
 }
 
+TEST(DdpOptionsMulti, JoinInsideAnotherWrappersJoinIsRefused) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    DistributedDataParallel<Net> one(Net(torch::nn::Linear(3, 3)));
+    DistributedDataParallel<Net> other(Net(torch::nn::Linear(3, 3)));
+    for (const bool throws : {false, true}) {
+      const JoinOptions options{.throw_on_early_termination = throws};
+      expect_in(error_of([&] { one.join([&] { other.join([] {}, options); }, options); }),
+                {"join() of a DistributedDataParallel inside join() of another one", "parts of one module"});
+    }
+    one.join([&] { other.join([] {}, {.enable = false}); });
+    EXPECT_EQ(gradients_in_join(one, number + 1), std::vector<double>(number + 1, 6.0));
+    EXPECT_EQ(gradients_in_join(other, number + 1), std::vector<double>(number + 1, 6.0));
+  });
+}
+
 // Rank 0 has no inputs. The error of a pass ends its join too.
 TEST(DdpOptionsMulti, JoinEndsWithAnErrorOnEveryRank) {
   run_processes(2, [](int number) {

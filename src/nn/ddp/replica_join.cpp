@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "lockstep/nn/replica.h"
 #include "module_state.h"
@@ -18,6 +19,9 @@ namespace {
 constexpr std::int64_t kActive = 1;
 constexpr std::int64_t kDividesByInitial = 2;
 constexpr std::int64_t kThrows = 4;
+
+// The join whose loop this thread is running.
+thread_local std::weak_ptr<const JoinOptions> join_of_thread;
 
 std::int64_t bits_of(bool active, const JoinOptions& options) {
   return (active ? kActive : 0) | (options.divide_by_initial_world_size ? kDividesByInitial : 0) |
@@ -68,9 +72,14 @@ void Replica::refuse_collectives_in_forward() const {
 void Replica::begin_join(const JoinOptions& options) {
   TORCH_CHECK(!join_, "join() inside join()");
   if (!options.enable || world_size() == 1) return;
+  TORCH_CHECK(join_of_thread.expired(),
+              "join() of a DistributedDataParallel inside join() of another one: a rank that has finished cannot know "
+              "in which order the others send for the two; run one loop after the other, or make both models parts of "
+              "one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
   last_active_ = world_size() - 1;
   join_ = std::make_shared<const JoinOptions>(options);
+  join_of_thread = join_;
 }
 
 void Replica::prepare_joined_pass(const std::vector<int>& active) {
