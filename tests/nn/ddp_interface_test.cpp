@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -252,6 +253,40 @@ TEST_P(DdpInterfaceMulti, CheckpointsSegments) {
       }
       expect_equal_on_all_ranks(twins.model->parameters(), "parameter");
     }
+  });
+}
+
+// With the head, each backward pass is one pass. Without it each segment's is one: refused in the first step. Ranks
+// with 1, 2, 3 inputs; and with 0, 1, 2, where rank 0 gets the error at the end of its loop.
+TEST_P(DdpInterfaceMulti, JoinsCheckpointedSegmentsThatAreOnePass) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Segments net;
+    DistributedDataParallel<Segments> ddp(net, {.bucket_cap_mb = 0.1});
+    net->before_segment = [&] { ddp->is_training(); };
+    const auto error = [&](int inputs, bool with_head) {
+      return error_of([&] {
+        ddp.join([&] {
+          for (int step = 0; step < inputs; ++step) {
+            net->zero_grad();
+            ddp->forward(random_input({4, 200}, step), with_head).backward();
+          }
+        });
+      });
+    };
+    EXPECT_EQ(error(number + 1, /*with_head=*/true), "no error");
+    for (const int inputs : {number + 1, number}) {
+      const std::string text = error(inputs, /*with_head=*/false);
+      if (get_world_size() == 1) {
+        EXPECT_EQ(text, "no error");
+      } else {
+        expect_in(text, {"join: expected one pass that sends", "checkpointing", "throw_on_early_termination"});
+      }
+    }
+    net->zero_grad();
+    ddp->forward(random_input({4, 200}, 9), true).backward();
+    expect_equal_on_all_ranks({net->head->weight.grad(), net->shared->weight.grad()}, "gradient");
   });
 }
 

@@ -157,6 +157,7 @@ void Replica::before_method() {
 }
 
 void Replica::prepare_pass() {
+  note_forward();
   reducer_->check_sizes();
   if (parameters_changed() || buffers_changed()) {
     nn_detail::hold_owed_meeting();

@@ -2,9 +2,12 @@
 // inputs. Those that have none take part with zeros until all have finished.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "lockstep/nn/replica.h"
 #include "module_state.h"
@@ -19,6 +22,7 @@ namespace {
 constexpr std::int64_t kActive = 1;
 constexpr std::int64_t kDividesByInitial = 2;
 constexpr std::int64_t kThrows = 4;
+constexpr std::int64_t kFollowsNestedPass = 8;
 
 // The join whose loop this thread is running.
 thread_local std::weak_ptr<const JoinOptions> join_of_thread;
@@ -47,15 +51,35 @@ void check_same_option(const char* name, std::int64_t bit, const torch::Tensor& 
                                        name, fmt::join(on, ", "), name, fmt::join(off, ", ")));
 }
 
+// Gradients are means already after the first such pass. A second one would take the mean of means, to which a rank
+// without inputs adds zeros.
+void check_no_second_pass(const torch::Tensor& all) {
+  const std::vector<int> ranks = ranks_with(kFollowsNestedPass, all);
+  TORCH_CHECK(ranks.empty(),
+              fmt::format("join: expected one pass that sends for each forward pass, but rank(s) {} began another one "
+                          "after a backward pass inside a backward pass (activation checkpointing). Leave "
+                          "checkpointing out, let a layer that is not checkpointed run backward first, so that all "
+                          "is one pass, or set throw_on_early_termination",
+                          fmt::join(ranks, ", ")));
+}
+
+// Whether a node of a backward pass is running in this thread. Not where such a pass calls back at its end: there it is
+// a node of the outer pass, if there is one.
+bool is_in_backward() {
+  return static_cast<bool>(torch::autograd::get_current_node());
+}
+
 }  // namespace
 
-std::vector<int> Replica::exchange_activity(bool active) {
+std::vector<int> Replica::exchange_activity(bool active, bool follows_nested_pass) {
   const nn_detail::Backend backend(options_.process_group, device());
+  const std::int64_t bits = bits_of(active, *join_) | (follows_nested_pass ? kFollowsNestedPass : 0);
   const torch::Tensor mine =
-      torch::full({1}, bits_of(active, *join_), torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
+      torch::full({1}, bits, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
   const torch::Tensor all = backend.all_gather(mine).cpu();
   check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
   check_same_option("throw_on_early_termination", kThrows, all);
+  check_no_second_pass(all);
   std::vector<int> ranks = ranks_with(kActive, all);
   if (!ranks.empty()) last_active_ = ranks.back();
   return ranks;
@@ -78,8 +102,21 @@ void Replica::begin_join(const JoinOptions& options) {
               "one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
   last_active_ = world_size() - 1;
+  after_nested_pass_ = false;
   join_ = std::make_shared<const JoinOptions>(options);
   join_of_thread = join_;
+}
+
+// A forward pass inside a backward pass is a part of it: a checkpointed segment is computed again.
+void Replica::note_forward() {
+  if (!is_in_backward()) after_nested_pass_ = false;
+}
+
+void Replica::watch_end_of_pass() {
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [this, in_join = std::weak_ptr<const JoinOptions>(join_)] {
+        if (!in_join.expired()) after_nested_pass_ = is_in_backward();
+      });
 }
 
 void Replica::prepare_joined_pass(const std::vector<int>& active) {
@@ -91,7 +128,11 @@ void Replica::prepare_joined_pass(const std::vector<int>& active) {
 // Called in the backward pass of a rank that has inputs. Tells the ranks without inputs about this pass.
 void Replica::start_joined_pass() {
   if (!join_) return;
-  if (!join_->throw_on_early_termination) return prepare_joined_pass(exchange_activity(/*active=*/true));
+  if (!join_->throw_on_early_termination) {
+    const bool follows_nested_pass = after_nested_pass_;
+    watch_end_of_pass();
+    return prepare_joined_pass(exchange_activity(/*active=*/true, follows_nested_pass));
+  }
   if (owes_meeting_) meet_before_pass();
   reducer_->set_buffer_source(last_active_);
 }
