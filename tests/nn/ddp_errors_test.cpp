@@ -58,6 +58,19 @@ TEST(DdpErrorsMulti, DifferentModelsAreNamedOnEveryRank) {
     if (rank == 2) normed->push_back(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(5).affine(false)));
     expect_in(error_of_wrapping(normed), {"buffer '1.running_mean'", "on rank(s) 2", "nothing more", "0, 1"});
 
+    Net activated = linear(4, 5);
+    rank == 1 ? activated->push_back(torch::nn::Tanh()) : activated->push_back(torch::nn::ReLU());
+    expect_in(error_of_wrapping(activated), {"needs the same model", "module '1': torch::nn::ReLUImpl on rank(s) 0, 2",
+                                             "module '1': torch::nn::TanhImpl on rank(s) 1"});
+    // Ignored by all: each rank's own.
+    Net own = linear(4, 5);
+    rank == 1 ? own->push_back(torch::nn::PReLU()) : own->push_back(torch::nn::Linear(5, 5));
+    DistributedDataParallelOptions ignoring;
+    for (const auto& item : own->named_parameters()) {
+      if (item.key().starts_with("1.")) ignoring.ignored_parameters.emplace_back(item.key());
+    }
+    EXPECT_EQ(error_of_wrapping(own, ignoring), "no error");
+
     // The group still works.
     DistributedDataParallel<Net> ddp(linear(4, 5));
     ddp.forward(torch::ones({2, 4})).sum().backward();

@@ -55,8 +55,9 @@ class DistributedDataParallel {
   using Module = typename nn_detail::ModuleOf<Net>::type;
 
   // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes),
-  // buffers, options and synchronised layers across ranks, then sends rank 0's values to all. What one rank alone gets
-  // wrong (device_ids, an option, nothing to train) is an error on every rank: the others' names that rank and why.
+  // buffers, options, synchronised layers and the types of modules across ranks, then sends rank 0's values to all.
+  // What one rank alone gets wrong (device_ids, an option, nothing to train) is an error on every rank: the others'
+  // names that rank and why.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
       : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replica_(module_, options) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.

@@ -1,10 +1,12 @@
 #include "module_state.h"
 
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 #include <sstream>
+#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -26,6 +28,27 @@ std::string shape_of(const torch::Tensor& tensor) {
     text << " strides " << tensor.strides();
   }
   return text.str();
+}
+
+// Whether the module has parameters or buffers, and each rank has its own.
+bool is_ignored(const torch::nn::Module& module, const std::string& prefix, const std::set<std::string>& ignored) {
+  if (ignored.empty()) return false;  // names take time
+  const auto is_own = [&](const auto& item) { return ignored.contains(prefix + item.key()); };
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  return parameters.size() + buffers.size() > 0 && std::all_of(parameters.begin(), parameters.end(), is_own) &&
+         std::all_of(buffers.begin(), buffers.end(), is_own);
+}
+
+void add_children(std::string& text, const torch::nn::Module& module, const std::string& prefix,
+                  const std::set<std::string>& ignored) {
+  for (const auto& child : module.named_children()) {
+    const std::string name = prefix + child.key();
+    if (!child.value() || is_ignored(*child.value(), name + ".", ignored)) continue;
+    const torch::nn::Module& found = *child.value();
+    text += fmt::format("module '{}': {}\n", name, c10::demangle(typeid(found).name()));
+    add_children(text, found, name + ".", ignored);
+  }
 }
 
 std::vector<NamedParameter> all_tensors(const torch::nn::Module& module) {
@@ -127,6 +150,12 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
                       "own, or set broadcast_buffers to false");
     text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
   }
+  return text;
+}
+
+std::string describe_types(const torch::nn::Module& module, const std::set<std::string>& ignored) {
+  std::string text = fmt::format("module: {}\n", c10::demangle(typeid(module).name()));
+  add_children(text, module, "", ignored);
   return text;
 }
 

@@ -36,6 +36,10 @@ torch::Device trained_device(const std::vector<NamedParameter>& parameters);
 // buffer that cannot be sent.
 std::string describe(const SharedState& state, const DistributedDataParallelOptions& options);
 
+// The same, one line for the type of each module in it: layers without parameters differ in nothing else. Without
+// modules whose tensors are all ignored.
+std::string describe_types(const torch::nn::Module& module, const std::set<std::string>& ignored);
+
 // Collective. The state of every rank becomes that of `source`.
 void broadcast_state(const SharedState& state, const Backend& backend, int source);
 

@@ -77,9 +77,13 @@ std::string Replica::own_lines() {
 }
 
 void Replica::synchronise_state(int source, bool send) {
+  const auto backend = nn_detail::Backend::for_host_data(options_.process_group, device());
+  const char* const what = "DistributedDataParallel needs the same model and options";
   nn_detail::check_same_lines(
-      nn_detail::Backend::for_host_data(options_.process_group, device()), [this] { return own_lines(); },
-      "DistributedDataParallel needs the same model and options");
+      backend, [this] { return own_lines(); }, what);
+  // By itself, so that of models with other parameters the parameters are named, and not the types.
+  nn_detail::check_same_lines(
+      backend, [this] { return nn_detail::describe_types(*module_, ignored_); }, what);
   if (!send || world_size() == 1) return;
   nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::Backend(options_.process_group, device()), source);
