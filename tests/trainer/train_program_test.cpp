@@ -84,7 +84,7 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
 
 // The first batch of the evaluation is a corrupt picture alone. It counts for nothing, and the others keep their names.
 TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
-  scratch_.write("project/data/pictures/test/circle/00.ppm", "P6 32 32 255 cut off");
+  scratch_.write("project/data/pictures/test/circle/24.ppm", "P6 32 32 255 cut off");
   const Finished finished = train({"--epochs", "1", "--on-corrupt", "skip", "--test-batch-size", "1"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   auto run = report::read_run(scratch_.path("run"));
