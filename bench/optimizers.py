@@ -9,9 +9,9 @@ from harness import HERE, Contender, Outcome, Row, Samples, Tools, best_way, int
 
 # A model of many values and one of few.
 STEPS = {"resnet18-32": 20, "cnn-28": 300}
-OPTIMIZERS = ["sgd", "sgd-momentum", "sgd-momentum-decay", "adam", "adamw", "adagrad"]
+OPTIMIZERS = ["sgd-momentum", "sgd-momentum-decay", "adamw"]
 IMPLEMENTATIONS = ["fused", "foreach", "plain"]
-ROUNDS, QUICK_ROUNDS = 6, 2
+ROUNDS, QUICK_ROUNDS = 6, 1
 
 
 def contender(tools: Tools, command: list[object], workload: str, optimizer: str) -> Contender:
@@ -27,7 +27,7 @@ def contender(tools: Tools, command: list[object], workload: str, optimizer: str
 def best_pytorch(tools: Tools, workload: str, optimizer: str, outcome: Outcome) -> Contender | None:
     script = [tools.python, HERE / "peers" / "optimizers.py"]
     ways = {way: contender(tools, [*script, "--implementation", way], workload, optimizer) for way in IMPLEMENTATIONS}
-    chosen = best_way(ways, outcome, f"optimizers {workload} {optimizer}, ways of pytorch")
+    chosen = best_way(ways, outcome, f"optimizers {workload} {optimizer}, ways of pytorch", passes=1)
     if not chosen:
         return None
     outcome.notes.append(f"{workload}, {optimizer}: pytorch is '{chosen[None]}'")
