@@ -64,11 +64,14 @@ void FiniteCheck::set_step(std::int64_t step) {
 void FiniteCheck::keep_buffers() {
   if (options_.policy != NonFinitePolicy::kSkip) return;
   const torch::NoGradGuard no_grad;
-  const auto buffers = float_buffers(module_);
+  std::vector<NamedParameter> buffers = float_buffers(module_);
   std::set<std::string> names;
+  for (const NamedParameter& buffer : buffers) names.insert(buffer.name);
+  std::erase_if(buffers, [&](const NamedParameter& buffer) { return infinite_.contains(buffer.name); });
+  // All at once, as nearly always: on a GPU each question waits for the device.
+  if (!nn_detail::have_finite_sum(nn_detail::without_names(buffers)))
+    std::erase_if(buffers, [](const NamedParameter& buffer) { return !nn_detail::have_finite_sum({buffer.tensor}); });
   for (const NamedParameter& buffer : buffers) {
-    names.insert(buffer.name);
-    if (infinite_.contains(buffer.name) || !nn_detail::have_finite_sum({buffer.tensor})) continue;
     torch::Tensor& kept = kept_buffers_[buffer.name];
     if (kept.defined() && kept.sizes() == buffer.tensor.sizes() && kept.options().type_equal(buffer.tensor.options())) {
       kept.copy_(buffer.tensor);
