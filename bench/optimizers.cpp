@@ -5,10 +5,8 @@
 #include <torch/torch.h>
 
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "step_program.h"
 
@@ -26,14 +24,11 @@ struct Options : lockstep::bench::StepOptions {
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Parameters& parameters) {
   namespace optim = torch::optim;
   const optim::SGDOptions momentum = optim::SGDOptions(1e-3).momentum(0.9);
-  if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3));
   if (name == "sgd-momentum") return std::make_unique<optim::SGD>(parameters, momentum);
   if (name == "sgd-momentum-decay") {
     return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(momentum).weight_decay(1e-4));
   }
-  if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
   if (name == "adamw") return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(1e-3));
-  if (name == "adagrad") return std::make_unique<optim::Adagrad>(parameters, optim::AdagradOptions(1e-3));
   die("--optimizer", "unknown: " + name);
 }
 

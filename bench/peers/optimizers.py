@@ -11,12 +11,9 @@ import torch
 from ddp_step import WARM_UP, WORKLOADS
 
 OPTIMIZERS = {
-    "sgd": (torch.optim.SGD, {}),
     "sgd-momentum": (torch.optim.SGD, {"momentum": 0.9}),
     "sgd-momentum-decay": (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-4}),
-    "adam": (torch.optim.Adam, {}),
     "adamw": (torch.optim.AdamW, {}),
-    "adagrad": (torch.optim.Adagrad, {}),
 }
 WAYS = {"plain": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
