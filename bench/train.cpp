@@ -137,7 +137,7 @@ class Bench {
         reports_(report_.callbacks()) {}
 
   nlohmann::json run() {
-    lockstep::TrainerOptions options{.epochs = 2 * (options_.rounds + 1)};  // the first pair warms up
+    lockstep::TrainerOptions options{.epochs = 2 * (std::int64_t{options_.rounds} + 1)};  // the first pair warms up
     options.callbacks.on_step_end = [this](const auto& step) { on_step(step); };
     options.callbacks.on_epoch_end = [this](const auto& epoch) { on_epoch(epoch); };
     lockstep::Trainer trainer(net_.model, net_.optimizer, options);

@@ -23,17 +23,22 @@ sanitizer_environment() {
   export UCX_MEM_EVENTS=n # else UCX patches the allocator that the sanitizers have replaced
 }
 
+# configure PRESET BUILD [OPTION...]
+configure() {
+  mkdir -p build
+  as_preset_needs cmake --preset "$1" -B "$2" "-DLOCKSTEP_TORCH_DIR=$TORCH_DIR" "${@:3}" >"$2.configure.log" 2>&1 || {
+    cat "$2.configure.log" >&2
+    fail "CMake could not configure $2 (its reason is above)"
+  }
+}
+
 # configure_and_build PRESET [TARGET]
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
   [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
   took "set-up"
   say "building $BUILD"
-  mkdir -p build
-  as_preset_needs cmake --preset "$1" -B "$BUILD" "-DLOCKSTEP_TORCH_DIR=$TORCH_DIR" >"$BUILD.configure.log" 2>&1 || {
-    cat "$BUILD.configure.log" >&2
-    fail "CMake could not configure $BUILD (its reason is above)"
-  }
+  configure "$1" "$BUILD"
   # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
   took "build"
@@ -93,9 +98,11 @@ check_headers() {
   cmake --build "$BUILD" -j "$JOBS" --target headers_stand_alone >&2 || fail "a public header does not include all that it uses (above)"
 }
 
-# check_lint all|changed: uses the compile commands of the clang build.
+# check_lint all|changed: with the compile commands of the clang build, but without its precompiled headers, which only
+# its own compiler can read.
 check_lint() {
-  local files
+  local files lint=$PWD/build/lint-torch$TORCH
+  configure check "$lint" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
   if [[ $1 == changed ]]; then
     local base
     base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD)
@@ -104,9 +111,9 @@ check_lint() {
     files=$(sources '*.cpp' | grep -v '^tests/package/' || true)
   fi
   # Only files of the clang build: peers and consumers have their own builds.
-  files=$(while read -r file; do grep -qF "\"$PWD/$file\"" "$BUILD/compile_commands.json" && echo "$file"; done <<<"$files" || true)
+  files=$(while read -r file; do grep -qF "\"$PWD/$file\"" "$lint/compile_commands.json" && echo "$file"; done <<<"$files" || true)
   [[ -n $files ]] || { say "clang-tidy: no file to check"; return 0; }
   say "clang-tidy on $(wc -l <<<"$files") files"
-  xargs -P "$JOBS" -n 1 clang-tidy-14 -p "$BUILD" --quiet <<<"$files" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header-filter' >&2 || true) ||
+  xargs -P "$JOBS" -n 1 .deps/clang-tidy/bin/clang-tidy -p "$lint" --quiet <<<"$files" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header-filter' >&2 || true) ||
     fail "clang-tidy found something (above)"
 }

@@ -3,6 +3,7 @@
 
 readonly DEFAULT_TORCH=2.15.0
 readonly TENSORBOARD=2.21.0
+readonly CLANG_TIDY=23.1.4
 readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev
   python3-venv dataset-fashion-mnist fonts-dejavu-core iproute2 libcli11-dev libfmt-dev libfontconfig-dev libfreetype-dev
   libgtest-dev libjpeg-dev libopenmpi-dev libpng-dev libspdlog-dev libssl-dev libtiff-dev libucx-dev libwebp-dev libhwloc-dev libyaml-cpp-dev
@@ -11,7 +12,7 @@ readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-
 readonly TEST_PACKAGES=(libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
 readonly FORMAT_PACKAGES=(clang-format-14 git python3)
-readonly CHECK_PACKAGES=(clang-14 clang-tidy-14)
+readonly CHECK_PACKAGES=(clang-14)
 readonly DOCS_PACKAGES=(doxygen python3)
 readonly PEER_PACKAGES=(libopenmpi-dev openmpi-bin)
 readonly PIP_INSTALL=(-m pip install --no-compile --disable-pip-version-check --progress-bar off)
@@ -130,6 +131,15 @@ fill_tensorboard_venv() {
 # TensorBoard, the judge of our event files, in an environment of its own: the torch wheel must not depend on it.
 need_tensorboard() {
   make_venv .deps/tensorboard "tensorboard $TENSORBOARD" fill_tensorboard_venv "$TENSORBOARD"
+}
+
+fill_clang_tidy_venv() {
+  "$2/bin/python" "${PIP_INSTALL[@]}" "clang-tidy==$1"
+}
+
+# Debian's clang-tidy examines every declaration of LibTorch's headers: it takes more than twice the time.
+need_clang_tidy() {
+  make_venv .deps/clang-tidy "clang-tidy $CLANG_TIDY" fill_clang_tidy_venv "$CLANG_TIDY"
 }
 
 # Installs the packages that PyTorch's own tests import in addition to torch; sets CONFORMANCE_SITE, a folder for PYTHONPATH.

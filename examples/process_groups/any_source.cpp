@@ -1,5 +1,6 @@
 // Rank 0 sends tasks and takes results from any rank that is ready. Run with 2 processes or more.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <iostream>

@@ -1,6 +1,7 @@
 // An all-reduce by hand: each rank sends the value that it received last to the next rank of a ring, and adds up all
 // values. A batch sends and receives at the same time, so no rank has to go first. Run with any number of processes.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

@@ -1,6 +1,7 @@
 // A grid of ranks with two rows: every rank is in the group of its row and in the group of its column. Run with an even
 // number of processes.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

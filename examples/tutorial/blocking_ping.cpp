@@ -1,6 +1,7 @@
 // Blocking point-to-point: rank 0 sends a 1 to rank 1, which waits for it. Run with 2 processes:
 //   lockstep run --nproc-per-node 2 ./tutorial_blocking_ping
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

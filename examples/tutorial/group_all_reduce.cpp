@@ -1,6 +1,7 @@
 // A group of ranks {0, 1} in a world of four: an all-reduce of ones over the group does not change the other ranks'
 // tensors. The ranks end with 2, 2, 1, 1. Run with 4 processes.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

@@ -1,6 +1,7 @@
 // The same without blocking: isend and irecv return a request at once. Neither the sender nor the receiver may touch
 // its tensor before wait() returns. Run with 2 processes.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

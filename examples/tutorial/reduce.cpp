@@ -1,6 +1,7 @@
 // reduce: only rank 0 gets the sum. The other ranks' tensors do not change (other libraries may leave partial sums in
 // them). Run with any number of processes.
 #include <lockstep/c10d/distributed.h>
+#include <torch/torch.h>
 
 #include <iostream>
 

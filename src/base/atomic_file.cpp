@@ -136,7 +136,7 @@ Status AtomicFile::failure(std::string_view what, int error_number) const {
 bool AtomicFile::taken() const {
   struct stat ours {};
   struct stat there {};
-  if (::fstat(fd_.get(), &ours) != 0 || ::lstat(temporary_.c_str(), &there) != 0) return false;
+  if (fd_.get() < 0 || ::fstat(fd_.get(), &ours) != 0 || ::lstat(temporary_.c_str(), &there) != 0) return false;
   return ours.st_dev != there.st_dev || ours.st_ino != there.st_ino;
 }
 

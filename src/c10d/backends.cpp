@@ -144,7 +144,7 @@ const BackendPlugin& load(const Library& library) {
   }
   auto* entry = reinterpret_cast<const BackendPlugin* (*)()>(dlsym(handle, kBackendEntry));
   const std::string build = entry == nullptr ? "something else" : entry()->build;
-  if (build != kBackendBuild) {
+  if (entry == nullptr || build != kBackendBuild) {
     throw ArgumentError(ErrorCode::kUnsupported, fmt::format("{} is of {}, this program of {}; use those of one build",
                                                              library.file, build, kBackendBuild));
   }

@@ -42,7 +42,7 @@ std::optional<fs::path> folder_of(const char* library) {
   if (handle == nullptr) return std::nullopt;
   link_map* map = nullptr;
   std::optional<fs::path> folder;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) folder = fs::path(map->l_name).parent_path();
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0) folder = fs::path(map->l_name).parent_path();
   dlclose(handle);
   return folder;
 }

@@ -26,9 +26,9 @@ namespace {
 
 // The target without its backend.
 Target find_group(const ProcessGroup& group, const char* operation) {
-  ProcessGroup world = World::of_process().default_group(operation);
+  const ProcessGroup world = World::of_process().default_group(operation);
   const bool is_world = group == nullptr || group == world;
-  Target target{is_world ? std::move(world) : group, nullptr, c10::DeviceType::CPU, is_world};
+  Target target{is_world ? world : group, nullptr, c10::DeviceType::CPU, is_world};
   if (target.group->hasBackends()) return target;
   const World::Members members = World::of_process().members(target.group);
   throw ArgumentError(ErrorCode::kInvalidArgument,

@@ -63,7 +63,7 @@ class WrappedStore final : public comm::Store {
   Status wait(std::span<const std::string> keys, Deadline deadline) override {
     const std::vector<std::string> list(keys.begin(), keys.end());
     for (;;) {
-      const Status status = attempt([&] { store_->wait(list, time_left(deadline)); }, "wait", name_of(keys));
+      Status status = attempt([&] { store_->wait(list, time_left(deadline)); }, "wait", name_of(keys));
       if (status.ok()) return status;
       if (deadline.expired()) return {ErrorCode::kTimeout, status.message()};
       // A store that is gone fails here. A store that waited less than it was asked to is asked again.

@@ -146,7 +146,7 @@ class FolderReader {
     require_torch_save(chunk.place);
     const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
     if (!value.isTensor()) damaged("a chunk is no tensor");
-    const torch::Tensor tensor = value.toTensor();
+    const torch::Tensor& tensor = value.toTensor();
     if (tensor.sizes() != chunk.sizes || tensor.scalar_type() != dtype) {
       damaged(fmt::format("a chunk is {} [{}], expected {} [{}]", c10::toString(tensor.scalar_type()),
                           fmt::join(tensor.sizes(), ", "), c10::toString(dtype), fmt::join(chunk.sizes, ", ")));

@@ -106,7 +106,7 @@ void for_each_piece(std::span<Byte> bytes, Use use) {
 // The elements on the CPU in memory order without gaps. LibTorch calculates the values of conjugated and negated views
 // and of tensors of zeros when they are copied: their own memory holds other values or does not exist.
 torch::Tensor bytes_in_order(const torch::Tensor& tensor) {
-  const torch::Tensor values = tensor.detach();
+  torch::Tensor values = tensor.detach();
   const bool lazy = values.is_conj() || values.is_neg() || values._is_zerotensor();
   if (values.is_cpu() && values.is_contiguous() && !lazy) return values;
   return torch::empty(values.sizes(), values.scalar_type()).copy_(values);

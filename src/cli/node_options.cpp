@@ -236,7 +236,7 @@ Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, co
                                               const std::vector<std::string>& words,
                                               const std::vector<std::string>& program) {
   if (program.empty()) return wrong("no program to run was given: lockstep run --hosts A,B [options] PROGRAM [args]");
-  if (program.front().starts_with("-")) {
+  if (program.front().starts_with('-')) {
     return wrong(fmt::format("unknown option '{}'; `lockstep run --help` lists them all", program.front()));
   }
   launch::HostsOptions hosts;

@@ -73,7 +73,7 @@ Status check_program(const RunArguments& arguments) {
   if (arguments.program.empty()) {
     return Status(ErrorCode::kInvalidArgument, "no program to run was given: lockstep run [options] PROGRAM [args]");
   }
-  if (arguments.program.front().starts_with("-")) {
+  if (arguments.program.front().starts_with('-')) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("unknown option '{}'; `lockstep run --help` lists them all", arguments.program.front()));
   }

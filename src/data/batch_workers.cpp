@@ -240,7 +240,7 @@ std::optional<BatchWorkers::Claim> BatchWorkers::claim(int worker) {
     } else if (!may_claim(worker)) {
       work_there_.wait(mutex_);
     } else {
-      const Claim claimed{generation_, claim_number(worker), plan_};
+      Claim claimed{generation_, claim_number(worker), plan_};
       making_[static_cast<std::size_t>(worker)] = {claimed, Clock::now()};
       return claimed;
     }

@@ -42,7 +42,7 @@ std::mt19937 python_random(std::uint32_t seed) {
   std::stringstream text;
   for (const std::uint32_t word : state) text << word << ' ';
   text << kWords;
-  std::mt19937 generator;
+  std::mt19937 generator;  // NOLINT(bugprone-random-generator-seed): its state is read in the next line
   text >> generator;
   return generator;
 }

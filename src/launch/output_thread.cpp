@@ -36,7 +36,7 @@ Result<OutputThread> OutputThread::start(std::function<void()> body) {
   const int error = pthread_create(&thread, nullptr, &run_body, argument.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) return Status::from_errno("cannot start a thread for the output", error);
-  static_cast<void>(argument.release());  // run_body deletes it
+  static_cast<void>(argument.release());  // NOLINT(bugprone-unused-return-value): run_body deletes it
   return OutputThread(thread);
 }
 

@@ -69,7 +69,7 @@ PreemptionWatch::~PreemptionWatch() = default;
 Result<std::unique_ptr<PreemptionWatch>> PreemptionWatch::start(const std::vector<int>& signals,
                                                                 const Environment& environment) {
   LOCKSTEP_ASSIGN_OR_RETURN(const World world, resolve_world({}, environment));
-  if (world.world_size == 1) return start(nullptr, 1, std::move(signals));
+  if (world.world_size == 1) return start(nullptr, 1, signals);
   const auto address = environment.get("LOCKSTEP_STORE");
   if (!address) {
     return Status(ErrorCode::kInvalidArgument,

@@ -141,7 +141,7 @@ Status start_failure(int index, const Command& command, int error) {
     return Status(ErrorCode::kInvalidArgument,
                   what + ": the file is neither a program for this machine nor a script that begins with '#!'");
   }
-  const Status plain = Status::from_errno(what, error);
+  Status plain = Status::from_errno(what, error);
   if (error == ENOENT) return Status(ErrorCode::kNotFound, plain.message());
   if (error == EACCES || error == EPERM) return Status(ErrorCode::kPermission, plain.message());
   return plain;

@@ -95,11 +95,12 @@ Result<Fd> Guest::connect(const Address& address) {
   auto connected = connect_unix(address.socket.data(), deadline_);
   if (!connected.ok()) return why_no_connection(connected.status().with_context(name(0)));
   Fd socket = std::move(connected).value();
-  if (const Status same = check_same_user(socket.get()); !same.ok())
+  if (const Status same = check_same_user(socket.get()); !same.ok()) {
     return same.with_context(
         fmt::format("the socket of {} is not of this job, nothing was handed over (if it is: with different names in "
                     "LOCKSTEP_MACHINE these ranks use the network)",
                     name(0)));
+  }
   Message message;
   const Status greeted = receive_message(socket.get(), Message::Kind::kGreeting, message, nullptr, answer_by());
   if (!greeted.ok()) return why_no_connection(greeted.with_context(name(0)));

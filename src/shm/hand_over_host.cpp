@@ -100,8 +100,11 @@ Result<Fd> Host::prepare() {
   if (!arena.valid()) return Status::from_errno("cannot hand over this rank's shared memory", errno);
   descriptors_[0].push_back(std::move(arena));
   auto process = open_own_process();
-  if (process.ok()) descriptors_[0].push_back(std::move(process).value());
-  if (!process.ok() && options_.group_size > 1) return process.status();
+  if (process.ok()) {
+    descriptors_[0].push_back(std::move(process).value());
+  } else if (options_.group_size > 1) {
+    return process.status();
+  }
   return control;
 }
 

@@ -52,8 +52,7 @@ Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& 
                        Deadline deadline) {
   message.magic = 0;
   message.kind = HandOverMessage::Kind::kNone;
-  const Status received =
-      receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), descriptors, deadline);
+  Status received = receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), descriptors, deadline);
   if (!received.ok() && (received.code() != ErrorCode::kIo || message.magic == 0)) return received;
   if (message.magic != HandOverMessage::kMagic)
     return {ErrorCode::kCorrupt, "another program is at the other end of a rank's socket"};

@@ -153,7 +153,7 @@ Status SharedArena::grow(std::size_t bytes) {
   std::size_t total = 0;
   for (std::size_t i = 0; i < segments_.count(); ++i) total += segments_[i].end - segments_[i].begin;
   const std::size_t wanted = std::max(bytes, whole_pages(total / 4));
-  const Status added = add_segment(wanted);
+  Status added = add_segment(wanted);
   if (added.ok() || wanted == bytes) return added;
   return add_segment(bytes);
 }

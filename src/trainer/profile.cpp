@@ -33,7 +33,9 @@ Profile::~Profile() {
 }
 
 void Profile::step() {
-  if (left_ > 0 && --left_ == 0) write();
+  if (left_ == 0) return;
+  --left_;
+  if (left_ == 0) write();
 }
 
 // A trace that cannot be written does not end the training.

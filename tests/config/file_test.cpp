@@ -102,7 +102,7 @@ TEST_F(ConfigFile, ALongLineIsReadAtOnce) {
 }
 
 TEST_F(ConfigFile, BytesThatAreNoTextHaveTheirPlace) {
-  EXPECT_EQ(error_of(std::string("launch:\n  name: a\0b\n", 21)),
+  EXPECT_EQ(error_of(std::string("launch:\n  name: a\0b\n", 20)),
             "c.yaml:2:10: this is not a text in UTF-8: byte 0x00");
   EXPECT_EQ(error_of("launch:\n  name: \xff\n"), "c.yaml:2:9: this is not a text in UTF-8: byte 0xff");
   EXPECT_EQ(error_of(std::string("\x7f"

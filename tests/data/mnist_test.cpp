@@ -117,7 +117,7 @@ TEST_F(MnistFiles, SaysWhatIsWrongWithTheHeader) {
   expect_complaint({"train-images-idx3-ubyte", "wrong magic number at byte 0", "00 00 08 03", "00 00 08 01"});
   write(image_file(3, 28, 29), label_file(3));
   expect_complaint({"wrong dimension 2 at byte 12", "expected 28, found 29"});
-  write("\0\0", label_file(3));
+  write("", label_file(3));
   expect_complaint({"too short", "expected 4 bytes", "found 0"});
   write(image_file(3), label_file(4));
   expect_complaint({"3 images", "4 labels"});

@@ -22,6 +22,7 @@ bool is_in_fork = false;
 }  // namespace
 
 // AddressSanitizer asks whether not to search for leaks. To a fork, all memory of other threads looks lost.
+// NOLINTNEXTLINE(bugprone-reserved-identifier, readability-identifier-naming): the leak sanitizer calls it
 extern "C" int __lsan_is_turned_off() {
   return is_in_fork ? 1 : 0;
 }

@@ -14,7 +14,6 @@
 namespace lockstep::comm {
 namespace {
 
-using test::Buffer;
 using test::Place;
 
 Deadline soon() {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "support/process.h"
 #include "support/read_file.h"
@@ -14,7 +13,6 @@
 namespace lockstep::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 std::string word(std::uint32_t value) {

@@ -1,4 +1,5 @@
 // Coordinates, groups and slices of meshes: those of Python's init_device_mesh.
+#include <torch/torch.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -128,8 +128,11 @@ class Script {
 
   bool join(const CommunicatorOptions& own, std::unique_ptr<Communicator>& group) {
     auto made = Communicator::create(store_, own);
-    if (made.ok()) group = std::move(made).value();
-    if (made.ok() || settings_.rank == settings_.victim) return made.ok();
+    if (made.ok()) {
+      group = std::move(made).value();
+      return true;
+    }
+    if (settings_.rank == settings_.victim) return false;
     expect_named(made.status(), "join");
     return false;
   }

@@ -126,7 +126,7 @@ class Section {
     ChoiceField choice;
     for (const auto& [word, value] : names) choice.words.push_back(word);
     choice.set = [&field, names](std::size_t number) { field = names[number].second; };
-    choice.get = [&field, names] {
+    choice.get = [&field, names = std::move(names)] {
       std::size_t number = 0;
       while (number + 1 < names.size() && names[number].second != field) ++number;
       return number;

@@ -91,9 +91,9 @@ class PngDecoder {
     read_rows();
     for (int y = 0; y < image_.height(); ++y) {
       std::uint8_t* row = image_.row(y);
-      for (int x = image_.width() - 1; x >= 0; --x) {
+      for (auto x = static_cast<std::size_t>(image_.width()); x-- > 0;) {
         const std::uint8_t value = row[2 * x] != 0 ? 255 : row[2 * x + 1];
-        std::memset(row + std::size_t{4} * static_cast<std::size_t>(x), value, 4);
+        std::memset(row + 4 * x, value, 4);
       }
     }
   }

@@ -58,7 +58,8 @@ bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHa
   for (int y = 0; y < image.height(); ++y) {
     auto* row = const_cast<JSAMPROW>(image.row(y));
     if (grey) {
-      for (int x = 0; x < image.width(); ++x) row_buffer[x] = image.row(y)[x * Image::kBytesPerPixel];
+      const auto width = static_cast<std::size_t>(image.width());
+      for (std::size_t x = 0; x < width; ++x) row_buffer[x] = image.row(y)[x * Image::kBytesPerPixel];
       row = row_buffer;
     }
     jpeg_write_scanlines(&codec, &row, 1);

@@ -46,8 +46,10 @@ Corners corners_of(ImageSize picture) {
 }
 
 Corners random_corners(ImageSize picture, double distortion_scale, CounterRandom& random) {
-  const int most_x = static_cast<int>(distortion_scale * (picture.width / 2)) + 1;
-  const int most_y = static_cast<int>(distortion_scale * (picture.height / 2)) + 1;
+  const int half_width = picture.width / 2;
+  const int half_height = picture.height / 2;
+  const int most_x = static_cast<int>(distortion_scale * half_width) + 1;
+  const int most_y = static_cast<int>(distortion_scale * half_height) + 1;
   Corners corners = corners_of(picture);
   for (Point& corner : corners) {
     const auto x = static_cast<double>(random.below(most_x));

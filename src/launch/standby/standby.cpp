@@ -203,7 +203,7 @@ Status Standby::end() {
   due_.reset();
   sockets_.clear();
   if (!tree_) return {};
-  const Status ended = tree_->end(options_.end_timeout);
+  Status ended = tree_->end(options_.end_timeout);
   const std::vector<pid_t> pids = tree_->pids();
   tree_.reset();
   if (ended.code() != ErrorCode::kInternal) return ended;

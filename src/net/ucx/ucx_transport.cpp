@@ -188,7 +188,7 @@ class UcxTransport final : public Transport {
   Status create_worker(const ucp_worker_params_t& params, const Admitted& admitted) {
     Status closed;
     const auto close_port = [&](int socket) {
-      if (Status status = close_to_strangers(socket, admitted); !status.ok()) closed = status;
+      if (Status status = close_to_strangers(socket, admitted); !status.ok()) closed = std::move(status);
     };
     ucs_status_t created = UCS_OK;
     const NewListeners listeners;

@@ -39,7 +39,8 @@ Tensor own_statistics(const Tensor& input) {
     unread_var = torch::zeros_like(unread_mean);
   }
   const auto [mean, var] = at::batch_norm_update_stats(input, unread_mean, unread_var, 0.0);
-  const auto count = static_cast<double>(input.numel() / channels);
+  const std::int64_t in_channel = input.numel() / channels;
+  const auto count = static_cast<double>(in_channel);
   const double high = static_cast<float>(count);
   return torch::cat({mean, var, torch::tensor({high, count - high}, options)});
 }

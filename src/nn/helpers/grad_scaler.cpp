@@ -148,11 +148,12 @@ void GradScaler::update() {
   at::_amp_update_scale_(scale_, growth_tracker_, torch::full({}, skipped ? 1 : 0, torch::kFloat),
                          options_.growth_factor, options_.backoff_factor, options_.growth_interval);
   progress_.clear();
-  if (was_large && get_scale() < 1)
+  if (was_large && get_scale() < 1) {
     log::warning(
         fmt::format("GradScaler: the scale has fallen to {}: gradients are not finite at any scale, so the "
                     "loss or the model seems to be wrong; FiniteCheck tells where",
                     get_scale()));
+  }
 }
 
 void GradScaler::update(double new_scale) {

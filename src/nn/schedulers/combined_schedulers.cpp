@@ -14,8 +14,9 @@ using Schedulers = std::vector<std::shared_ptr<LRScheduler>>;
 // Before the base class reads them.
 Schedulers checked(Schedulers schedulers, const char* name) {
   TORCH_CHECK_VALUE(!schedulers.empty(), name, ": expected at least one scheduler");
-  for (std::size_t i = 0; i < schedulers.size(); ++i)
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
     TORCH_CHECK_VALUE(schedulers[i] != nullptr, name, ": scheduler ", i, " is null");
+  }
   return schedulers;
 }
 

@@ -32,8 +32,9 @@ bool has_betas(torch::optim::OptimizerOptions& options) {
 std::vector<double> for_groups(const std::vector<double>& values, std::size_t groups, const char* what) {
   TORCH_CHECK_VALUE(values.size() == 1 || values.size() == groups, "OneCycleLR: expected one ", what,
                     " or one for each of ", groups, " parameter groups, found ", values.size());
-  for (const double value : values)
+  for (const double value : values) {
     TORCH_CHECK_VALUE(std::isfinite(value), "OneCycleLR: ", what, " must be finite, found ", value);
+  }
   return values.size() == groups ? values : std::vector<double>(groups, values[0]);
 }
 

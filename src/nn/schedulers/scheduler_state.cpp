@@ -63,8 +63,9 @@ c10::IValue SchedulerState::value(const char* key) const {
 }
 
 void SchedulerState::refuse_keys(std::initializer_list<const char*> keys) const {
-  for (const char* key : keys)
+  for (const char* key : keys) {
     TORCH_CHECK_VALUE(!dict_.contains(key), owner_, ": its state has \"", key, "\": it is that of another class");
+  }
 }
 
 double SchedulerState::number(const char* key, const c10::IValue& value) const {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 namespace lockstep::nn_detail {

@@ -157,7 +157,7 @@ std::vector<double> ticks(double low, double high, int count) {
   std::vector<double> marks;
   const double first = std::floor(low / step + 1e-9);
   const double last = std::ceil(high / step - 1e-9);
-  for (double i = first; i <= last && marks.size() < 20; ++i) marks.push_back(i * step);
+  for (int i = 0; first + i <= last && i < 20; ++i) marks.push_back((first + i) * step);
   return marks;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 std::vector<double> make_edges() {
   std::vector<double> positive;
-  for (double edge = 1e-12; edge < 1e20; edge *= 1.1) positive.push_back(edge);
+  for (double edge = 1e-12; edge < 1e20; edge *= 1.1) positive.push_back(edge);  // NOLINT(bugprone-float-loop-counter)
   std::vector<double> edges;
   for (auto edge = positive.rbegin(); edge != positive.rend(); ++edge) edges.push_back(-*edge);
   edges.push_back(0.0);

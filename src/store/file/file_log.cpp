@@ -247,7 +247,7 @@ Result<std::size_t> FileLog::apply_first(std::string_view rest) {
 
 Status FileLog::append(RecordKind kind, std::string_view key, std::string_view value) {
   const std::string record = make_record(kind, key, value);
-  const Status written = write_all(fd_.get(), record, end_, path_);
+  Status written = write_all(fd_.get(), record, end_, path_);
   if (!written.ok()) {
     // The first error is the one to report. If cutting off fails too, the next store that locks the file does it.
     static_cast<void>(cut_off_rest());

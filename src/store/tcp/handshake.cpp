@@ -30,10 +30,11 @@ bool same_bytes(std::string_view left, std::string_view right) {
 Status wrong_key(KeySource source, bool own_key, std::string_view where) {
   std::string_view what = "has another job key than this process";
   if (source == KeySource::kStore) what = "makes its own key, as it has no job key, and this process has another";
-  if (source == KeySource::kUser)
+  if (source == KeySource::kUser) {
     what =
         "has the user's own key, and the one that this process finds is another: is "
         "the home directory shared between the machines?";
+  }
   if (source == KeySource::kJob && !own_key) what = "asks for a job key, and this process has none";
   if (source != KeySource::kJob && own_key) what = "has no job key, but this process has one";
   return {ErrorCode::kPermission,

@@ -29,10 +29,11 @@ namespace {
 CudaSupport find_cuda(const TrainCommandOptions& options) {
   if (options.device == "cpu") return {};
   if (options.device != "auto" || is_available("nccl")) return load_cuda();
-  if (why_no_gpu(CudaSurroundings::of_process()).empty())
+  if (why_no_gpu(CudaSurroundings::of_process()).empty()) {
     log::warning(
         "trainer.device: auto: a GPU is there, but this build of Lockstep has no backend nccl; training on the CPU. "
         "Build Lockstep with LibTorch's CUDA wheel");
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 // A job's program: joins the world that it was started in, and prints it.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/launch/world.h>
+#include <torch/torch.h>
 
 #include <cstdio>
 #include <exception>
