@@ -11,8 +11,8 @@
 // Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
 // the check with a norm. With kError there is a cheaper way for others, `checks_per_sweep`.
 //
-// A parameter or buffer that has infinities, but no NaN, at the first check is meant so (a bias of -infinity for a
-// class that is never predicted, a mask): it is not looked at.
+// A parameter or buffer that has infinities, but no NaN, at the constructor or set_step() is meant so (a bias of
+// -infinity for a class that is never predicted, a mask): it is not looked at.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -73,7 +73,7 @@ class FiniteCheck {
   std::int64_t skipped() const { return skipped_; }
 
  private:
-  // At the first check: which parameters and buffers are infinite before any step.
+  // Which parameters and buffers are infinite before any step.
   void note_infinite();
   std::vector<NamedParameter> watched() const;
   bool is_next_part_finite();
@@ -91,7 +91,6 @@ class FiniteCheck {
   std::int64_t step_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
-  bool is_noted_ = false;
   std::set<std::string> infinite_;                     // names
   std::map<std::string, torch::Tensor> kept_buffers_;  // by name
   // The present sweep: its parameters, how many elements each check reads, and which comes next.

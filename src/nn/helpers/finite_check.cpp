@@ -53,12 +53,14 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   TORCH_CHECK_VALUE(options_.checks_per_sweep == 0 || options_.policy == NonFinitePolicy::kError,
                     "FiniteCheck: checks_per_sweep finds a gradient after its step, which cannot be skipped then; "
                     "kSkip needs checks_per_sweep = 0");
+  note_infinite();
   keep_buffers();
 }
 
 void FiniteCheck::set_step(std::int64_t step) {
   step_ = step;
-  keep_buffers();  // a checkpoint has been read since the constructor
+  note_infinite();  // a checkpoint has been read since the constructor
+  keep_buffers();
 }
 
 void FiniteCheck::keep_buffers() {
@@ -95,14 +97,12 @@ void FiniteCheck::restore_buffers() {
 
 bool FiniteCheck::check(const torch::Tensor& loss) {
   const torch::NoGradGuard no_grad;
-  note_infinite();
   if (options_.checks_per_sweep > 0) return decide(loss, is_next_part_finite() ? "" : bad_parameters());
   return decide(loss, bad_gradients());
 }
 
 bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
   const torch::NoGradGuard no_grad;
-  note_infinite();
   return decide(loss, std::isfinite(gradient_norm) ? "" : bad_gradients());
 }
 
@@ -115,7 +115,8 @@ void FiniteCheck::check_parameters() {
 }
 
 void FiniteCheck::note_infinite() {
-  if (std::exchange(is_noted_, true)) return;
+  const torch::NoGradGuard no_grad;
+  infinite_.clear();
   const auto parameters = parameters_and_buffers(module_);
   if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return;
   for (const NamedParameter& parameter : parameters) {
