@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kChecksPerSweep = 32;
 
 FiniteCheckOptions check_options(const TrainerOptions& options) {
+  // The scaler finds and skips the steps. The check gives the buffers back.
+  if (options.precision == TrainingPrecision::kFloat16) return {.policy = NonFinitePolicy::kSkip};
   const bool sweeps = *options.non_finite == NonFinitePolicy::kError && options.clip_grad_norm == 0;
   return {.policy = *options.non_finite, .checks_per_sweep = sweeps ? kChecksPerSweep : 0};
 }
@@ -26,11 +28,8 @@ OptimizerStep::OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::op
     : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device), ddp_(model_, options.ddp) {
   if (options.comm_hook) ddp_.register_comm_hook(options.comm_hook);
   if (options.ema_decay > 0) averages_.emplace(*model_, ExponentialMovingAverageOptions{.decay = options.ema_decay});
-  if (options.precision == TrainingPrecision::kFloat16) {
-    scaler_.emplace();
-  } else if (options.non_finite) {
-    finite_.emplace(*model_, check_options(options));
-  }
+  if (options.precision == TrainingPrecision::kFloat16) scaler_.emplace();
+  if (options.non_finite) finite_.emplace(*model_, check_options(options));
 }
 
 StepOutput OptimizerStep::forward(Feed& feed) {
@@ -89,6 +88,7 @@ bool OptimizerStep::take(StepReport& report, bool trial) {
   if (scaler_) {
     stepped = scaler_->step(optimizer_, step);
     scaler_->update();
+    if (finite_ && !trial) finite_->note_step(stepped);
   } else {
     step(optimizer_);
   }
@@ -98,7 +98,7 @@ bool OptimizerStep::take(StepReport& report, bool trial) {
 
 // The arithmetic of clip_grad_norm_, with the check between norm and clipping: it names gradients by their values.
 bool OptimizerStep::clip_and_check(StepReport& report, bool trial) {
-  const bool checks = finite_ && !trial;
+  const bool checks = finite_ && !scaler_ && !trial;
   if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
   if (scaler_) scaler_->unscale_(optimizer_);
   const torch::NoGradGuard no_grad;

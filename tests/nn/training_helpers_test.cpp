@@ -185,6 +185,20 @@ TEST_P(TrainingHelpersMulti, ASkippedStepLeavesTheBuffersAsTheyWere) {
   });
 }
 
+TEST(FiniteCheck, GivesBuffersBackAfterAStepThatAScalerSkips) {
+  Net net = make_net();
+  FiniteCheck finite(*net, {.policy = NonFinitePolicy::kSkip});
+  torch::Tensor mean = net->named_buffers()["1.running_mean"];
+  mean.fill_(0.5);
+  finite.note_step(true);
+  mean.fill_(std::numeric_limits<float>::infinity());
+  finite.note_step(false);
+  EXPECT_TRUE(torch::equal(mean, torch::full({8}, 0.5F)));
+  EXPECT_EQ(finite.step(), 2);
+  EXPECT_EQ(finite.skipped(), 1);
+  expect_in(error_of([&] { FiniteCheck(*net).note_step(true); }), {"note_step()", "kSkip alone"});
+}
+
 // With a norm gradients are not read where it is finite. A sweep reads each parameter once, also those in several
 // parts, and finds one that is not finite on one rank alone.
 TEST_P(TrainingHelpersMulti, ChecksWithoutReadingAllGradients) {

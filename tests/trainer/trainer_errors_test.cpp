@@ -164,6 +164,34 @@ TEST(TrainerErrorsMulti, NameTheRankWhoseLossIsNotFinite) {
   });
 }
 
+// A batch of one rank makes the running statistics NaN. The end of the epoch would find that.
+TEST(TrainerErrorsMulti, AStepThatTheScalerSkipsLeavesTheBuffersAsTheyWere) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    Net net = make_net();
+    const auto statistics = [&] {
+      return torch::cat({net->named_buffers()["1.running_mean"], net->named_buffers()["1.running_var"]});
+    };
+    std::vector<torch::Tensor> after;  // each step
+    TrainerOptions options{.epochs = 1, .precision = TrainingPrecision::kFloat16};
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      EXPECT_TRUE(step.skipped || after.size() != 2);
+      after.push_back(statistics());
+    };
+    torch::optim::SGD optimizer(net->parameters(), 0.05);
+    data::DataLoader loader(Sines(60), {.batch_size = 4});
+    Trainer trainer(net, optimizer, options);
+    const auto step = [&](data::Example& batch) {
+      if (after.size() == 2 && rank == 0) batch.data.fill_(std::numeric_limits<double>::quiet_NaN());
+      return loss_of(net, batch);
+    };
+    EXPECT_EQ(message_of([&] { trainer.fit(loader, step); }), "no error");
+    ASSERT_EQ(after.size(), 8U);
+    EXPECT_TRUE(torch::equal(after[2], after[1]));
+    EXPECT_FALSE(torch::equal(after[3], after[2]));
+  });
+}
+
 // A gradient that is not finite under a loss that is. Of a parameter that no later loss depends on: the end of the
 // epoch finds it, before anything is saved. Where all gradients are read, its own step does; but not a step that
 // overflows.

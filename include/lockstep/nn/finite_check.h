@@ -60,6 +60,10 @@ class FiniteCheck {
   // The same for a program that knows the norm of all gradients, as clip_grad_norm_ returns it: reads them only if it
   // is not finite.
   bool check(const torch::Tensor& loss, double gradient_norm);
+  // In place of check() where a GradScaler decides about the step, with kSkip: tells whether the step was taken. After
+  // one that was not, buffers become what they were, as after a check. To be called on all ranks; nothing is sent.
+  //   finite.note_step(scaler.step(optimizer));
+  void note_step(bool taken);
 
   // Collective, blocks. Reads all parameters and buffers, and throws on every rank if one is not finite. To be called
   // before they are saved: checks_per_sweep finds them late, and a step may overflow with gradients that are finite.

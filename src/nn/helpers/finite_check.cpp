@@ -106,6 +106,15 @@ bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
   return decide(loss, std::isfinite(gradient_norm) ? "" : bad_gradients());
 }
 
+void FiniteCheck::note_step(bool taken) {
+  TORCH_CHECK_VALUE(options_.policy == NonFinitePolicy::kSkip,
+                    "FiniteCheck: note_step() gives buffers their values back, which kSkip alone keeps");
+  ++step_;
+  if (taken) return keep_buffers();
+  ++skipped_;
+  restore_buffers();
+}
+
 void FiniteCheck::check_parameters() {
   const torch::NoGradGuard no_grad;
   const std::string found = bad_parameters();
