@@ -151,6 +151,34 @@ TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatFails) {
   EXPECT_EQ(missing_runs(options, complete.table), "");
 }
 
+// The program does not tell that it was asked to end: it ends without an error, and says that it was fast.
+TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatIsInterrupted) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const ScratchFolder folder;
+    const auto before = ::signal(signal, SIG_DFL);  // a shell's job in the background ignores SIGINT
+    const std::string name = signal == SIGINT ? "INT" : "TERM";
+    folder.write("launcher", R"(#!/bin/sh
+trap 'touch "$(dirname "$0")/asked"; echo "$told"; exit' INT TERM
+told='lockstep-result: {"seconds_per_epoch": 2}'
+test $4 = 1 && echo "$told" && exit
+kill -s )" + name + R"( $PPID
+while :; do sleep 0.01; done)");
+    std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
+    const ScalingOptions options{.processes = {1, 2},
+                                 .runs = 2,
+                                 .folder = folder.path("table"),
+                                 .launcher = folder.path("launcher"),
+                                 .command = {"./train"}};
+    const ScalingOutcome outcome = measure_scaling(options, [](const std::string&) {});
+    ::signal(signal, before);
+    EXPECT_EQ(outcome.signal, signal);
+    EXPECT_EQ(outcome.status.code(), ErrorCode::kAborted);
+    EXPECT_EQ(outcome.status.message(), "interrupted by SIG" + name + " in a run with 2 processes");
+    EXPECT_TRUE(std::filesystem::exists(folder.path("asked")));
+    EXPECT_EQ(missing_runs(options, outcome.table), "1 of 2 with 1 process, 2 of 2 with 2 processes");
+  }
+}
+
 TEST(ScalingMulti, WritesTheTableOfTheRunsBeforeTheOneThatFails) {
   const ScratchFolder folder;
   const test::Finished finished =
@@ -287,6 +315,28 @@ TEST(ScalingMulti, SaysWhatIsWrong) {
   const test::Finished line =
       scaling({"--procs", "1"}, {"/bin/sh", "-c", "echo 'lockstep-result: {\"seconds_per_epoch\": 2.5}'"});
   EXPECT_TRUE(contains(line.out, "2.50     1.00x")) << line.out << line.err;
+}
+
+TEST(ScalingFault, WritesTheTableOfTheRunsBeforeItIsInterrupted) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const ScratchFolder folder;
+    const auto before = ::signal(signal, SIG_DFL);
+    test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "-o", folder.path("table"), "--", "/bin/sh",
+                           "-c", "test $WORLD_SIZE = 1 || { echo begun; exec sleep 1000; }; " + kLog});
+    ::signal(signal, before);
+    EXPECT_TRUE(test::wait_for([&] { return contains(scaling.out_so_far(), "begun"); }));
+    ::kill(scaling.pid(), signal);
+    const test::Finished finished = scaling.finish();
+    EXPECT_EQ(finished.exit_code, 128 + signal) << finished.err;
+    EXPECT_TRUE(contains(finished.out, "        1               8.00     1.00x")) << finished.out;
+    EXPECT_TRUE(
+        contains(finished.err, "in a run with 2 processes; the table lacks these runs: 1 of 1 with 2 processes\n"))
+        << finished.err;
+    const Result<ScalingTable> written = read_scaling(folder.path("table"));
+    ASSERT_TRUE(written.ok()) << written.status().message();
+    EXPECT_EQ(written.value().rows.size(), 1U);
+    EXPECT_TRUE(scaling.wait_until_no_descendant());
+  }
 }
 
 // Killed half way, it leaves nothing running.

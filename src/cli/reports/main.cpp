@@ -100,8 +100,12 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
                                .cores = lockstep::launch::usable_cores()};
   std::signal(SIGPIPE, SIG_IGN);
   const auto say = [](const std::string& line) { tell(stderr, line + "\n"); };
-  const auto [table, status] = lockstep::report::measure_scaling(options, say);
-  if (table.rows.empty()) return fail(status);
+  const auto [table, status, signal] = lockstep::report::measure_scaling(options, say);
+  const auto end = [signal = signal](const Status& why) {
+    const int code = fail(why);
+    return signal == 0 ? code : 128 + signal;
+  };
+  if (table.rows.empty()) return end(status);
   // The files come first: nothing that happens to the terminal costs the measurements.
   const Result<std::string> files = write_files(options, table);
   tell(stdout, table_text(options, table, status.ok()));
@@ -109,8 +113,8 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
   std::fflush(stdout);  // before the errors
   const int exit_code = files.ok() ? EXIT_SUCCESS : fail(files.status());
   if (status.ok()) return exit_code;
-  return fail(Status(status.code(), fmt::format("{}; the table lacks these runs: {}", status.message(),
-                                                lockstep::report::missing_runs(options, table))));
+  return end(Status(status.code(), fmt::format("{}; the table lacks these runs: {}", status.message(),
+                                               lockstep::report::missing_runs(options, table))));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -26,6 +28,7 @@
 #include "lockstep/report/run_log.h"
 #include "report/page/sections.h"
 #include "report/parse_json.h"
+#include "report/scaling/interrupts.h"
 
 namespace lockstep::report {
 namespace {
@@ -40,7 +43,9 @@ std::string processes_text(int processes) {
 }
 
 // In the child of a fork: becomes the program. Only what a signal handler may call.
-[[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent) {
+[[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent,
+                         const Interrupts& interrupts) {
+  interrupts.restore_signals();
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(126);  // it died before prctl()
   ::dup2(out, STDOUT_FILENO);
@@ -70,11 +75,24 @@ std::vector<std::string> environment_with(const std::vector<std::string>& more) 
   return list;
 }
 
+// Blocks until the output of the child has something to read. Gives the child the signals that this process gets, but
+// not those of a terminal, which it has already: a launcher takes a second signal as a wish to end at once.
+void wait_for_output(int from, pid_t child, Interrupts& interrupts) {
+  std::array<pollfd, 2> polled{{{from, POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
+  while (polled[0].revents == 0) {
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    for (Interrupt one = interrupts.take(); one.signal != 0; one = interrupts.take()) {
+      if (!one.of_terminal) ::kill(child, one.signal);
+    }
+  }
+}
+
 // Passes the output on, and looks at each line. A line of more than 64 KiB is no result.
-void pass_on(int from, Measurement& measurement) {
+void pass_on(int from, pid_t child, Interrupts& interrupts, Measurement& measurement) {
   std::array<char, 4096> bytes{};
   std::string line;
   while (true) {
+    wait_for_output(from, child, interrupts);
     const ssize_t got = ::read(from, bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
@@ -97,7 +115,8 @@ void pass_on(int from, Measurement& measurement) {
   take_result_line(line, measurement);
 }
 
-Status run_once(std::vector<std::string> command, const std::vector<std::string>& variables, Measurement& measurement) {
+Status run_once(std::vector<std::string> command, const std::vector<std::string>& variables, Interrupts& interrupts,
+                Measurement& measurement) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe", errno);
   const Fd out(ends[0]);
@@ -108,9 +127,9 @@ Status run_once(std::vector<std::string> command, const std::vector<std::string>
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return Status::from_errno("cannot start a process", errno);
-  if (child == 0) become(argument_pointers.data(), environment_pointers.data(), in.get(), parent);
+  if (child == 0) become(argument_pointers.data(), environment_pointers.data(), in.get(), parent, interrupts);
   in.reset();
-  pass_on(out.get(), measurement);
+  pass_on(out.get(), child, interrupts, measurement);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -136,7 +155,8 @@ std::filesystem::path folder_of(const ScalingOptions& options, int processes, in
   return options.folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
 }
 
-Result<Measurement> measure(const ScalingOptions& options, int processes, int run, const std::string& threads) {
+Result<Measurement> measure(const ScalingOptions& options, int processes, int run, const std::string& threads,
+                            Interrupts& interrupts) {
   const std::filesystem::path folder = folder_of(options, processes, run);
   std::error_code error;
   // What is there is of an earlier call: with its checkpoints a program that resumes would have nothing to do.
@@ -148,8 +168,8 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
                                       std::to_string(processes)};
   command.insert(command.end(), options.command.begin(), options.command.end());
   Measurement told{.processes = processes, .seconds_per_epoch = kNotTold, .accuracy = kNotTold, .device_use = kNotTold};
-  LOCKSTEP_RETURN_IF_ERROR(
-      run_once(command, {"LOCKSTEP_RUN_FOLDER=" + std::filesystem::absolute(folder).native(), threads}, told));
+  LOCKSTEP_RETURN_IF_ERROR(run_once(
+      command, {"LOCKSTEP_RUN_FOLDER=" + std::filesystem::absolute(folder).native(), threads}, interrupts, told));
   const Measurement logged = measurement_of(folder);
   const auto fill = [](double& value, double other) { value = std::isnan(value) ? other : value; };
   fill(told.seconds_per_epoch, logged.seconds_per_epoch);
@@ -161,6 +181,11 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
       fmt::format("the run with {} reported no seconds per epoch; expected epochs in {} (RunLog in the folder "
                   "LOCKSTEP_RUN_FOLDER), or a line '{}{{\"seconds_per_epoch\": 1.5}}' on stdout",
                   processes_text(processes), printable((folder / kRunLogName).native()), kResult));
+}
+
+Status interrupted(int signal, int processes) {
+  return {ErrorCode::kAborted,
+          fmt::format("interrupted by SIG{} in a run with {}", ::sigabbrev_np(signal), processes_text(processes))};
 }
 
 }  // namespace
@@ -210,17 +235,21 @@ ScalingOutcome measure_scaling(const ScalingOptions& options, const std::functio
                              "expected numbers of processes, a number of runs from 1 on, and a program")};
   }
   const std::string threads = threads_variable(options);
+  Interrupts interrupts;
   std::vector<Measurement> measurements;
   const auto outcome = [&](Status status) {
-    return ScalingOutcome{scaling_table(measurements, options.kind, options.command), std::move(status)};
+    return ScalingOutcome{scaling_table(measurements, options.kind, options.command), std::move(status),
+                          interrupts.first()};
   };
   for (int run = 1; run <= options.runs; ++run) {
     for (const int processes : options.processes) {
       say(fmt::format("== run {} of {}, {}, {}", run, options.runs, processes_text(processes), threads));
       const auto begin = std::chrono::steady_clock::now();
-      const Result<Measurement> measurement = measure(options, processes, run, threads);
+      const Result<Measurement> measurement = measure(options, processes, run, threads, interrupts);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
       say(fmt::format("== took {:.1f} s", taken.count()));
+      // A program that is asked to end may do so early and without an error.
+      if (interrupts.first() != 0) return outcome(interrupted(interrupts.first(), processes));
       if (!measurement.ok()) return outcome(measurement.status());
       measurements.push_back(measurement.value());
     }

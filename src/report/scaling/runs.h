@@ -24,13 +24,15 @@ struct ScalingOptions {
 struct ScalingOutcome {
   ScalingTable table = {};  // of the runs before the one that failed: they may have taken hours
   Status status = {};       // why that one failed; ok when the table has all runs
+  int signal = 0;           // that has ended the measurement; the status says so too
 };
 
 // The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
 // seconds. Blocks until all runs are done, or one has failed. A process that ignores SIGPIPE goes on when nobody reads
 // its stdout any more; the programs get that signal as usual.
 // Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run reported no seconds per
-// epoch. When this process ends, the run under way gets SIGTERM.
+// epoch; kAborted when SIGINT, SIGTERM or SIGHUP came: the run under way has got the signal, and has ended. When this
+// process is killed, the run under way gets SIGTERM.
 ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
 
 // The runs that the table lacks, for people: "1 of 3 with 2 processes, 3 of 3 with 4 processes". Empty: it has all.
