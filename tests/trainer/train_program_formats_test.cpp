@@ -84,6 +84,22 @@ TEST_F(TrainProgramFormatsMulti, Cifar) {
   expect_trained({}, {"epoch 1/1: test loss", "finished after 1 epoch, 4 steps"});
 }
 
+// Each picture has a coarse label too, in front of the fine one.
+TEST_F(TrainProgramFormatsMulti, Cifar100) {
+  const auto pictures = [](int count) {
+    std::string records;
+    for (int i = 0; i < count; ++i)
+      records += std::string{static_cast<char>(i % 20), static_cast<char>(99 - i)} + some_bytes(3072);
+    return records;
+  };
+  scratch_.write("cifar/cifar-100-binary/train.bin", pictures(80));
+  scratch_.write("cifar/cifar-100-binary/test.bin", pictures(20));
+  configure("format: cifar100, train: " + scratch_.path("cifar"), "name: mobilenet_v3_small, small_images: true");
+  expect_in(train({"--dry-run"}).out,
+            {"80 samples of [3, 32, 32], 100 classes", "parameters, 100 classes", "evaluation  20 samples"});
+  expect_trained({}, {"epoch 1/1: test loss", "finished after 1 epoch, 4 steps"});
+}
+
 TEST_F(TrainProgramFormatsMulti, Packs) {
   for (const std::string part : {"train", "test"}) {
     const Finished packed =

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <set>
@@ -102,6 +103,25 @@ TEST_F(TrainProgramMulti, FindsALearningRate) {
   EXPECT_NE(suggestion, std::string::npos) << finished.out;
   EXPECT_EQ(finished.out.find("suggestion", suggestion + 1), std::string::npos) << finished.out;  // one rank says it
   EXPECT_FALSE(std::filesystem::exists(scratch_.path("run")));
+  const Finished range =
+      train({"--find-lr", "--find-lr-min", "1e-5", "--find-lr-max", "1e-4", "--find-lr-steps", "10"});
+  EXPECT_EQ(range.exit_code, 0) << range.err;
+  const std::size_t first = range.out.find("\n1e-05 ");
+  EXPECT_NE(first, std::string::npos) << range.out;
+  EXPECT_NE(range.out.find("\n0.0001 ", first), std::string::npos) << range.out;
+  EXPECT_EQ(std::count(range.out.begin(), range.out.end(), '\n'), 12) << range.out;
+}
+
+// No accuracy is better by 2, so the second evaluation ends it.
+TEST_F(TrainProgramMulti, StopsEarly) {
+  const Finished finished = train({"--epochs", "5", "--limit-batches", "1", "--patience", "1", "--min-delta", "2"}, 2);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("stopped after 2 epochs: not better in the last 1 evaluation"), std::string::npos)
+      << finished.out;
+  auto run = report::read_run(scratch_.path("run"));
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(run->state, report::RunState::kFinished);
+  EXPECT_EQ(run->evaluations.size(), 2U);
 }
 
 TEST_F(TrainProgramMulti, TriesAFewBatchesAndWritesATrace) {
@@ -190,7 +210,7 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   expect_error({"--output", scratch_.path("file/run")}, 1, {"output: ", scratch_.path("file/run"), "Not a directory"});
   expect_error({"--output", scratch_.path("diverges"), "--lr", "1e30"}, 1,
                {"the loss of rank 0 is ", "A smaller learning rate"});
-  expect_error({"--train", "/nowhere"}, 2, {"data.train: /nowhere is not there"});
+  expect_error({"--train", "/nowhere"}, 2, {"data.train: /nowhere is not there (--train; seen from "});
   expect_error({"--transforms", "ToTenser"}, 2, {"data.transforms", "no transform 'ToTenser'", "ToTensor"});
   expect_error({"--transforms", "Resize(32)", "--dry-run"}, 1,
                {"data.transforms: they give numbers of type Byte; add ToTensor"});

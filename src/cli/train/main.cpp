@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     print_error("train: expected options alone, found " + words.value()->front() + "; give the file with --config");
     return kUsageError;
   }
-  if (const lockstep::Status wrong = lockstep::trainer_detail::check(options); !wrong.ok()) {
+  if (const lockstep::Status wrong = lockstep::trainer_detail::check(options, schema); !wrong.ok()) {
     print_error(wrong.message());
     return kUsageError;
   }

@@ -213,8 +213,10 @@ int find_rate(TrainCommand& command, TrainerOptions settings) {
   settings.checkpoint_dir.clear();
   settings.resume = false;
   Trainer trainer(command.model.model, *command.optimizer, std::move(settings));
-  const LearningRates found =
-      trainer.find_learning_rate(command.train, [&](data::Example& batch) { return command.run(batch); });
+  const TrainCommandOptions& options = command.options;
+  const LearningRates found = trainer.find_learning_rate(
+      command.train, [&](data::Example& batch) { return command.run(batch); },
+      {.min_rate = options.find_lr_min, .max_rate = options.find_lr_max, .steps = options.find_lr_steps});
   if (get_rank() == 0) print_rates(found);
   return 0;
 }

@@ -111,10 +111,11 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
       .at_least(0);
 }
 
-std::string missing(const char* key, const std::string& path) {
+std::string missing(const config::Schema& schema, const char* key, const std::string& path) {
   std::error_code ignored;
   if (path.empty() || fs::exists(path, ignored)) return "";
-  return fmt::format("{}: {} is not there (seen from {})\n", key, path, fs::current_path(ignored).native());
+  return fmt::format("{}: {} is not there ({}; seen from {})\n", key, path, schema.find(key)->origin().place,
+                     fs::current_path(ignored).native());
 }
 
 bool is_device(const std::string& text) {
@@ -144,7 +145,14 @@ void declare(TrainCommandOptions& o, config::Schema& schema) {
       "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
   top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
   top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
-  top.key("find_lr", o.find_lr, "Try learning rates, and print which one falls most steeply");
+  top.key("find_lr", o.find_lr, "Try learning rates, and print where the loss falls most steeply");
+  constexpr double kLeastRate = 1e-12;
+  constexpr double kMostRate = 1e6;
+  top.key("find_lr_min", o.find_lr_min, "Of find_lr: the first rate").between(kLeastRate, kMostRate);
+  top.key("find_lr_max", o.find_lr_max, "Of find_lr: the last rate; the search ends sooner where the loss grows")
+      .between(kLeastRate, kMostRate);
+  // Of fewer the first and the last ones would be all.
+  top.key("find_lr_steps", o.find_lr_steps, "Of find_lr: how many rates, one a step").at_least(10);
   declare_data(o, schema);
   declare_model(o, schema);
   declare_optimizer(o, schema);
@@ -157,9 +165,10 @@ void declare(TrainCommandOptions& o, config::Schema& schema) {
   checkpoint.key("asynchronous", o.asynchronous, "A thread writes, while the training goes on");
 }
 
-Status check(const TrainCommandOptions& o) {
-  std::string text = missing("data.train", o.train) + missing("data.test", o.test) +
-                     missing("model.shared_object", o.shared_object) + missing("model.weights", o.weights);
+Status check(const TrainCommandOptions& o, const config::Schema& schema) {
+  std::string text = missing(schema, "data.train", o.train) + missing(schema, "data.test", o.test) +
+                     missing(schema, "model.shared_object", o.shared_object) +
+                     missing(schema, "model.weights", o.weights);
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
     text += wrong_transforms("data.test_transforms", o.test_transforms);
@@ -169,6 +178,9 @@ Status check(const TrainCommandOptions& o) {
   if ((o.model == "custom") == o.shared_object.empty()) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
                                     : "model.shared_object needs model.name: custom\n";
+  }
+  if (o.find_lr_max <= o.find_lr_min) {
+    text += fmt::format("find_lr_max: expected a rate above find_lr_min, {}, found {}\n", o.find_lr_min, o.find_lr_max);
   }
   if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
   if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";

@@ -25,6 +25,9 @@ inline constexpr const char* kCheckpointsName = "checkpoints";
 struct TrainCommandOptions {
   bool dry_run = false;
   bool find_lr = false;
+  double find_lr_min = 1e-7;
+  double find_lr_max = 10.0;
+  std::int64_t find_lr_steps = 100;
   std::string output = "runs/train";
 
   DataFormat format = DataFormat::kImageFolder;
@@ -99,6 +102,7 @@ struct TrainCommandOptions {
 void declare(TrainCommandOptions& options, config::Schema& schema);
 
 // What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
-Status check(const TrainCommandOptions& options);
+// The schema has read the options, and knows where each of them came from.
+Status check(const TrainCommandOptions& options, const config::Schema& schema);
 
 }  // namespace lockstep::trainer_detail

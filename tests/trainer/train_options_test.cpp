@@ -1,0 +1,54 @@
+// What is wrong with a configuration beside single values: an error names the key, and where a path came from.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/config/schema.h"
+#include "nn/error_texts.h"
+#include "support/scratch_folder.h"
+#include "trainer/command/command_options.h"
+
+namespace lockstep::trainer_detail {
+namespace {
+
+class TrainOptions : public testing::Test {
+ protected:
+  // The error of a file with these lines and of options.
+  std::string error_of_config(const std::string& lines, const std::vector<config::Option>& options = {}) const {
+    scratch_.write("config.yaml", lines);
+    TrainCommandOptions values;
+    config::Schema schema;
+    declare(values, schema);
+    Status status = schema.read({.file = scratch_.path("config.yaml"), .options = options});
+    if (status.ok()) status = check(values, schema);
+    return std::string(status.message());
+  }
+
+  test::ScratchFolder scratch_;
+};
+
+TEST_F(TrainOptions, NameTheKeyAndTheLineOfPathsThatAreNotThere) {
+  const std::string place = scratch_.path("config.yaml");
+  test::expect_in(error_of_config("data:\n  train: /no/train\n  test: /no/test\nmodel:\n  weights: /no/weights\n"),
+                  {"data.train: /no/train is not there (" + place + ":2:10; seen from ",
+                   "data.test: /no/test is not there (" + place + ":3:9; seen from ",
+                   "model.weights: /no/weights is not there (" + place + ":5:12; seen from "});
+  const std::string overridden = error_of_config("data:\n  train: /no/train\n", {{"--train", "/no/other"}});
+  test::expect_in(overridden, {"data.train: /no/other is not there (--train; seen from "});
+  EXPECT_EQ(overridden.find("/no/train"), std::string::npos) << overridden;
+}
+
+TEST_F(TrainOptions, HaveARangeOfLearningRates) {
+  const std::string folder = scratch_.path().native();
+  const std::string data = "data: {train: " + folder + ", test: " + folder + "}\n";
+  EXPECT_EQ(error_of_config(data + "find_lr_min: 1e-4\nfind_lr_max: 0.1\nfind_lr_steps: 10\n"), "");
+  test::expect_in(error_of_config(data + "find_lr_min: 0.1\nfind_lr_max: 0.1\n"),
+                  {"find_lr_max: expected a rate above find_lr_min, 0.1, found 0.1"});
+  test::expect_in(error_of_config(data + "find_lr_min: 0\nfind_lr_steps: 9\n"),
+                  {":2:14: find_lr_min: expected a number ", "found '0'",
+                   ":3:16: find_lr_steps: expected a whole number of at least 10", "found '9'"});
+}
+
+}  // namespace
+}  // namespace lockstep::trainer_detail
