@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "device/conv_net.h"
 #include "device/device_ranks.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
@@ -15,50 +16,6 @@
 namespace lockstep::test {
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
-    norm = register_module("norm", torch::nn::BatchNorm2d(3));
-    hidden = register_module("hidden", torch::nn::Linear(48, 40));  // a large gradient, and small ones
-    rarely = register_module("rarely", torch::nn::Linear(40, 40));
-    out = register_module("out", torch::nn::Linear(40, 5));
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool all = true) {
-    const torch::Tensor maps = torch::max_pool2d(torch::relu(norm(conv(x))), 2);
-    torch::Tensor features = torch::relu(hidden(maps.flatten(1)));
-    if (all) features = features + rarely(features);
-    return torch::log_softmax(out(torch::dropout(features, 0.25, is_training())), 1);
-  }
-  torch::nn::Conv2d conv{nullptr};
-  torch::nn::BatchNorm2d norm{nullptr};
-  torch::nn::Linear hidden{nullptr};
-  torch::nn::Linear rarely{nullptr};
-  torch::nn::Linear out{nullptr};
-};
-TORCH_MODULE(Net);
-
-using State = std::vector<torch::Tensor>;
-
-// Parameters and buffers, on the CPU.
-State state_of(const Net& net) {
-  State state;
-  for (const torch::Tensor& tensor : net->parameters()) state.push_back(tensor.detach().cpu().clone());
-  for (const torch::Tensor& tensor : net->buffers()) state.push_back(tensor.cpu().clone());
-  return state;
-}
-
-void expect_same(const State& actual, const State& expected, const std::string& what) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(torch::equal(actual[i], expected[i])) << what << ' ' << i;
-}
-
-// One batch: its images and labels, drawn from the CPU's generator.
-torch::Tensor loss_on(Net& net, torch::Device device, bool all = true) {
-  const torch::Tensor x = torch::randn({6, 1, 8, 8}).to(device);
-  const torch::Tensor y = torch::randint(0, 5, {6}, torch::kLong).to(device);
-  return torch::nll_loss(net->forward(x, all), y);
-}
-
 struct Variant {
   DistributedDataParallelOptions options = {};
   bool accumulate = false;  // every other pass without communication
@@ -68,10 +25,10 @@ struct Variant {
 // Six steps under DistributedDataParallel. All ranks start with weights of their own, and draw data of their own.
 State train(torch::Device device, int rank, Variant variant) {
   torch::manual_seed(7 + rank);
-  Net net;
+  ConvNet net;
   net->to(device);
   if (!device.is_cpu()) variant.options.device_ids = {device};
-  DistributedDataParallel<Net> ddp(net, variant.options);
+  DistributedDataParallel<ConvNet> ddp(net, variant.options);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < 6; ++step) {
     if (!variant.accumulate || step % 2 == 0) optimizer.zero_grad();
@@ -188,9 +145,9 @@ TEST(DeviceSyncBatchNormMulti, GivesTheValuesOfTheProcessor) {
 // Each bucket crosses to the host and back once in a pass, and nothing else does except the flags of used parameters.
 TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
   run_on_devices(2, [](int /*rank*/, torch::Device device) {
-    Net net;
+    ConvNet net;
     net->to(device);
-    DistributedDataParallel<Net> ddp(net, {.device_ids = {device}, .broadcast_buffers = false});
+    DistributedDataParallel<ConvNet> ddp(net, {.device_ids = {device}, .broadcast_buffers = false});
     for (int pass = 0; pass < 3; ++pass) {
       ddp->is_training();
       const torch::Tensor loss = loss_on(net, device);
@@ -214,9 +171,9 @@ TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
 TEST(DeviceDdpErrors, NameTheDeviceOfTheModule) {
   use_test_device();
   const ProcessGroupGuard group("lockstep");
-  Net net;
+  ConvNet net;
   net->to(test_device(1));
-  expect_in(error_of([&] { DistributedDataParallel<Net>(net, {.device_ids = {test_device(3)}}); }),
+  expect_in(error_of([&] { DistributedDataParallel<ConvNet>(net, {.device_ids = {test_device(3)}}); }),
             {"the module is on test:1, got test:3"});
 }
 
@@ -225,15 +182,15 @@ TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
   run_on_devices(
       2,
       [](int rank, torch::Device device) {
-        Net net;
+        ConvNet net;
         if (rank == 0) net->to(device);
-        const std::string text = error_of([&] { DistributedDataParallel<Net> ddp(net); });
+        const std::string text = error_of([&] { DistributedDataParallel<ConvNet> ddp(net); });
         expect_in(text, {"device type cpu"});
         if (rank == 0) expect_in(text, {"rank(s) 1 cannot take part"});
         net->to(device);
         const torch::Tensor ignored = net->named_parameters()["conv.weight"];
         ignored.set_data(ignored.cpu());
-        EXPECT_EQ(error_of([&] { DistributedDataParallel<Net>(net, {.ignored_parameters = {"conv.weight"}}); }),
+        EXPECT_EQ(error_of([&] { DistributedDataParallel<ConvNet>(net, {.ignored_parameters = {"conv.weight"}}); }),
                   "no error");
         ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(net->out->parameters(), torch::optim::SGDOptions(0.1));
         EXPECT_TRUE(FiniteCheck(*net).check(torch::full({1}, 1.0 + rank, device)));
@@ -245,9 +202,9 @@ TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
 // State of other ranks comes to the device of the rank that collects it, not to the one where it was written.
 TEST(DeviceShardedOptimizerMulti, CollectsTheStateOnItsOwnDevice) {
   run_on_devices(2, [](int rank, torch::Device device) {
-    Net net;
+    ConvNet net;
     net->to(device);
-    DistributedDataParallel<Net> ddp(net, {.device_ids = {device}});
+    DistributedDataParallel<ConvNet> ddp(net, {.device_ids = {device}});
     ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(0.01));
     ddp->is_training();
     loss_on(net, device).backward();
@@ -288,7 +245,7 @@ class DeviceCheckpoint : public testing::Test {
       state.restore_generator();
     }
     torch::Device device;
-    Net net;
+    ConvNet net;
     std::unique_ptr<torch::optim::Adam> optimizer;
   };
 
