@@ -81,8 +81,8 @@ NamedTensors WaitingBuckets::take(GradBucket& bucket) {
   if (found == by_bucket_.end()) return {};
   NamedTensors tensors = std::move(found->second);
   by_bucket_.erase(found);
-  const torch::Tensor shapes = BucketContent(bucket).shapes();
-  if (tensors.contains(kShapes) && torch::equal(tensors.at(kShapes), shapes)) return tensors;
+  const torch::Tensor shapes = BucketContent(bucket).shapes();  // on the CPU; the saved state may be on a device
+  if (tensors.contains(kShapes) && torch::equal(tensors.at(kShapes).cpu(), shapes)) return tensors;
   log::warning(
       fmt::format("bucket {} has other parameters than when the state of its communication hook was saved; "
                   "the hook starts without state there",
