@@ -1,6 +1,6 @@
 #include "flat_mean.h"
 
-#include <map>
+#include <algorithm>
 
 #include "lockstep/c10d/collectives.h"
 
@@ -8,9 +8,14 @@ namespace lockstep::nn_detail {
 
 void flat_mean(const std::vector<torch::Tensor>& tensors, const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
-  std::map<c10::ScalarType, std::vector<torch::Tensor>> by_dtype;
-  for (const torch::Tensor& tensor : tensors) by_dtype[tensor.scalar_type()].push_back(tensor.detach());
-  for (auto& [dtype, same] : by_dtype) {
+  std::vector<std::vector<torch::Tensor>> alike;  // in the order of the first of each, which is that of all ranks
+  for (const torch::Tensor& tensor : tensors) {
+    const auto same = std::find_if(alike.begin(), alike.end(), [&](const auto& others) {
+      return others[0].scalar_type() == tensor.scalar_type() && others[0].device() == tensor.device();
+    });
+    (same == alike.end() ? alike.emplace_back() : *same).push_back(tensor.detach());
+  }
+  for (std::vector<torch::Tensor>& same : alike) {
     std::vector<torch::Tensor> flat;
     for (const torch::Tensor& tensor : same) flat.push_back(tensor.flatten());
     const torch::Tensor all = torch::cat(flat);

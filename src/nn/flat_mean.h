@@ -1,4 +1,4 @@
-// The mean of many tensors over ranks, in one message for each dtype.
+// The mean of many tensors over ranks, in one message for each dtype and device.
 #pragma once
 
 #include <torch/types.h>

@@ -11,7 +11,7 @@
 //   - A kernel takes tensors of one device; of the CPU it takes scalars and indices only.
 //
 // Kernels are those of the CPU, on copies, and draw from the CPU's generator: a result is, bit for bit, that of the
-// CPU. Not there: sparse, quantized and nested tensors.
+// CPU. Not there: sparse, quantized and nested tensors. Autocast knows a few operations only.
 #pragma once
 
 #include <c10/core/Device.h>
