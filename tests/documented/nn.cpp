@@ -15,6 +15,7 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/nn/average_gradients.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/exponential_moving_average.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/metrics.h"
 #include "lockstep/nn/models/mnist_net.h"
@@ -22,6 +23,7 @@
 #include "lockstep/nn/models/resnet.h"
 #include "lockstep/nn/models/vision_transformer.h"
 #include "lockstep/nn/one_cycle_lr.h"
+#include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "net.h"
 
 namespace lockstep {
@@ -70,6 +72,23 @@ using data::DataLoader;
       optimizer.step();
     }
   });
+}
+
+[[maybe_unused]] void join_with_steps(DistributedDataParallel<Net>& ddp, DataLoader& loader) {
+  ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
+  ExponentialMovingAverage ema(*ddp.module());
+  const auto step = [&] {
+    optimizer.step();
+    ema.update();
+  };
+  const auto loop = [&] {
+    for (auto& [images, labels] : loader) {
+      optimizer.zero_grad();
+      torch::nll_loss(ddp->forward(images), labels).backward();
+      step();
+    }
+  };
+  ddp.join(loop, {.after_shadow_pass = step});
 }
 
 [[maybe_unused]] void metrics(models::MnistNet& net, const std::string& folder) {

@@ -160,6 +160,18 @@ void train(int /*rank*/) {}
   });
 }
 
+[[maybe_unused]] void join_with_steps(DistributedDataParallel<Net>& ddp, data::DataLoader& loader,
+                                      ZeroRedundancyOptimizer<torch::optim::Adam>& optimizer) {
+  const auto step = [&] { optimizer.step(); };
+  const auto loop = [&] {
+    for (auto& [x, y] : loader) {
+      torch::nll_loss(ddp->forward(x), y).backward();
+      step();
+    }
+  };
+  ddp.join(loop, {.after_shadow_pass = step});
+}
+
 [[maybe_unused]] void hook(DistributedDataParallel<Net>& ddp) {
   ddp.register_comm_hook(make_compress_hook(torch::kBFloat16));
 }

@@ -101,8 +101,9 @@ class DistributedDataParallel {
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
-  // until all have finished, then gets the final parameters and buffers of the last one. Collective: if the loop
-  // throws, it must throw on all ranks. See JoinOptions (lockstep/nn/join.h).
+  // until all have finished, then gets the final parameters and buffers of the last one. Its gradients afterwards are
+  // those of the others' last pass. Collective: if the loop throws, it must throw on all ranks. An optimizer whose step
+  // is collective needs the option after_shadow_pass. See JoinOptions (lockstep/nn/join.h).
   template <typename Loop>
   void join(Loop&& loop, const JoinOptions& options = {}) {
     replica_.begin_join(options);

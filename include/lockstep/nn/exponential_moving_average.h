@@ -15,8 +15,9 @@
 // kept as float (in their own type, small changes would be lost) and that integer buffers are copied.
 //
 // Under DistributedDataParallel every rank has the same values, so every rank computes the same averages: nothing is
-// sent. Except after a join: docs/training_helpers.md says how to send them then. Takes the memory of the module's
-// values, and once more while they are swapped in. Not thread-safe.
+// sent. A join needs update() in JoinOptions::after_shadow_pass for that; docs/training_helpers.md says how to send the
+// averages after a join without it. Takes the memory of the module's values, and once more while they are swapped in.
+// Not thread-safe.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -18,7 +18,7 @@
 // where gradients are not (ignored parameters, local SGD), and an optimizer whose step is collective
 // (ZeroRedundancyOptimizer) gets all ranks or none. PyTorch's scaler looks at its own rank alone. So step() is
 // collective, or unscale_() where the program calls it: one small all-gather. Nothing is sent without a world, or with
-// a group of this rank alone. (join() needs such a group, because ranks that have finished take no steps.)
+// a group of this rank alone. In join(), ranks that have finished must step too: JoinOptions::after_shadow_pass.
 //
 // Parameters must be float: gradients in half cannot hold what unscaling makes of them. For a model in half precision
 // let the optimizer have MasterWeights (lockstep/nn/mixed_precision.h):

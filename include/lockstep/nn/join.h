@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <functional>
+
 namespace lockstep {
 
 // As in torch.nn.parallel.DistributedDataParallel.join.
@@ -20,6 +22,17 @@ struct JoinOptions {
   // first sends: in a SyncBatchNorm, or in backward(). So a loop that makes other collective calls between the two
   // needs ddp.forward(x). Costs a small all-gather in each pass.
   bool throw_on_early_termination = false;
+  // Called on a rank that has finished, after each pass of the others in which it took part, in the thread of join().
+  // Gradients of the module are those that the others have after backward(): the mean, or none where no rank with
+  // inputs has one. So if it does all that the loop does after backward(), the rank takes the same steps as the others.
+  // A collective step (ZeroRedundancyOptimizer, GradScaler) needs it. PyTorch: JoinHook.main_hook of what Join has
+  // beside the wrapper.
+  //
+  // Passes under no_sync() send nothing and are not followed by it. It must make no pass of its own, and may block in
+  // collective calls. What it throws leaves join(): as for the loop, it must then throw on all ranks. Give it on every
+  // rank or on none, otherwise the next pass is a ValueError on every rank. Never called with
+  // throw_on_early_termination, without `enable` or on one rank alone.
+  std::function<void()> after_shadow_pass = nullptr;
 };
 
 // A rank had no more inputs, and throw_on_early_termination is on. Thrown on every rank of the group; all have the same

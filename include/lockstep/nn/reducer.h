@@ -67,7 +67,8 @@ class Reducer {
   // Replaces the default all-reduce; null restores it. The next pass compares the hooks of all ranks and throws on all
   // of them if they differ.
   void set_comm_hook(std::shared_ptr<CommHook> hook);
-  // For a rank without more inputs: takes part in a pass of other ranks with zeros.
+  // For a rank without more inputs: takes part in a pass of other ranks with zeros. Clear the gradients before it:
+  // those that are undefined become the mean where another rank has one, others may be of any pass.
   void shadow_pass();
   // The rank whose buffers all ranks get.
   void set_buffer_source(int rank);

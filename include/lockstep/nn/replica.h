@@ -89,6 +89,7 @@ class Replica {
   void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
+  void shadow_pass(const std::vector<int>& active);
   // These two notice a pass after one that was a backward pass inside a backward pass.
   void note_forward();
   void watch_end_of_pass();

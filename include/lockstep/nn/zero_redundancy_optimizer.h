@@ -26,10 +26,11 @@
 // ShardedOptimizer with a function that makes it; step() must work with groups without parameters. save() and load() of
 // such a class serve consolidate_state_dict and checkpoints.
 //
-// The constructor, step() and consolidate_state_dict() are collective over the group and block. Not with
-// DistributedDataParallel's join: a rank that has finished takes no more steps. Not thread-safe. Throws c10::ValueError
-// on every rank when they disagree about parameters, or one of them has none or wrong ones (the others' names that rank
-// and why), and what the collectives throw (lockstep/c10d/errors.h).
+// The constructor, step() and consolidate_state_dict() are collective over the group and block. In
+// DistributedDataParallel's join, ranks that have finished must step too: JoinOptions::after_shadow_pass
+// (lockstep/nn/join.h). Not thread-safe. Throws c10::ValueError on every rank when they disagree about parameters, or
+// one of them has none or wrong ones (the others' names that rank and why), and what the collectives throw
+// (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>

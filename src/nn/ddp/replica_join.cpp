@@ -23,13 +23,14 @@ constexpr std::int64_t kActive = 1;
 constexpr std::int64_t kDividesByInitial = 2;
 constexpr std::int64_t kThrows = 4;
 constexpr std::int64_t kFollowsNestedPass = 8;
+constexpr std::int64_t kActsAfterPass = 16;
 
 // The join whose loop this thread is running.
 thread_local std::weak_ptr<const JoinOptions> join_of_thread;
 
 std::int64_t bits_of(bool active, const JoinOptions& options) {
   return (active ? kActive : 0) | (options.divide_by_initial_world_size ? kDividesByInitial : 0) |
-         (options.throw_on_early_termination ? kThrows : 0);
+         (options.throw_on_early_termination ? kThrows : 0) | (options.after_shadow_pass ? kActsAfterPass : 0);
 }
 
 std::vector<int> ranks_with(std::int64_t bit, const torch::Tensor& all, bool set = true) {
@@ -79,6 +80,7 @@ std::vector<int> Replica::exchange_activity(bool active, bool follows_nested_pas
   const torch::Tensor all = backend.all_gather(mine).cpu();
   check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
   check_same_option("throw_on_early_termination", kThrows, all);
+  check_same_option("after_shadow_pass", kActsAfterPass, all);
   check_no_second_pass(all);
   std::vector<int> ranks = ranks_with(kActive, all);
   if (!ranks.empty()) last_active_ = ranks.back();
@@ -170,6 +172,15 @@ void Replica::throw_if_uneven(bool active) {
                                       fmt::join(finished, ", "), fmt::join(ranks, ", ")));
 }
 
+// Gradients of this rank's last pass are dropped. Otherwise a step in the callback would take them again, also those of
+// ignored parameters, and those of parameters that the other ranks do not use in this pass.
+void Replica::shadow_pass(const std::vector<int>& active) {
+  for (torch::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
+  prepare_joined_pass(active);
+  reducer_->shadow_pass();
+  if (join_->after_shadow_pass) join_->after_shadow_pass();
+}
+
 void Replica::finish_join() {
   if (!join_) return;
   owes_meeting_ = false;  // the last calls were no pass
@@ -179,8 +190,7 @@ void Replica::finish_join() {
     while (shadows) {
       const std::vector<int> active = exchange_activity(/*active=*/false);
       if (active.empty()) break;
-      prepare_joined_pass(active);
-      reducer_->shadow_pass();
+      shadow_pass(active);
     }
   } catch (...) {  // such as of other hooks; later passes of this rank are none of a join
     end_join();
