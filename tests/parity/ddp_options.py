@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -56,7 +57,11 @@ class Case:
             setattr(case, key, type(getattr(case, key))(value))
         return case
 
-    # These two are in ddp_options_parity_test.cpp too.
+    # These three are in ddp_options_parity_test.cpp too.
+    @property
+    def steps_when_finished(self):
+        return self.join in ("initial", "active") and self.optimizer.startswith("zero")
+
     @property
     def dtype(self):
         if self.precision != "float":
@@ -297,12 +302,46 @@ def make_optimizer(name, parameters, group):
     return kind(parameters, **options)
 
 
-def joined(case, ddp):
+class Steps(Joinable):
+    """Ranks that have finished take the steps of the others, as with ZeroRedundancyOptimizer's own hook.
+
+    That one steps with whatever gradients are there, those of the rank's last pass, and also after passes under no_sync.
+    """
+
+    def __init__(self, ddp, take_step):
+        super().__init__()
+        self.ddp, self.take_step = ddp, take_step
+
+    def join_hook(self, **_):
+        steps = self
+
+        class Hook(JoinHook):
+            def main_hook(self):
+                if steps.ddp.require_forward_param_sync:  # not under no_sync
+                    steps.share_gradients()
+                    steps.take_step()
+
+        return Hook()
+
+    join_device = property(lambda self: torch.device("cpu"))
+    join_process_group = property(lambda self: self.ddp.process_group)
+
+    def share_gradients(self):
+        """All ranks get those of the highest rank, which has the most inputs. All with inputs have the same."""
+        group = self.ddp.process_group
+        source = dist.get_global_rank(group, dist.get_world_size(group) - 1)
+        for parameter in self.ddp.parameters():
+            if parameter.grad is not None:
+                dist.broadcast(parameter.grad, source, group=group)
+
+
+def joined(case, ddp, steps):
     if case.join == "no":
         return contextlib.nullcontext()
     if case.join == "throws":
         return ddp.join(throw_on_early_termination=True)
-    return ddp.join(divide_by_initial_world_size=case.join == "initial")
+    joinables = [ddp, steps] if case.steps_when_finished else [ddp]
+    return Join(joinables, divide_by_initial_world_size=case.join == "initial")
 
 
 def train(case, rank, group):
@@ -316,12 +355,7 @@ def train(case, rank, group):
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if case.ema else None
     averager = PeriodicModelAverager(LOCAL_PERIOD, LOCAL_WARMUP, group) if case.hook == "local" else None
 
-    def step(number):
-        model.zero_grad()
-        for part in range(case.accumulate):
-            last = part + 1 == case.accumulate
-            with contextlib.nullcontext() if last else ddp.no_sync():
-                scaler.scale(loss_of(case, ddp, group, rank, number, part) / case.accumulate).backward()
+    def take_step():
         if masters:
             masters.before_step()
         if case.clip:
@@ -336,9 +370,21 @@ def train(case, rank, group):
         if ema:
             ema.update_parameters(model)
 
+    steps = Steps(ddp, take_step)
+
+    def step(number):
+        model.zero_grad()
+        for part in range(case.accumulate):
+            last = part + 1 == case.accumulate
+            with contextlib.nullcontext() if last else ddp.no_sync():
+                scaler.scale(loss_of(case, ddp, group, rank, number, part) / case.accumulate).backward()
+        if case.steps_when_finished:
+            steps.share_gradients()
+        take_step()
+
     uneven = case.join != "no"
     try:
-        with joined(case, ddp):
+        with joined(case, ddp, steps):
             for number in range(case.steps - (7 * (dist.get_world_size() - 1 - rank) if uneven else 0)):
                 step(number)
     except RuntimeError as error:

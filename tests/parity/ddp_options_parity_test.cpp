@@ -77,11 +77,11 @@ const std::vector<std::string> kHooks{"noop",   "bf16",        "fp16",          
                                       "power1", "power2_cold", "power3_shapes", "batched"};
 const std::vector<std::string> k16Bits{"autocast", "scaled", "masters"};
 const std::vector<Exclusion> kExclusions{
-    // A rank that has finished makes no collective calls of the loop.
+    // A rank that has finished makes no collective calls before the end of a backward pass.
     {"join", kJoins, "norm", {"sync"}},
-    {"join", kJoins, "optimizer", kSharded},
     {"join", kJoins, "hook", {"local"}},
     {"join", kJoins, "weighted", {"1"}},
+    // There ranks that have finished step with a sharded optimizer alone.
     {"join", kJoins, "precision", {"scaled"}},
     // With a hook PyTorch divides by all ranks whatever the option says.
     {"join", {"active"}, "hook", kHooks},
@@ -145,7 +145,10 @@ class Case {
            is_on("sparse");
   }
 
-  // These two are in ddp_options.py too.
+  // These three are in ddp_options.py too.
+  bool steps_when_finished() const {
+    return ((*this)["join"] == "initial" || (*this)["join"] == "active") && (*this)["optimizer"].starts_with("zero");
+  }
   torch::Dtype dtype() const {
     if (has_16_bits()) return torch::kFloat;
     const bool differs =
@@ -316,11 +319,13 @@ class Training {
       const int fewer = uneven ? 7 * (get_world_size() - 1 - rank_) : 0;
       for (int number = 0; number < options_.steps() - fewer; ++number) step(number);
     };
+    JoinOptions join_options{.divide_by_initial_world_size = options_["join"] != "active",
+                             .enable = uneven,
+                             .throw_on_early_termination = throws};
+    if (options_.steps_when_finished()) join_options.after_shadow_pass = [this] { take_step(); };
     bool thrown = false;
     try {
-      ddp_.join(loop, {.divide_by_initial_world_size = options_["join"] != "active",
-                       .enable = uneven,
-                       .throw_on_early_termination = throws});
+      ddp_.join(loop, join_options);
     } catch (const UnevenInputsError&) {
       thrown = true;
     }
@@ -380,6 +385,11 @@ class Training {
     model_->zero_grad();
     const int parts = static_cast<int>(options_.number("accumulate"));
     accumulate_gradients(ddp_, parts, [&](int part) { return loss(number, part); });
+    take_step();
+  }
+
+  // What follows the backward pass.
+  void take_step() {
     if (masters_) masters_->copy_gradients();
     if (const double limit = options_.number("clip"); limit > 0) {
       if (scaler_) scaler_->unscale_(*optimizer_);
