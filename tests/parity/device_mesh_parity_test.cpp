@@ -1,6 +1,6 @@
 // Coordinates, groups and slices of meshes: those of Python's init_device_mesh.
-#include <torch/torch.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <fstream>
 #include <sstream>
