@@ -60,7 +60,8 @@ std::vector<torch::Tensor> share(const std::vector<torch::Tensor>& parameters, s
 template <typename Net>
 void run_part(Options options, Net net, const lockstep::bench::Batch& batch) {
   const char* given = std::getenv("RANK");
-  if (given == nullptr) die("RANK", "expected in the environment: this is a part of a run of bench/run.py");
+  if (given == nullptr)
+    lockstep::bench::die("RANK", "expected in the environment: this is a part of a run of bench/run.py");
   const std::int64_t rank = std::atoll(given);
   options.output += "." + std::to_string(rank);
   const std::int64_t length = batch.labels.size(0) / options.replicas;

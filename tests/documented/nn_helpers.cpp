@@ -93,6 +93,10 @@ struct ClippedHook final : CommHook {
   }
 }
 
+[[maybe_unused]] void finite_and_scaled(FiniteCheck& finite, torch::optim::SGD& optimizer, GradScaler& scaler) {
+  finite.note_step(scaler.step(optimizer));
+}
+
 [[maybe_unused]] void moving_average(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
   ExponentialMovingAverage ema(*net, {.decay = 0.999});
   for (auto& [images, labels] : loader) {
