@@ -130,7 +130,6 @@ bool register_all() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   c10::SetAllocator(kType, &allocator());
   register_kernels();
-  register_autocast();
   return true;
 }
 

@@ -4,6 +4,5 @@
 namespace lockstep::test::device {
 
 void register_kernels();
-void register_autocast();
 
 }  // namespace lockstep::test::device
