@@ -2,35 +2,14 @@
 
 #include <pthread.h>
 #include <sys/signalfd.h>
-#include <unistd.h>
 
-#include <initializer_list>
+#include "base/signals.h"
 
 namespace lockstep::launch {
-namespace {
-
-sigset_t set_of(std::initializer_list<int> numbers) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : numbers) {
-    // A signal that was ignored at our start (nohup) stays ignored.
-    struct sigaction action {};
-    sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&set, number);
-  }
-  return set;
-}
-
-int next_of(int fd) {
-  signalfd_siginfo info{};
-  return read(fd, &info, sizeof info) == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo) : 0;
-}
-
-}  // namespace
 
 SignalWatch::SignalWatch() {
-  const sigset_t ends = set_of({SIGTERM, SIGINT, SIGHUP});
-  const sigset_t for_workers = set_of({SIGUSR1, SIGUSR2});
+  const sigset_t ends = without_ignored({SIGTERM, SIGINT, SIGHUP});
+  const sigset_t for_workers = without_ignored({SIGUSR1, SIGUSR2});
   pthread_sigmask(SIG_BLOCK, &ends, &old_mask_);
   pthread_sigmask(SIG_BLOCK, &for_workers, nullptr);
   fd_.reset(signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -51,11 +30,11 @@ SignalWatch::~SignalWatch() {
 }
 
 int SignalWatch::take() {
-  return next_of(fd_.get());
+  return static_cast<int>(next_signal(fd_.get()).ssi_signo);
 }
 
 int SignalWatch::take_for_workers() {
-  return next_of(workers_fd_.get());
+  return static_cast<int>(next_signal(workers_fd_.get()).ssi_signo);
 }
 
 }  // namespace lockstep::launch

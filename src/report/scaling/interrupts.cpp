@@ -2,20 +2,16 @@
 
 #include <pthread.h>
 #include <sys/signalfd.h>
-#include <unistd.h>
+
+#include "base/signals.h"
 
 namespace lockstep::report {
 
 Interrupts::Interrupts() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
-    struct sigaction action {};
-    sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&signals, number);
-  }
+  const sigset_t signals = without_ignored({SIGTERM, SIGINT, SIGHUP});
   pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
   fd_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd_.valid()) restore_signals();  // no descriptor is left: they end the process, as without this object
 }
 
 Interrupts::~Interrupts() {
@@ -25,8 +21,8 @@ Interrupts::~Interrupts() {
 }
 
 Interrupt Interrupts::take() {
-  signalfd_siginfo info{};
-  if (::read(fd_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return {};
+  const signalfd_siginfo info = next_signal(fd_.get());
+  if (info.ssi_signo == 0) return {};
   if (first_ == 0) first_ = static_cast<int>(info.ssi_signo);
   return {static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL};
 }
