@@ -33,7 +33,7 @@ Profile::~Profile() {
 }
 
 void Profile::step() {
-  if (left_ == 0) return;
+  if (left_ <= 0) return;
   --left_;
   if (left_ == 0) write();
 }
