@@ -106,6 +106,6 @@ int main(int argc, char** argv) {
   torch::manual_seed(0);
   lockstep::bench::run_workload(options.workload,
                                 {.cnn_28 = 256, .mlp_6m = 512, .resnet18_32 = 128, .resnet18_224 = 16},
-                                [&](auto net, const auto& batch) { run(options, net, batch); });
+                                [&](const auto& net, const auto& batch) { run(options, net, batch); });
   return 0;
 }

@@ -111,6 +111,6 @@ int main(int argc, char** argv) {
   std::optional<lockstep::ProcessGroupGuard> group;
   if (options.mode == "ddp") group.emplace("lockstep");
   lockstep::bench::run_workload(options.workload, {.cnn_28 = 64, .mlp_6m = 32, .resnet18_32 = 16, .resnet18_224 = 8},
-                                [&](auto model, const auto& batch) { run(options, model, batch); });
+                                [&](const auto& model, const auto& batch) { run(options, model, batch); });
   return 0;
 }

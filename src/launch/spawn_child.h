@@ -15,7 +15,7 @@ namespace lockstep::launch {
 inline constexpr const char* kSpawnVariable = "LOCKSTEP_SPAWN_CHILD";
 
 // The longest exception text that is reported. It fits into a pipe, so the report never blocks.
-inline constexpr std::size_t kMaxReportText = 32 * 1024;
+inline constexpr std::size_t kMaxReportText = std::size_t{32} * 1024;
 
 struct SpawnChild {
   int call = 0;

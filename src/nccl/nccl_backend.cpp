@@ -21,7 +21,7 @@ namespace {
 
 // The same GPU as choose_device() in c10d/backends.h returns.
 c10::Device find_gpu(const BackendRequest& request) {
-  int count = 0;
+  c10::DeviceIndex count = 0;
   try {
     count = c10::cuda::device_count_ensure_non_zero();
   } catch (const c10::Error& error) {

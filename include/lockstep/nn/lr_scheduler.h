@@ -168,7 +168,7 @@ class SequentialLR final : public LRScheduler {
 class ChainedScheduler final : public LRScheduler {
  public:
   // All of them must be of one optimizer.
-  explicit ChainedScheduler(std::vector<std::shared_ptr<LRScheduler>> schedulers);
+  explicit ChainedScheduler(const std::vector<std::shared_ptr<LRScheduler>>& schedulers);
   void step() override;
 
  private:

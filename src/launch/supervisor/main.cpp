@@ -161,6 +161,7 @@ __attribute__((noinline)) int start(Worker& worker, int epoll) {
   volatile int error_number = 0;
   const pid_t supervisor = getpid();
   const pid_t pid = vfork();
+  // NOLINTNEXTLINE(clang-analyzer-unix.Vfork): it makes system calls only
   if (pid == 0) become_worker(worker, supervisor, error_number);
   if (pid < 0) return errno;
   if (error_number != 0) {

@@ -271,7 +271,7 @@ std::vector<torch::Tensor> ReplicaSet::run(const parallel::detail::Tensors& inpu
     }
     graph->output_wires.push_back(std::move(wire));
   }
-  return connect(std::move(graph));
+  return connect(graph);
 }
 
 }  // namespace lockstep::nn_detail

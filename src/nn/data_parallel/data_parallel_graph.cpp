@@ -40,7 +40,7 @@ torch::Tensor sum(Parts& parts, torch::Device device) {
 torch::Tensor concatenate(Parts& parts, const Wire& wire) {
   const auto known = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.defined(); });
   if (known == parts.end()) return {};
-  const torch::Tensor example = *known;
+  const torch::Tensor& example = *known;
   Parts here;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].defined()) {
@@ -200,7 +200,7 @@ variable_list connect_gradients(const BackwardPass& pass) {
     }
     graph->replicas.push_back(std::move(own));
   }
-  return connect(std::move(graph));
+  return connect(graph);
 }
 
 variable_list PassNode::backward(AutogradContext* context, variable_list gradients) {
@@ -258,7 +258,7 @@ torch::Tensor cut(const torch::Tensor& whole, const Wire& wire, std::size_t repl
   return whole.narrow(wire.dim, start, wire.lengths[replica]);
 }
 
-std::vector<torch::Tensor> connect(c10::intrusive_ptr<PassGraph> graph) {
+std::vector<torch::Tensor> connect(const c10::intrusive_ptr<PassGraph>& graph) {
   std::vector<Parts> parts = transpose(*graph, graph->output_wires.size(),
                                        [](ReplicaGraph& replica, std::size_t i) { return replica.roots[i]; });
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -48,6 +48,6 @@ torch::Tensor cut(const torch::Tensor& whole, const Wire& wire, std::size_t repl
 
 // The outputs: for each root the parts of all replicas put together, on the device of its wire. They are part of the
 // caller's autograd graph if inputs require a gradient. Undefined where no replica has a part.
-std::vector<torch::Tensor> connect(c10::intrusive_ptr<PassGraph> graph);
+std::vector<torch::Tensor> connect(const c10::intrusive_ptr<PassGraph>& graph);
 
 }  // namespace lockstep::nn_detail

@@ -11,7 +11,7 @@ void MnistNetImpl::reset() {
   fc2_ = register_module("fc2", torch::nn::Linear(50, 10));
 }
 
-torch::Tensor MnistNetImpl::forward(torch::Tensor images) {
+torch::Tensor MnistNetImpl::forward(const torch::Tensor& images) {
   torch::Tensor x = torch::relu(torch::max_pool2d(conv1_->forward(images), 2));
   x = torch::relu(torch::max_pool2d(conv2_drop_->forward(conv2_->forward(x)), 2));
   x = torch::relu(fc1_->forward(x.view({-1, 320})));

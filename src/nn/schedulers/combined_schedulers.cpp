@@ -77,7 +77,7 @@ void SequentialLR::load(const SchedulerState& state) {
   last_epoch_ = state.integer("last_epoch");
 }
 
-ChainedScheduler::ChainedScheduler(Schedulers schedulers)
+ChainedScheduler::ChainedScheduler(const Schedulers& schedulers)
     : LRScheduler(checked(schedulers, "ChainedScheduler").front()->optimizer_, "ChainedScheduler", schedulers) {
   last_epoch_ = parts().front()->last_epoch_;
   last_lr_ = present_lrs();

@@ -13,7 +13,7 @@ class MnistNetImpl : public torch::nn::Cloneable<MnistNetImpl> {
 
   // From float images {N, 1, 28, 28} to log-probabilities of 10 classes {N, 10}. Dropout (while training) draws from
   // LibTorch's generator.
-  torch::Tensor forward(torch::Tensor images);
+  torch::Tensor forward(const torch::Tensor& images);
 
  private:
   torch::nn::Conv2d conv1_{nullptr};
