@@ -16,7 +16,8 @@ std::vector<ControlGroup> control_groups(const std::string& controller, const st
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool version_1 = ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
     if (!controllers.empty() && !version_1) continue;
-    const std::string root = version_1 ? mount + "/" + controllers : mount;
+    std::string root = mount;
+    if (version_1) root.append("/").append(controllers);
     std::string group = line.substr(second + 1);
     while (group.size() > 1) {
       groups.push_back({root + group, version_1});

@@ -143,12 +143,13 @@ const BackendPlugin& load(const Library& library) {
                                     library.backend, dlerror()));
   }
   auto* entry = reinterpret_cast<const BackendPlugin* (*)()>(dlsym(handle, kBackendEntry));
-  const std::string build = entry == nullptr ? "something else" : entry()->build;
-  if (entry == nullptr || build != kBackendBuild) {
+  const BackendPlugin* plugin = entry == nullptr ? nullptr : entry();
+  const std::string build = plugin == nullptr ? "something else" : plugin->build;
+  if (plugin == nullptr || build != kBackendBuild) {
     throw ArgumentError(ErrorCode::kUnsupported, fmt::format("{} is of {}, this program of {}; use those of one build",
                                                              library.file, build, kBackendBuild));
   }
-  return *entry();
+  return *plugin;
 }
 
 constexpr Library kNcclLibrary{"nccl", "liblockstep_nccl.so"};

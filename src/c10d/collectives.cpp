@@ -21,6 +21,7 @@ struct Call {
 
   // By value: c10d's methods take references to lists and tensors that are not const.
   template <typename Method, typename... Tensors>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param)
   Work run(Method method, Tensors... tensors) const {
     return (target.backend.get()->*method)(tensors..., options);
   }

@@ -120,6 +120,7 @@ ProcessGroup DeviceMesh::get_group(const std::string& mesh_dim_name) const {
 
 std::vector<ProcessGroup> DeviceMesh::get_all_groups() const {
   std::vector<ProcessGroup> groups;
+  groups.reserve(dims_.size());
   for (const Dim& dim : dims_) groups.push_back(group_of(dim, "get_all_groups"));
   return groups;
 }
@@ -137,6 +138,7 @@ int DeviceMesh::get_local_rank(const std::string& mesh_dim_name) const {
 std::optional<std::vector<int>> DeviceMesh::get_coordinate() const {
   if (!root_->coordinate) return std::nullopt;
   std::vector<int> result;
+  result.reserve(dims_.size());
   for (const Dim& dim : dims_) result.push_back(coordinate_on(dim, "get_coordinate"));
   return result;
 }
@@ -147,6 +149,7 @@ int DeviceMesh::get_rank() const {
 
 std::vector<std::int64_t> DeviceMesh::shape() const {
   std::vector<std::int64_t> result;
+  result.reserve(dims_.size());
   for (const Dim& dim : dims_) result.push_back(size_of(dim));
   return result;
 }
@@ -191,6 +194,7 @@ std::string DeviceMesh::str() const {
 
 std::string DeviceMesh::dims_text() const {
   std::vector<std::string> parts;
+  parts.reserve(dims_.size());
   for (const Dim& dim : dims_) {
     parts.push_back(dim.name.empty() ? fmt::format("{}", size_of(dim)) : fmt::format("{}={}", dim.name, size_of(dim)));
   }

@@ -60,9 +60,10 @@ void copy_all(std::span<const CopyPart> parts, int threads) {
 }
 
 void prefer_huge_pages(void* memory, std::size_t bytes) {
-  const auto begin = round_up(reinterpret_cast<std::uintptr_t>(memory), kHugePage);
-  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const auto begin = round_up(address, kHugePage);
+  const auto end = (address + bytes) / kHugePage * kHugePage;
+  if (begin < end) ::madvise(static_cast<std::byte*>(memory) + (begin - address), end - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace lockstep::checkpoint

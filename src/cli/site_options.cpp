@@ -51,6 +51,7 @@ Result<site::TakenDevices> apply_devices(const SiteArguments& site, const RunArg
   if (by_gpus) job.workers = static_cast<int>(taken.gpus.size());
   LOCKSTEP_ASSIGN_OR_RETURN(const auto shares, site::share_gpus(taken.gpus, job.workers));
   std::vector<std::string> names;
+  names.reserve(taken.gpus.size());
   for (const site::Gpu& gpu : taken.gpus) names.push_back(site::describe(gpu));
   log::info(fmt::format("devices: {}", fmt::join(names, ", ")));
   for (const auto& share : shares) {

@@ -63,6 +63,7 @@ class Printer {
 
 std::string Schema::print() const {
   std::vector<std::string> names;
+  names.reserve(sections_.size());
   for (const auto& [name, help] : sections_) names.push_back(name);
   return Printer(keys_, std::move(names)).text();
 }

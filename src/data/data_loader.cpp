@@ -48,7 +48,7 @@ bool is_left_out(const std::exception_ptr& error) {
 
 }  // namespace
 
-DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, DataLoaderOptions options)
+DataLoaderBase::DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options)
     : DataLoaderBase(source, Settings(*source, std::move(options))) {}
 
 DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings)

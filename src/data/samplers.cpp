@@ -72,7 +72,7 @@ std::int64_t check_weights(const std::vector<double>& weights) {
 
 }  // namespace
 
-WeightedSampler::WeightedSampler(std::vector<double> weights, std::int64_t num_samples, Replacement replacement)
+WeightedSampler::WeightedSampler(const std::vector<double>& weights, std::int64_t num_samples, Replacement replacement)
     : num_samples_(num_samples), replacement_(replacement) {
   const auto size = static_cast<std::int64_t>(weights.size());
   if (size == 0 || size > kMostWeights) {

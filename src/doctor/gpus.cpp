@@ -31,6 +31,7 @@ Finding check_gpu(const site::Gpu& gpu) {
                    "look at `dmesg | grep NVRM`; a reset or a restart of the machine helps");
   }
   std::vector<std::string> users;
+  users.reserve(gpu.users.size());
   for (const site::GpuUser& user : gpu.users) {
     users.push_back(fmt::format("{}, {} MiB", site::describe_process(user.pid), user.bytes >> 20U));
   }

@@ -45,7 +45,7 @@ class Training {
         scheduler_(optimizer_, 4, 0.7),
         loader_(Samples(), {.batch_size = kBatch, .shuffle = true, .seed = 3}),
         manager_(folder_ / "runs") {
-    torch::manual_seed(static_cast<std::uint64_t>(100 + rank));
+    torch::manual_seed(100 + static_cast<std::uint64_t>(rank));
   }
 
   void resume() {

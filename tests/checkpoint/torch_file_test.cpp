@@ -232,7 +232,7 @@ TEST_F(TorchFiles, TensorsStayInsideTheirStorage) {
            {"K\x04", "K\0K\x04\x85K\x01K\x01\x86"s},  // more strides than dimensions
            {"K\x04", "K\0"s + huge + "\x85K\0\x85"s},
            {"K\x04", "K\0"s + huge + huge + "\x86" + huge + huge + "\x86"},
-           {"K\x04", huge + "K\0\x85K\x01\x85"},
+           {"K\x04", huge + "K\0\x85K\x01\x85"s},
            {"K\x04", "K\0NK\x01\x85"s},
            {"K\x05", "K\0K\x05\x85K\x01\x85"s},  // more than the file has
            {"K\x03", "K\0K\x03\x85K\x01\x85"s},

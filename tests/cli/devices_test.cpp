@@ -16,6 +16,8 @@
 namespace lockstep::test {
 namespace {
 
+constexpr const char* kFakeNvml = "LD_LIBRARY_PATH=" LOCKSTEP_FAKE_NVML_FOLDER;
+
 // Prints what a worker may see.
 constexpr const char* kShow = "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE: $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES";
 
@@ -27,7 +29,7 @@ class Devices : public testing::Test {
     std::vector<std::string> words{"env",
                                    "-u",
                                    "CUDA_VISIBLE_DEVICES",
-                                   "LD_LIBRARY_PATH=" LOCKSTEP_FAKE_NVML_FOLDER,
+                                   kFakeNvml,
                                    std::string("FAKE_NVML_FREE=") + free,
                                    "LOCKSTEP_LEASES=" + folder_.path().native()};
     words.insert(words.end(), variables.begin(), variables.end());
@@ -113,8 +115,7 @@ TEST_F(DevicesMulti, ADriverThatDoesNotWorkIsAnHonestError) {
 // One worker for each, without --devices. As for CUDA, the list ends where it names no GPU.
 TEST_F(DevicesMulti, NprocPerNodeCountsTheGpusThatCudaShows) {
   const auto count = [&](const char* variable) {
-    std::vector<std::string> words{"env", "-u", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH=" LOCKSTEP_FAKE_NVML_FOLDER,
-                                   "FAKE_NVML_FREE=1,2,3,4"};
+    std::vector<std::string> words{"env", "-u", "CUDA_VISIBLE_DEVICES", kFakeNvml, "FAKE_NVML_FREE=1,2,3,4"};
     if (variable != nullptr) words.push_back(std::string("CUDA_VISIBLE_DEVICES=") + variable);
     words.insert(words.end(), {LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "gpu", "--dry-run", "true"});
     const Finished end = run_program(words);
@@ -211,10 +212,9 @@ TEST_F(ConfigMulti, PrintedOptionsSayWhereTheyComeFrom) {
 
 TEST_F(ConfigMulti, DeviceIdsChooseGpus) {
   folder_.write("conf/c.yaml", "launch:\n  device_ids: [2, 1]\n");
-  const Finished end =
-      run_program({"env", "LD_LIBRARY_PATH=" LOCKSTEP_FAKE_NVML_FOLDER, "FAKE_NVML_FREE=1,2,3",
-                   "LOCKSTEP_LEASES=" + folder_.path("conf"), LOCKSTEP_PROGRAM, "run", "--config",
-                   folder_.path("conf/c.yaml"), "sh", "-c", "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
+  const Finished end = run_program({"env", kFakeNvml, "FAKE_NVML_FREE=1,2,3", "LOCKSTEP_LEASES=" + folder_.path("conf"),
+                                    LOCKSTEP_PROGRAM, "run", "--config", folder_.path("conf/c.yaml"), "sh", "-c",
+                                    "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
   EXPECT_EQ(end.out, "[rank 0]: 2\n") << end.err;
 }
 

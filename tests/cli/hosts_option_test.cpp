@@ -124,9 +124,10 @@ TEST(HostsMulti, AFileMayNameTheHosts) {
 TEST(HostsMulti, TheScriptOfTheExamples) {
   const ScratchFolder folder;
   const std::string programs = std::filesystem::path(LOCKSTEP_PROGRAM).parent_path();
-  const Finished end = run_program({"env", "--chdir=" + folder.path().string(), "PATH=" + programs + ":/usr/bin:/bin",
-                                    "HOSTS=localhost,b:2", "SSH=" + fake_ssh(folder, "exec sh -c \"$2\""),
-                                    LOCKSTEP_SOURCE "/examples/ssh/train.sh", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  const Finished end =
+      run_program({"env", "--chdir=" + folder.path().string(), "PATH=" + programs + ":/usr/bin:/bin",
+                   "HOSTS=localhost,b:2", "SSH=" + fake_ssh(folder, "exec sh -c \"$2\""),
+                   std::string(LOCKSTEP_SOURCE) + "/examples/ssh/train.sh", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0 of 3", "[rank 1]: 1 of 3", "[rank 2]: 2 of 3"}));
   EXPECT_TRUE(std::filesystem::exists(folder.path("logs")));

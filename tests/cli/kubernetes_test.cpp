@@ -77,7 +77,8 @@ std::vector<Pod> pods_of_job(const std::string& name, const std::string& subdoma
 
 // The last two parts of the manifest are the Service and the Job.
 std::vector<Pod> pods_of_indexed_job(const std::vector<YAML::Node>& parts) {
-  const YAML::Node service = parts.at(parts.size() - 2), job = parts.back();
+  const YAML::Node& service = parts.at(parts.size() - 2);
+  const YAML::Node& job = parts.back();
   const auto name = job["metadata"]["name"].as<std::string>();
   const YAML::Node pod = job["spec"]["template"]["spec"];
   EXPECT_EQ(service["spec"]["clusterIP"].as<std::string>(), "None");

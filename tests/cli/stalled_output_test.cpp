@@ -160,7 +160,7 @@ TEST(OutputFault, AFullDiskUnderTheLogsCostsLinesOfTheLogsAndNoMore) {
   // Log files are written in a thread of their own, which may be later than the output.
   ASSERT_TRUE(wait_for([&] { return contains(launcher.err_so_far(), "cannot write log file " + path); }));
   disk.resize(8 << 20);
-  std::ofstream(folder.path("room"));
+  folder.write("room", "");
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 0);
   for (const int rank : {0, 1}) {

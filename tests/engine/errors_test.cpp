@@ -29,12 +29,12 @@ struct Disagreement {
 };
 
 template <typename Args>
-std::function<Status(Communicator&, float*)> blocking(std::function<Args(float*)> make) {
+std::function<Status(Communicator&, float*)> blocking(const std::function<Args(float*)>& make) {
   return [make](Communicator& group, float* data) { return group.run(make(data), soon()); };
 }
 
 template <typename Args>
-std::function<Status(Communicator&, float*)> async(std::function<Args(float*)> make) {
+std::function<Status(Communicator&, float*)> async(const std::function<Args(float*)>& make) {
   return [make](Communicator& group, float* data) {
     auto operation = group.start(make(data));
     return operation.ok() ? operation->wait(soon()) : operation.status();

@@ -109,7 +109,8 @@ void expect_sum(Communicator& group, std::vector<float>& values, const char* wha
   std::fill(values.begin(), values.end(), static_cast<float>(group.rank() + 1));
   const Status status = group.run(AllReduce{values.data(), values.data(), values.size()}, Deadline::after(30s));
   ASSERT_TRUE(status.ok()) << what << ": " << status.message();
-  const auto sum = static_cast<float>(group.group_size() * (group.group_size() + 1) / 2);
+  const int sum_of_ranks = group.group_size() * (group.group_size() + 1) / 2;
+  const auto sum = static_cast<float>(sum_of_ranks);
   for (const float value : values) ASSERT_EQ(value, sum) << what;
 }
 

@@ -137,7 +137,7 @@ TEST(GroupsMulti, DroppedOperationsCompleteAndLetTheirBuffersGo) {
     test::Spec spec;
     spec.kind = Kind::kAllReduce;
     for (int i = 0; i < 100; ++i) {
-      spec.count = 100 * i;
+      spec.count = 100 * static_cast<std::size_t>(i);
       spec.seed = i;
       const Place place = i % 2 == 0 ? Place::kArena : Place::kPrivate;
       auto call = std::make_shared<test::Call>(group, spec, test::Style{place, place, i % 3 == 0, false});

@@ -158,7 +158,7 @@ TEST(PointToPointMulti, StormInRandomOrder) {
     std::mt19937 random(group.rank() + 1);
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<Operation> operations;
-    std::vector<int> order(2 * world * kMessages);
+    std::vector<int> order(std::size_t{2} * kMessages * static_cast<std::size_t>(world));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
     std::vector<std::pair<const Buffer*, int>> expected;

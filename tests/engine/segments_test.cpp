@@ -80,8 +80,9 @@ TEST(ManyArenasMulti, ReservesThatTogetherPassTheAddressSpace) {
     for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(rank + i % 5);
     const Status status = group->run(AllReduce{values, values, kCount}, Deadline::after(100s));
     ASSERT_TRUE(status.ok()) << status.message();
+    constexpr int kSumOfRanks = kWorld * (kWorld - 1) / 2;
     for (std::size_t i = 0; i < kCount; ++i)
-      ASSERT_EQ(values[i], static_cast<float>(kWorld * (kWorld - 1) / 2 + kWorld * (i % 5))) << i;
+      ASSERT_EQ(values[i], static_cast<float>(kSumOfRanks + kWorld * (i % 5))) << i;
   });
 }
 

@@ -20,7 +20,8 @@ void expect_sum_of_ranks(Communicator& group) {
     const Status status =
         group.run(AllReduce{values.data(), values.data(), count}, Deadline::after(std::chrono::seconds(30)));
     ASSERT_TRUE(status.ok()) << status.message();
-    const auto expected = static_cast<float>(group.group_size() * (group.group_size() + 1) / 2);
+    const int sum_of_ranks = group.group_size() * (group.group_size() + 1) / 2;
+    const auto expected = static_cast<float>(sum_of_ranks);
     ASSERT_EQ(std::count(values.begin(), values.end(), expected), static_cast<std::ptrdiff_t>(count));
   }
 }

@@ -13,14 +13,14 @@ constexpr Cause kCauses[] = {Cause::kStart, Cause::kWorkerFailed, Cause::kNodeLo
 
 std::vector<Situation> all_situations() {
   std::vector<Situation> all;
-  for (const Cause cause : kCauses)
-    for (int flags = 0; flags < 8; ++flags)
-      for (int max = 1; max <= 3; ++max)
-        for (int min = 1; min <= max; ++min)
-          for (int nodes = 0; nodes <= max + 1; ++nodes)
-            for (int seated = 0; seated <= max; ++seated)
-              for (int max_restarts = 0; max_restarts <= 2; ++max_restarts)
-                for (int restarts = 0; restarts <= max_restarts; ++restarts)
+  for (const Cause cause : kCauses) {
+    for (int flags = 0; flags < 8; ++flags) {
+      for (int max = 1; max <= 3; ++max) {
+        for (int min = 1; min <= max; ++min) {
+          for (int nodes = 0; nodes <= max + 1; ++nodes) {
+            for (int seated = 0; seated <= max; ++seated) {
+              for (int max_restarts = 0; max_restarts <= 2; ++max_restarts) {
+                for (int restarts = 0; restarts <= max_restarts; ++restarts) {
                   all.push_back({.cause = cause,
                                  .running = (flags & 1) != 0,
                                  .nodes = nodes,
@@ -31,6 +31,14 @@ std::vector<Situation> all_situations() {
                                  .max_restarts = max_restarts,
                                  .last_call_over = (flags & 2) != 0,
                                  .join_timed_out = (flags & 4) != 0});
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
   return all;
 }
 

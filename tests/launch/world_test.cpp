@@ -363,7 +363,7 @@ TEST(SlurmLists, TasksPerNode) {
 }
 
 TEST(Mpirun, TheControlPortIsInTheProxysCommandLine) {
-  const auto line = [](std::vector<std::string> words) {
+  const auto line = [](const std::vector<std::string>& words) {
     std::string text;
     for (const std::string& word : words) text += word + std::string(1, '\0');
     return text;

@@ -9,6 +9,8 @@
 namespace lockstep::test {
 namespace {
 
+constexpr bool kSparse = true, kDense = false;  // gradients of an Embedding
+
 class DdpModelsMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpModelsMulti, testing::Values(1, 2, 3));
 
@@ -130,7 +132,7 @@ TEST_P(DdpModelsMulti, ShareParameters) {
 }
 
 struct WordsImpl : torch::nn::Module {
-  explicit WordsImpl(bool sparse = true) {
+  explicit WordsImpl(bool sparse = kSparse) {
     table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 8).sparse(sparse)));
     late = register_module("late", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 8).sparse(sparse)));
     head = register_module("head", torch::nn::Linear(8, 3));
@@ -152,7 +154,7 @@ TEST_P(DdpModelsMulti, HaveSparseGradients) {
     torch::manual_seed(1);
     Words net;
     torch::manual_seed(1);
-    Words twin(/*sparse=*/false);
+    Words twin(kDense);
     DistributedDataParallel<Words> ddp(net);
     for (int step = 0; step < 6; ++step) {
       torch::Tensor words = (random_input({7}, step).abs() * 10).to(torch::kLong).clamp(0, 49);
@@ -198,9 +200,9 @@ TEST_P(DdpModelsMulti, DividesASparseGradientAlone) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     torch::manual_seed(1);
-    WordsAndNumbers net(/*sparse=*/true);
+    WordsAndNumbers net(kSparse);
     torch::manual_seed(1);
-    WordsAndNumbers twin(/*sparse=*/false);
+    WordsAndNumbers twin(kDense);
     DistributedDataParallel<WordsAndNumbers> ddp(net);
     const torch::Tensor numbers = random_input({7, 6}, 0);
     ddp.forward(numbers).backward();

@@ -51,7 +51,7 @@ Groups groups_with(const std::vector<std::vector<Tensor>>& lists) {
 
 void set_gradients(const std::vector<Tensor>& parameters, int step) {
   auto generator = at::detail::createCPUGenerator(100 + step);
-  for (Tensor parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     parameter.mutable_grad() = torch::randn(parameter.sizes(), generator).to(parameter.scalar_type());
   }
 }
@@ -138,6 +138,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesFusedSteps) {
         const std::vector<Tensor> all = parameters();
         const std::vector<Tensor> mine{all[0], all[2], all[3], all[6]};  // floats in the order of their indices
         std::vector<Tensor> theirs;
+        theirs.reserve(mine.size());
         for (const Tensor& parameter : mine) theirs.push_back(parameter.detach().clone().requires_grad_());
         const auto ours = one.sharded(groups_with({mine}), {.fused = true});
         const auto plain = one.plain(groups_with({theirs}));
@@ -166,7 +167,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, KeepsOnlyItsShareOfTheState) {
     ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.01));
     set_gradients(all, 0);
     optimizer.step();
-    EXPECT_EQ(optimizer.state_bytes(), 2U * 2 * 1000 * sizeof(float)) << "two of Adam's tensors for two parameters";
+    EXPECT_EQ(optimizer.state_bytes(), sizeof(float) * 2 * 2 * 1000) << "two of Adam's tensors for two parameters";
     EXPECT_EQ(optimizer.local_optimizer().param_groups()[0].params().size(), 2U);
     EXPECT_TRUE(optimizer.state().empty());
   });

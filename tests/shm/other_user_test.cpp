@@ -119,6 +119,7 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
   std::vector<std::future<Result<HandOver>>> ranks;
+  ranks.reserve(3);
   ranks.push_back(std::async(std::launch::async, [&] { return hand_over_as(0, 3, store); }));
   const Address address = published(store);
   const auto act = [&] {

@@ -128,13 +128,12 @@ class Script {
 
   bool join(const CommunicatorOptions& own, std::unique_ptr<Communicator>& group) {
     auto made = Communicator::create(store_, own);
-    if (made.ok()) {
-      group = std::move(made).value();
-      return true;
+    if (!made.ok()) {
+      if (settings_.rank != settings_.victim) expect_named(made.status(), "join");
+      return false;
     }
-    if (settings_.rank == settings_.victim) return false;
-    expect_named(made.status(), "join");
-    return false;
+    group = std::move(made).value();
+    return true;
   }
 
   // Keeps the memory, to use it for something else later.

@@ -122,11 +122,11 @@ class Section {
 
   // A key for an enumeration: `names` are its words, in the order in which help and errors list them.
   template <typename Enum>
-  Key& key(std::string name, Enum& field, std::vector<std::pair<std::string, Enum>> names, std::string help) {
+  Key& key(std::string name, Enum& field, const std::vector<std::pair<std::string, Enum>>& names, std::string help) {
     ChoiceField choice;
     for (const auto& [word, value] : names) choice.words.push_back(word);
     choice.set = [&field, names](std::size_t number) { field = names[number].second; };
-    choice.get = [&field, names = std::move(names)] {
+    choice.get = [&field, names] {
       std::size_t number = 0;
       while (number + 1 < names.size() && names[number].second != field) ++number;
       return number;

@@ -162,7 +162,7 @@ class DataLoaderBase {
   std::int64_t batch_size() const { return options_.batch_size; }
 
  protected:
-  DataLoaderBase(std::shared_ptr<const BatchSource> source, DataLoaderOptions options);
+  DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options);
   void begin_epoch();
   // Null at the end of the epoch.
   std::unique_ptr<AnyBatch> next_batch();
@@ -234,7 +234,7 @@ class DataLoaderOf : public DataLoaderBase {
   // exist.
   template <typename D>
   requires std::same_as<SampleOf<D>, S>
-  explicit DataLoaderOf(D dataset, Options options = {})
+  explicit DataLoaderOf(D dataset, const Options& options = {})
       : DataLoaderOf(shared_dataset(std::move(dataset)), options, 0) {}
 
   // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch. It
@@ -257,10 +257,10 @@ class DataLoaderOf : public DataLoaderBase {
 
  private:
   template <typename D>
-  DataLoaderOf(std::shared_ptr<D> dataset, const Options& options, int /*shared*/)
+  DataLoaderOf(const std::shared_ptr<D>& dataset, const Options& options, int /*shared*/)
       : DataLoaderBase(make_source<S, B>(dataset, options.collate), without_collate(options)) {
     if constexpr (std::is_convertible_v<std::shared_ptr<D>, std::shared_ptr<const DatasetOf<S, B>>>) {
-      dataset_ = std::move(dataset);
+      dataset_ = dataset;
     }
   }
 

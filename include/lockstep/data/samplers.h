@@ -59,7 +59,8 @@ class WeightedSampler : public Sampler {
  public:
   // An epoch has `num_samples` draws. Weights may have any sum; they are finite, not negative, and not all 0. Without
   // replacement at least `num_samples` weights must be positive. At most 2^24 weights, as in PyTorch.
-  WeightedSampler(std::vector<double> weights, std::int64_t num_samples, Replacement replacement = Replacement::kWith);
+  WeightedSampler(const std::vector<double>& weights, std::int64_t num_samples,
+                  Replacement replacement = Replacement::kWith);
 
   std::int64_t dataset_size() const override { return weights_.numel(); }
   std::int64_t size() const override { return num_samples_; }

@@ -167,6 +167,7 @@ struct KindOf<Replicated<T>> {
 template <typename Map>
 std::vector<const typename Map::key_type*> sorted_keys(const Map& map) {
   std::vector<const typename Map::key_type*> keys;
+  keys.reserve(map.size());
   for (const auto& entry : map) keys.push_back(&entry.first);
   std::sort(keys.begin(), keys.end(), [](const auto* a, const auto* b) { return *a < *b; });
   return keys;

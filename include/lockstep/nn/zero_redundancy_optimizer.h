@@ -56,8 +56,8 @@ struct ZeroRedundancyOptions {
 };
 
 // Makes the optimizer inside, for groups that all have options.
-using OptimizerFactory =
-    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup> groups)>;
+using OptimizerFactory = std::function<std::unique_ptr<torch::optim::Optimizer>(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups)>;
 
 // ZeroRedundancyOptimizer without the type of the optimizer inside.
 class ShardedOptimizer : public torch::optim::Optimizer {
@@ -108,8 +108,8 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
                           const ZeroRedundancyOptions& options = {})
       : ShardedOptimizer(
             groups, std::make_unique<Options>(defaults),
-            [defaults](std::vector<torch::optim::OptimizerParamGroup> some) {
-              return std::make_unique<Inner>(std::move(some), defaults);
+            [defaults](const std::vector<torch::optim::OptimizerParamGroup>& some) {
+              return std::make_unique<Inner>(some, defaults);
             },
             options) {}
   template <typename Options>

@@ -80,7 +80,8 @@ Hsv to_hsv(const std::uint8_t* pixel) {
 }
 
 std::uint8_t rounded(double value) {
-  return static_cast<std::uint8_t>(std::clamp(static_cast<int>(value + 0.5), 0, 255));
+  return static_cast<std::uint8_t>(
+      std::clamp(static_cast<int>(value + 0.5), 0, 255));  // NOLINT(bugprone-incorrect-roundings): as PIL
 }
 
 void to_rgb(const Hsv& color, std::uint8_t* out) {
@@ -133,7 +134,7 @@ Lookup contrast_lookup(const View& picture, float factor) {
     for (int x = 0; x < picture.width; ++x) sum += grey[std::size_t{4} * static_cast<std::size_t>(x)];
   }
   const double mean = static_cast<double>(sum) / (static_cast<double>(picture.width) * picture.height);
-  return blend_lookup(static_cast<int>(mean + 0.5), factor);
+  return blend_lookup(static_cast<int>(mean + 0.5), factor);  // NOLINT(bugprone-incorrect-roundings): as PIL
 }
 
 Lookups autocontrast_lookups(const View& picture) {

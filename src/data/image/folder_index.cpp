@@ -113,7 +113,7 @@ class ClassSearch {
     std::sort(found.pictures.begin(), found.pictures.end());
     if (!found.pictures.empty()) folders_.push_back(std::move(found));
     above_.push_back(identity);
-    for (const std::string& name : listing->folders) LOCKSTEP_RETURN_IF_ERROR(search(path + "/" + name));
+    for (const std::string& name : listing->folders) LOCKSTEP_RETURN_IF_ERROR(search(fmt::format("{}/{}", path, name)));
     above_.pop_back();
     return {};
   }
@@ -183,7 +183,7 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
     const std::string& name = index.classes[label];
     index.class_to_idx[name] = static_cast<std::int64_t>(label);
     ClassSearch search(top->identity, options);
-    LOCKSTEP_RETURN_IF_ERROR(search.search(root + "/" + name));
+    LOCKSTEP_RETURN_IF_ERROR(search.search(fmt::format("{}/{}", root, name)));
     const std::size_t before = index.samples.size();
     for (const ClassSearch::Folder& folder : search.take_folders()) {
       for (const std::string& picture : folder.pictures) {

@@ -50,7 +50,7 @@ float* FloatSink::first_of(int y) const {
 
 void FloatSink::look_up(int y, const std::uint8_t* pixels, int width, const Lookups& lookups) {
   if (!has_tables_) {
-    std::array<std::uint8_t, 4 * 256> entries;  // as pixels: they are converted as pixels are
+    std::array<std::uint8_t, std::size_t{4} * 256> entries;  // as pixels: they are converted as pixels are
     for (std::size_t i = 0; i < 256; ++i) {
       for (std::size_t c = 0; c < 4; ++c) entries[4 * i + c] = c < 3 ? lookups[c][i] : std::uint8_t{255};
     }

@@ -190,6 +190,7 @@ std::vector<float> dirichlet(double alpha, int count, CounterRandom& random) {
   for (double& number : numbers) number = random.gamma(alpha);
   const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
   std::vector<float> weights;
+  weights.reserve(numbers.size());
   // Numbers for a tiny alpha may all be too small for a double.
   for (const double number : numbers) weights.push_back(static_cast<float>(sum > 0.0 ? number / sum : 1.0 / count));
   return weights;

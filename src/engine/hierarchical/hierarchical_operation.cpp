@@ -59,6 +59,7 @@ void HierarchicalOperation::apply_payloads(int rank) const {
   };
   if (request.kind == Kind::kAllReduce || (request.kind == Kind::kReduce && rank == request.root)) {
     std::vector<const std::byte*> inputs;
+    inputs.reserve(calls.size());
     for (const Call& one : calls) inputs.push_back(one.payload.data());
     auto* output = static_cast<std::byte*>(request.output.data);
     reduce({request.type, request.op, request.factor}, inputs, std::span(&output, 1), request.count);

@@ -25,7 +25,7 @@ void widen(DataType type, const ConstPiece& from, std::int64_t* to) {
     const auto* bytes = static_cast<const std::byte*>(from.data);
     for (std::size_t at = 0; at < from.bytes; at += sizeof value) {
       std::memcpy(&value, bytes + at, sizeof value);
-      *to++ = value;
+      *to++ = value;  // NOLINT(bugprone-signed-char-misuse): a number, not a character
     }
   });
 }

@@ -36,7 +36,7 @@ void expect_same_pixels(const View& view, const View& expected, const std::strin
   ASSERT_EQ(view.width, expected.width) << what;
   ASSERT_EQ(view.height, expected.height) << what;
   for (int y = 0; y < view.height; ++y) {
-    for (int x = 0; x < view.width; ++x) {
+    for (std::ptrdiff_t x = 0; x < view.width; ++x) {
       ASSERT_EQ(std::memcmp(view.row(y) + 4 * x, expected.row(y) + 4 * x, 3), 0)
           << what << ", pixel " << x << ", " << y;
     }
@@ -237,7 +237,7 @@ TEST(DecodeImage, A20000x20000PictureInParts) {
   EXPECT_LE(memory.width(), 200);
   EXPECT_EQ(memory.height(), 20);
   EXPECT_EQ(region.value().picture, (ImageSize{kSide, kSide}));
-  EXPECT_EQ(region.value().view.row(7)[4 * 50], 100);
+  EXPECT_EQ(region.value().view.row(7)[std::ptrdiff_t{4} * 50], 100);
 }
 
 // The files are sparse: they say many bytes and take none.

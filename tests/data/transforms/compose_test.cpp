@@ -239,7 +239,7 @@ TEST(Compose, WrongTransformsAreNamed) {
 TEST(Compose, YourOwnTransformSeesPixelsAndItsOwnNumbers) {
   const Lambda invert{[](Image& image, CounterRandom& random) {
     const auto level = static_cast<std::uint8_t>(random.below(256));
-    for (int x = 0; x < image.width(); ++x) image.row(0)[4 * x] = level;
+    for (std::ptrdiff_t x = 0; x < image.width(); ++x) image.row(0)[4 * x] = level;
   }};
   const Compose compose({invert});
   const Image picture = test::make_picture(8, 4);
