@@ -130,6 +130,7 @@ bool register_all() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   c10::SetAllocator(kType, &allocator());
   register_kernels();
+  register_autocast();
   return true;
 }
 

@@ -4,5 +4,6 @@
 namespace lockstep::test::device {
 
 void register_kernels();
+void register_autocast();
 
 }  // namespace lockstep::test::device
