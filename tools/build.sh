@@ -101,19 +101,16 @@ check_headers() {
 # check_lint all|changed: with the compile commands of the clang build, but without its precompiled headers, which only
 # its own compiler can read.
 check_lint() {
-  local files lint=$PWD/build/lint-torch$TORCH
+  local files= lint=$PWD/build/lint-torch$TORCH
   configure check "$lint" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
   if [[ $1 == changed ]]; then
     local base
     base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD)
     files=$({ git diff --name-only --diff-filter=d "$base" -- '*.cpp'; sources '*.cpp' | grep -Fxf <(git status --porcelain | cut -c4-) || true; } | sort -u)
-  else
-    files=$(sources '*.cpp' | grep -v '^tests/package/' || true)
   fi
-  # Only files of the clang build: peers and consumers have their own builds.
-  files=$(while read -r file; do grep -qF "\"$PWD/$file\"" "$lint/compile_commands.json" && echo "$file"; done <<<"$files" || true)
-  [[ -n $files ]] || { say "clang-tidy: no file to check"; return 0; }
-  say "clang-tidy on $(wc -l <<<"$files") files"
-  xargs -P "$JOBS" -n 1 .deps/clang-tidy/bin/clang-tidy -p "$lint" --quiet <<<"$files" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header-filter' >&2 || true) ||
+  [[ $1 == all || -n $files ]] || { say "clang-tidy: no file to check"; return 0; }
+  say "clang-tidy"
+  # Files that this build does not compile are left out: peers and consumers have their own builds.
+  xargs python3 -B tools/lint.py --tree "$lint" --clang-tidy .deps/clang-tidy/bin/clang-tidy --jobs "$JOBS" <<<"$files" ||
     fail "clang-tidy found something (above)"
 }
