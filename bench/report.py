@@ -11,6 +11,9 @@ from machine import Machine
 
 NO_DIFFERENCE = "no difference shown"
 TOO_FEW_ROUNDS = "too few rounds"
+EQUAL = "equal"
+# Units of what is counted, not timed: the noise of the machine's clock says nothing about them.
+COUNTED = {"KiB", "MiB", "MB"}
 
 
 def first_line(message: str) -> str:
@@ -48,7 +51,11 @@ def interval(row: Row) -> str:
 def note(row: Row, machine: Machine) -> str:
     if row.comparison.rounds < LEAST_ROUNDS:
         return TOO_FEW_ROUNDS
-    return "" if row.comparison.shows_difference(machine.noise_width) else NO_DIFFERENCE
+    if row.unit not in COUNTED:
+        return "" if row.comparison.shows_difference(machine.noise_width) else NO_DIFFERENCE
+    if row.comparison.low == row.comparison.high == 1:
+        return EQUAL
+    return "" if row.comparison.shows_difference() else NO_DIFFERENCE
 
 
 def text_table(rows: list[Row], machine: Machine) -> str:

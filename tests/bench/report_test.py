@@ -4,9 +4,10 @@ import unittest
 import modules  # noqa: F401, first: it makes the modules below importable
 
 import page_blocks
+from comparison import compare
 from harness import Outcome, Row
 from machine import Machine
-from report import markdown, size_text, text_table
+from report import markdown, note, size_text, text_table
 
 MACHINE = Machine("huge pages", "PyTorch 9.9", date="a day", commit="abc")
 
@@ -26,6 +27,14 @@ class Text(unittest.TestCase):
         self.assertIn("2.00x  [2.00 .. 2.00]", lines[1])
         self.assertTrue(lines[2].endswith("no difference shown"))
         self.assertTrue(text_table([row(4, [1.0, 1.0], [2.0, 2.0])], MACHINE).endswith("too few rounds"))
+
+    def test_noise_concerns_what_is_timed(self):
+        noisy = Machine("huge pages", "PyTorch 9.9", noise={1: compare([1.0] * 6, [1.5] * 6)})
+        notes = []
+        for unit, peer in (("us", 1.2), ("MiB", 1.2), ("KiB", 1.0)):
+            one = Row("zero", "state", None, 2, [1.0] * 6, [peer] * 6, "theory", unit)
+            notes.append(note(one, noisy))
+        self.assertEqual(notes, ["no difference shown", "", "equal"])
 
 
 class Markdown(unittest.TestCase):
