@@ -68,7 +68,7 @@ TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
   EXPECT_THROW(write_tensor_file(path(), {{{"__metadata__", torch::zeros(1)}}, {}}), CheckpointError);
   EXPECT_THROW(write_tensor_file(path(), {{}, {{"a", "\xff"}}}), CheckpointError);
   // No reader takes such a header, and the file would take the place of good ones.
-  const std::string large(100'000'000, 'a');  // NOLINT(bugprone-string-constructor)
+  const std::string large(100'000'000, 'a');  // NOLINT(bugprone-string-constructor): meant to be large
   EXPECT_THROW(write_tensor_file(path(), {{}, {{"a", large}}}), CheckpointError);
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }

@@ -117,8 +117,10 @@ TEST_F(MnistFiles, SaysWhatIsWrongWithTheHeader) {
   expect_complaint({"train-images-idx3-ubyte", "wrong magic number at byte 0", "00 00 08 03", "00 00 08 01"});
   write(image_file(3, 28, 29), label_file(3));
   expect_complaint({"wrong dimension 2 at byte 12", "expected 28, found 29"});
-  write("", label_file(3));
-  expect_complaint({"too short", "expected 4 bytes", "found 0"});
+  for (const std::size_t length : {0, 2}) {
+    write(std::string(length, '\0'), label_file(3));
+    expect_complaint({"too short", "expected 4 bytes", "found " + std::to_string(length)});
+  }
   write(image_file(3), label_file(4));
   expect_complaint({"3 images", "4 labels"});
   write(image_file(1), word(0x801) + word(1) + '\x0a');

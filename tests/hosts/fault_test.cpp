@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -335,7 +336,8 @@ int attack_all_ports() {
   for (int port = kFirstPort; port < kFirstPort + kPorts; ++port) {
     sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const sockaddr_in address = port_of_machine(1, port);
-    (void)::connect(sockets.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    const int result = ::connect(sockets.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    if (result != 0 && errno != EINPROGRESS) continue;  // refused at once
     waiting.push_back({sockets.back().get(), POLLOUT, 0});
   }
   int reached = 0;

@@ -119,7 +119,6 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
   std::vector<std::future<Result<HandOver>>> ranks;
-  ranks.reserve(3);
   ranks.push_back(std::async(std::launch::async, [&] { return hand_over_as(0, 3, store); }));
   const Address address = published(store);
   const auto act = [&] {
@@ -151,6 +150,7 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
     for (int user = 0; user < 2; ++user) {
       ASSERT_TRUE(test::wait_for([&] { return read(told.get(), &byte, 1) == 1; })) << "the other user does not come";
     }
+    ranks.reserve(3);
     for (int rank = 1; rank < 3; ++rank)
       ranks.push_back(std::async(std::launch::async, [&store, rank] { return hand_over_as(rank, 3, store); }));
     for (auto& rank : ranks) {
