@@ -21,7 +21,9 @@ import sys
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 FOLDER = re.compile(r"-I\s*(\S+)")
 # What clang-tidy says about itself.
-CHATTER = re.compile(r"warnings? (generated|treated as errors)|^Suppressed|^Use -header-filter")
+CHATTER = re.compile(
+    r"warnings? (generated|treated as errors)|^Suppressed|^Use -header-filter|^\[\d+/\d+\].* Processing file "
+)
 
 
 class Sources:

@@ -11,6 +11,7 @@ FAKE = """#!/bin/sh
 [ "$1" = --version ] && { cat "$(dirname "$0")/version"; exit 0; }
 for file; do :; done
 echo "$file" >> "$(dirname "$0")/linted"
+echo "[1/1] (1/2) Processing file $file." >&2
 if grep BAD "$file"; then exit 1; fi
 """
 
