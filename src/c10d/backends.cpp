@@ -218,6 +218,7 @@ std::string device_name(c10::DeviceType device) {
 
 std::string text_of(const BackendChoice& choice) {
   std::vector<std::string> entries;
+  entries.reserve(choice.entries.size());
   for (const auto& [device, backend] : choice.entries)
     entries.push_back(fmt::format("{}:{}", device_name(device), text_of(backend)));
   std::sort(entries.begin(), entries.end());
@@ -230,6 +231,7 @@ void check_backend_options(const BackendChoice& choice, const BackendOptions& op
                                   [&](const auto& entry) { return options->backend == text_of(entry.backend); });
   if (served && options->backend == text_of(BackendName::kNccl)) return;
   std::vector<std::string> names;
+  names.reserve(choice.entries.size());
   for (const auto& entry : choice.entries) names.emplace_back(text_of(entry.backend));
   names.erase(std::unique(names.begin(), names.end()), names.end());
   throw ArgumentError(
@@ -247,6 +249,7 @@ std::vector<DeviceBackend> make_backends(const BackendChoice& choice, const Back
   for (const auto& entry : choice.entries) backends.try_emplace(entry.backend);
   for (auto& [name, backend] : backends) backend = create(name, request);
   std::vector<DeviceBackend> made;
+  made.reserve(choice.entries.size());
   for (const auto& [device, name] : choice.entries) made.push_back({device, type_of(name), backends[name]});
   return made;
 }

@@ -100,6 +100,7 @@ std::string scatter_bytes(std::span<const std::string> bytes, int src, const Col
   }
   std::vector<std::string> list(bytes.begin(), bytes.end());
   std::vector<at::Tensor> sizes;
+  sizes.reserve(list.size());
   for (const std::string& entry : list) {
     sizes.push_back(at::tensor({static_cast<std::int64_t>(entry.size())}, at::kLong));
   }

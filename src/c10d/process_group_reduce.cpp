@@ -20,6 +20,7 @@ comm::Piece reduce_own(CollectiveCall& call, const std::vector<at::Tensor>& tens
   // Only sums here: the engine divides or multiplies.
   const bool sums = mean || reduction.op == comm::ReduceOp::kPremulSum;
   std::vector<const std::byte*> inputs;
+  inputs.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
     inputs.push_back(static_cast<const std::byte*>(call.input(tensor, "tensors").data));
   }

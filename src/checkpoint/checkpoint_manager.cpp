@@ -198,6 +198,7 @@ std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
   }
   std::sort(ranked.rbegin(), ranked.rend());
   std::vector<std::int64_t> result;
+  result.reserve(ranked.size());
   for (const auto& [metric, step] : ranked) result.push_back(step);
   return result;
 }
@@ -233,6 +234,7 @@ std::optional<Checkpoint> CheckpointManager::load_latest(const Gather& gather) {
     if (std::none_of(good.begin(), good.end(), [](const auto& steps) { return steps.empty(); })) return found;
   }
   std::vector<std::string> texts;
+  texts.reserve(all.size());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     texts.push_back(fmt::format("rank {} sees steps [{}]", rank, fmt::join(all[rank], ", ")));
   }
@@ -263,6 +265,7 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
   }
   if (errors.empty()) return std::nullopt;
   std::vector<std::string> texts;
+  texts.reserve(errors.size());
   for (const CheckpointError& error : errors) texts.emplace_back(error.what());
   const bool alike = std::all_of(errors.begin(), errors.end(),
                                  [&](const CheckpointError& error) { return error.code() == errors.front().code(); });

@@ -30,6 +30,7 @@ void DictGrowth::add(const std::vector<c10::IValue>& keys) {
   constexpr std::uint64_t kSpread =
       11400714819323198485U;  // c10::Dict multiplies hashes by it, and uses the upper bits
   std::vector<std::uint64_t> sorted;
+  sorted.reserve(keys.size());
   for (const c10::IValue& key : keys) sorted.push_back(kSpread * c10::detail::DictKeyHash()(key));
   std::sort(sorted.begin(), sorted.end());
   int bits = 2;
@@ -45,6 +46,7 @@ void DictGrowth::add(const std::vector<c10::IValue>& keys) {
 
 c10::impl::GenericDict DictGrowth::make(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries) {
   std::vector<c10::IValue> keys;
+  keys.reserve(entries.size());
   for (const auto& [key, value] : entries) keys.push_back(key);
   add(keys);
   c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());

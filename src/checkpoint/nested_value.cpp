@@ -63,6 +63,7 @@ c10::IValue NestedValue::build(const Node& node) {
   if (node.is_leaf) return node.value;
   if (node.is_list) return build_list(node);
   std::vector<std::pair<c10::IValue, c10::IValue>> entries;
+  entries.reserve(node.parts.size());
   for (const auto& [step, part] : node.parts) entries.emplace_back(key_of(step), build(nodes_[part]));
   return growth_.make(entries);
 }

@@ -145,6 +145,7 @@ class ValueBuilder {
   Built tuple(const std::vector<PickleId>& items) {
     std::vector<c10::IValue> values;
     std::uint64_t expanded = 1;
+    values.reserve(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) values.push_back(item(items[i], fmt::format("[{}]", i), expanded));
     return {c10::ivalue::Tuple::create(std::move(values)), expanded};
   }
@@ -287,6 +288,7 @@ class ValueBuilder {
     const std::vector<PickleId>& items = graph_.items(id);
     if (items.size() > kMostDimensions) damaged(fmt::format("a tensor has {} dimensions", items.size()));
     std::vector<std::int64_t> numbers;
+    numbers.reserve(items.size());
     for (const PickleId item : items) numbers.push_back(count_at(graph_, item));
     return numbers;
   }

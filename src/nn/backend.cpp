@@ -91,6 +91,7 @@ std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat)
   padded.narrow(0, 0, flat.numel()).copy_(flat);
   const torch::Tensor all = all_gather(padded);
   std::vector<torch::Tensor> result;
+  result.reserve(world_size());
   for (int rank = 0; rank < world_size(); ++rank) {
     result.push_back(all[rank].narrow(0, 0, lengths[rank][0].item<std::int64_t>()));
   }

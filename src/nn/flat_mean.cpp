@@ -17,6 +17,7 @@ void flat_mean(const std::vector<torch::Tensor>& tensors, const ProcessGroup& gr
   }
   for (std::vector<torch::Tensor>& same : alike) {
     std::vector<torch::Tensor> flat;
+    flat.reserve(same.size());
     for (const torch::Tensor& tensor : same) flat.push_back(tensor.flatten());
     const torch::Tensor all = torch::cat(flat);
     all_reduce(all, {.op = c10d::ReduceOp::AVG, .group = group});

@@ -76,6 +76,7 @@ std::string refusals(const std::vector<std::string>& by_rank) {
 std::string differences(const std::vector<std::string>& by_rank) {
   if (std::string refused = refusals(by_rank); !refused.empty()) return refused;
   std::vector<std::vector<std::string>> lines;
+  lines.reserve(by_rank.size());
   for (const std::string& text : by_rank) lines.push_back(lines_of(text));
   return "they differ: " + first_difference(lines);
 }

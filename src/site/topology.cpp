@@ -128,6 +128,7 @@ std::vector<std::vector<int>> place_workers(const Topology& topology, const std:
   std::vector<bool> used(topology.cores.size(), false);
   // Workers with a GPU choose first, because they should be near it.
   std::vector<std::size_t> order;
+  order.reserve(near.size());
   for (std::size_t i = 0; i < near.size(); ++i) order.push_back(i);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return near[a] >= 0 && near[b] < 0; });

@@ -101,6 +101,7 @@ std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& o
 template <typename T>
 T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions& options = {}) {
   std::vector<std::string> list;
+  list.reserve(values.size());
   for (const T& value : values) list.push_back(encode_object<T>(value, options));
   return decode_object<T>(scatter_bytes(list, src, options));
 }

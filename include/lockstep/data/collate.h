@@ -230,8 +230,10 @@ struct Collate<T> {
   }
 };
 
-// The batch of one or more samples. Throws DataError (kMismatch) for samples that do not fit together.
+// The batch of one or more samples. Throws DataError (kMismatch) for samples that do not fit together. Most types move
+// out of `samples`; numbers only read them.
 template <typename T>
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 BatchOf<T> collate(std::vector<T> samples, const SampleContext& context = {}) {
   require_samples(samples.size());
   return Collate<T>::collate(std::move(samples), Column{context});

@@ -185,11 +185,13 @@ std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
   const std::string records = bytes_at(file, directory.offset, static_cast<std::size_t>(directory.size));
   std::string_view rest = records;
   std::vector<Listed> listed;
+  listed.reserve(directory.entries);
   for (std::uint64_t i = 0; i < directory.entries; ++i) listed.push_back(take_record(rest));
   for (Listed& entry : listed) find_data(file, entry, directory.offset);
   std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) { return a.header < b.header; });
   require_apart(listed);
   std::vector<ZipEntry> entries;
+  entries.reserve(listed.size());
   for (Listed& one : listed) entries.push_back(std::move(one.entry));
   return entries;
 }

@@ -133,6 +133,7 @@ class UcxTransport final : public Transport {
 
   void close_to_programs() override {
     std::vector<std::string> addresses;
+    addresses.reserve(connections_.size());
     for (const auto& [peer, connection] : connections_) addresses.push_back(connection.address);
     at_start_.take_connected(listeners_, addresses);
     connected_ = true;

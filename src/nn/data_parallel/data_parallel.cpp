@@ -252,6 +252,7 @@ std::vector<torch::Tensor> ReplicaSet::run(const parallel::detail::Tensors& inpu
   });
   for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
     std::vector<torch::Tensor> of_input;
+    of_input.reserve(parts.size());
     for (const std::vector<torch::Tensor>& own : parts) of_input.push_back(own[i]);
     count_together(inputs.tensors[i], of_input);
   }

@@ -84,6 +84,7 @@ std::vector<torch::Tensor> matching(const Names& wanted, const Names& found, con
                       advice);
   }
   std::vector<torch::Tensor> result;
+  result.reserve(own.size());
   for (const torch::Tensor& tensor : own) result.push_back(partner.at(tensor.unsafeGetTensorImpl()));
   return result;
 }
@@ -153,6 +154,7 @@ void ReplicaModules::make() {
   const KeepRandomState keep;
   const c10::InferenceMode no_inference(false);
   std::vector<Replica> made;
+  made.reserve(devices_.size());
   for (std::size_t i = 0; i < devices_.size(); ++i) made.push_back(match(make_one(i), i));
   replicas_ = std::move(made);
 }

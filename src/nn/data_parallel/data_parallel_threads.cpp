@@ -186,6 +186,7 @@ void ReplicaThreads::run(std::size_t count, const Task& task, std::optional<std:
   const CallerState caller(places_);
   std::vector<std::exception_ptr> errors(count);
   std::vector<std::function<void()>> jobs;
+  jobs.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     jobs.emplace_back([&, i] {
       const ReplicaThreads* const before = std::exchange(running, this);

@@ -89,6 +89,7 @@ torch::Tensor join(const std::vector<torch::Tensor>& parts, torch::Device device
   if (!parts.front().defined()) return {};
   check_parts(parts, dim, name);
   std::vector<torch::Tensor> moved;
+  moved.reserve(parts.size());
   for (const torch::Tensor& part : parts) moved.push_back(part.to(device));
   if (moved.front().dim() == 0) return torch::stack(moved);
   return moved.size() == 1 ? moved.front() : torch::cat(moved, dim);

@@ -43,6 +43,7 @@ std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<GradientI
   for (auto& [dtype, bucket] : open) closed.push_back(std::move(bucket));
   std::sort(closed.begin(), closed.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
   std::vector<std::vector<std::size_t>> result;
+  result.reserve(closed.size());
   for (Open& bucket : closed) result.push_back(std::move(bucket.members));
   return result;
 }

@@ -50,6 +50,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
   }
   if (options_.gradient_as_bucket_view && backend_.device().is_cpu() && backend_.world_size() > 1) {
     std::vector<torch::Tensor> tensors;
+    tensors.reserve(entries_.size());
     for (const Entry& entry : entries_) tensors.push_back(entry.parameter);
     placement_learner_ = std::make_shared<nn_detail::GradientPlacement>(std::move(tensors));
   }
@@ -279,6 +280,7 @@ void Reducer::Impl::relocate(Bucket& bucket) {
   bucket.buffer = backend_.allocate(old.numel(), old.scalar_type());
   bucket.buffer.copy_(old);
   std::vector<const void*> old_places;
+  old_places.reserve(bucket.members.size());
   for (const std::size_t member : bucket.members) old_places.push_back(entries_[member].view.const_data_ptr());
   assign_views(bucket);
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {

@@ -26,11 +26,13 @@ std::vector<std::int64_t> gradient_strides(const torch::Tensor& parameter) {
 std::vector<std::size_t> Reducer::Impl::agree_on_order() {
   const Counting counting(exposed_now_);
   std::vector<std::int64_t> mine;
+  mine.reserve(ready_order_.size());
   for (const std::size_t index : ready_order_) mine.push_back(static_cast<std::int64_t>(index));
   for (std::size_t i = entries_.size(); i-- > 0;) {
     if (!entries_[i].ready) mine.push_back(static_cast<std::int64_t>(i));
   }
   std::vector<std::int64_t> sparse;
+  sparse.reserve(entries_.size());
   for (const Entry& entry : entries_) sparse.push_back(entry.info.sparse ? 1 : 0);
   const torch::Tensor any_sparse =
       std::get<0>(backend_.all_gather(torch::tensor(sparse, torch::kInt64).to(backend_.device())).max(0)).cpu();
@@ -41,6 +43,7 @@ std::vector<std::size_t> Reducer::Impl::agree_on_order() {
   backend_.broadcast(order, 0);
   order = order.cpu();
   std::vector<std::size_t> result;
+  result.reserve(order.numel());
   for (std::int64_t i = 0; i < order.numel(); ++i) {
     result.push_back(static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i]));
   }
@@ -51,6 +54,7 @@ void Reducer::Impl::build_buckets() {
   for (const Entry& entry : entries_) check_unchanged(entry);
   const std::vector<std::size_t> order = agree_on_order();
   std::vector<nn_detail::GradientInfo> infos;
+  infos.reserve(entries_.size());
   for (const Entry& entry : entries_) infos.push_back(entry.info);
   for (const auto& members : nn_detail::assign_buckets(infos, order, mebibytes(options_.first_bucket_mb),
                                                        mebibytes(options_.bucket_cap_mb))) {

@@ -16,6 +16,7 @@ void average_gradients(const std::vector<torch::Tensor>& parameters, const Proce
   }
   if (trained.empty()) return;
   std::vector<std::int64_t> mine;
+  mine.reserve(trained.size());
   for (const torch::Tensor& parameter : trained) mine.push_back(parameter.grad().defined() ? 1 : 0);
   const torch::Tensor used = torch::tensor(mine, torch::kInt64).to(trained.front().device());
   all_reduce(used, {.op = c10d::ReduceOp::MAX, .group = group});

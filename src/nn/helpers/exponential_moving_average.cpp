@@ -95,6 +95,7 @@ void ExponentialMovingAverage::swap() {
   const torch::NoGradGuard no_grad;
   find_values();
   std::vector<torch::Tensor> own;
+  own.reserve(values_.size());
   for (const NamedParameter& value : values_) own.push_back(value.tensor.detach().clone());
   for (std::size_t i = 0; i < values_.size(); ++i) values_[i].tensor.copy_(averages_[i].tensor);
   own_ = std::move(own);

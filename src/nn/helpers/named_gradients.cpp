@@ -18,6 +18,7 @@ std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module)
 
 std::vector<torch::Tensor> without_names(const std::vector<NamedParameter>& named) {
   std::vector<torch::Tensor> tensors;
+  tensors.reserve(named.size());
   for (const NamedParameter& one : named) tensors.push_back(one.tensor);
   return tensors;
 }

@@ -56,6 +56,7 @@ void Accuracy::update(const torch::Tensor& scores, const torch::Tensor& labels) 
     const torch::Tensor lower = torch::arange(classes, target.options()).unsqueeze(0) < target;
     const torch::Tensor before = (scores > own).logical_or((scores == own).logical_and(lower)).sum(1);
     std::vector<std::int64_t> correct;
+    correct.reserve(top_k_.size());
     for (const std::int64_t k : top_k_) correct.push_back((before < k).sum().item<std::int64_t>());
     for (std::size_t i = 0; i < correct.size(); ++i) correct_[i] += correct[i];
     count_ += scores.size(0);
@@ -79,6 +80,7 @@ std::vector<double> Accuracy::compute(const ProcessGroup& group) const {
   const auto total = sums[sums.size(0) - 2].item<double>();
   check_some("Accuracy", total > 0);
   std::vector<double> result;
+  result.reserve(top_k_.size());
   for (std::size_t i = 0; i < top_k_.size(); ++i)
     result.push_back(sums[static_cast<std::int64_t>(i)].item<double>() / total);
   return result;

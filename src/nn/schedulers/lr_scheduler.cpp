@@ -104,6 +104,7 @@ void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
 
 std::vector<std::int64_t> LRScheduler::lengths() const {
   std::vector<std::int64_t> all;
+  all.reserve(lengths_.size());
   for (const std::int64_t* length : lengths_) all.push_back(*length);
   for (const auto& part : parts_) {
     const std::vector<std::int64_t> more = part->lengths();
@@ -129,6 +130,7 @@ c10::IValue LRScheduler::state_dict() const {
     state.put("_get_lr_called_within_step", false);
   } else {
     std::vector<c10::IValue> parts;
+    parts.reserve(parts_.size());
     for (const auto& part : parts_) parts.push_back(part->state_dict());
     state.put_list("_schedulers", parts);
   }

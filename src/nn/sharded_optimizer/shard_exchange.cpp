@@ -74,6 +74,7 @@ std::vector<std::int64_t> lengths(const std::vector<ByteStream>& streams, std::i
   const auto with_data = std::count_if(streams.begin(), streams.end(), [](const auto& one) { return one.left() > 0; });
   if (with_data == 0) return {};
   std::vector<std::int64_t> result;
+  result.reserve(streams.size());
   for (const ByteStream& stream : streams) {
     result.push_back(std::min(stream.left(), std::max<std::int64_t>(cap / with_data, 1)));
   }

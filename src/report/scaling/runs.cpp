@@ -208,6 +208,7 @@ Measurement measurement_of(const std::filesystem::path& run_folder) {
   if (!read.ok()) return result;
   const RunRecord& run = read.value();
   std::vector<double> seconds;
+  seconds.reserve(run.epochs.size());
   for (const PassRecord& pass : run.epochs) seconds.push_back(pass.seconds);
   if (seconds.size() >= 3) seconds.erase(seconds.begin());
   result.seconds_per_epoch = median(seconds);

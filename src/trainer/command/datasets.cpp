@@ -53,6 +53,7 @@ TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& o
 
 std::vector<std::string> class_numbers(int count) {
   std::vector<std::string> names;
+  names.reserve(count);
   for (int i = 0; i < count; ++i) names.push_back(std::to_string(i));
   return names;
 }
@@ -112,6 +113,7 @@ std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data) {
     }
   }
   std::vector<data::CorruptFile> files;
+  files.reserve(all.size());
   for (const auto& [name, file] : all) files.push_back(file);
   return files;
 }
