@@ -66,7 +66,7 @@ TEST(HostsC10dFault, AMachineIsGone) {
       {{1, 1}},
       [&](int rank) {
         // Programs with LibTorch start at different times on a busy machine, and a short timeout is for joining too.
-        std::ofstream(folder.path(std::to_string(rank) + " starts"));
+        const std::ofstream starts(folder.path(std::to_string(rank) + " starts"));
         const std::string other = folder.path(std::to_string(1 - rank) + " starts");
         EXPECT_TRUE(test::wait_for([&] { return std::filesystem::exists(other); }));
         std::chrono::steady_clock::time_point error_at;
@@ -76,7 +76,7 @@ TEST(HostsC10dFault, AMachineIsGone) {
           for (int i = 0; i < 4; ++i) groups.push_back(new_group({0, 1}));
           torch::Tensor tensor = torch::ones({10});
           for (const ProcessGroup& group : groups) all_reduce(tensor, {.group = group});
-          std::ofstream(folder.path(std::to_string(rank)));
+          const std::ofstream ready(folder.path(std::to_string(rank)));
           while (!std::filesystem::exists(folder.path("gone"))) std::this_thread::yield();
           std::vector<Work> behind;
           for (const ProcessGroup& group : groups) behind.push_back(all_reduce_async(tensor, {.group = group}));

@@ -46,7 +46,8 @@ void check_several_tensors(int rank, int world) {
     backend()->allgather(outputs, both)->wait();
     for (const Tensors& list : outputs) {
       for (int i = 0; i < 2 * world; ++i) {
-        expect_equal(list[i], full((i / 2 + 1) * (i % 2 == 0 ? 1 : 10)), "all_gather");
+        const int from = i / 2;
+        expect_equal(list[i], full((from + 1) * (i % 2 == 0 ? 1 : 10)), "all_gather");
       }
     }
   }

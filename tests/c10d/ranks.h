@@ -22,10 +22,10 @@ namespace lockstep::test {
 inline void run_world(int world, const std::function<void(int rank)>& fn, const InitOptions& options = {}) {
 #ifdef LOCKSTEP_TEST_OVER_MPI
   constexpr auto kRun = run_under_mpirun;
-  constexpr auto kBackend = "mpi";
+  static constexpr auto kBackend = "mpi";
 #else
   constexpr auto kRun = [](int ranks, const std::function<void(int rank)>& body) { run_processes(ranks, body); };
-  constexpr auto kBackend = "";
+  static constexpr auto kBackend = "";
 #endif
   kRun(world, [&](int rank) {
     ProcessGroupGuard group(kBackend, options);

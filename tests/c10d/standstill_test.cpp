@@ -127,10 +127,14 @@ TEST(StandstillFault, AStoresFileIsLockedByAFrozenRank) {
   const SharedScratchFolder folder;
   const std::string path = folder.path("store");
   Fd file;
+  const auto number = [](const char* name) {
+    const char* const text = ::getenv(name);
+    return text == nullptr ? -1 : std::atoi(text);
+  };
   const auto options = [&] {
     return InitOptions{.init_method = "file://" + path,
-                       .rank = std::atoi(::getenv("RANK")),
-                       .world_size = std::atoi(::getenv("WORLD_SIZE")),
+                       .rank = number("RANK"),
+                       .world_size = number("WORLD_SIZE"),
                        .timeout = kTimeout};
   };
   const auto lock = [&] {

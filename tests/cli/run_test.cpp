@@ -311,6 +311,7 @@ TEST(RunFault, AHardLimitOnFileSizesIsNamed) {
 
 TEST(RunFault, PortOfAnotherProgramIsNamed) {
   const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(listener.valid());
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -1,4 +1,5 @@
 // What a file may hold, and what is refused: hostile files, files that are none.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -76,10 +77,9 @@ TEST_F(ConfigFile, AliasesAndMergesAreRefused) {
   // A bomb: each level would hold ten times the one before.
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 20; ++i) {
-    const std::string level = std::to_string(i);
     std::string aliases;
     for (int j = 0; j < 10; ++j) aliases += (j == 0 ? "*a" : ", *a") + std::to_string(i - 1);
-    bomb += "a" + level + ": &a" + level + " [" + aliases + "]\n";
+    bomb += fmt::format("a{0}: &a{0} [{1}]\n", i, aliases);
   }
   const std::string text = error_of(bomb);
   EXPECT_TRUE(text.ends_with("\nand 190 more")) << text;

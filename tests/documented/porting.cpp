@@ -325,7 +325,7 @@ void train(Net& model, torch::optim::SGD& optimizer) {
 }
 
 [[maybe_unused]] void checkpoints(int rank, Net& model, torch::optim::SGD& optimizer, std::int64_t step,
-                                  std::int64_t epoch) {
+                                  std::int64_t& epoch) {
   checkpoint::CheckpointManager manager("runs/a", {.keep_last = 3});
   if (rank == 0) {
     checkpoint::Checkpoint state;

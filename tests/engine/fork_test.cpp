@@ -207,6 +207,7 @@ TEST(ForksMulti, ProgramsInheritNoDescriptors) {
     const auto inherits = [&](std::string& text) {
       text.clear();
       FILE* const pipe = popen("ls -l /proc/self/fd", "r");
+      if (pipe == nullptr) throw std::runtime_error("popen failed");
       for (char part[256]; std::fgets(part, sizeof part, pipe) != nullptr;) text += part;
       EXPECT_EQ(pclose(pipe), 0);
       EXPECT_EQ(std::system("exit 3"), 3 << 8);

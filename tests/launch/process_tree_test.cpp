@@ -84,6 +84,7 @@ int run_job_apart(const JobOptions& options, const std::string& error_file,
   const pid_t pid = fork();
   if (pid == 0) {
     const int errors = open(error_file.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (errors < 0) _exit(98);
     dup2(errors, STDERR_FILENO);
     const Result<int> code = run_job(options);
     if (!code.ok()) static_cast<void>(!write(errors, code.status().message().data(), code.status().message().size()));

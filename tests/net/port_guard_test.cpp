@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <stdexcept>
 
 #include "lockstep/base/fd.h"
 #include "support/process.h"
@@ -42,6 +43,7 @@ struct SocketAddress {
 Fd bound_to(const std::string& address) {
   const SocketAddress local(address, 0);
   Fd socket(::socket(local.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) throw std::runtime_error("cannot open a socket");
   EXPECT_EQ(::bind(socket.get(), local.get(), local.size), 0) << address;
   return socket;
 }

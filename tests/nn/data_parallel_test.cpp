@@ -318,7 +318,9 @@ struct InPlaceImpl : torch::nn::Cloneable<InPlaceImpl> {
   }
   torch::Tensor forward(torch::Tensor x) {
     const bool second = x[0][0].item<float>() < 0;
-    if (second) TORCH_CHECK(first_is_done->try_acquire_for(std::chrono::seconds(60)), "the other replica is not done");
+    if (second) {
+      TORCH_CHECK(first_is_done->try_acquire_for(std::chrono::seconds(60)), "the other replica is not done");
+    }
     scale.add_(1);
     x.mul_(3);
     const torch::Tensor y = x * weight * scale;

@@ -163,7 +163,7 @@ TEST_F(FileStoreTest, AWriterMayBeKilledAtAnyTime) {
     if (child == 0) {
       const auto store = FileStore::open(path_).value();
       const auto size = std::filesystem::file_size(path_);
-      const rlimit limit{size + 400'000 + 30'000U * static_cast<unsigned>(round), RLIM_INFINITY};
+      const rlimit limit{size + 400'000 + rlim_t{30'000} * static_cast<rlim_t>(round), RLIM_INFINITY};
       ::setrlimit(RLIMIT_FSIZE, &limit);
       ::signal(SIGXFSZ, SIG_DFL);
       for (int i = 0;; ++i) static_cast<void>(store->set("key", std::string(100'000, static_cast<char>('a' + i))));

@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,6 +48,7 @@ class ForeignProgram {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (!socket_.valid()) throw std::runtime_error("cannot open a socket");
     EXPECT_EQ(::bind(socket_.get(), generic, size), 0);
     EXPECT_EQ(::listen(socket_.get(), 8), 0);
     EXPECT_EQ(::getsockname(socket_.get(), generic, &size), 0);
@@ -187,7 +189,7 @@ TEST(Rendezvous, TheStoreIsSharedByTheGroup) {
 }
 
 TEST(Rendezvous, AWorldOfOneNeedsNothing) {
-  for (auto options : {env_options({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), numbered(base_options(), 0, 1)}) {
+  for (const auto& options : {env_options({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), numbered(base_options(), 0, 1)}) {
     auto alone = rendezvous(options);
     ASSERT_TRUE(alone.ok()) << alone.status().message();
     EXPECT_EQ(alone->world_size, 1);

@@ -23,7 +23,8 @@ class HeldPort {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(socket_.get(), generic, size) != 0 || ::getsockname(socket_.get(), generic, &size) != 0) {
+    if (!socket_.valid() || ::bind(socket_.get(), generic, size) != 0 ||
+        ::getsockname(socket_.get(), generic, &size) != 0) {
       throw std::runtime_error("cannot get a port");
     }
     number_ = ntohs(address.sin_port);

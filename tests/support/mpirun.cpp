@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <stdexcept>
 
 #include "support/sanitizers.h"
 
@@ -42,7 +43,9 @@ Finished mpirun_current_test(int ranks, const std::string& word, std::chrono::se
 
 void run_under_mpirun(int ranks, const std::function<void(int rank)>& fn) {
   if (is_mpi_rank()) {
-    fn(std::stoi(std::getenv("OMPI_COMM_WORLD_RANK")));
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank == nullptr) throw std::runtime_error("mpirun set no OMPI_COMM_WORLD_RANK");
+    fn(std::stoi(rank));
     return;
   }
   const Finished end = mpirun_current_test(ranks);

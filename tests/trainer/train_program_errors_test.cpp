@@ -111,8 +111,10 @@ TEST_F(TrainProgramFault, ResumesOnlyTheModelAndTheDataThatWereSaved) {
   resume({"--optimizer.name", "adam"}, {"cannot resume", "optimizer"});
   resume({"--trainer.seed", "7"}, {"seed"});
   const auto rename = [&](const std::string& from, const std::string& to) {
-    for (const std::string part : {"/data/pictures/train/", "/data/pictures/test/"})
-      std::filesystem::rename(project_ + part + from, project_ + part + to);
+    for (const char* part : {"data/pictures/train", "data/pictures/test"}) {
+      const std::filesystem::path folder = std::filesystem::path(project_) / part;
+      std::filesystem::rename(folder / from, folder / to);
+    }
   };
   rename("square", "triangle");
   resume({}, {"cannot resume", "class 2 is 'square' in the checkpoint, and 'triangle' in this training",

@@ -37,8 +37,8 @@ class TrainProgramFormatsMulti : public TrainProgram {
                                       "}\noptimizer: {lr: 0.01}\ntrainer: {epochs: 1, batch_size: 10}\n");
   }
   void write_mnist(const std::string& name, std::uint32_t count) const {
-    scratch_.write("mnist/" + name + "-images-idx3-ubyte",
-                   big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28) + some_bytes(count * 784));
+    scratch_.write("mnist/" + name + "-images-idx3-ubyte", big_endian(0x803) + big_endian(count) + big_endian(28) +
+                                                               big_endian(28) + some_bytes(std::size_t{count} * 784));
     scratch_.write("mnist/" + name + "-labels-idx1-ubyte",
                    big_endian(0x801) + big_endian(count) + labels_of_ten(count));
   }

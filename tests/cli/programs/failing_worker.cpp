@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const std::string folder = argv[1];
   const std::string exit_code = argc > 2 ? argv[2] : "5";
-  if (std::string(std::getenv("RANK")) != "0") {
+  const char* const rank = std::getenv("RANK");
+  if (rank == nullptr) return 2;
+  if (std::string(rank) != "0") {
     lock(folder + "/alive");
     open_file(folder + "/locked");
     wait_for(folder + "/claimed");

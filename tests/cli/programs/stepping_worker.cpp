@@ -52,7 +52,8 @@ int main(int argc, char** argv) {
   std::printf("rank %d of %d begins at step %d on %zu addresses\n", world.rank, world.world_size, begin,
               addresses.size());
   std::fflush(stdout);
-  const int start = std::atoi(std::getenv("LOCKSTEP_RESTART_COUNT"));
+  const char* const restarts = std::getenv("LOCKSTEP_RESTART_COUNT");
+  const int start = restarts == nullptr ? 0 : std::atoi(restarts);
   for (int step = begin; step < steps; ++step) {
     if (world.rank == victim && step == fatal_step && start < fatal_starts) kill(getpid(), SIGKILL);
     const std::string name = "step" + std::to_string(step);

@@ -126,8 +126,10 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 
 bool register_all() {
   c10::register_privateuse1_backend("test");
+  // PyTorch keeps both until the process ends. NOLINTBEGIN(clang-analyzer-cplusplus.NewDeleteLeaks)
   c10::impl::registerDeviceGuard(kType, new Guard);
   at::RegisterPrivateUse1HooksInterface(new Hooks);
+  // NOLINTEND(clang-analyzer-cplusplus.NewDeleteLeaks)
   c10::SetAllocator(kType, &allocator());
   register_kernels();
   register_autocast();
