@@ -84,17 +84,17 @@ class FakeBackend : public c10d::Backend, public BackendCapabilities {
   const std::string getBackendName() const override { return name_; }  // NOLINT(readability-const-return-type)
   bool has_monitored_barrier() const override { return false; }
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override { calls += "("; }
+  void startCoalescing() override { calls += '('; }
   Work endCoalescing() override {
-    calls += ")";
+    calls += ')';
     return c10::make_intrusive<DoneWork>();
   }
   Work send(std::vector<at::Tensor>&, int, int) override {
-    calls += "s";
+    calls += 's';
     return c10::make_intrusive<DoneWork>();
   }
   Work recv(std::vector<at::Tensor>&, int, int) override {
-    calls += "r";
+    calls += 'r';
     if (fails) throw std::runtime_error("no memory");
     return c10::make_intrusive<DoneWork>();
   }

@@ -129,8 +129,8 @@ bool register_all() {
   // PyTorch keeps both until the process ends. NOLINTBEGIN(clang-analyzer-cplusplus.NewDeleteLeaks)
   c10::impl::registerDeviceGuard(kType, new Guard);
   at::RegisterPrivateUse1HooksInterface(new Hooks);
-  // NOLINTEND(clang-analyzer-cplusplus.NewDeleteLeaks)
   c10::SetAllocator(kType, &allocator());
+  // NOLINTEND(clang-analyzer-cplusplus.NewDeleteLeaks)
   register_kernels();
   register_autocast();
   return true;
