@@ -1,5 +1,5 @@
 """ddp_step: time of a training step under DDP, against independent processes (the machine's limit) and PyTorch's DDP on
-Gloo in the best of its ways; and PyTorch's DDP on Lockstep's Python package. All times are the slower rank's."""
+Gloo in the best of its ways, also compiled; and PyTorch's DDP on Lockstep's Python package. All times are the slower rank's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 import workloads
 from by_size import ways_text
 from harness import Contender, Outcome, Row, Samples, Tools, best_way, interleave
-from peer_ways import Way, usual
+from peer_ways import WAYS, Way, usual
 
 # At least 20 steps a row in all rounds.
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
+COMPILED = WAYS["pytorch"]["fused, static, compiled"]  # a row of its own: it changes the model's kernels, not DDP
 ROUNDS, QUICK_ROUNDS = 6, 3
 
 
@@ -27,7 +28,8 @@ def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Co
 
 def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, steps: int) -> Contender:
     """PyTorch's DDP, on Gloo or on ours."""
-    environment = {"PYTHONPATH": str(tools.build / "python"), **way.environment}
+    environment = {"PYTHONPATH": str(tools.build / "python"), "TORCHINDUCTOR_CACHE_DIR": str(tools.scratch / "inductor"),
+                   **way.environment}
     more = ("--backend", backend, *way.options)
     command = workloads.peer_command if way.pinned else workloads.free_peer_command
 
@@ -56,7 +58,7 @@ def compare(
     mine, theirs = found.get(ours, {}).get(workload), found.get(peer, {}).get(workload)
     if mine and theirs:
         # Independent processes and the bare model are the machine's limit for DDP.
-        name = "pytorch" if peer == "pytorch" else "limit"
+        name = "limit" if peer in ("together", "alone") else peer
         outcome.rows.append(Row("ddp_step", workload, None, ranks, mine, theirs, name, "ms", language=language))
 
 
@@ -76,9 +78,12 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
     }
     if workload != LARGE:
         contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
+    if not tools.quick:  # compiling takes a minute
+        contenders["pytorch compiled"] = in_python(tools, "gloo", workload, ranks, COMPILED, STEPS[workload])
     found = interleave(contenders, rounds, outcome, f"ddp_step {workload}, {ranks} ranks")
     compare(outcome, found, workload, ranks, "ours", "together")
     compare(outcome, found, workload, ranks, "ours", "pytorch")
+    compare(outcome, found, workload, ranks, "ours", "pytorch compiled")
     compare(outcome, found, workload, ranks, "python", "pytorch", "Python")
 
 

@@ -103,7 +103,8 @@ def theirs(tools: Tools, form: Form, way: Way, ranks: int, seed: int) -> Epochs:
     arguments = ["--folder", pictures(tools, form), "--epochs", form.epochs, "--side", form.side, "--batch", form.batch,
                  "--seed", seed, "--output", output, *way.options]
     script = HERE / "peers" / "train.py"
-    run((tools.torchrun_pinned if way.pinned else tools.torchrun_free)(ranks, script, *arguments), way.environment)
+    run((tools.torchrun_pinned if way.pinned else tools.torchrun_free)(ranks, script, *arguments),
+        {"TORCHINDUCTOR_CACHE_DIR": str(tools.scratch / "inductor"), **way.environment})
     found = json.loads(output.read_text(encoding="utf-8"))
     return Epochs([epoch["pictures"] / epoch["seconds"] for epoch in found], [100 * epoch["accuracy"] for epoch in found])
 

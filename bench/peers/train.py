@@ -64,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--way", choices=["pil", "pil-batch", "pil-turn", "v2"], default="v2")
     parser.add_argument("--implementation", choices=["plain", "fused"], default="fused", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     parser.add_argument("--output", required=True)
     return parser.parse_args()
 
@@ -85,7 +86,9 @@ def main() -> None:
     model = torchvision.models.resnet18(num_classes=len(train.classes))
     torch.manual_seed(options.seed * ranks + rank)  # of the transforms: each rank draws its own
     random.seed(options.seed * ranks + rank)
-    ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=options.static_graph)
+    # Not dynamic: an epoch has two sizes of batches, and both are compiled in the first epoch.
+    trained = torch.compile(model, dynamic=False) if options.compile else model
+    ddp = nn.parallel.DistributedDataParallel(trained, gradient_as_bucket_view=True, static_graph=options.static_graph)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.001, momentum=0.9, fused=options.implementation == "fused")
     loss = nn.CrossEntropyLoss()
     epochs = []
