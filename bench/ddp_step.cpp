@@ -3,6 +3,7 @@
 // with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
+#include <lockstep/nn/fast_batch_norm.h>
 #include <lockstep/nn/fused_step.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
@@ -25,6 +26,7 @@ struct Options : lockstep::bench::StepOptions {
   std::string mode;
   std::string optimizer = "sgd";
   bool sync_batch_norm = false;
+  bool libtorch_batch_norm = false;
   std::string hold;
   std::string busy;
   bool keep_gradients = false;
@@ -101,6 +103,7 @@ int main(int argc, char** argv) {
   app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
   app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
+  app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
@@ -108,6 +111,7 @@ int main(int argc, char** argv) {
 
   torch::set_num_threads(1);
   torch::manual_seed(0);
+  if (!options.libtorch_batch_norm) lockstep::use_fast_batch_norm();
   std::optional<lockstep::ProcessGroupGuard> group;
   if (options.mode == "ddp") group.emplace("lockstep");
   lockstep::bench::run_workload(options.workload, {.cnn_28 = 64, .mlp_6m = 32, .resnet18_32 = 16, .resnet18_224 = 8},

@@ -14,13 +14,14 @@ from peer_ways import WAYS, Way, usual
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
+PLAIN_NORM = ("--libtorch-batch-norm",)  # for rows that show what use_fast_batch_norm() is worth
 COMPILED = WAYS["pytorch"]["fused, static, compiled"]  # a row of its own: it changes the model's kernels, not DDP
 ROUNDS, QUICK_ROUNDS = 6, 3
 
 
-def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Contender:
+def contender(tools: Tools, command, mode: str, workload: str, ranks: int, more: tuple[str, ...] = ()) -> Contender:
     def once() -> Samples:
-        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, STEPS[workload])
+        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, STEPS[workload], more)
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
@@ -53,13 +54,14 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
 
 
 def compare(
-    outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str, language: str = "C++"
+    outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str, language: str = "C++",
+    what: str = "",
 ) -> None:
     mine, theirs = found.get(ours, {}).get(workload), found.get(peer, {}).get(workload)
     if mine and theirs:
         # Independent processes and the bare model are the machine's limit for DDP.
         name = "limit" if peer in ("together", "alone") else peer
-        outcome.rows.append(Row("ddp_step", workload, None, ranks, mine, theirs, name, "ms", language=language))
+        outcome.rows.append(Row("ddp_step", f"{workload}{what}", None, ranks, mine, theirs, name, "ms", language=language))
 
 
 def measure_alone(tools: Tools, workload: str, rounds: int, outcome: Outcome) -> None:
@@ -76,6 +78,8 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
         "ours": contender(tools, workloads.our_command, "ddp", workload, ranks),
         "pytorch": in_python(tools, "gloo", workload, ranks, way, STEPS[workload]),
     }
+    if "resnet" in workload:
+        contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, PLAIN_NORM)
     if workload != LARGE:
         contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
     if not tools.quick:  # compiling takes a minute
@@ -84,6 +88,7 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
     compare(outcome, found, workload, ranks, "ours", "together")
     compare(outcome, found, workload, ranks, "ours", "pytorch")
     compare(outcome, found, workload, ranks, "ours", "pytorch compiled")
+    compare(outcome, found, workload, ranks, "plain", "pytorch", what=", LibTorch's batch norm")
     compare(outcome, found, workload, ranks, "python", "pytorch", "Python")
 
 

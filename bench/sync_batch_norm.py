@@ -1,4 +1,5 @@
-"""sync_batch_norm: time of a training step under DDP with synchronised batch normalisation, against plain layers."""
+"""sync_batch_norm: time of a training step under DDP with synchronised batch normalisation, against plain layers:
+LibTorch's own ("BatchNorm"), and the same after use_fast_batch_norm() ("fast BatchNorm"), which the synchronised ones have too."""
 
 from __future__ import annotations
 
@@ -27,13 +28,16 @@ def measure(tools: Tools) -> Outcome:
             found = interleave(
                 {
                     "synchronised": contender(tools, workload, ranks, ["--sync-batch-norm"]),
-                    "plain": contender(tools, workload, ranks, []),
+                    "BatchNorm": contender(tools, workload, ranks, ["--libtorch-batch-norm"]),
+                    "fast BatchNorm": contender(tools, workload, ranks, []),
                 },
                 tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
                 outcome,
                 f"sync_batch_norm {workload}, {ranks} ranks",
             )
-            mine, plain = (found.get(name, {}).get(workload) for name in ("synchronised", "plain"))
-            if mine and plain:
-                outcome.rows.append(Row("sync_batch_norm", workload, None, ranks, mine, plain, "BatchNorm", "ms"))
+            mine = found.get("synchronised", {}).get(workload)
+            for peer in ("BatchNorm", "fast BatchNorm"):
+                plain = found.get(peer, {}).get(workload)
+                if mine and plain:
+                    outcome.rows.append(Row("sync_batch_norm", workload, None, ranks, mine, plain, peer, "ms"))
     return outcome

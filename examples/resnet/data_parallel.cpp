@@ -60,6 +60,7 @@ double accuracy_of(Replicas& replicas, data::DataLoader& loader) {
 void train(const resnet_job::Arguments& a) {
   data::ImageFolder pictures = resnet_job::train_pictures(a);
   ResNet net = resnet_job::make_net(a, static_cast<std::int64_t>(pictures.classes().size()));
+  lockstep::use_fast_batch_norm();  // as the Trainer
   net->to(device_of_this_machine());
   Replicas replicas(net, {.cpu_replicas = a.replicas});
   const std::int64_t batch = a.batch * static_cast<std::int64_t>(replicas.devices().size());

@@ -36,6 +36,7 @@
 #include "lockstep/nn/data_parallel.h"                   // IWYU pragma: export
 #include "lockstep/nn/distributed_data_parallel.h"       // IWYU pragma: export
 #include "lockstep/nn/exponential_moving_average.h"      // IWYU pragma: export
+#include "lockstep/nn/fast_batch_norm.h"                 // IWYU pragma: export
 #include "lockstep/nn/finite_check.h"                    // IWYU pragma: export
 #include "lockstep/nn/fused_step.h"                      // IWYU pragma: export
 #include "lockstep/nn/grad_scaler.h"                     // IWYU pragma: export

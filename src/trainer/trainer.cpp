@@ -1,6 +1,7 @@
 #include "lockstep/trainer/trainer.h"
 
 #include "lockstep/c10d/process_groups.h"
+#include "lockstep/nn/fast_batch_norm.h"
 #include "loop.h"
 
 namespace lockstep {
@@ -9,6 +10,7 @@ Trainer::Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimiz
   TORCH_CHECK(is_initialized(),
               "Trainer: there is no world; make a lockstep::ProcessGroupGuard before it (a program "
               "that was started alone is a world of one rank)");
+  use_fast_batch_norm();
   loop_ = std::make_unique<Loop>(std::move(model), optimizer, std::move(options));
 }
 Trainer::~Trainer() = default;

@@ -11,6 +11,7 @@
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
+#include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/grad_scaler.h"
@@ -74,6 +75,10 @@ struct ClippedHook final : CommHook {
   const double norm = clip_grad_norm_(*net, 1.0, {.error_if_nonfinite = true});
   optimizer.step();
   (void)norm;
+}
+
+[[maybe_unused]] void fast_batch_norm() {
+  use_fast_batch_norm();
 }
 
 [[maybe_unused]] void fused(torch::optim::SGD& optimizer, torch::Tensor& loss, GradScaler& scaler) {

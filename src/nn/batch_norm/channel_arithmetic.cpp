@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "channel_moments.h"
+
 namespace lockstep::nn_detail {
 namespace {
 
@@ -32,6 +34,14 @@ Tensor own_statistics(const Tensor& input) {
   const std::int64_t channels = input.size(1);
   const auto options = input.options().dtype(dtype_of_statistics(input));
   if (input.numel() == 0) return torch::zeros({2 * channels + 2}, options);
+  const std::int64_t in_channel = input.numel() / channels;
+  const auto count = static_cast<double>(in_channel);
+  const double high = static_cast<float>(count);
+  const Tensor counts = torch::tensor({high, count - high}, options);
+  if (has_channel_moments(input)) {
+    const ChannelMoments found = channel_moments(input);
+    return torch::cat({found.mean, found.var, counts});
+  }
   // LibTorch computes in the dtype of running statistics, where there are any: not in half or bfloat16.
   Tensor unread_mean, unread_var;
   if (input.scalar_type() != dtype_of_statistics(input)) {
@@ -39,10 +49,7 @@ Tensor own_statistics(const Tensor& input) {
     unread_var = torch::zeros_like(unread_mean);
   }
   const auto [mean, var] = at::batch_norm_update_stats(input, unread_mean, unread_var, 0.0);
-  const std::int64_t in_channel = input.numel() / channels;
-  const auto count = static_cast<double>(in_channel);
-  const double high = static_cast<float>(count);
-  return torch::cat({mean, var, torch::tensor({high, count - high}, options)});
+  return torch::cat({mean, var, counts});
 }
 
 double count_over_ranks(const Tensor& all) {
