@@ -44,7 +44,7 @@ class Form:
         return f"{self.side} px"
 
 
-LARGE = Form(side=224, batch=8, epochs=2, train=12, test=1)
+LARGE = Form(side=224, batch=8, epochs=2, train=32, test=1)  # 12 steps of each of two processes
 SMALL = Form(side=64, batch=16, epochs=10, train=40, test=20)
 QUICK_SMALL = Form(side=64, batch=16, epochs=4, train=40, test=20)
 
@@ -137,6 +137,7 @@ class Job:
             contenders["one"] = self.contender("one", lambda seed: ours(tools, form, 1, seed))
             contenders["apart"] = self.contender("apart", lambda seed: apart(tools, form, ranks, seed))
             contenders["replicas"] = self.contender("replicas", lambda seed: replicas(tools, form, ranks, seed))
+            contenders["twice"] = self.contender("twice", lambda seed: ours(tools, form, 2 * ranks, seed))
         rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
         found = interleave(contenders, rounds, self.outcome, f"train {form.name}, {ranks} ranks")
         return {name: samples[None] for name, samples in found.items()}
@@ -184,11 +185,13 @@ def add_efficiency(job: Job, ranks: int, found: dict[str, list[float]]) -> None:
     """Against one process times the ranks, and against as many processes that have nothing to say to each other."""
     job.add(", efficiency", ranks, found["ours"], [ranks * rate for rate in found["one"]], "limit", "pictures/s")
     job.add(f", against {ranks} jobs of one process at once", ranks, found["ours"], found["apart"], "limit", "pictures/s")
+    job.add(f", {2 * ranks} processes", 2 * ranks, found["twice"], found["ours"], f"{ranks} processes", "pictures/s")
     seconds = {who: statistics.median(6 * job.form.train / rate for rate in rates) for who, rates in found.items()}
     one, more, alone = seconds["one"], seconds["ours"], seconds["apart"]
     job.outcome.notes.append(
         f"{job.form.name}: {one:.2f} s an epoch with 1 process, {more:.2f} s with {ranks}: {one / more:.2f}x "
-        f"({100 * one / more / ranks:.1f} %); {ranks} jobs at once, which do not communicate: {one / alone:.2f}x; {PUBLISHED}")
+        f"({100 * one / more / ranks:.1f} %), {seconds['twice']:.2f} s with {2 * ranks}; {ranks} jobs at once, which do not "
+        f"communicate: {one / alone:.2f}x; {PUBLISHED}")
 
 
 def measure_jobs(tools: Tools, outcome: Outcome) -> None:
@@ -198,7 +201,7 @@ def measure_jobs(tools: Tools, outcome: Outcome) -> None:
             job = Job(tools, form, outcome)
             found = job.measure(ranks, way, with_one=form is LARGE)
             job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
-            if form is LARGE and {"ours", "one", "apart"} <= found.keys():
+            if form is LARGE and {"ours", "one", "apart", "twice"} <= found.keys():
                 add_efficiency(job, ranks, found)
             if form is LARGE:
                 job.add(f", {ranks} replicas of DataParallel", ranks, found.get("replicas"), found.get("ours"), "processes",
