@@ -8,8 +8,8 @@ readonly BUILD_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-
   python3-venv dataset-fashion-mnist fonts-dejavu-core iproute2 libcli11-dev libfmt-dev libfontconfig-dev libfreetype-dev
   libgtest-dev libjpeg-dev libopenmpi-dev libpng-dev libspdlog-dev libssl-dev libtiff-dev libucx-dev libwebp-dev libhwloc-dev libyaml-cpp-dev
   nlohmann-json3-dev openmpi-bin zlib1g-dev)
-# The libraries of Slurm's programs, for the tests under Slurm.
-readonly TEST_PACKAGES=(libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
+# The libraries of Slurm's programs, for the tests under Slurm; the browser that looks at report.html.
+readonly TEST_PACKAGES=(chromium libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
 readonly FORMAT_PACKAGES=(clang-format-14 git python3)
 readonly CHECK_PACKAGES=(clang-14)
