@@ -27,6 +27,7 @@ struct Options : lockstep::bench::StepOptions {
   std::string optimizer = "sgd";
   bool sync_batch_norm = false;
   bool libtorch_batch_norm = false;
+  bool channels_last = false;
   std::string hold;
   std::string busy;
   bool keep_gradients = false;
@@ -86,8 +87,17 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   }
 }
 
+void lay_out_channels_last(torch::nn::Module& module, lockstep::bench::Batch& batch) {
+  const auto lay_out = [](const torch::Tensor& tensor) { return tensor.contiguous(torch::MemoryFormat::ChannelsLast); };
+  for (torch::Tensor& parameter : module.parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(lay_out(parameter.detach()));
+  }
+  batch.images = lay_out(batch.images);
+}
+
 template <typename Model>
-void run(const Options& options, Model model, const lockstep::bench::Batch& batch) {
+void run(const Options& options, Model model, lockstep::bench::Batch batch) {
+  if (options.channels_last) lay_out_channels_last(*model, batch);
   if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
   if (options.sync_batch_norm) lockstep::convert_sync_batchnorm(model);
   lockstep::DistributedDataParallel<Model> ddp(model);
@@ -104,6 +114,7 @@ int main(int argc, char** argv) {
   app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
+  app.add_flag("--channels-last", options.channels_last, "the layout of pictures and of the kernels of convolutions");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");

@@ -14,14 +14,17 @@ from peer_ways import WAYS, Way, usual
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
+LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
 PLAIN_NORM = ("--libtorch-batch-norm",)  # for rows that show what use_fast_batch_norm() is worth
 COMPILED = WAYS["pytorch"]["fused, static, compiled"]  # a row of its own: it changes the model's kernels, not DDP
 ROUNDS, QUICK_ROUNDS = 6, 3
 
 
-def contender(tools: Tools, command, mode: str, workload: str, ranks: int, more: tuple[str, ...] = ()) -> Contender:
+def contender(
+    tools: Tools, command, mode: str, workload: str, ranks: int, more: tuple[str, ...] = (), steps: int = 0
+) -> Contender:
     def once() -> Samples:
-        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, STEPS[workload], more)
+        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, steps or STEPS[workload], more)
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
@@ -53,6 +56,17 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
     return ways[chosen.get(workload, next(iter(ways)))]
 
 
+def best_layout(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> tuple[str, ...]:
+    """Of our programs, also of the independent processes."""
+    if tools.quick or "mlp" in workload:
+        return ()
+    tried = {name: contender(tools, workloads.our_command, "ddp", workload, ranks, more, SEARCH_STEPS[workload])
+             for name, more in LAYOUTS.items()}
+    name = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, layouts").get(workload, "contiguous")
+    outcome.notes.append(f"{ranks} ranks: our {workload} is {name}")
+    return LAYOUTS[name]
+
+
 def compare(
     outcome: Outcome, found: dict[str, Samples], workload: str, ranks: int, ours: str, peer: str, language: str = "C++",
     what: str = "",
@@ -73,13 +87,14 @@ def measure_alone(tools: Tools, workload: str, rounds: int, outcome: Outcome) ->
 
 def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome: Outcome) -> None:
     way = best_pytorch_way(tools, workload, ranks, outcome)
+    layout = best_layout(tools, workload, ranks, outcome)
     contenders = {
-        "together": contender(tools, workloads.our_command, "together", workload, ranks),
-        "ours": contender(tools, workloads.our_command, "ddp", workload, ranks),
+        "together": contender(tools, workloads.our_command, "together", workload, ranks, layout),
+        "ours": contender(tools, workloads.our_command, "ddp", workload, ranks, layout),
         "pytorch": in_python(tools, "gloo", workload, ranks, way, STEPS[workload]),
     }
     if "resnet" in workload:
-        contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, PLAIN_NORM)
+        contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, (*layout, *PLAIN_NORM))
     if workload != LARGE:
         contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
     if not tools.quick:  # compiling takes a minute

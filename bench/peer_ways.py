@@ -168,6 +168,10 @@ WAYS: dict[str, dict[str, Way]] = {
                              options=("--implementation", "fused", "--static-graph")),
         "fused, static, not pinned": Way("Gloo's threads may use the other rank's core while that one waits",
                                          options=("--implementation", "fused", "--static-graph"), pinned=False),
+        "fused, static, channels last": Way("the layout that the CPU's convolutions and poolings like better", options=(
+            "--implementation", "fused", "--static-graph", "--channels-last")),
+        "fused, static, channels last, not pinned": Way("both", pinned=False, options=(
+            "--implementation", "fused", "--static-graph", "--channels-last")),
         "fused": Way("one kernel for all parameters", options=("--implementation", "fused"), tune_only=True),
         "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph"),
                                tune_only=True),

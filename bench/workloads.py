@@ -122,7 +122,7 @@ def step_seconds(
     output, log, hold = tools.scratch_file(), tools.scratch_file(".log"), tools.scratch / f"hold{time.monotonic_ns()}"
     if mode == "together":
         outputs = [tools.scratch_file() for _ in range(ranks)]
-        commands = each_command(tools, command, ranks, workload, steps, outputs, "--busy", hold)
+        commands = each_command(tools, command, ranks, workload, steps, outputs, "--busy", hold, *more)
         files = [Path(f"{file}.0") for file in outputs]
     else:
         commands = [command(tools, mode, ranks, *options(mode, workload, steps, output), *more)]

@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--implementation", choices=["plain", "foreach", "fused"], default="plain", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    parser.add_argument("--channels-last", action="store_true", help="the layout of pictures and of the kernels of convolutions")
     parser.add_argument("--bucket-mb", type=float, help="DDP's bucket_cap_mb")
     options = parser.parse_args()
 
@@ -102,6 +103,8 @@ def main() -> None:
     make, shape, batch = WORKLOADS[options.workload]
     model = make()
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model = model.to(memory_format=layout)
     if options.compile:
         model = torch.compile(model)
     if ddp:
@@ -109,7 +112,7 @@ def main() -> None:
             model, gradient_as_bucket_view=True, static_graph=options.static_graph, bucket_cap_mb=options.bucket_mb
         )
     optimizer = make_optimizer(options.optimizer, options.implementation, model.parameters())
-    images, labels = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
+    images, labels = torch.randn(batch, *shape).to(memory_format=layout), torch.randint(0, 10, (batch,))
     loss = nn.CrossEntropyLoss()
     seconds = []
     for step in range(-WARM_UP, options.steps):

@@ -19,7 +19,7 @@ namespace lockstep::nn_detail {
 namespace {
 
 // The replicas whose task this thread is running.
-thread_local const ReplicaThreads* running = nullptr;
+thread_local const ReplicaThreads* working_for = nullptr;
 
 // What an operator looks up in its thread, taken from the caller of a run: ThreadLocalState has the modes and the
 // dispatch keys; autocast's types and the current streams are elsewhere.
@@ -165,7 +165,11 @@ void ReplicaThreads::work(std::size_t index) {
     job();
     mutex_.lock();
     worker.job = nullptr;
+    if (--running_ != 0) continue;
+    // Without the lock, which the caller would have to wait for as soon as it is awake.
+    mutex_.unlock();
     changed_.notify_all();
+    mutex_.lock();
   }
   mutex_.unlock();
 }
@@ -182,20 +186,20 @@ void ReplicaThreads::stop() {
 void ReplicaThreads::run(std::size_t count, const Task& task, std::optional<std::size_t> here) {
   TORCH_CHECK(origin_.is_this_process(),
               "DataParallel was made before this process forked, and its threads are not in the fork; make a new one");
-  TORCH_CHECK(running != this, "a replica of DataParallel called the same DataParallel, whose threads are all busy");
+  TORCH_CHECK(working_for != this, "a replica of DataParallel called the same DataParallel, whose threads are all busy");
   const CallerState caller(places_);
   std::vector<std::exception_ptr> errors(count);
   std::vector<std::function<void()>> jobs;
   jobs.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     jobs.emplace_back([&, i] {
-      const ReplicaThreads* const before = std::exchange(running, this);
+      const ReplicaThreads* const before = std::exchange(working_for, this);
       try {
         caller.apply(places_[i].device, [&] { task(i); });
       } catch (...) {
         errors[i] = std::current_exception();
       }
-      running = before;
+      working_for = before;
     });
   }
   {
@@ -206,15 +210,14 @@ void ReplicaThreads::run(std::size_t count, const Task& task, std::optional<std:
       for (std::size_t i = 0; i < count; ++i) {
         if (i != here) workers_[i]->job = &jobs[i];
       }
+      running_ = here ? count - 1 : count;
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (i != here) workers_[i]->wake.notify_one();
     }
     if (here) jobs[*here]();
     const MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < count; ++i) {
-      while (workers_[i]->job != nullptr) changed_.wait(mutex_);
-    }
+    while (running_ != 0) changed_.wait(mutex_);
   }
   for (std::size_t i = 0; i < count; ++i) {
     if (errors[i]) rethrow_with_name(errors[i], i, places_[i].name);

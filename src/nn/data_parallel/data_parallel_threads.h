@@ -61,7 +61,8 @@ class ReplicaThreads {
   Mutex calls_;  // one run at a time
   Mutex mutex_;
   CondVar changed_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // their `job` and `ready` are guarded by mutex_
+  std::vector<std::unique_ptr<Worker>> workers_;         // their `job` and `ready` are guarded by mutex_
+  std::size_t running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // jobs of workers that have not ended
   bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
