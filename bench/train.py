@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, pinned, run
@@ -38,6 +38,7 @@ class Form:
     epochs: int
     train: int  # pictures of each of the 6 classes
     test: int
+    layout: tuple[str, ...] = ()  # of our programs
 
     @property
     def name(self) -> str:
@@ -68,8 +69,12 @@ def pictures(tools: Tools, form: Form) -> Path:
     return folder
 
 
-def job_of(tools: Tools, form: Form, seed: int) -> list[object]:
-    return [tools.program("resnet_train"), pictures(tools, form), form.epochs, form.side, form.batch, seed]
+LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}
+
+
+def job_of(tools: Tools, form: Form, seed: int, program: str = "resnet_train", *more: object) -> list[str]:
+    words = [tools.program(program), pictures(tools, form), form.epochs, form.side, form.batch, seed, *more, *form.layout]
+    return [str(word) for word in words]
 
 
 def epochs_of(output: str) -> Epochs:
@@ -77,20 +82,19 @@ def epochs_of(output: str) -> Epochs:
 
 
 def ours(tools: Tools, form: Form, ranks: int, seed: int) -> Epochs:
-    words = [str(word) for word in job_of(tools, form, seed)]
+    words = job_of(tools, form, seed)
     # One process has the cores that each of two has.
     return epochs_of(run(tools.lockstep_run(ranks, *words) if ranks > 1 else pinned(words, 0, 2)))
 
 
 def replicas(tools: Tools, form: Form, count: int, seed: int) -> Epochs:
     """The job in one process, with as many replicas as `ours` has processes."""
-    words = job_of(tools, form, seed)
-    return epochs_of(run([str(word) for word in [tools.program("resnet_data_parallel"), *words[1:], count]]))
+    return epochs_of(run(job_of(tools, form, seed, "resnet_data_parallel", count)))
 
 
 def apart(tools: Tools, form: Form, processes: int, seed: int) -> Epochs:
     """As many processes at once as `ours` has, each with a job of its own: what the machine gives to that many."""
-    words = [str(word) for word in job_of(tools, form, seed)]
+    words = job_of(tools, form, seed)
     with ThreadPoolExecutor(processes) as pool:
         outputs = list(pool.map(lambda number: run(pinned(words, number, processes)), range(processes)))
     found = [epochs_of(output) for output in outputs]
@@ -165,6 +169,25 @@ def best_python(tools: Tools, outcome: Outcome, ranks: int) -> Way:
     return ways[name]
 
 
+def best_layout(tools: Tools, outcome: Outcome, form: Form, who: str, rates_with) -> tuple[str, ...]:
+    """Of one side, at this size. `rates_with(options)` are the rates of a short job."""
+    if tools.quick:
+        return ()
+    tried = {name: lambda more=more: {form.name: rates_with(more)} for name, more in LAYOUTS.items()}
+    chosen = best_way(tried, outcome, f"train {form.name}, layouts of {who}", more_is_better=True, passes=1)
+    name = chosen.get(form.name, "contiguous")
+    outcome.notes.append(f"{form.name}: {who} is {name}")
+    return LAYOUTS[name]
+
+
+def with_best_layouts(tools: Tools, outcome: Outcome, form: Form, way: Way, ranks: int) -> tuple[Form, Way]:
+    short = replace(form, epochs=min(form.epochs, 3))
+    own = best_layout(tools, outcome, form, "ours", lambda more: ours(tools, replace(short, layout=more), ranks, 1).rates[1:])
+    python = best_layout(tools, outcome, form, PEER, lambda more: theirs(
+        tools, short, replace(way, options=(*way.options, *more)), ranks, 1).rates[1:])
+    return replace(form, layout=own), replace(way, options=(*way.options, *python))
+
+
 def mean_curve(curves: list[list[float]]) -> list[float]:
     return [statistics.mean(epoch) for epoch in zip(*curves, strict=True)]
 
@@ -197,16 +220,17 @@ def add_efficiency(job: Job, ranks: int, found: dict[str, list[float]]) -> None:
 def measure_jobs(tools: Tools, outcome: Outcome) -> None:
     for ranks in tools.ranks:
         way = best_python(tools, outcome, ranks)
-        for form in (LARGE, QUICK_SMALL if tools.quick else SMALL):
+        for kind in (LARGE, QUICK_SMALL if tools.quick else SMALL):
+            form, laid_out = with_best_layouts(tools, outcome, kind, way, ranks)
             job = Job(tools, form, outcome)
-            found = job.measure(ranks, way, with_one=form is LARGE)
+            found = job.measure(ranks, laid_out, with_one=kind is LARGE)
             job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
-            if form is LARGE and {"ours", "one", "apart", "twice"} <= found.keys():
+            if kind is LARGE and {"ours", "one", "apart", "twice"} <= found.keys():
                 add_efficiency(job, ranks, found)
-            if form is LARGE:
+            if kind is LARGE:
                 job.add(f", {ranks} replicas of DataParallel", ranks, found.get("replicas"), found.get("ours"), "processes",
                         "pictures/s")
-            if form is not LARGE and {"ours", PEER} <= found.keys():
+            if kind is not LARGE and {"ours", PEER} <= found.keys():
                 ends = [[curve[-1] for curve in job.curves[who]] for who in ("ours", PEER)]
                 job.add(f", accuracy after {form.epochs} epochs", ranks, *ends, PEER, "%")
                 outcome.notes.append(curves_text(job.curves))

@@ -65,6 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--implementation", choices=["plain", "fused"], default="fused", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    parser.add_argument("--channels-last", action="store_true", help="the layout of pictures and of the kernels of convolutions")
     parser.add_argument("--output", required=True)
     return parser.parse_args()
 
@@ -83,7 +84,8 @@ def main() -> None:
     train_loader = DataLoader(train, options.batch, sampler=sampler, **workers)
     test_loader = DataLoader(Subset(test, range(rank, len(test), ranks)), options.batch, **workers)
     torch.manual_seed(options.seed)  # the weights of ours
-    model = torchvision.models.resnet18(num_classes=len(train.classes))
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model = torchvision.models.resnet18(num_classes=len(train.classes)).to(memory_format=layout)
     torch.manual_seed(options.seed * ranks + rank)  # of the transforms: each rank draws its own
     random.seed(options.seed * ranks + rank)
     # Not dynamic: an epoch has two sizes of batches, and both are compiled in the first epoch.
@@ -98,7 +100,7 @@ def main() -> None:
         total = 0.0
         for images, labels in train_loader:
             optimizer.zero_grad()
-            value = loss(ddp(images), labels)
+            value = loss(ddp(images.contiguous(memory_format=layout)), labels)
             value.backward()
             optimizer.step()
             total += value.item() * len(labels)

@@ -2,6 +2,7 @@
 // stand beside those of the processes:
 //
 //   lockstep scaling --procs 1 -o replicas -- ./resnet_data_parallel FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
+//   [--channels-last]
 //
 // BATCH is that of each replica. Each replica normalises its own part of a batch, as each process does.
 #include <utility>
@@ -19,15 +20,15 @@ torch::Device device_of_this_machine() {
   return torch::cuda::is_available() ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
 }
 
-lockstep::EpochReport train_epoch(std::int64_t epoch, Replicas& replicas, torch::optim::SGD& optimizer,
-                                  data::DataLoader& loader) {
+lockstep::EpochReport train_epoch(const resnet_job::Arguments& a, std::int64_t epoch, Replicas& replicas,
+                                  torch::optim::SGD& optimizer, data::DataLoader& loader) {
   const torch::Device device = replicas.devices().front();
   lockstep::EpochReport found{.epoch = epoch, .loss = 0};
   report::PartTimer timer(report::Part::kInput);
   for (auto& [pictures, labels] : loader) {
     timer.begin(report::Part::kCompute);
     optimizer.zero_grad();
-    const torch::Tensor scores = replicas.forward(pictures);
+    const torch::Tensor scores = replicas.forward(resnet_job::laid_out(a, pictures));
     const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels.to(device));
     loss.backward();
     lockstep::fused_step(optimizer);  // as the Trainer
@@ -70,7 +71,7 @@ void train(const resnet_job::Arguments& a) {
   auto optimizer = resnet_job::make_optimizer(net);
   resnet_job::Told told(/*is_first=*/true, /*world_size=*/1);
   for (std::int64_t epoch = 0; epoch < a.epochs; ++epoch) {
-    told.epoch(train_epoch(epoch, replicas, optimizer, train_loader));
+    told.epoch(train_epoch(a, epoch, replicas, optimizer, train_loader));
     told.accuracy(epoch, accuracy_of(replicas, test_loader));
   }
   told.end();
@@ -79,5 +80,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]", train);
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]] [--channels-last]", train);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <limits>
@@ -25,6 +26,8 @@ struct Arguments {
   std::int64_t batch = 32;  // of each process, or replica
   std::uint64_t seed = 1;   // of weights, order and transforms
   int replicas = 2;         // of data_parallel.cpp
+  // The layout of pictures and of the kernels of convolutions; which one is faster depends on processor and sizes.
+  bool channels_last = false;
 };
 
 // The number at a place of the command line, from `least` on.
@@ -39,9 +42,11 @@ inline std::int64_t number_at(int argc, char** argv, int at, std::int64_t otherw
   return number;
 }
 
-// FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
+// FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]], and --channels-last at the end
 inline Arguments parse(int argc, char** argv) {
   Arguments a{.folder = argv[1]};
+  a.channels_last = std::strcmp(argv[argc - 1], "--channels-last") == 0;
+  if (a.channels_last) --argc;
   a.epochs = number_at(argc, argv, 2, a.epochs);
   a.side = static_cast<int>(number_at(argc, argv, 3, a.side));
   a.batch = number_at(argc, argv, 4, a.batch);
@@ -87,7 +92,16 @@ inline data::ImageFolder test_pictures(const Arguments& a) {
 
 inline lockstep::models::ResNet make_net(const Arguments& a, std::int64_t classes) {
   torch::manual_seed(a.seed);
-  return lockstep::models::resnet18({.num_classes = classes, .small_images = a.side < 64});
+  lockstep::models::ResNet net = lockstep::models::resnet18({.num_classes = classes, .small_images = a.side < 64});
+  for (torch::Tensor& parameter : net->parameters()) {
+    if (a.channels_last && parameter.dim() == 4)
+      parameter.set_data(parameter.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+  }
+  return net;
+}
+
+inline torch::Tensor laid_out(const Arguments& a, const torch::Tensor& pictures) {
+  return a.channels_last ? pictures.contiguous(torch::MemoryFormat::ChannelsLast) : pictures;
 }
 
 inline torch::optim::SGD make_optimizer(const lockstep::models::ResNet& net) {

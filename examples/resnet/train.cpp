@@ -1,7 +1,7 @@
 // The job that everyone quotes for this stack: ResNet-18 on a folder of pictures with the usual augmentation, SGD with
 // rate 0.001 and momentum 0.9, cross entropy. Seconds per epoch on 1, 2 and 4 processes make the table of speed-ups:
 //
-//   lockstep scaling --procs 1,2,4 -- ./resnet_train FOLDER [EPOCHS [SIDE [BATCH [SEED]]]]
+//   lockstep scaling --procs 1,2,4 -- ./resnet_train FOLDER [EPOCHS [SIDE [BATCH [SEED]]]] [--channels-last]
 //
 // FOLDER has train/CLASS/*.jpg and test/CLASS/*.jpg. SIDE of the crops, 224 unless given; BATCH of each process, 32;
 // SEED of weights, order and transforms, 1. `./dev bench train` runs it beside the same job in Python, and
@@ -30,7 +30,7 @@ void train(const resnet_job::Arguments& a) {
   };
   lockstep::Trainer trainer(net, optimizer, options);
   trainer.fit(train_loader, test_loader, [&](data::Example& batch) -> lockstep::StepOutput {
-    const torch::Tensor scores = net->forward(batch.data);
+    const torch::Tensor scores = net->forward(resnet_job::laid_out(a, batch.data));
     return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
   });
   told.end();
@@ -39,5 +39,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED]]]]", train);
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED]]]] [--channels-last]", train);
 }

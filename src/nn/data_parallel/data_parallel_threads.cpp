@@ -186,7 +186,8 @@ void ReplicaThreads::stop() {
 void ReplicaThreads::run(std::size_t count, const Task& task, std::optional<std::size_t> here) {
   TORCH_CHECK(origin_.is_this_process(),
               "DataParallel was made before this process forked, and its threads are not in the fork; make a new one");
-  TORCH_CHECK(working_for != this, "a replica of DataParallel called the same DataParallel, whose threads are all busy");
+  TORCH_CHECK(working_for != this,
+              "a replica of DataParallel called the same DataParallel, whose threads are all busy");
   const CallerState caller(places_);
   std::vector<std::exception_ptr> errors(count);
   std::vector<std::function<void()>> jobs;
