@@ -131,7 +131,9 @@ class Torch(Machine):
         self.assertEqual(surroundings.find_torch().python, python)
         self.write("bin/python3", "#!/bin/sh\necho\n", executable=True)
         with self.assertRaisesRegex(SetupError, "has no torch: name the folder"):
-            surroundings.find_torch()
+            surroundings.find_torch(own=self.root / "venv")
+        own = self.torch(folder="venv/lib/python3.11/site-packages/torch")
+        self.assertEqual(surroundings.find_torch(own=self.root / "venv").folder, own)
 
 
 class Programs(Machine):
@@ -178,9 +180,11 @@ class Programs(Machine):
         self.write("bin/ldd", "#!/bin/sh\n" + "".join(
             f"echo '\t{name} => {self.write(path, 'x')} (0x1)'\n" for name, path in libraries.items()), executable=True)
         self.write("bin/strip", "#!/bin/sh\n", executable=True)
+        later = self.write(f"system/{programs.LOADED_LATER}", "x")
+        self.write("bin/ldconfig", f"#!/bin/sh\necho '\t{later.name} (libc6,x86-64) => {later}'\n", executable=True)
         folder = self.root / "packed"
         programs.pack(build, torch, folder, 1 << 20)
-        self.assertEqual(sorted(path.name for path in (folder / "lib").iterdir()), ["liba.so.1", programs.BACKEND])
+        self.assertEqual(sorted(path.name for path in (folder / "lib").iterdir()), ["liba.so.1", programs.LOADED_LATER, programs.BACKEND])
         self.assertEqual(programs.read_packed(folder).built_with, "2.11.0")
         with self.assertRaisesRegex(SetupError, "more than 0 MiB"):
             programs.pack(build, torch, folder, 10)

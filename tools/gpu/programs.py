@@ -24,6 +24,8 @@ TESTS = ["gpu_tests"]
 BENCHES = ["bench_ddp_step", "bench_all_reduce_device", "resnet_train"]
 LAUNCHER = "lockstep"
 BACKEND = "liblockstep_nccl.so"
+# Loaded when it is there, so no program is linked with it: without it, ranks are not bound to their cores.
+LOADED_LATER = "libhwloc.so.15"
 # What the programs are compiled from.
 SOURCES = ("src", "include", "tests", "bench", "examples", "cmake", "CMakeLists.txt")
 SUFFIXES = {".cpp", ".h", ".inl", ".txt", ".cmake", ".in", ".map"}
@@ -132,6 +134,15 @@ def _copy(source: Path, target: Path) -> None:
         raise SetupError(f"strip could not shorten {target}: {ended.stderr.strip()}")
 
 
+def _loaded_later() -> list[Path]:
+    program = shutil.which("ldconfig", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    if program is None:
+        return []
+    listed = subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
+    found = re.findall(rf"^\s*{re.escape(LOADED_LATER)} .*=> (\S+)$", listed, re.MULTILINE)
+    return [Path(found[0])] if found else []
+
+
 def _carried(files: list[Path], torch: Torch, environment: Mapping[str, str]) -> dict[str, Path]:
     """The libraries to take along."""
     wheel = torch.folder.resolve().parent
@@ -157,7 +168,9 @@ def pack(build: Path, torch: Torch, folder: Path, limit_bytes: int) -> Programs:
     backend = build / "lib" / BACKEND
     if not backend.exists():
         raise SetupError(f"{backend} is not built: LibTorch {torch.version} in '{torch.folder}' has no CUDA, or no headers of it")
-    for name, path in _carried([*files, backend], torch, environment).items():
+    later = _loaded_later()
+    carried = _carried([*files, backend, *later], torch, environment) | {path.name: path for path in later}
+    for name, path in carried.items():
         _copy(path, part / "lib" / name)
     _copy(backend, part / "lib" / BACKEND)
     for file in files:

@@ -41,7 +41,7 @@ def make_ready(arguments: argparse.Namespace, names: list[str]) -> Ready:
     """`names`: the programs that must be there. Raises SetupError with everything that is wrong about one thing."""
     if arguments.packed:
         found = programs.read_packed(arguments.packed)
-        torch = surroundings.find_torch()
+        torch = surroundings.find_torch(own=programs.ROOT / ".deps" / f"torch-{found.built_with}")
     else:
         torch = surroundings.read_torch(arguments.torch_dir)
         found = Programs(arguments.build, torch.version, programs.sources_hash())

@@ -120,8 +120,8 @@ def read_torch(folder: Path, python: Path | None = None) -> Torch:
 FIND_TORCH = "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
 
 
-def find_torch(environment: Mapping[str, str] = os.environ) -> Torch:
-    """LOCKSTEP_TORCH_DIR, else that of the python3 in PATH."""
+def find_torch(environment: Mapping[str, str] = os.environ, own: Path | None = None) -> Torch:
+    """LOCKSTEP_TORCH_DIR, else that of the python3 in PATH, else that of the environment `own` if there is such."""
     if environment.get("LOCKSTEP_TORCH_DIR"):
         return read_torch(Path(environment["LOCKSTEP_TORCH_DIR"]))
     python = shutil.which("python3", path=environment.get("PATH"))
@@ -130,9 +130,11 @@ def find_torch(environment: Mapping[str, str] = os.environ) -> Torch:
         raise SetupError(f"there is no python3 in PATH to ask for torch: {remedy}")
     ended = subprocess.run([python, "-c", FIND_TORCH], capture_output=True, text=True, check=False, env=dict(environment))
     folder = ended.stdout.strip()
-    if not folder:
-        raise SetupError(f"{python} has no torch: {remedy}")
-    return read_torch(Path(folder), Path(python))
+    if folder:
+        return read_torch(Path(folder), Path(python))
+    for found in sorted(own.glob("lib/python3*/site-packages/torch")) if own else []:
+        return read_torch(found)
+    raise SetupError(f"{python} has no torch: {remedy}")
 
 
 def _processor() -> str:
