@@ -1,12 +1,14 @@
-// Time of a training step for four workloads, one thread per process. It runs alone (several independent processes at
-// once are the machine's limit) or under DistributedDataParallel, started by `lockstep run`. Peer: peers/ddp_step.py,
-// with the same models, optimizer, batches and options.
+// Time of a training step, one thread per process, on the CPU or on a GPU. It runs alone (several independent processes
+// at once are the machine's limit) or under DistributedDataParallel, started by `lockstep run`. Peer:
+// peers/ddp_step.py, with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/fast_batch_norm.h>
 #include <lockstep/nn/fused_step.h>
+#include <lockstep/nn/mixed_precision.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
+#include <torch/cuda.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -27,10 +29,13 @@ struct Options : lockstep::bench::StepOptions {
   std::string optimizer = "sgd";
   bool sync_batch_norm = false;
   bool libtorch_batch_norm = false;
-  bool channels_last = false;
   std::string hold;
   std::string busy;
   bool keep_gradients = false;
+  std::string device = "cpu";
+  bool autocast = false;
+  bool channels_last = false;
+  int together = 1;
 };
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
@@ -62,6 +67,17 @@ std::size_t adam_state_bytes(const torch::optim::Optimizer& optimizer) {
   return bytes;
 }
 
+template <typename Model>
+torch::Tensor loss_of(const Options& options, Model& model, const lockstep::bench::Batch& batch) {
+  if (!options.autocast) return torch::cross_entropy_loss(model->forward(batch.images), batch.labels);
+  torch::Tensor scores;
+  {
+    const lockstep::Autocast autocast(batch.images.device().type());
+    scores = model->forward(batch.images);
+  }
+  return torch::cross_entropy_loss(scores.to(torch::kFloat), batch.labels);
+}
+
 // `model` is the module's holder or a DistributedDataParallel around it.
 template <typename Model>
 void measure(const Options& options, Model& model, const std::vector<torch::Tensor>& parameters,
@@ -73,13 +89,16 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   const auto optimizer = make_optimizer(options.optimizer, parameters);
   const auto step = [&] {
     optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
-    torch::cross_entropy_loss(model->forward(batch.images), batch.labels).backward();
+    loss_of(options, model, batch).backward();
     lockstep::fused_step(*optimizer);  // the sharded one has an option for it
   };
   const auto meet = [&] {
     if (ddp) lockstep::barrier();
   };
-  const std::vector<double> seconds = lockstep::bench::time_steps(options.steps, meet, step);
+  const auto finish = [&] {
+    if (batch.images.is_cuda()) torch::cuda::synchronize();
+  };
+  const std::vector<double> seconds = lockstep::bench::time_steps(options.steps, meet, step, options.together, finish);
   write_report(options, rank, seconds, gradient_bytes, adam_state_bytes(*optimizer));
   while (!options.busy.empty() && !std::filesystem::exists(options.busy)) step();
   while (!options.hold.empty() && !std::filesystem::exists(options.hold)) {
@@ -87,17 +106,27 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   }
 }
 
-void lay_out_channels_last(torch::nn::Module& module, lockstep::bench::Batch& batch) {
-  const auto lay_out = [](const torch::Tensor& tensor) { return tensor.contiguous(torch::MemoryFormat::ChannelsLast); };
-  for (torch::Tensor& parameter : module.parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(lay_out(parameter.detach()));
+torch::Device device_of(const Options& options) {
+  if (options.device == "cpu") return torch::kCPU;
+  return lockstep::is_initialized() ? lockstep::local_device() : torch::Device(torch::kCUDA, 0);
+}
+
+// Puts the model and its batch where they are trained, in the layout that is asked for.
+template <typename Model>
+void place(const Options& options, Model& model, lockstep::bench::Batch& batch) {
+  const torch::Device device = device_of(options);
+  model->to(device);
+  batch = {batch.images.to(device), batch.labels.to(device)};
+  if (!options.channels_last) return;
+  batch.images = batch.images.contiguous(torch::MemoryFormat::ChannelsLast);
+  for (torch::Tensor& parameter : model->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
   }
-  batch.images = lay_out(batch.images);
 }
 
 template <typename Model>
 void run(const Options& options, Model model, lockstep::bench::Batch batch) {
-  if (options.channels_last) lay_out_channels_last(*model, batch);
+  place(options, model, batch);
   if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
   if (options.sync_batch_norm) lockstep::convert_sync_batchnorm(model);
   lockstep::DistributedDataParallel<Model> ddp(model);
@@ -114,18 +143,25 @@ int main(int argc, char** argv) {
   app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
-  app.add_flag("--channels-last", options.channels_last, "the layout of pictures and of the kernels of convolutions");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
+  app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_flag("--autocast", options.autocast, "the forward pass in bfloat16 where that is right");
+  app.add_flag("--channels-last", options.channels_last, "images and weights with the channels last in memory");
+  app.add_option("--together", options.together, "time so many steps as one, and divide")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 
+  const bool on_gpu = options.device == "cuda";
+  if (on_gpu && !lockstep::load_cuda().loaded) lockstep::bench::die("--device cuda", "there is no GPU here");
   torch::set_num_threads(1);
   torch::manual_seed(0);
   if (!options.libtorch_batch_norm) lockstep::use_fast_batch_norm();
+  at::globalContext().setBenchmarkCuDNN(true);
   std::optional<lockstep::ProcessGroupGuard> group;
-  if (options.mode == "ddp") group.emplace("lockstep");
-  lockstep::bench::run_workload(options.workload, {.cnn_28 = 64, .mlp_6m = 32, .resnet18_32 = 16, .resnet18_224 = 8},
+  if (options.mode == "ddp") group.emplace(on_gpu ? "cpu:lockstep,cuda:nccl" : "lockstep");
+  lockstep::bench::run_workload(options.workload,
+                                {.cnn_28 = 64, .mlp_6m = 32, .resnet18_32 = 16, .resnet18_224 = 8, .resnet50_224 = 64},
                                 [&](const auto& model, const auto& batch) { run(options, model, batch); });
   return 0;
 }

@@ -182,3 +182,29 @@ compile_python() {
     cp "$venv/.ready" "$venv/.compiled"
   done
 }
+
+# Sets GPU_PROGRAMS, arguments that name the programs for GPUs, and GPU_PYTHON: those of build/gpu if they are of these
+# sources, which needs nothing but a LibTorch that is there; else this machine's own build.
+need_gpu_programs() {
+  command -v python3 >/dev/null || fail "there is no python3 in PATH"
+  GPU_PYTHON=python3
+  local why bring="bring build/gpu along: './dev package --gpu --torch V' makes it on a machine with package registries"
+  if why=$(python3 -B tools/gpu/pack.py --check --folder build/gpu 2>&1); then
+    GPU_PROGRAMS=(--packed build/gpu)
+    return
+  fi
+  say "${why#./dev: }; building the programs here"
+  # In a shell of its own first: its failure is not the last word.
+  (need_packages "${BUILD_PACKAGES[@]}") || fail "what the build needs is not here (above). Install it, or $bring"
+  if [[ -n ${LOCKSTEP_TORCH_DIR-} ]]; then
+    TORCH_DIR=$LOCKSTEP_TORCH_DIR
+    TORCH=$(sed -nE "s/^__version__ = '([0-9.]+).*/\1/p" "$TORCH_DIR/version.py" 2>/dev/null) ||
+      fail "LOCKSTEP_TORCH_DIR: expected the folder of the Python package torch, found no version.py in '$TORCH_DIR'"
+  else
+    (need_torch "$TORCH") || fail "LibTorch is not here (above). Name its folder in LOCKSTEP_TORCH_DIR, or $bring"
+    need_torch "$TORCH"
+    GPU_PYTHON=$TORCH_VENV/bin/python
+  fi
+  configure_and_build "$PRESET" gpu_programs
+  GPU_PROGRAMS=(--build "$BUILD" --torch-dir "$TORCH_DIR")
+}

@@ -1,10 +1,10 @@
-"""One operation of torch.distributed by size, over Gloo or over Lockstep: the same program for both. Started by torchrun.
+"""One operation of torch.distributed by size, over Gloo, NCCL or Lockstep: the same program for all. Started by torchrun.
 
 Every rank rewrites its input before each call, then there is a barrier, only the call is timed, and after a second
 barrier the result is checked. The second barrier keeps a rank's check from taking a core that others need for the call.
 `bytes` is the size of one rank's buffer: the whole tensor for broadcast, reduce, gather and send; all inputs of one rank
 for reduce_scatter and all_to_all; the gathered result for all_gather. The time of a call is that of the slowest rank: the
-root of a broadcast may return before the others have received anything. Point to point: half of a round trip from rank 0
+root of a broadcast may return before the others have received anything. On a GPU a call is over when the result is there. Point to point: half of a round trip from rank 0
 to rank 1 and back.
 """
 
@@ -16,11 +16,17 @@ import torch
 import torch.distributed as dist
 
 WARM_UP = 3
+DEVICE = torch.device("cpu")
+
+
+def finish() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def allocate(memory: str, count: int) -> torch.Tensor:
     if memory == "private":
-        return torch.empty(count)
+        return torch.empty(count, device=DEVICE)
     cpu = torch.device("cpu")
     backend = dist.distributed_c10d._get_default_group()._get_backend(cpu)
     return backend.allocate_tensor(count, dtype=torch.float, device=cpu)
@@ -76,7 +82,7 @@ class Operation:
 
     def right(self) -> bool:
         value, world, root = self.value, self.world, self.rank == 0
-        ranks = torch.arange(world, dtype=torch.float)
+        ranks = torch.arange(world, dtype=torch.float, device=DEVICE)
         total = world * value + world * (world - 1) // 2
         match self.name:
             case "all_reduce":
@@ -104,9 +110,12 @@ def measure(name: str, size: int, repetitions: int, memory: str) -> list[float]:
     operation, seconds = Operation(name, size // 4, memory), []
     for repetition in range(-WARM_UP, repetitions):
         operation.fill((repetition + WARM_UP) % 64)
+        finish()
         dist.barrier()
+        finish()
         start = time.perf_counter()
         operation.run()
+        finish()
         end = time.perf_counter()
         dist.barrier()
         if repetition >= 0:
@@ -115,14 +124,14 @@ def measure(name: str, size: int, repetitions: int, memory: str) -> list[float]:
             raise SystemExit(f"rank {dist.get_rank()}: wrong result of {name} of {size} bytes")
     if name == "send_recv":
         return seconds
-    longest = torch.tensor(seconds, dtype=torch.float64)
+    longest = torch.tensor(seconds, dtype=torch.float64, device=DEVICE)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     return longest.tolist()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", choices=["gloo", "lockstep"], required=True)
+    parser.add_argument("--backend", choices=["gloo", "lockstep", "nccl"], required=True)
     parser.add_argument("--operation", required=True)
     parser.add_argument("--memory", choices=["private", "shared"], default="private", help="shared: tensors from the backend")
     parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
@@ -130,6 +139,10 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.set_num_threads(1)
+    if options.backend == "nccl":
+        global DEVICE
+        DEVICE = torch.device("cuda", 0)
+        torch.cuda.set_device(DEVICE)
     if options.backend == "lockstep":
         import lockstep  # noqa: F401, registers the backend
     dist.init_process_group(options.backend)

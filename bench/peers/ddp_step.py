@@ -1,4 +1,4 @@
-"""Peer: step time of four workloads on PyTorch, alone or under DistributedDataParallel (then by torchrun), on Gloo or on
+"""Peer: step time of training on PyTorch, alone or under DistributedDataParallel (then by torchrun), on Gloo, NCCL or
 Lockstep's Python package.
 
 Same models, optimizer, batches, order of measurements and options as bench/ddp_step.cpp, and the peer's own settings.
@@ -52,6 +52,7 @@ WORKLOADS = {
     "mlp-6M": (mlp, (1, 28, 28), 32),
     "resnet18-32": (resnet18, (3, 32, 32), 16),
     "resnet18-224": (resnet18, (3, 224, 224), 8),
+    "resnet50-224": (torchvision.models.resnet50, (3, 224, 224), 64),
 }
 
 
@@ -84,16 +85,23 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="the rank's number is appended")
     parser.add_argument("--hold", default="", help="wait afterwards until this file exists")
     parser.add_argument("--keep-gradients", action="store_true", help="set gradients to zero instead of freeing them")
-    parser.add_argument("--backend", choices=["gloo", "lockstep"], default="gloo")
+    parser.add_argument("--backend", choices=["gloo", "nccl", "lockstep"], default="gloo")
     parser.add_argument("--implementation", choices=["plain", "foreach", "fused"], default="plain", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     parser.add_argument("--channels-last", action="store_true", help="the layout of pictures and of the kernels of convolutions")
     parser.add_argument("--bucket-mb", type=float, help="DDP's bucket_cap_mb")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--autocast", action="store_true", help="the forward pass in bfloat16 where that is right")
+    parser.add_argument("--together", type=int, default=1, help="time so many steps as one, and divide")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     ddp = options.mode == "ddp"
     if ddp:
         if options.backend == "lockstep":
@@ -101,10 +109,9 @@ def main() -> None:
         dist.init_process_group(options.backend)
     rank = dist.get_rank() if ddp else 0
     make, shape, batch = WORKLOADS[options.workload]
-    model = make()
+    layout = {"memory_format": torch.channels_last} if options.channels_last else {}
+    model = make().to(device, **layout)
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model = model.to(memory_format=layout)
     if options.compile:
         model = torch.compile(model)
     if ddp:
@@ -112,18 +119,23 @@ def main() -> None:
             model, gradient_as_bucket_view=True, static_graph=options.static_graph, bucket_cap_mb=options.bucket_mb
         )
     optimizer = make_optimizer(options.optimizer, options.implementation, model.parameters())
-    images, labels = torch.randn(batch, *shape).to(memory_format=layout), torch.randint(0, 10, (batch,))
+    images, labels = torch.randn(batch, *shape).to(device, **layout), torch.randint(0, 10, (batch,)).to(device)
     loss = nn.CrossEntropyLoss()
     seconds = []
     for step in range(-WARM_UP, options.steps):
         if ddp:
             dist.barrier()
         start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=not options.keep_gradients)
-        loss(model(images), labels).backward()
-        optimizer.step()
+        for _ in range(options.together):
+            optimizer.zero_grad(set_to_none=not options.keep_gradients)
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.autocast):
+                scores = model(images)
+            loss(scores.float() if options.autocast else scores, labels).backward()
+            optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         if step >= 0:
-            seconds.append(time.perf_counter() - start)
+            seconds.append((time.perf_counter() - start) / options.together)
     report = {
         "pid": os.getpid(),
         "seconds": seconds,

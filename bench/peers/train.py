@@ -1,4 +1,5 @@
-"""Peer: the job of examples/resnet/train.cpp with torchvision and PyTorch's DistributedDataParallel on Gloo, by torchrun.
+"""Peer: the job of examples/resnet/train.cpp with torchvision and PyTorch's DistributedDataParallel, on the CPU with Gloo or on
+GPUs with NCCL, by torchrun.
 
 The same pictures in the same order, the same initial weights for a seed, the same transforms (with random numbers of
 torchvision's own), optimizer and batches. Rank 0 writes what each epoch took and found.
@@ -41,13 +42,14 @@ def open_folder(path: str, steps: list, way: str) -> datasets.ImageFolder:
     return datasets.ImageFolder(path, v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]))
 
 
-def accuracy(model: nn.Module, loader: DataLoader) -> float:
+def accuracy(model: nn.Module, loader: DataLoader, device: torch.device) -> float:
     """Each rank has its share of the samples, each of them once."""
     model.eval()
-    counts = torch.zeros(2)
+    counts = torch.zeros(2, device=device)
     with torch.no_grad():
         for images, labels in loader:
-            counts += torch.tensor([(model(images).argmax(1) == labels).sum().item(), len(labels)])
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            counts += torch.tensor([(model(images).argmax(1) == labels).sum().item(), len(labels)], device=device)
     dist.all_reduce(counts)
     model.train()
     return (counts[0] / counts[1]).item()
@@ -66,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     parser.add_argument("--channels-last", action="store_true", help="the layout of pictures and of the kernels of convolutions")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--output", required=True)
     return parser.parse_args()
 
@@ -73,19 +76,23 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     collate = default_collate if options.way == "pil" else normalised
     train_steps, test_steps = transforms(options.side, options.way)
     train = open_folder(os.path.join(options.folder, "train"), train_steps, options.way)
     test = open_folder(os.path.join(options.folder, "test"), test_steps, options.way)
     sampler = DistributedSampler(train, seed=options.seed)
-    workers = {"num_workers": options.workers, "persistent_workers": options.workers > 0, "collate_fn": collate}
+    workers = {"num_workers": options.workers, "persistent_workers": options.workers > 0, "collate_fn": collate,
+               "pin_memory": device.type == "cuda"}
     train_loader = DataLoader(train, options.batch, sampler=sampler, **workers)
     test_loader = DataLoader(Subset(test, range(rank, len(test), ranks)), options.batch, **workers)
     torch.manual_seed(options.seed)  # the weights of ours
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model = torchvision.models.resnet18(num_classes=len(train.classes)).to(memory_format=layout)
+    model = torchvision.models.resnet18(num_classes=len(train.classes)).to(device, memory_format=layout)
     torch.manual_seed(options.seed * ranks + rank)  # of the transforms: each rank draws its own
     random.seed(options.seed * ranks + rank)
     # Not dynamic: an epoch has two sizes of batches, and both are compiled in the first epoch.
@@ -99,6 +106,7 @@ def main() -> None:
         start = time.perf_counter()
         total = 0.0
         for images, labels in train_loader:
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             optimizer.zero_grad()
             value = loss(ddp(images.contiguous(memory_format=layout)), labels)
             value.backward()
@@ -107,7 +115,7 @@ def main() -> None:
         dist.barrier()
         seconds = time.perf_counter() - start
         epochs.append({"seconds": seconds, "pictures": sampler.num_samples * ranks, "loss": total / sampler.num_samples,
-                       "accuracy": accuracy(model, test_loader)})
+                       "accuracy": accuracy(model, test_loader, device)})
     if rank == 0:
         with open(options.output, "w", encoding="utf-8") as file:
             json.dump(epochs, file)

@@ -1,5 +1,5 @@
-// Tensors of a device go through the CPU engine: every collective, from and to every kind of device memory, with the
-// copies counted. The arithmetic itself is tested on the CPU (tests/c10d).
+// Tensors of a device go through the CPU engine: every collective, from and to every kind of device memory. The
+// arithmetic itself is tested on the CPU (tests/c10d), what is copied in traffic_test.cpp.
 #include "lockstep/c10d/collectives.h"
 
 #include <c10/core/Event.h>
@@ -15,6 +15,9 @@
 
 namespace lockstep::test {
 namespace {
+
+// Whatever else serves the device: the CPU engine, through page-locked memory.
+const char* const kStaged = "lockstep";
 
 enum class Memory { kWhole, kPart, kStrided };
 
@@ -143,95 +146,59 @@ class DeviceCollectivesMulti : public testing::TestWithParam<int> {};
 
 TEST_P(DeviceCollectivesMulti, AgreeWithTheProcessor) {
   const int world = GetParam();
-  run_on_devices(world, [world](int rank, torch::Device device) {
-    for (const auto dtype : {torch::kFloat, torch::kLong, torch::kBFloat16}) {
-      for (const std::int64_t size : {0, 3, 20'000}) {
-        for (const Memory memory : {Memory::kWhole, Memory::kPart, Memory::kStrided}) {
-          for (const bool async : {false, true}) {
-            const Case c{dtype, size, memory, async, rank, world, device};
-            check_reductions(c);
-            check_moves(c);
-            check_exchanges(c);
+  run_on_devices(
+      world,
+      [world](int rank, torch::Device device) {
+        for (const auto dtype : {torch::kFloat, torch::kLong, torch::kBFloat16}) {
+          for (const std::int64_t size : {0, 3, 20'000}) {
+            for (const Memory memory : {Memory::kWhole, Memory::kPart, Memory::kStrided}) {
+              for (const bool async : {false, true}) {
+                const Case c{dtype, size, memory, async, rank, world, device};
+                check_reductions(c);
+                check_moves(c);
+                check_exchanges(c);
+              }
+            }
           }
         }
-      }
-    }
-  });
+      },
+      kStaged);
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, DeviceCollectivesMulti, testing::Values(1, 2, 3, 5));
 
-// What crosses: inputs once, outputs once, through page-locked memory.
-TEST(DeviceStagingMulti, CopiesEachTensorOnce) {
-  run_on_devices(2, [](int rank, torch::Device device) {
-    const torch::Tensor tensor = torch::ones({100}, device);
-    const Copies none;
-    const Copies once{1, 400};
-    const auto expect_traffic = [&](Copies to_host, Copies from_host, const char* what) {
-      const Traffic found = traffic(device.index());
-      EXPECT_EQ(found.to_host, to_host) << what;
-      EXPECT_EQ(found.from_host, from_host) << what;
-      EXPECT_EQ(found.pinned, (Copies{to_host.count + from_host.count, to_host.bytes + from_host.bytes})) << what;
-      EXPECT_EQ(found.from_peer, none) << what;
-      reset_traffic();
-    };
-    reset_traffic();
-    all_reduce(tensor);
-    expect_traffic(once, once, "all_reduce");
-    all_reduce_async(tensor)->wait();
-    expect_traffic(once, once, "all_reduce_async");
-    broadcast(tensor, 0);
-    expect_traffic(rank == 0 ? once : none, rank == 0 ? none : once, "broadcast");
-    reduce(tensor, 1);
-    expect_traffic(once, rank == 1 ? once : none, "reduce");
-    const torch::Tensor all = torch::empty({200}, device);
-    all_gather_into_tensor(all, tensor);
-    expect_traffic(once, {1, 800}, "all_gather_into_tensor");
-    reduce_scatter_tensor(tensor, all);
-    expect_traffic({1, 800}, once, "reduce_scatter_tensor");
-    all_to_all_single(all, all);
-    expect_traffic({1, 800}, {1, 800}, "all_to_all_single");
-    if (rank == 0) {
-      send(tensor, 1);
-    } else {
-      recv(tensor, 0);
-    }
-    expect_traffic(rank == 0 ? once : none, rank == 0 ? none : once, "message");
-    const int before = allocated_blocks(device.index());
-    all_reduce(tensor);
-    EXPECT_EQ(allocated_blocks(device.index()), before);
-  });
-}
-
 // The lazy streams of the test device make each missing wait a wrong result.
 TEST(DeviceStagingMulti, FollowsTheWorkOfTheCurrentStream) {
-  run_on_devices(2, [](int rank, torch::Device device) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    const torch::Tensor host = torch::full({50}, rank + 1.0F).pin_memory();
-    const torch::Tensor sum = torch::full({50}, 3.0F);
-    for (const bool async : {false, true}) {
-      const c10::StreamGuard side(guard.getStreamFromGlobalPool(device));
-      const torch::Tensor input = host.to(device, /*non_blocking=*/true);
-      if (async) {
-        all_reduce_async(input)->wait();
-      } else {
-        all_reduce(input);
-      }
-      expect_on_device(input, device, sum, "an input that is still being copied");
-      const torch::Tensor output = torch::zeros({50}, device);
-      output.copy_(host, /*non_blocking=*/true);
-      const Work work = broadcast_async(output, 0);
-      {
-        // The result may arrive in another thread, while another stream is current.
-        const c10::StreamGuard other(guard.getStreamFromGlobalPool(device));
-        work->getFuture()->wait();
-        expect_on_device(output, device, torch::ones({50}), "an output that was still being written");
-      }
-      expect_on_device(output, device, torch::ones({50}), "an output that was still being written");
-    }
-  });
+  run_on_devices(
+      2,
+      [](int rank, torch::Device device) {
+        const c10::impl::VirtualGuardImpl guard(device.type());
+        const torch::Tensor host = torch::full({50}, rank + 1.0F).pin_memory();
+        const torch::Tensor sum = torch::full({50}, 3.0F);
+        for (const bool async : {false, true}) {
+          const c10::StreamGuard side(guard.getStreamFromGlobalPool(device));
+          const torch::Tensor input = host.to(device, /*non_blocking=*/true);
+          if (async) {
+            all_reduce_async(input)->wait();
+          } else {
+            all_reduce(input);
+          }
+          expect_on_device(input, device, sum, "an input that is still being copied");
+          const torch::Tensor output = torch::zeros({50}, device);
+          output.copy_(host, /*non_blocking=*/true);
+          const Work work = broadcast_async(output, 0);
+          {
+            // The result may arrive in another thread, while another stream is current.
+            const c10::StreamGuard other(guard.getStreamFromGlobalPool(device));
+            work->getFuture()->wait();
+            expect_on_device(output, device, torch::ones({50}), "an output that was still being written");
+          }
+          expect_on_device(output, device, torch::ones({50}), "an output that was still being written");
+        }
+      },
+      kStaged);
 }
 
-TEST(DeviceStagingMulti, GivesFuturesTensorsOfTheDevice) {
+TEST(DeviceFuturesMulti, GiveTensorsOfTheDevice) {
   run_on_devices(3, [](int rank, torch::Device device) {
     const torch::Tensor tensor = torch::full({7}, rank + 1, torch::TensorOptions(torch::kInt).device(device));
     const auto doubled = all_reduce_async(tensor)->getFuture()->then(
@@ -260,7 +227,7 @@ TEST(DeviceBackendsMulti, ServeEachDeviceByName) {
         all_reduce(tensor, {.group = pair});
         expect_on_device(tensor, device, torch::full({2}, 2.0F), "new_group");
       },
-      "cpu:lockstep,test:lockstep");
+      "cpu:lockstep," + test_device_name() + ":lockstep");
 }
 
 TEST(DeviceBackendsMulti, OfTheDeviceAloneRefuseTensorsOfTheProcessor) {
@@ -272,9 +239,9 @@ TEST(DeviceBackendsMulti, OfTheDeviceAloneRefuseTensorsOfTheProcessor) {
         all_reduce(tensor);
         expect_on_device(tensor, device, torch::full({2}, 2.0F), "device alone");
         expect_in(error_of([] { all_reduce(torch::ones({2})); }),
-                  {"no backend for tensors on cpu; it has lockstep for test"});
+                  {"no backend for tensors on cpu; it has lockstep for " + test_device_name()});
       },
-      "test:lockstep");
+      test_device_name() + ":lockstep");
 }
 
 #ifdef LOCKSTEP_HAS_MPI
@@ -299,11 +266,6 @@ TEST(DeviceBackendsMulti, ServeTheProcessorAndTheDeviceByTwoBackends) {
   });
 }
 #endif
-
-TEST(DeviceBackends, NameTheDevicesThatThereAre) {
-  use_test_device();
-  expect_in(error_of([] { init_process_group("gpu:lockstep"); }), {"cpu, cuda or test, found 'gpu'"});
-}
 
 }  // namespace
 }  // namespace lockstep::test

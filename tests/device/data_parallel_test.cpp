@@ -4,68 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <map>
-#include <mutex>
-
+#include "device/parallel_net.h"
 #include "nn/error_texts.h"
-#include "support/process.h"
-#include "support/test_device.h"
+#include "support/device.h"
 
 namespace lockstep::test {
 namespace {
-
-// What each device was given, in this process.
-struct Seen {
-  std::mutex mutex;
-  std::map<int, std::int64_t> rows;
-};
-Seen& seen() {
-  static Seen only;
-  return only;
-}
-
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override {
-    hidden = register_module("hidden", torch::nn::Linear(6, 16));
-    norm = register_module("norm", torch::nn::BatchNorm1d(16));
-    out = register_module("out", torch::nn::Linear(16, 3));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    {
-      const std::lock_guard lock(seen().mutex);
-      seen().rows[x.device().index()] += x.size(0);
-    }
-    EXPECT_EQ(x.device(), hidden->weight.device());
-    TORCH_CHECK(x.size(0) != fails_with, "the sensor is broken");
-    const torch::Tensor features = torch::tanh(hidden(x));
-    return out(normalises ? norm(features) : features);
-  }
-  torch::nn::Linear hidden{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-  torch::nn::Linear out{nullptr};
-  bool normalises = false;
-  std::int64_t fails_with = -1;
-};
-TORCH_MODULE(Net);
-
-std::vector<torch::Device> first(int count) {
-  std::vector<torch::Device> devices;
-  for (int i = 0; i < count; ++i) devices.push_back(test_device(i));
-  return devices;
-}
-
-Net make_net(torch::Device device) {
-  torch::manual_seed(11);
-  Net net;
-  net->to(device);
-  return net;
-}
-
-torch::Tensor inputs_of(std::int64_t rows, int step) {
-  auto generator = at::detail::createCPUGenerator(100 + step);
-  return torch::randn({rows, 6}, generator);
-}
 
 // Three steps of training; returns parameters, outputs of the last step and gradients of its input.
 std::vector<torch::Tensor> train(Net net, torch::Device device, std::int64_t rows,
@@ -149,32 +93,6 @@ TEST_P(DeviceDataParallel, KeepsTheBuffersOfTheFirstReplica) {
   EXPECT_EQ(net->norm->running_mean.device(), test_device(0));
 }
 
-// Every other device gets the parameters and its rows, and gives back its results and its gradients: each once.
-TEST_P(DeviceDataParallel, CopiesWhatItMust) {
-  const int devices = GetParam();
-  Net net = make_net(test_device(0));
-  DataParallel<Net> parallel(net, {.device_ids = first(devices)});
-  const torch::Tensor x = inputs_of(12, 2).to(test_device(0));
-  parallel.forward(x).sum().backward();
-  reset_traffic();
-  const torch::Tensor out = parallel.forward(x);
-  out.backward(torch::ones_like(out));
-  const std::int64_t rows = 12 / devices;
-  std::int64_t parameters = 0;
-  for (const torch::Tensor& parameter : net->parameters()) parameters += static_cast<std::int64_t>(parameter.nbytes());
-  std::int64_t buffers = 0;
-  for (const torch::Tensor& buffer : net->buffers()) buffers += static_cast<std::int64_t>(buffer.nbytes());
-  const std::int64_t norm = 2 * 16 * 4;  // parameters without a gradient in this pass
-  for (int device = 1; device < devices; ++device) {
-    EXPECT_EQ(traffic(device).from_peer.bytes, parameters + buffers + rows * (6 + 3) * 4) << device;
-    EXPECT_EQ(traffic(device).to_host, Copies{}) << device;
-    EXPECT_EQ(traffic(device).from_host, Copies{}) << device;
-  }
-  EXPECT_EQ(traffic(0).from_peer.bytes, (devices - 1) * (parameters - norm + rows * 3 * 4));
-  EXPECT_EQ(traffic(0).to_host, Copies{});
-  EXPECT_EQ(traffic(0).from_host, Copies{});
-}
-
 TEST_P(DeviceDataParallel, NamesTheDeviceThatFailed) {
   const int devices = GetParam();
   if (devices < 2) return;
@@ -185,28 +103,12 @@ TEST_P(DeviceDataParallel, NamesTheDeviceThatFailed) {
   expect_in(error_of([&] {
               parallel.forward(torch::ones({rows, 6}, test_device(0)));
             }),
-            {"the sensor is broken", "on test:" + std::to_string(devices - 1)});
+            {"the sensor is broken", "on " + test_device(devices - 1).str()});
   // The wrapper still works.
   EXPECT_EQ(parallel.forward(torch::ones({5 * devices, 6}, test_device(0))).size(0), 5 * devices);
 }
 
-TEST_P(DeviceDataParallel, LeavesNoMemoryBehind) {
-  const int devices = GetParam();
-  std::vector<int> before;
-  for (int device = 0; device < kTestDevices; ++device) before.push_back(allocated_blocks(device));
-  {
-    Net net = make_net(test_device(0));
-    DataParallel<Net> parallel(net, {.device_ids = first(devices)});
-    parallel.forward(torch::ones({8, 6}, test_device(0))).sum().backward();
-  }
-  for (int device = 0; device < kTestDevices; ++device) {
-    // backward() may return while autograd's thread of another device still lets go of its last tensors.
-    wait_for([&] { return allocated_blocks(device) == before[device]; });
-    EXPECT_EQ(allocated_blocks(device), before[device]) << device;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceDataParallel, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceDataParallel, testing::ValuesIn(test_device_counts()));
 
 TEST(DeviceScatter, WaitsForWhatGoesToTheProcessor) {
   use_test_device();
@@ -215,19 +117,6 @@ TEST(DeviceScatter, WaitsForWhatGoesToTheProcessor) {
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_TRUE(torch::equal(parts[0], torch::arange(4)));
   EXPECT_TRUE(torch::equal(parts[1], torch::arange(4, 8)));
-}
-
-TEST(DeviceDataParallelErrors, NameDevicesThatCannotBe) {
-  use_test_device();
-  Net net = make_net(test_device(0));
-  const auto expect_refused = [&](const DataParallelOptions& options, const std::string& piece) {
-    expect_in(error_of([&] { DataParallel<Net>(net, options); }), {piece});
-  };
-  expect_refused({.device_ids = {test_device(0), test_device(0)}}, "test:0");
-  expect_refused({.device_ids = {test_device(0), test_device(4)}}, "test:4");
-  expect_refused({.device_ids = {test_device(1), test_device(0)}}, "test:1");
-  DataParallel<Net> all(net);
-  EXPECT_EQ(all.devices(), first(4));
 }
 
 }  // namespace

@@ -48,24 +48,6 @@ TEST_P(DeviceStateDict, GoesFromEachDeviceToEachDevice) {
   }
 }
 
-// Each tensor crosses once, and no other device takes part.
-TEST_P(DeviceStateDict, CopiesEachTensorOnce) {
-  ConvNet net;
-  net->to(test_device(1));
-  Copies all;
-  for (const auto& entry : checkpoint::state_dict(*net)) {
-    ++all.count;
-    all.bytes += static_cast<std::int64_t>(entry->nbytes());
-  }
-  reset_traffic();
-  checkpoint::write_state_dict(file(), checkpoint::state_dict(*net));
-  EXPECT_EQ(traffic(1), (Traffic{.to_host = all}));
-  reset_traffic();
-  checkpoint::read_state_dict(file(), test_device(2));
-  EXPECT_EQ(traffic(2), (Traffic{.from_host = all}));
-  for (const int other : {0, 1, 3}) EXPECT_EQ(traffic(other), Traffic{}) << other;
-}
-
 TEST_P(DeviceStateDict, KeepsValuesOfViews) {
   const torch::Tensor table = torch::arange(12, torch::kFloat).view({3, 4});
   const torch::Tensor there = table.to(test_device(1));

@@ -20,6 +20,7 @@ struct Variant {
   DistributedDataParallelOptions options = {};
   bool accumulate = false;  // every other pass without communication
   bool partly = false;      // rank 0 leaves a layer out
+  bool own_group = false;   // beside the world
 };
 
 // Six steps under DistributedDataParallel. All ranks start with weights of their own, and draw data of their own.
@@ -28,6 +29,7 @@ State train(torch::Device device, int rank, Variant variant) {
   ConvNet net;
   net->to(device);
   if (!device.is_cpu()) variant.options.device_ids = {device};
+  if (variant.own_group) variant.options.process_group = new_group();
   DistributedDataParallel<ConvNet> ddp(net, variant.options);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < 6; ++step) {
@@ -58,6 +60,11 @@ TEST_P(DeviceDdpMulti, GivesTheWeightsOfTheProcessor) {
         {"own buffers", {.options = {.broadcast_buffers = false}}},
         {"accumulated", {.accumulate = true}},
         {"partly used", {.partly = true}},
+        {"unused are looked for", {.options = {.find_unused_parameters = true}, .partly = true}},
+        {"static graph", {.options = {.static_graph = true}}},
+        {"weights of their own", {.options = {.init_sync = false}}},
+        {"ignored", {.options = {.ignored_parameters = {"hidden.weight"}}}},
+        {"a group of its own", {.own_group = true}},
     };
     for (const auto& [name, variant] : variants) {
       const State expected = train(torch::kCPU, rank, variant);
@@ -142,41 +149,6 @@ TEST(DeviceSyncBatchNormMulti, GivesTheValuesOfTheProcessor) {
   });
 }
 
-// Each bucket crosses to the host and back once in a pass, and nothing else does except the flags of used parameters.
-TEST(DeviceDdpTrafficMulti, IsTheGradientsAndTheBuffers) {
-  run_on_devices(2, [](int /*rank*/, torch::Device device) {
-    ConvNet net;
-    net->to(device);
-    DistributedDataParallel<ConvNet> ddp(net, {.device_ids = {device}, .broadcast_buffers = false});
-    for (int pass = 0; pass < 3; ++pass) {
-      ddp->is_training();
-      const torch::Tensor loss = loss_on(net, device);
-      reset_traffic();
-      loss.backward();
-    }
-    EXPECT_FALSE(ddp.reducer().comm_time().has_value()) << "the process does not wait for a device";
-    const auto buckets = static_cast<std::int64_t>(ddp.reducer().bucket_bytes());
-    const auto flags = static_cast<std::int64_t>(4 * net->parameters().size());
-    // The flags are made on the CPU, travel as the buckets do, and are read on the CPU.
-    EXPECT_EQ(traffic(device.index()).to_host.bytes, buckets + 2 * flags);
-    EXPECT_EQ(traffic(device.index()).from_host.bytes, buckets + 2 * flags);
-    for (int other = 0; other < kTestDevices; ++other) {
-      if (other != device.index()) {
-        EXPECT_EQ(traffic(other), Traffic{}) << other;
-      }
-    }
-  });
-}
-
-TEST(DeviceDdpErrors, NameTheDeviceOfTheModule) {
-  use_test_device();
-  const ProcessGroupGuard group("lockstep");
-  ConvNet net;
-  net->to(test_device(1));
-  expect_in(error_of([&] { DistributedDataParallel<ConvNet>(net, {.device_ids = {test_device(3)}}); }),
-            {"the module is on test:1, got test:3"});
-}
-
 // A group without a backend for the CPU. A rank that has left its module there must not leave the others waiting.
 TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
   run_on_devices(
@@ -196,7 +168,7 @@ TEST(DeviceAloneMulti, RanksAgreeOnTheDevice) {
         EXPECT_TRUE(FiniteCheck(*net).check(torch::full({1}, 1.0 + rank, device)));
         EXPECT_EQ(sample_mean_factor(1 + 2 * rank), 0.5) << "4 samples of 2 ranks";
       },
-      "test:lockstep");
+      test_device_name() + ":lockstep");
 }
 
 // State of other ranks comes to the device of the rank that collects it, not to the one where it was written.

@@ -18,16 +18,11 @@
 
 #include <cstdint>
 
+#include "support/device.h"
+
 namespace lockstep::test {
 
-constexpr int kTestDevices = 4;
 constexpr std::uint8_t kFreshByte = 0xCB;
-
-// Registers the device in this process; further calls do nothing. From then on it is LibTorch's accelerator, and
-// page-locked memory is the device's. To be called before other threads use LibTorch.
-void use_test_device();
-
-c10::Device test_device(int index);
 
 // Copies that a program asked for. The copies of kernels and of memory that is resized are not among them.
 struct Copies {

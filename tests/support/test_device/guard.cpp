@@ -148,4 +148,26 @@ c10::Device test_device(int index) {
   return {device::kType, static_cast<c10::DeviceIndex>(index)};
 }
 
+std::string test_device_name() {
+  return "test";
+}
+
+std::vector<int> test_device_counts() {
+  return {1, 2, 3, 4};
+}
+
+std::vector<std::string> test_device_backends() {
+  return {"lockstep"};
+}
+
+void prepare_rank(int /*rank*/) {}
+
+c10::ScalarType test_device_float() {
+  return c10::kFloat;
+}
+
+bool same_result(const at::Tensor& actual, const at::Tensor& expected) {
+  return at::equal(actual, expected);
+}
+
 }  // namespace lockstep::test
