@@ -18,9 +18,9 @@ COMPILED = WAYS["pytorch"]["fused, static, compiled"]  # a row of its own: it ch
 ROUNDS, QUICK_ROUNDS = 6, 3
 
 
-def contender(tools: Tools, command, mode: str, workload: str, ranks: int) -> Contender:
+def contender(tools: Tools, command, mode: str, workload: str, ranks: int, steps: int = 0) -> Contender:
     def once() -> Samples:
-        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, STEPS[workload])
+        seconds = workloads.step_seconds(tools, command, mode, workload, ranks, steps or STEPS[workload])
         return {workload: [value * 1e3 for value in seconds]}
 
     return once
