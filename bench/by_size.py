@@ -92,15 +92,15 @@ def ways_text(peer: str, chosen: Mapping[object, str], name_of: Callable[[object
 
 def best_contender(
     peer: str, sized: Callable[[Way], Sized], sizes: list[int], outcome: Outcome, what: str,
-    name_of: Callable[[object], str], collective: bool = False,
+    name_of: Callable[[object], str], collective: bool = False, passes: int = 2,
 ) -> Contender | None:
     """The peer with the best of its ways for each size; None when no way works. `collective`: only of the ways that
-    matter to operations other than all-reduce."""
+    matter to operations other than all-reduce. `passes`: of the search."""
     ways = {name: sized(way) for name, way in usual(peer).items() if (way.collective if collective else way.all_reduce)}
     if len(ways) == 1:
         return all_of(next(iter(ways.values())), sizes)
     tried = {name: all_in_a_hurry(way, sizes) for name, way in ways.items()}
-    chosen = best_way(tried, outcome, f"{what}, ways of {peer}")
+    chosen = best_way(tried, outcome, f"{what}, ways of {peer}", passes=passes)
     if not chosen:
         return None
     outcome.notes.append(f"{what}: {ways_text(peer, chosen, name_of)}")

@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,13 +194,20 @@ def read_samples(path: Path) -> Samples:
     return {line["bytes"]: line["seconds"] for line in lines}
 
 
-def interleave(contenders: Mapping[str, Contender], rounds: int, outcome: Outcome, what: str) -> dict[str, Samples]:
+def interleave(
+    contenders: Mapping[str, Contender], rounds: int, outcome: Outcome, what: str, until: float = math.inf
+) -> dict[str, Samples]:
     """Runs every contender once per round, in a new random order each time, so that drift affects all of them.
     Returns for each contender and key one value a round: the median of what the contender measured in that round.
-    Drops a contender that fails, and records why."""
+    Drops a contender that fails, and records why. After the first round, begins only those that will probably be over by
+    `until` (time.monotonic())."""
     order = random.Random(SEED)
     collected: dict[str, Samples] = {name: {} for name in contenders}
+    longest = -math.inf
     for _ in range(rounds):
+        begin = time.monotonic()
+        if begin + longest > until:
+            break
         for name in order.sample(list(collected), len(collected)):
             try:
                 found = contenders[name]()
@@ -209,6 +217,7 @@ def interleave(contenders: Mapping[str, Contender], rounds: int, outcome: Outcom
                 continue
             for key, values in found.items():
                 collected[name].setdefault(key, []).append(statistics.median(values))
+        longest = max(longest, time.monotonic() - begin)
     return collected
 
 

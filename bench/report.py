@@ -116,10 +116,11 @@ def cell(row: Row | None, machine: Machine) -> str:
     return f"*{text}*" if note(row, machine) else text
 
 
-def by_size(rows: list[Row]) -> bool:
-    """Whether some case has several sizes for one peer."""
-    keys = [(row.case_text, row.peer_text, row.ranks) for row in rows if row.bytes is not None]
-    return len(set(keys)) < len(keys)
+def by_size(rows: list[Row]) -> list[Row]:
+    """The rows with sizes, if some case has several sizes for one peer."""
+    sized = [row for row in rows if row.bytes is not None]
+    keys = {(row.case_text, row.peer_text, row.ranks) for row in sized}
+    return sized if len(keys) < len(sized) else []
 
 
 def heading(command: str, machine: Machine, rounds: str) -> list[str]:
@@ -131,14 +132,14 @@ def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
     """The text of a block for the pages, see page_blocks.py."""
     rounds = sorted({row.comparison.rounds for row in outcome.rows})
     parts = ["\n".join(heading(command, machine, " or ".join(map(str, rounds)) or "none")) + "\n"]
-    if by_size(outcome.rows):
-        for ranks in sorted({row.ranks for row in outcome.rows}):
-            parts.append(size_table([row for row in outcome.rows if row.ranks == ranks], ranks, machine))
-        if any(note(row, machine) for row in outcome.rows):
-            parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, "
-                         f"or there are fewer than {LEAST_ROUNDS} rounds.\n")
-    elif outcome.rows:
-        parts.append(list_table(outcome.rows, machine))
+    sized = by_size(outcome.rows)
+    for ranks in sorted({row.ranks for row in sized}):
+        parts.append(size_table([row for row in sized if row.ranks == ranks], ranks, machine))
+    if any(note(row, machine) for row in sized):
+        parts.append(f"*Slanted*: {NO_DIFFERENCE}, because the interval has 1 in it, the machine's noise is as large, "
+                     f"or there are fewer than {LEAST_ROUNDS} rounds.\n")
+    if listed := [row for row in outcome.rows if not sized or row.bytes is None]:
+        parts.append(list_table(listed, machine))
     remarks = [*outcome.notes, *(f"Not measured: {first_line(message)}" for message in outcome.missing)]
     if remarks:
         parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")

@@ -12,11 +12,14 @@ import shlex
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import machine
 import page_blocks
+import plots
 import report
+import scale
 import tune
 from harness import BenchError, Outcome, Tools
 
@@ -39,6 +42,7 @@ BENCHES = [
     "transforms",
     "checkpoint",
     "train",
+    "scale",
 ]
 
 
@@ -59,7 +63,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables in this page's blocks")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first look")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often to measure each contender")
-    parser.add_argument("--ranks", type=world_sizes, default="2", help="world sizes, for example 2 or 2,4")
+    parser.add_argument(
+        "--ranks", type=world_sizes, help="world sizes, for example 2 or 2,4 (default: 2; scale: 1,2,4,8,16 up to the cores)"
+    )
     parser.add_argument("--pages", choices=["huge", "small"], default="huge", help="pages of all contenders")
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
@@ -76,12 +82,16 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def default_ranks(name: str) -> list[int]:
+    return scale.default_ranks() if name == "scale" else [2]
+
+
 def command_text(name: str, arguments: argparse.Namespace) -> str:
     """The command that makes this table again."""
     options = ["--quick"] if arguments.quick else []
     if arguments.rounds:
         options += ["--rounds", str(arguments.rounds)]
-    if arguments.ranks != [2]:
+    if arguments.ranks not in (None, default_ranks(name)):
         options += ["--ranks", ",".join(map(str, arguments.ranks))]
     if arguments.pages != "huge":
         options += ["--pages", arguments.pages]
@@ -123,6 +133,11 @@ def show(outcome: Outcome, here: machine.Machine) -> None:
     sys.stdout.flush()
 
 
+def write_plots(file: Path, command: str, outcome: Outcome, here: machine.Machine) -> None:
+    file.write_text(plots.page(command.removesuffix(" --markdown"), outcome.rows, here.lines()), encoding="utf-8")
+    print(f"plots written to {file}", file=sys.stderr)
+
+
 def measure_machine(tools: Tools, arguments: argparse.Namespace) -> machine.Machine:
     load = os.getloadavg()[0]
     if load > 0.5:
@@ -145,9 +160,11 @@ def measure_all(tools: Tools, arguments: argparse.Namespace) -> list[str]:
             write(block_name(name, arguments), text, unmeasured, arguments)
             missing += unmeasured
             continue
-        outcome = measured(name, tools)
+        outcome = measured(name, replace(tools, ranks=arguments.ranks or default_ranks(name)))
         if not arguments.markdown:
             show(outcome, here)
+        if name == "scale":
+            write_plots(tools.build.parent / "scale.html", command, outcome, here)
         if arguments.markdown or arguments.into:
             write(block_name(name, arguments), report.markdown(outcome, command, here), outcome.missing, arguments)
         rows += outcome.rows
@@ -182,7 +199,7 @@ def main() -> int:
             build=arguments.build,
             peers=arguments.peers,
             python=Path(sys.executable),
-            ranks=arguments.ranks,
+            ranks=[2],
             quick=arguments.quick,
             scratch=Path(scratch),
             rounds=arguments.rounds,

@@ -1,4 +1,5 @@
 """Rounds, the choice of a peer's best way, and rows."""
+import time
 import unittest
 
 import modules  # noqa: F401, first: it makes the module below importable
@@ -23,6 +24,11 @@ class Rounds(unittest.TestCase):
         for round_ in range(4):
             self.assertEqual(sorted(calls[2 * round_ : 2 * round_ + 2]), ["a", "b"])
         self.assertIn("ba", "".join(calls))  # the order changes
+
+    def test_no_round_begins_that_would_end_too_late(self):
+        once = {"a": lambda: {"key": [1.0]}}
+        self.assertEqual(interleave(once, 5, Outcome(), "test", until=time.monotonic() - 1), {"a": {"key": [1.0]}})
+        self.assertEqual(interleave(once, 5, Outcome(), "test", until=time.monotonic() + 3600), {"a": {"key": [1.0] * 5}})
 
     def test_one_that_fails_is_dropped_and_named(self):
         def fails():

@@ -53,6 +53,12 @@ class Markdown(unittest.TestCase):
                       "| against mpich | *1.00x [0.90 .. 1.10]* |  |\n", text)
         self.assertIn("*Slanted*: no difference shown", text)
 
+    def test_rows_without_a_size_have_a_table_of_their_own(self):
+        rows = [row(4, [1.0] * 6, [2.0] * 6), row(1024, [2.0] * 6, [1.0] * 6), row(None, [1.0] * 6, [3.0] * 6, case="step")]
+        text = markdown(Outcome(rows=rows), "x", MACHINE)
+        self.assertIn("| **core**, us | 1.00 | 2.00 |", text)
+        self.assertIn("| step | 2 | 1.00 [1.00 .. 1.00] | openmpi | 3.00 [3.00 .. 3.00] | us | 3.00x |", text)
+
     def test_notes_and_what_is_missing(self):
         text = markdown(Outcome(rows=[], notes=["ring from 25 MiB"], missing=["oneccl: broken\nlong story"]), "x", MACHINE)
         self.assertTrue(text.endswith("- ring from 25 MiB\n- Not measured: oneccl: broken\n"))

@@ -64,7 +64,7 @@ void check_sums(Communicator& group, Place place, bool blocking, std::size_t cou
 }
 
 class AllReduceTest : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, AllReduceTest, testing::Values(1, 2, 3, 4, 7));
+INSTANTIATE_TEST_SUITE_P(Worlds, AllReduceTest, testing::Values(1, 2, 3, 4, 7, 16));
 
 TEST_P(AllReduceTest, SumsEverySizeFromEveryPlace) {
   test::run_threads(GetParam(), [](Communicator& group) {

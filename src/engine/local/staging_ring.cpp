@@ -62,13 +62,24 @@ Status StagingRing::wait_for_everyone(const WaitFor& wait_for) {
   return laid_out_by_all(number_, wait_for);
 }
 
-Status StagingRing::laid_out_by_all(std::uint64_t number, const WaitFor& wait_for) {
+Status StagingRing::wait_until_reduced(const WaitFor& wait_for) const {
+  return reached_by_all(&RankState::reduced, number_, wait_for);
+}
+
+Status StagingRing::reached_by_all(std::atomic<std::uint64_t> RankState::*counter, std::uint64_t number,
+                                   const WaitFor& wait_for) const {
   int next = 0;
-  const auto reached = [&] {
-    while (next < memory_.size() && memory_.state(next).laid_out.load(std::memory_order_acquire) >= number) ++next;
-    return next == memory_.size();
-  };
-  LOCKSTEP_RETURN_IF_ERROR(wait(reached, wait_for));
+  return wait(
+      [&] {
+        while (next < memory_.size() && (memory_.state(next).*counter).load(std::memory_order_acquire) >= number)
+          ++next;
+        return next == memory_.size();
+      },
+      wait_for);
+}
+
+Status StagingRing::laid_out_by_all(std::uint64_t number, const WaitFor& wait_for) {
+  LOCKSTEP_RETURN_IF_ERROR(reached_by_all(&RankState::laid_out, number, wait_for));
   common_ = std::max(common_, number);
   return {};
 }

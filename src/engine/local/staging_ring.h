@@ -6,6 +6,7 @@
 // have laid out the chunk after the one that was there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,6 +33,8 @@ class StagingRing {
   void announce();  // tells the others that this rank has laid out its part of the chunk
   Status wait_for_rank(int rank, const WaitFor& wait_for) const;
   Status wait_for_everyone(const WaitFor& wait_for);
+  // Until every rank has reduced its part of the chunk.
+  Status wait_until_reduced(const WaitFor& wait_for) const;
 
  private:
   struct Used {
@@ -42,6 +45,8 @@ class StagingRing {
 
   template <typename Reached>
   Status wait(Reached reached, const WaitFor& wait_for) const;
+  Status reached_by_all(std::atomic<std::uint64_t> RankState::*counter, std::uint64_t number,
+                        const WaitFor& wait_for) const;
   Status laid_out_by_all(std::uint64_t number, const WaitFor& wait_for);
 
   const GroupMemory& memory_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 
+#include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
@@ -43,15 +44,6 @@ std::size_t stream_chunk_bytes(int group_size) {
 
 Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
     : memory_(memory), waiting_(waiting), ring_(ring) {}
-
-Status Stream::wait_until_reduced(const WaitFor& wait_for) const {
-  int next = 0;
-  return wait_for([&] {
-    while (next < memory_.size() && memory_.state(next).reduced.load(std::memory_order_acquire) >= ring_.number())
-      ++next;
-    return next == memory_.size();
-  });
-}
 
 bool Stream::suits(const Request& request) {
   return request.kind == Kind::kAllReduce ||
@@ -105,7 +97,7 @@ Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t
   mine.reduced.store(ring_.number(), std::memory_order_seq_cst);
   watch.stop();
   waiting_.notify(true);
-  LOCKSTEP_RETURN_IF_ERROR(wait_until_reduced(wait_for));
+  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_until_reduced(wait_for));
   watch.start();
   LOCKSTEP_FAULT_POINT("stream: collect");
   if (receives(request)) collect_slices(request, begin, count);
@@ -133,7 +125,7 @@ void Stream::stage(std::byte* to, const std::byte* from, std::size_t bytes) cons
 
 std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank) const {
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
-  const std::size_t share = (count / memory_.size() / line + 1) * line;
+  const std::size_t share = ceil_divide(ceil_divide(count, line), static_cast<std::size_t>(memory_.size())) * line;
   return std::min(count, rank * share);
 }
 

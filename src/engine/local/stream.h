@@ -41,7 +41,6 @@ class Stream {
   Status run(const Request& request, const WaitFor& wait_for);
 
  private:
-  Status wait_until_reduced(const WaitFor& wait_for) const;
   Status pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
   Status pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
   bool receives(const Request& request) const;
