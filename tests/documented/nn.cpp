@@ -47,6 +47,33 @@ using data::DataLoader;
   optimizer.step();
 }
 
+using Segment = std::function<torch::Tensor(const torch::Tensor&)>;  // must live until the backward pass has ended
+
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const Segment* segment) {
+    context->save_for_backward({x});
+    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
+    return (*segment)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::Tensor y;
+    {
+      const torch::AutoGradMode with_gradients(true);
+      y = (*reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt()))(x);
+    }
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+[[maybe_unused]] torch::Tensor checkpointed(const torch::Tensor& x, const Segment& segment) {
+  const torch::Tensor y = Checkpoint::apply(x, &segment);
+  return y;
+}
+
 [[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, Loss loss_of,
                               const std::vector<torch::Tensor>& inputs, const std::vector<torch::Tensor>& targets) {
   optimizer.zero_grad();

@@ -1,5 +1,4 @@
-// The interface of the wrapper: modules in every form, any method as training step, communication hooks, checkpointed
-// segments.
+// The interface of the wrapper: modules in every form, any method as training step, communication hooks.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -144,56 +143,6 @@ TEST_P(DdpInterfaceMulti, RunsCommunicationHooks) {
   });
 }
 
-// A checkpointed segment: a nested backward pass computes its activations again.
-using Segment = std::function<torch::Tensor(const torch::Tensor&)>;
-
-struct Checkpointed : torch::autograd::Function<Checkpointed> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               const Segment* segment) {
-    context->save_for_backward({x});
-    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
-    return (*segment)(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    const auto& segment = *reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt());
-    torch::Tensor y;
-    {
-      const torch::AutoGradMode with_gradients(true);
-      y = segment(x);
-    }
-    torch::autograd::backward({y}, {gradients[0]});
-    return {x.grad(), torch::Tensor()};
-  }
-};
-
-// `shared` is used in both checkpointed segments; the head is not checkpointed, if used at all.
-struct SegmentsImpl : torch::nn::Module {
-  SegmentsImpl() {
-    shared = register_module("shared", torch::nn::Linear(200, 200));
-    one = register_module("one", torch::nn::Linear(200, 200));
-    two = register_module("two", torch::nn::Linear(200, 200));
-    head = register_module("head", torch::nn::Linear(200, 3));
-  }
-  torch::Tensor forward(const torch::Tensor& input, bool with_head) {
-    const torch::Tensor x = input.clone().requires_grad_();
-    const torch::Tensor y = Checkpointed::apply(Checkpointed::apply(x, &first), &second);
-    return with_head ? head(y).square().mean() : y.square().mean();
-  }
-  torch::nn::Linear shared{nullptr}, one{nullptr}, two{nullptr}, head{nullptr};
-  std::function<void()> before_segment = [] {};
-  Segment first = [this](const torch::Tensor& x) {
-    before_segment();
-    return torch::tanh(one(torch::tanh(shared(x))));
-  };
-  Segment second = [this](const torch::Tensor& x) {
-    before_segment();
-    return torch::tanh(shared(torch::tanh(two(x))));
-  };
-};
-TORCH_MODULE(Segments);
-
 // Takes some time to finish, without any other rank.
 struct SlowHook final : CommHook {
   std::function<void()> run(GradBucket& bucket) override {
@@ -233,60 +182,6 @@ TEST_P(DdpInterfaceMulti, TellsTheTimeOfCommunication) {
     const Reducer::CommTime slow = pass(5);
     EXPECT_GE(slow.exposed_comm_time, 0.02);
     EXPECT_GE(slow.backward_comm_time, 0.02);
-  });
-}
-
-TEST_P(DdpInterfaceMulti, CheckpointsSegments) {
-  run_processes(GetParam(), [](int) {
-    const Rank rank;
-    for (const bool with_head : {true, false}) {
-      Twins<Segments> twins([] { return Segments(); }, {.bucket_cap_mb = 0.1});
-      // The segments may be called through the wrapper.
-      twins.model->before_segment = [&] { twins.ddp->is_training(); };
-      for (int step = 0; step < 5; ++step) {
-        const torch::Tensor x = random_input({4, 200}, step);
-        // Without the head, each segment's backward pass synchronises by itself, so rounding differs.
-        twins.step([&](Segments& net) { return net->forward(x, with_head); },
-                   fmt::format("with head {}, step {}", with_head, step),
-                   with_head ? Closeness{} : Closeness{1e-4, 1e-7});
-        twins.descend();
-      }
-      expect_equal_on_all_ranks(twins.model->parameters(), "parameter");
-    }
-  });
-}
-
-// With the head, each backward pass is one pass. Without it each segment's is one: refused in the first step. Ranks
-// with 1, 2, 3 inputs; and with 0, 1, 2, where rank 0 gets the error at the end of its loop.
-TEST_P(DdpInterfaceMulti, JoinsCheckpointedSegmentsThatAreOnePass) {
-  run_processes(GetParam(), [](int number) {
-    const Rank rank;
-    torch::manual_seed(1);
-    Segments net;
-    DistributedDataParallel<Segments> ddp(net, {.bucket_cap_mb = 0.1});
-    net->before_segment = [&] { ddp->is_training(); };
-    const auto error = [&](int inputs, bool with_head) {
-      return error_of([&] {
-        ddp.join([&] {
-          for (int step = 0; step < inputs; ++step) {
-            net->zero_grad();
-            ddp->forward(random_input({4, 200}, step), with_head).backward();
-          }
-        });
-      });
-    };
-    EXPECT_EQ(error(number + 1, /*with_head=*/true), "no error");
-    for (const int inputs : {number + 1, number}) {
-      const std::string text = error(inputs, /*with_head=*/false);
-      if (get_world_size() == 1) {
-        EXPECT_EQ(text, "no error");
-      } else {
-        expect_in(text, {"join: expected one pass that sends", "checkpointing", "throw_on_early_termination"});
-      }
-    }
-    net->zero_grad();
-    ddp->forward(random_input({4, 200}, 9), true).backward();
-    expect_equal_on_all_ranks({net->head->weight.grad(), net->shared->weight.grad()}, "gradient");
   });
 }
 

@@ -16,6 +16,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 from ranks import run_ranks
 from tensor_files import write_safetensors
@@ -48,6 +49,7 @@ class Case:
     init_sync: int = 1
     sparse: int = 0  # a layer whose gradient is sparse
     device_ids: int = 0  # ours alone: the wrapper takes none on the CPU
+    checkpoint: str = "no"  # or "whole", "segments", "shared", "nested", "plain": activation checkpointing
 
     @staticmethod
     def parse(line):
@@ -67,6 +69,7 @@ class Case:
         if self.precision != "float":
             return torch.float32
         differs = self.world > 2 or self.norm != "none" or self.optimizer.endswith("adam") or self.clip or self.sparse
+        differs = differs or self.checkpoint == "shared"
         return torch.float64 if differs else torch.float32
 
     @property
@@ -74,6 +77,19 @@ class Case:
         has_low_rank = self.hook.startswith("power") or self.hook == "batched"
         three_columns = self.hook == "power3_shapes" and self.world > 2
         return FEW_STEPS if three_columns or (has_low_rank and self.optimizer.endswith("adam")) else STEPS
+
+
+    # Results are the same without the promise. PyTorch fails if a static graph begins with a pass that sends nothing.
+    # With it and find_unused_parameters, ranks that have finished in a join would send more than the others.
+    @property
+    def is_static(self):
+        return self.accumulate == 1 and self.unused != "ranks" and (bool(self.static) or self.checkpoint == "shared")
+
+    # Results are the same without backward passes inside the backward pass. With them PyTorch does not see which
+    # parameters are unused, and needs the promise if segments share one.
+    @property
+    def is_reentrant(self):
+        return self.checkpoint != "plain" and (self.is_static or self.unused == "no" and self.checkpoint != "shared")
 
 
 # PyTorch 2.15's batched hook calls this with a matrix, and its own check then wants three dimensions.
@@ -188,6 +204,7 @@ class _SyncBatchNorm(torch.autograd.Function):
 class Net(nn.Module):
     def __init__(self, case):
         super().__init__()
+        self.checkpoint, self.is_reentrant = case.checkpoint, case.is_reentrant
         self.first = nn.Linear(INPUTS, WIDTH)
         self.second = nn.Linear(WIDTH, WIDTH)
         self.third = nn.Linear(WIDTH, WIDTH)
@@ -200,14 +217,31 @@ class Net(nn.Module):
             self.norm = SyncBatchNorm(WIDTH) if case.norm == "sync" else nn.BatchNorm1d(WIDTH)
 
     def forward(self, x, with_extra):
-        input = x
-        x = torch.tanh(self.first(x))
+        def middle(x):
+            return torch.tanh(self.third(torch.tanh(self.second(x))))
+
+        def back(x):
+            if self.checkpoint == "shared":
+                x = torch.tanh(self.second(x))
+            return self.last(x) + self.extra(x) if with_extra else self.last(x)
+
+        def segment(x, run):
+            return checkpoint(run, x, use_reentrant=self.is_reentrant)
+
+        if self.checkpoint == "no":
+            return back(middle(self.front(x)))
+        x.requires_grad_()
+        if self.checkpoint == "whole":
+            return segment(x, lambda x: back(middle(self.front(x))))
+        if self.checkpoint == "nested":
+            return segment(x, lambda x: back(segment(x, lambda x: middle(segment(x, self.front)))))
+        return segment(segment(segment(x, self.front), middle), back)
+
+    def front(self, input):
+        x = torch.tanh(self.first(input))
         if self.table is not None:
             x = x + 2 * self.table((input[:, 0].abs() * 8).long().clamp(max=WORDS - 1))
-        if self.norm is not None:
-            x = self.norm(x)
-        x = torch.tanh(self.third(torch.tanh(self.second(x))))
-        return self.last(x) + self.extra(x) if with_extra else self.last(x)
+        return x if self.norm is None else self.norm(x)
 
 
 class Groups:
@@ -272,9 +306,6 @@ class Masters:
 def wrap(case, model, group):
     if case.ignore:
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["second.weight"])
-    # PyTorch fails if a static graph begins with a pass that sends nothing; results are the same without the promise.
-    # With it and find_unused_parameters, ranks that have finished in a join would send more than the others.
-    static = bool(case.static) and case.accumulate == 1
     # Newer releases warn of this option.
     buffers = {} if case.buffers else {"broadcast_buffers": False}
     ddp = nn.parallel.DistributedDataParallel(
@@ -283,8 +314,8 @@ def wrap(case, model, group):
         init_sync=bool(case.init_sync),
         **buffers,
         bucket_cap_mb=case.bucket,
-        static_graph=static,
-        find_unused_parameters=case.unused != "no" and not static,
+        static_graph=case.is_static,
+        find_unused_parameters=case.unused != "no" and not case.is_static,
         gradient_as_bucket_view=bool(case.view),
     )
     if case.hook == "local":

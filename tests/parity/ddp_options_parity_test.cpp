@@ -19,6 +19,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "parity/option_grid.h"
+#include "parity/option_net.h"
 #include "parity/python.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -32,18 +33,20 @@ constexpr int kSteps = 100;
 // weights, a change by 4e-16 becomes one by 2.8e-6 with 3 ranks, and by 1.06e-3 with 4 ranks, in 100 steps with three
 // columns: a comparison after them would say nothing.
 constexpr int kFewSteps = 40;
-constexpr int kInputs = 48, kWidth = 32, kOutputs = 16, kBatch = 4;
+constexpr int kBatch = 4;
 constexpr int kLocalWarmup = 10, kLocalPeriod = 4;
-constexpr int kWords = 20;
 
 using Tensors = std::map<std::string, torch::Tensor>;
 using test::Exclusion;
 using test::Factor;
+using test::Net;
 // `bucket`, in MiB: one bucket, or five. `unused`: the layer `extra` takes part in every pass of no rank, or in those
 // of some ranks. `local`: local SGD. `weighted`: batches of different sizes, each sample with the same weight.
 // `throws`: a join that ends with the first rank that has no more inputs. `pairs`: ranks 0 and 1 train by themselves,
 // and so do 2 and 3. Ranks begin with different weights, which `init_sync` makes equal. `sparse`: a layer whose
-// gradient is sparse. `device_ids` is ours alone: PyTorch takes none on the CPU.
+// gradient is sparse. `device_ids` is ours alone: PyTorch takes none on the CPU. `checkpoint`: the whole model in one
+// checkpointed segment, in several, in several that share a layer, in segments inside a segment; all of them by
+// backward passes inside the backward pass; and `plain`, without these.
 const std::vector<Factor> kFactors{
     {"world", {"2", "3", "4"}},
     {"hook",
@@ -67,6 +70,7 @@ const std::vector<Factor> kFactors{
     {"init_sync", {"1", "0"}},
     {"sparse", {"0", "1"}},
     {"device_ids", {"0", "1"}},
+    {"checkpoint", {"no", "whole", "segments", "shared", "nested", "plain"}},
 };
 
 const std::vector<std::string> kJoins{"initial", "active"};
@@ -92,6 +96,8 @@ const std::vector<Exclusion> kExclusions{
     {"optimizer", kSharded, "ignore", {"1"}},
     // The random numbers of PowerSGD go by bucket, and with find_unused_parameters PyTorch keeps its first buckets.
     {"hook", kLowRank, "unused", {"always", "ranks"}},
+    // The order of a segment's gradients is ours.
+    {"hook", kLowRank, "checkpoint", {"plain"}},
     // In a join PyTorch takes a parameter for used that a finished rank has used before.
     {"join", kJoins, "unused", {"ranks"}},
     // PowerSGD magnifies each rounding to 16 bits, and so does Adam where a gradient is small.
@@ -142,7 +148,7 @@ class Case {
   // Whether our last digits may differ from PyTorch's before anything is rounded to 16 bits.
   bool differs_in_last_digits() const {
     return number("world") > 2 || (*this)["norm"] != "none" || has_adam() || has_low_rank() || number("clip") > 0 ||
-           is_on("sparse");
+           is_on("sparse") || (*this)["checkpoint"] == "shared";
   }
 
   // These three are in ddp_options.py too.
@@ -151,8 +157,8 @@ class Case {
   }
   torch::Dtype dtype() const {
     if (has_16_bits()) return torch::kFloat;
-    const bool differs =
-        number("world") > 2 || (*this)["norm"] != "none" || has_adam() || number("clip") > 0 || is_on("sparse");
+    const bool differs = number("world") > 2 || (*this)["norm"] != "none" || has_adam() || number("clip") > 0 ||
+                         is_on("sparse") || (*this)["checkpoint"] == "shared";
     return differs ? torch::kDouble : torch::kFloat;
   }
   int steps() const {
@@ -218,36 +224,6 @@ std::shared_ptr<CommHook> hook_of(const std::string& name) {
   return make_power_sgd_hook(options);
 }
 
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(const Case& options) {
-    // One after the other: the order in which they draw their weights counts.
-    first = register_module("first", torch::nn::Linear(kInputs, kWidth));
-    second = register_module("second", torch::nn::Linear(kWidth, kWidth));
-    third = register_module("third", torch::nn::Linear(kWidth, kWidth));
-    last = register_module("last", torch::nn::Linear(kWidth, kOutputs));
-    if (options["unused"] != "no") extra = register_module("extra", torch::nn::Linear(kWidth, kOutputs));
-    if (options.is_on("sparse"))
-      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(true)));
-    if (options["norm"] != "none") norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
-  }
-
-  torch::Tensor forward(torch::Tensor x, bool with_extra) {
-    const torch::Tensor input = x;
-    x = torch::tanh(first(x));
-    // Doubled, so that its gradient has memory of its own: PyTorch divides a sparse gradient in place, and the gradient
-    // of `first` is in the same memory otherwise (DdpModelsMulti.DividesASparseGradientAlone).
-    if (table) x = x + 2 * table((input.select(1, 0).abs() * 8).to(torch::kLong).clamp_max(kWords - 1));
-    if (norm) x = norm(x);
-    x = torch::tanh(third(torch::tanh(second(x))));
-    return with_extra ? last(x) + extra(x) : last(x);
-  }
-
-  torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr}, last{nullptr}, extra{nullptr};
-  torch::nn::Embedding table{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-};
-TORCH_MODULE(Net);
-
 // The ranks that train together, in a new group. Null: all.
 ProcessGroup group_of(const Case& options) {
   return options["group"] == "pairs" ? split_group(get_rank() / 2) : nullptr;
@@ -262,7 +238,10 @@ ProcessGroup group_of_norm(const Case& options, const ProcessGroup& group) {
 
 Net make_model(const Case& options, int rank, const ProcessGroup& group) {
   torch::manual_seed(1234 + rank);
-  Net model(options);
+  Net model(test::NetLayers{.checkpoint = options["checkpoint"],
+                            .extra = options["unused"] != "no",
+                            .sparse = options.is_on("sparse"),
+                            .norm = options["norm"] != "none"});
   model->to(options["precision"] == "masters" ? torch::kBFloat16 : options.dtype());
   if (options["norm"] != "none" && options["precision"] == "masters") model->norm->to(torch::kFloat);
   if (options["norm"] == "sync") convert_sync_batchnorm(model, group);
@@ -284,8 +263,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
 std::pair<torch::Tensor, torch::Tensor> batch(const Case& options, int rank, int step, int part) {
   auto generator = at::detail::createCPUGenerator(10000 * rank + 10 * step + part);
   const int size = kBatch + (options.is_on("weighted") ? rank : 0);
-  const torch::Tensor both = torch::randn({size, kInputs + kOutputs}, generator).to(options.dtype());
-  return {both.narrow(1, 0, kInputs), both.narrow(1, kInputs, kOutputs)};
+  const torch::Tensor both = torch::randn({size, test::kInputs + test::kOutputs}, generator).to(options.dtype());
+  return {both.narrow(1, 0, test::kInputs), both.narrow(1, test::kInputs, test::kOutputs)};
 }
 
 class Training {

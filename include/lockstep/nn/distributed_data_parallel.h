@@ -13,8 +13,8 @@
 //   - A pass may leave parameters unused in every mode (PyTorch: an error unless find_unused_parameters is set). If
 //     some rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
 //   - Every backward pass synchronises, even if several follow one forward pass.
-//   - Activation checkpointing by a backward pass inside the backward pass works, even if several segments share a
-//     parameter.
+//   - Activation checkpointing by backward passes inside the backward pass works in every mode, also of the whole
+//     model, and where segments share a parameter (PyTorch: only with static_graph). All of it is one pass.
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
 //     step they are equal on all ranks.
 //   - No prefix is added to parameter names.

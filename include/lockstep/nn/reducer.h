@@ -62,8 +62,13 @@ class Reducer {
   void check_sizes() const;
   // Call this before each forward pass. `synchronise`: whether the following backward pass synchronises.
   void before_forward(bool synchronise);
-  // Whether a backward pass that synchronises is under way.
-  bool is_in_pass() const;
+  // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model
+  // there again. before_forward() does nothing then.
+  bool is_recomputing() const;
+  // Whether the last backward pass was only a part of the one that belongs to the last forward pass, so that another
+  // part may follow. This is so where LibTorch runs backward passes inside a backward pass in other threads: more than
+  // 60 of them inside one another, or segments on several devices.
+  bool continues_pass() const;
   // Replaces the default all-reduce; null restores it. The next pass compares the hooks of all ranks and throws on all
   // of them if they differ.
   void set_comm_hook(std::shared_ptr<CommHook> hook);
@@ -75,7 +80,7 @@ class Reducer {
   // Gradients become their mean over ranks times this, from the next pass on. 1 at first. The same on every rank.
   void set_gradient_scale(double scale);
   // Called at the start of every pass that synchronises, in the thread of the backward pass, before its first
-  // collective. It must not call this reducer, except set_buffer_source and set_gradient_scale.
+  // collective. It must not call this reducer, except continues_pass, set_buffer_source and set_gradient_scale.
   void set_before_pass(std::function<void()> callback);
 
   // Bytes of the buckets of this rank.

@@ -84,15 +84,12 @@ class Replica {
   bool parameters_changed() const;
   bool buffers_changed() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
-  std::vector<int> exchange_activity(bool active, bool follows_nested_pass = false);
+  std::vector<int> exchange_activity(bool active, bool continues_pass = false);
   void refuse_collectives_in_forward() const;
   void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
   void shadow_pass(const std::vector<int>& active);
-  // These two notice a pass after one that was a backward pass inside a backward pass.
-  void note_forward();
-  void watch_end_of_pass();
   // In a join with throw_on_early_termination the ranks meet once before each pass. Those that have no inputs do so at
   // the end of the loop, and then all throw.
   bool throws_where_uneven() const;
@@ -112,8 +109,7 @@ class Replica {
   bool synchronise_ = true;
   std::shared_ptr<const JoinOptions> join_;  // in a join
   bool owes_meeting_ = false;
-  bool after_nested_pass_ = false;  // the last pass was inside a backward pass, and no forward followed
-  int last_active_ = 0;             // highest rank that still had inputs, at the last exchange
+  int last_active_ = 0;  // highest rank that still had inputs, at the last exchange
 };
 
 class NoSyncGuard {

@@ -75,6 +75,7 @@ void PackedBuffers::start(int source) {
   finish();
   check_unchanged();  // on every rank, not only on the source
   source_ = source;
+  packed_versions_ = versions();
   if (backend_.rank() == source) copy(/*pack=*/true);
   work_ = backend_.start_broadcast(packed_, source);
 }
@@ -83,6 +84,20 @@ void PackedBuffers::finish() {
   if (!work_) return;
   std::exchange(work_, nullptr)->wait();
   if (backend_.rank() != source_) copy(/*pack=*/false);
+}
+
+bool PackedBuffers::changed() const {
+  return !empty() && backend_.rank() == source_ && versions() != packed_versions_;
+}
+
+// LibTorch counts how often a tensor is written, except for inference tensors. The sum grows with every count.
+std::uint64_t PackedBuffers::versions() const {
+  std::uint64_t sum = 0;
+  for (const Item& item : items_) {
+    const torch::Tensor& tensor = item.buffer.tensor;
+    if (!tensor.is_inference()) sum += tensor._version();
+  }
+  return sum;
 }
 
 }  // namespace lockstep::nn_detail

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -23,6 +24,8 @@ class PackedBuffers {
   void start(int source);
   // Waits for the broadcast and unpacks it. Does nothing if none was started.
   void finish();
+  // Whether this rank is the source, and its values have changed since they were packed.
+  bool changed() const;
 
  private:
   struct Item {
@@ -33,12 +36,14 @@ class PackedBuffers {
   };
 
   void copy(bool pack);
+  std::uint64_t versions() const;
 
   const Backend& backend_;
   std::vector<Item> items_;
   torch::Tensor packed_;  // bytes; each buffer starts at a cache line
   c10::intrusive_ptr<c10d::Work> work_;
   int source_ = 0;
+  std::uint64_t packed_versions_ = 0;
 };
 
 }  // namespace lockstep::nn_detail

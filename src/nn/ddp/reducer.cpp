@@ -1,22 +1,16 @@
 #include "lockstep/nn/reducer.h"
 
 #include <malloc.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "module_state.h"
-#include "nn/same_memory.h"
 #include "nn/same_on_all_ranks.h"
 #include "reducer_impl.h"
 
 namespace lockstep {
-
-using nn_detail::same_layout;
-using nn_detail::same_memory;
 
 namespace {
 
@@ -134,22 +128,32 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
 
 void Reducer::Impl::before_forward(bool synchronise) {
   MutexLock lock(mutex_);
-  if (pass_is_running()) return;  // inside a backward pass: a checkpointed segment is computed again
+  if (computes_again()) return;
   abandon_pass();
   synchronise_ = synchronise;
+  depth_of_forward_ = nn_detail::backward_depth();
+  awaits_backward_ = true;
+  ended_early_ = false;
   if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
+}
+
+// Whether this is no forward pass, but a checkpointed segment in the backward pass of one. Without such a forward pass
+// it is a whole pass inside another graph's backward pass.
+bool Reducer::Impl::computes_again() const {
+  return pass_is_running() || (awaits_backward_ && nn_detail::backward_depth() > depth_of_forward_);
 }
 
 void Reducer::Impl::on_gradient(std::size_t index) {
   MutexLock lock(mutex_);
   record_ready(index);
-  if (!synchronise_) return;
+  if (!synchronise_) return await_end();
   Entry& entry = entries_[index];
   check_unchanged(entry);
   if (!pass_is_running()) start_pass();
   ++entry.arrivals;
   if (!built_) {
-    if (!entry.ready) ready_order_.push_back(index);
+    if (entry.ready) std::erase(ready_order_, index);  // only its last gradient makes it ready
+    ready_order_.push_back(index);
     entry.info.sparse = entry.info.sparse || entry.parameter.grad().is_sparse();
     entry.ready = true;
     return;
@@ -213,15 +217,26 @@ void Reducer::Impl::start_pass() {
     bucket.pending = bucket.members.size();
     bucket.started = false;
   }
-  const auto end_of_pass = std::make_shared<const char>();
-  end_of_pass_ = end_of_pass;
-  torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this(), end_of_pass] {
-    if (const auto impl = self.lock()) {
-      MutexLock lock(impl->mutex_);
-      impl->finish_pass(/*shadow=*/false);
-    }
-  });
+  end_of_pass_.reset();
+  await_end();
   buffers_.start(buffer_source_);
+}
+
+// A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
+void Reducer::Impl::await_end() {
+  if (!end_of_pass_.expired()) return;
+  const int depth = depth_of_forward_ + 1;
+  const auto end = std::make_shared<const nn_detail::EndOfBackward>([self = weak_from_this(), depth](int depth_of_end) {
+    const auto impl = self.lock();
+    if (!impl) return;
+    MutexLock lock(impl->mutex_);
+    impl->end_of_pass_.reset();
+    impl->ended_early_ = depth_of_end > depth;
+    impl->awaits_backward_ = impl->ended_early_;
+    if (impl->in_pass_) impl->finish_pass(/*shadow=*/false);
+  });
+  end_of_pass_ = end;
+  nn_detail::at_end_of_backward(depth, end);
 }
 
 void Reducer::Impl::shadow_pass() {
@@ -236,59 +251,6 @@ void Reducer::Impl::shadow_pass() {
   for (Bucket& bucket : buckets_) bucket.started = false;
   buffers_.start(buffer_source_);
   finish_pass(/*shadow=*/true);
-}
-
-// Moves the gradient to its place in the bucket, if it is not there already.
-void Reducer::Impl::place(Entry& entry, bool shadow) {
-  torch::Tensor& gradient = entry.parameter.mutable_grad();
-  if (gradient.defined() && gradient.is_sparse())
-    gradient = gradient.to_dense();  // in the first pass it was sparse on no rank
-  check_unchanged(entry);
-  const bool used = gradient.defined() && !shadow;
-  used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
-  const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
-  if (used && same_memory(gradient, entry.view)) {
-    ++placed_now_;
-  } else {
-    // Another tensor is in this gradient's slot: autograd's allocations differ from those of earlier passes.
-    if (!in_place && entry.slot && entry.slot->busy.load(std::memory_order_acquire)) relocate(buckets_[entry.bucket]);
-    const torch::NoGradGuard no_grad;
-    if (!used) {
-      entry.view.zero_();
-      return;
-    }
-    copy_to_view(entry);
-  }
-  if (options_.gradient_as_bucket_view) gradient = entry.view;
-}
-
-void Reducer::Impl::copy_to_view(Entry& entry) {
-  const torch::Tensor& gradient = entry.parameter.grad();
-  if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
-    entry.view.copy_(gradient.clone());  // same memory, but another order of elements, or lazily conjugated
-  } else if (gradient.is_cpu() && same_layout(gradient, entry.view)) {
-    std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
-  } else {
-    entry.view.copy_(gradient);
-  }
-}
-
-// Gives the bucket a new buffer. The old one lives as long as the tensors in it.
-void Reducer::Impl::relocate(Bucket& bucket) {
-  const torch::NoGradGuard no_grad;
-  const torch::Tensor old = bucket.buffer;
-  bucket.buffer = backend_.allocate(old.numel(), old.scalar_type());
-  bucket.buffer.copy_(old);
-  std::vector<const void*> old_places;
-  old_places.reserve(bucket.members.size());
-  for (const std::size_t member : bucket.members) old_places.push_back(entries_[member].view.const_data_ptr());
-  assign_views(bucket);
-  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-    Entry& entry = entries_[bucket.members[i]];
-    torch::Tensor& gradient = entry.parameter.mutable_grad();
-    const bool was_there = gradient.defined() && !gradient.is_sparse() && gradient.const_data_ptr() == old_places[i];
-    if (was_there && same_layout(gradient, entry.view)) gradient = entry.view;
-  }
 }
 
 void Reducer::Impl::start_complete_buckets() {
@@ -336,12 +298,14 @@ void Reducer::Impl::finish_pass(bool shadow) {
       place(entry, shadow);  // in the first pass all; later the old gradient or zeros
     }
   }
+  if (!buffers_.empty()) used_.mutable_data_ptr<float>()[entries_.size()] = buffers_.changed() ? 1.0F : 0.0F;
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
   const torch::Tensor used = used_.to(backend_.device());
   const auto work = backend_.start_mean(used);
   finish_buckets();
   finish_rest(*work);
   const torch::Tensor anywhere = used.cpu();
+  if (!buffers_.empty() && anywhere.const_data_ptr<float>()[entries_.size()] != 0) send_buffers_again();
   take_over_gradients(anywhere);
   finish_sparse(anywhere, shadow);
   count_comm_time();
@@ -368,8 +332,11 @@ void Reducer::check_sizes() const {
 void Reducer::before_forward(bool synchronise) {
   impl_->before_forward(synchronise);
 }
-bool Reducer::is_in_pass() const {
-  return impl_->is_in_pass();
+bool Reducer::is_recomputing() const {
+  return impl_->is_recomputing();
+}
+bool Reducer::continues_pass() const {
+  return impl_->continues_pass();
 }
 void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
   impl_->set_comm_hook(std::move(hook));

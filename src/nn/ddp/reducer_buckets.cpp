@@ -1,10 +1,15 @@
-// Builds the buckets once, at the end of the first pass.
+// The buckets: they are built once, at the end of the first pass, and each gradient moves to its place in them.
 #include <algorithm>
-#include <numeric>
+#include <cstring>
 
+#include "nn/same_memory.h"
 #include "reducer_impl.h"
 
 namespace lockstep {
+
+using nn_detail::same_layout;
+using nn_detail::same_memory;
+
 namespace {
 
 // Infinity is "as large as it gets". As an integer it would be undefined, and was 0.
@@ -60,7 +65,7 @@ void Reducer::Impl::build_buckets() {
                                                        mebibytes(options_.bucket_cap_mb))) {
     build_bucket(members);
   }
-  const auto count = static_cast<std::int64_t>(entries_.size());
+  const auto count = static_cast<std::int64_t>(entries_.size()) + (buffers_.empty() ? 0 : 1);
   used_ = backend_.device().is_cpu() ? backend_.allocate(count, torch::kFloat32) : torch::zeros({count});
   ready_order_.clear();
   built_ = true;
@@ -94,6 +99,59 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
     entry.slot->bytes = entry.view.nbytes();
     entry.slot->keep = bucket.buffer;
     placement_learner_->set_slot(member, entry.slot);
+  }
+}
+
+// Moves the gradient to its place in the bucket, if it is not there already.
+void Reducer::Impl::place(Entry& entry, bool shadow) {
+  torch::Tensor& gradient = entry.parameter.mutable_grad();
+  if (gradient.defined() && gradient.is_sparse())
+    gradient = gradient.to_dense();  // in the first pass it was sparse on no rank
+  check_unchanged(entry);
+  const bool used = gradient.defined() && !shadow;
+  used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
+  const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
+  if (used && same_memory(gradient, entry.view)) {
+    ++placed_now_;
+  } else {
+    // Another tensor is in this gradient's slot: autograd's allocations differ from those of earlier passes.
+    if (!in_place && entry.slot && entry.slot->busy.load(std::memory_order_acquire)) relocate(buckets_[entry.bucket]);
+    const torch::NoGradGuard no_grad;
+    if (!used) {
+      entry.view.zero_();
+      return;
+    }
+    copy_to_view(entry);
+  }
+  if (options_.gradient_as_bucket_view) gradient = entry.view;
+}
+
+void Reducer::Impl::copy_to_view(Entry& entry) {
+  const torch::Tensor& gradient = entry.parameter.grad();
+  if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
+    entry.view.copy_(gradient.clone());  // same memory, but another order of elements, or lazily conjugated
+  } else if (gradient.is_cpu() && same_layout(gradient, entry.view)) {
+    std::memcpy(entry.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
+  } else {
+    entry.view.copy_(gradient);
+  }
+}
+
+// Gives the bucket a new buffer. The old one lives as long as the tensors in it.
+void Reducer::Impl::relocate(Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor old = bucket.buffer;
+  bucket.buffer = backend_.allocate(old.numel(), old.scalar_type());
+  bucket.buffer.copy_(old);
+  std::vector<const void*> old_places;
+  old_places.reserve(bucket.members.size());
+  for (const std::size_t member : bucket.members) old_places.push_back(entries_[member].view.const_data_ptr());
+  assign_views(bucket);
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    Entry& entry = entries_[bucket.members[i]];
+    torch::Tensor& gradient = entry.parameter.mutable_grad();
+    const bool was_there = gradient.defined() && !gradient.is_sparse() && gradient.const_data_ptr() == old_places[i];
+    if (was_there && same_layout(gradient, entry.view)) gradient = entry.view;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "buckets.h"
+#include "end_of_backward.h"
 #include "gradient_placement.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
@@ -29,16 +30,17 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
   void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
-  bool is_in_pass() LOCKSTEP_EXCLUDES(mutex_) {
+  bool is_recomputing() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return pass_is_running();
+    return computes_again();
   }
   void set_comm_hook(std::shared_ptr<CommHook> hook);
   void set_buffer_source(int rank) { buffer_source_ = rank; }
   void set_before_pass(std::function<void()> callback) { before_pass_ = std::move(callback); }
   void set_gradient_scale(double scale) { gradient_scale_ = scale; }
   void shadow_pass() LOCKSTEP_EXCLUDES(mutex_);
-  // These four do not lock: a communication hook, which runs under the lock, may call them.
+  // These do not lock: a communication hook and before_pass_, which run under the lock, may call them.
+  bool continues_pass() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return ended_early_; }
   std::size_t bucket_bytes() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   PlacementStats placement() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return {placed_, gradients_}; }
   SentBytes sent() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { return sent_; }
@@ -96,7 +98,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void on_gradient(std::size_t index) LOCKSTEP_EXCLUDES(mutex_);
   void start_pass() LOCKSTEP_REQUIRES(mutex_);
   void warn_of_lost_graph() LOCKSTEP_REQUIRES(mutex_);
+  void await_end() LOCKSTEP_REQUIRES(mutex_);
   bool pass_is_running() const LOCKSTEP_REQUIRES(mutex_) { return in_pass_ && !end_of_pass_.expired(); }
+  bool computes_again() const LOCKSTEP_REQUIRES(mutex_);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
   void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
   void finish_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
@@ -110,6 +114,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void start_complete_buckets() LOCKSTEP_REQUIRES(mutex_);
   void finish_buckets() LOCKSTEP_REQUIRES(mutex_);
   void finish_rest(c10d::Work& used_anywhere) LOCKSTEP_REQUIRES(mutex_);
+  void send_buffers_again() LOCKSTEP_REQUIRES(mutex_);
   void finish_sparse(const torch::Tensor& anywhere, bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void count_comm_time() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
@@ -141,8 +146,13 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   Mutex mutex_;
   bool synchronise_ LOCKSTEP_GUARDED_BY(mutex_) = true;
   bool in_pass_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  // Lives as long as autograd will call finish_pass.
-  std::weak_ptr<const char> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Lives as long as autograd will call at the end of this pass, which may be one that sends nothing.
+  std::weak_ptr<const nn_detail::EndOfBackward> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
+  // How many backward passes the last forward pass was inside of, and whether its own backward pass is still to end.
+  int depth_of_forward_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool awaits_backward_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Whether the last pass ended deeper inside than the backward pass that belongs to that forward pass.
+  bool ended_early_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool built_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool warned_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // Whether `in_first` is known. Later than `built_` where a rank's first pass is another rank's, in a join.
@@ -150,7 +160,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t next_bucket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // [parameters] on the CPU: 1 where this rank has a gradient, then the mean over ranks.
+  // [parameters] on the CPU: 1 where this rank has a gradient, then the mean over ranks. With buffers one more: 1 where
+  // this rank must send them again.
   torch::Tensor used_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t placed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t gradients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

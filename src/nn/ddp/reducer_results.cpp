@@ -37,6 +37,13 @@ void Reducer::Impl::finish_rest(c10d::Work& used_anywhere) {
   buffers_.finish();
 }
 
+// A checkpointed segment that was computed again after the pass had begun has changed running means.
+void Reducer::Impl::send_buffers_again() {
+  const Counting counting(exposed_now_);
+  buffers_.start(buffer_source_);
+  buffers_.finish();
+}
+
 void Reducer::Impl::finish_sparse(const torch::Tensor& anywhere, bool shadow) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!entries_[i].info.sparse || anywhere.const_data_ptr<float>()[i] == 0) continue;

@@ -149,19 +149,18 @@ bool Replica::buffers_changed() const {
 }
 
 void Replica::before_forward() {
-  if (!torch::GradMode::is_enabled()) return;
+  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) meet_before_pass();
   prepare_pass();
 }
 
 void Replica::before_method() {
-  if (!torch::GradMode::is_enabled()) return;
+  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) owe_meeting();
   prepare_pass();
 }
 
 void Replica::prepare_pass() {
-  note_forward();
   reducer_->check_sizes();
   if (parameters_changed() || buffers_changed()) {
     nn_detail::hold_owed_meeting();

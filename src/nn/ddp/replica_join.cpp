@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <memory>
@@ -22,7 +21,7 @@ namespace {
 constexpr std::int64_t kActive = 1;
 constexpr std::int64_t kDividesByInitial = 2;
 constexpr std::int64_t kThrows = 4;
-constexpr std::int64_t kFollowsNestedPass = 8;
+constexpr std::int64_t kContinuesPass = 8;
 constexpr std::int64_t kActsAfterPass = 16;
 
 // The join whose loop this thread is running.
@@ -52,36 +51,30 @@ void check_same_option(const char* name, std::int64_t bit, const torch::Tensor& 
                                        name, fmt::join(on, ", "), name, fmt::join(off, ", ")));
 }
 
-// Gradients are means already after the first such pass. A second one would take the mean of means, to which a rank
-// without inputs adds zeros.
-void check_no_second_pass(const torch::Tensor& all) {
-  const std::vector<int> ranks = ranks_with(kFollowsNestedPass, all);
+// Gradients are means already after the first part of a pass. A second one would take the mean of means, to which a
+// rank without inputs adds zeros.
+void check_no_second_part(const torch::Tensor& all) {
+  const std::vector<int> ranks = ranks_with(kContinuesPass, all);
   TORCH_CHECK(ranks.empty(),
               fmt::format("join: expected one pass that sends for each forward pass, but rank(s) {} began another one "
-                          "after a backward pass inside a backward pass (activation checkpointing). Leave "
-                          "checkpointing out, let a layer that is not checkpointed run backward first, so that all "
-                          "is one pass, or set throw_on_early_termination",
-                          fmt::join(ranks, ", ")));
-}
-
-// Whether a node of a backward pass is running in this thread. Not where such a pass calls back at its end: there it is
-// a node of the outer pass, if there is one.
-bool is_in_backward() {
-  return static_cast<bool>(torch::autograd::get_current_node());
+                          "after a backward pass inside a backward pass (activation checkpointing), which LibTorch has "
+                          "run in a thread of its own: more than {} of them inside one another, or segments on several "
+                          "devices. Let fewer segments contain others, or set throw_on_early_termination",
+                          fmt::join(ranks, ", "), torch::autograd::MAX_DEPTH));
 }
 
 }  // namespace
 
-std::vector<int> Replica::exchange_activity(bool active, bool follows_nested_pass) {
+std::vector<int> Replica::exchange_activity(bool active, bool continues_pass) {
   const nn_detail::Backend backend(options_.process_group, device());
-  const std::int64_t bits = bits_of(active, *join_) | (follows_nested_pass ? kFollowsNestedPass : 0);
+  const std::int64_t bits = bits_of(active, *join_) | (continues_pass ? kContinuesPass : 0);
   const torch::Tensor mine =
       torch::full({1}, bits, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
   const torch::Tensor all = backend.all_gather(mine).cpu();
   check_same_option("divide_by_initial_world_size", kDividesByInitial, all);
   check_same_option("throw_on_early_termination", kThrows, all);
   check_same_option("after_shadow_pass", kActsAfterPass, all);
-  check_no_second_pass(all);
+  check_no_second_part(all);
   std::vector<int> ranks = ranks_with(kActive, all);
   if (!ranks.empty()) last_active_ = ranks.back();
   return ranks;
@@ -104,21 +97,8 @@ void Replica::begin_join(const JoinOptions& options) {
               "one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
   last_active_ = world_size() - 1;
-  after_nested_pass_ = false;
   join_ = std::make_shared<const JoinOptions>(options);
   join_of_thread = join_;
-}
-
-// A forward pass inside a backward pass is a part of it: a checkpointed segment is computed again.
-void Replica::note_forward() {
-  if (!is_in_backward()) after_nested_pass_ = false;
-}
-
-void Replica::watch_end_of_pass() {
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [this, in_join = std::weak_ptr<const JoinOptions>(join_)] {
-        if (!in_join.expired()) after_nested_pass_ = is_in_backward();
-      });
 }
 
 void Replica::prepare_joined_pass(const std::vector<int>& active) {
@@ -131,17 +111,14 @@ void Replica::prepare_joined_pass(const std::vector<int>& active) {
 void Replica::start_joined_pass() {
   if (!join_) return;
   if (!join_->throw_on_early_termination) {
-    const bool follows_nested_pass = after_nested_pass_;
-    watch_end_of_pass();
-    return prepare_joined_pass(exchange_activity(/*active=*/true, follows_nested_pass));
+    return prepare_joined_pass(exchange_activity(/*active=*/true, reducer_->continues_pass()));
   }
   if (owes_meeting_) meet_before_pass();
   reducer_->set_buffer_source(last_active_);
 }
 
-// A forward pass inside a backward pass computes a checkpointed segment again.
 bool Replica::throws_where_uneven() const {
-  return join_ && join_->throw_on_early_termination && !reducer_->is_in_pass();
+  return join_ && join_->throw_on_early_termination;
 }
 
 void Replica::meet_before_pass() {
