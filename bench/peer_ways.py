@@ -60,6 +60,9 @@ OPEN_MPI = {
     "no single copy": Way("through shared memory instead of process_vm_readv (CMA): no system call", {
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma"},
         collective=True),
+    "no single copy, eager": Way("the same, and messages of up to 64 KiB are sent before the receiver asks", {
+        "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma",
+        "OMPI_MCA_btl_vader_eager_limit": "65536", "OMPI_MCA_btl_sm_eager_limit": "65536"}, collective=True),
     "ring, no single copy": Way("both", tuned(4, OMPI_MCA_btl_vader_single_copy_mechanism="none", OMPI_MCA_smsc="^cma")),
     "coll sm": Way("collectives in shared memory", {"OMPI_MCA_coll_sm_priority": "100"}, collective=True),
 }
@@ -99,7 +102,12 @@ MONARCH_AT_ONCE = ("--grace", "0", "--at-once")
 RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
                   "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
 WAYS: dict[str, dict[str, Way]] = {
-    "openmpi": OPEN_MPI,
+    "openmpi": {
+        **OPEN_MPI,
+        "UCX": Way("UCX's shared memory instead of Open MPI's", {
+            "OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
+            "UCX_TLS": "posix,sysv,cma,self"}, collective=True),
+    },
     "openmpi5": {
         **OPEN_MPI,
         "coll han": Way("by levels of the machine; off for one node", {"OMPI_MCA_coll_han_priority": "100"}, tune_only=True),
@@ -180,6 +188,10 @@ WAYS: dict[str, dict[str, Way]] = {
         "plain": Way("what a user gets, with gradient_as_bucket_view", options=("--implementation", "plain"), tune_only=True),
         "fused, static, compiled": Way("torch.compile: TorchInductor's kernels, a graph instead of Python",
                                        options=("--implementation", "fused", "--static-graph", "--compile"), tune_only=True),
+        "fused, static, compiled, plain layout": Way(
+            "TorchInductor gives convolutions channels_last otherwise, which is slower for small pictures", tune_only=True,
+            environment={"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"},
+            options=("--implementation", "fused", "--static-graph", "--compile")),
         "fused, static, 1 MiB": Way("small buckets, so that communication starts early",
                                     options=("--implementation", "fused", "--static-graph", "--bucket-mb", "1")),
         "fused, static, 100 MiB": Way("one bucket: one all-reduce",
@@ -234,8 +246,9 @@ WAYS: dict[str, dict[str, Way]] = {
     # Options of peers/loader_datago.py.
     "datago": {
         "default": Way("as many tasks as the others have workers"),
-        "one task more": Way("reading and decoding overlap", options=("--extra-threads", "1"), tune_only=True),
-        "two tasks more": Way("the same", options=("--extra-threads", "2"), tune_only=True),
+        "one task more": Way("reading and decoding overlap", options=("--extra-threads", "1")),
+        "two tasks more": Way("the same", options=("--extra-threads", "2")),
+        "four tasks more": Way("the same", options=("--extra-threads", "4")),
     },
     # Options of torchrun; PORT is replaced by a free one.
     "torchrun": {

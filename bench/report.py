@@ -16,9 +16,11 @@ EQUAL = "equal"
 COUNTED = {"KiB", "MiB", "MB"}
 
 
-def first_line(message: str) -> str:
-    """Without the folders of this machine, which say nothing to a reader of the page."""
-    return re.sub(r"(?<=\s)/\S*/", "", message.splitlines()[0])
+def in_short(message: str) -> str:
+    """What was not measured, and the last line of what was said of it: the reason, as a rule. Without the folders of this
+    machine, which say nothing to a reader of the page."""
+    lines = [line for line in message.splitlines() if line.strip(" =-")]
+    return re.sub(r"(?<=\s)/\S*/", "", " ... ".join(dict.fromkeys((lines[0], lines[-1].strip()))))
 
 
 def size_text(size: int | None) -> str:
@@ -140,7 +142,7 @@ def markdown(outcome: Outcome, command: str, machine: Machine) -> str:
                      f"or there are fewer than {LEAST_ROUNDS} rounds.\n")
     if listed := [row for row in outcome.rows if not sized or row.bytes is None]:
         parts.append(list_table(listed, machine))
-    remarks = [*outcome.notes, *(f"Not measured: {first_line(message)}" for message in outcome.missing)]
+    remarks = [*outcome.notes, *(f"Not measured: {in_short(message)}" for message in outcome.missing)]
     if remarks:
         parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")
     return "\n".join(parts)

@@ -18,7 +18,7 @@ from comparison import compare
 from harness import Contender, Outcome, Tools, interleave
 from machine import Machine
 from peer_ways import WAYS, Way
-from report import factor, first_line, heading, markdown_table, number, size_text
+from report import factor, in_short, heading, markdown_table, number, size_text
 
 ROUNDS, QUICK_ROUNDS = 6, 2
 RANKS = 2
@@ -109,5 +109,5 @@ def measure(tools: Tools, peer: str, here: Machine, command: str) -> tuple[str, 
     found = interleave(PEERS[peer](tools), rounds, outcome, f"tune {peer}")
     head = [*heading(command, here, str(rounds)),
             f"- {RANKS} ranks or workers. Above 1: faster than the first way. Bold: the best"]
-    head += [f"- Not measured: {first_line(message)}" for message in outcome.missing]
+    head += [f"- Not measured: {in_short(message)}" for message in outcome.missing]
     return "\n".join(head) + "\n\n" + table(peer, found, PEERS[peer].func in (loader_ways, job_ways)), outcome.missing

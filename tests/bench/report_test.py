@@ -60,8 +60,10 @@ class Markdown(unittest.TestCase):
         self.assertIn("| step | 2 | 1.00 [1.00 .. 1.00] | openmpi | 3.00 [3.00 .. 3.00] | us | 3.00x |", text)
 
     def test_notes_and_what_is_missing(self):
-        text = markdown(Outcome(rows=[], notes=["ring from 25 MiB"], missing=["oneccl: broken\nlong story"]), "x", MACHINE)
-        self.assertTrue(text.endswith("- ring from 25 MiB\n- Not measured: oneccl: broken\n"))
+        text = markdown(Outcome(rows=[], notes=["ring from 25 MiB"], missing=[
+            "oneccl: mpirun /opt/peers/oneccl\nended with 1:\nlong story\nno such provider\n=====\n", "gloo: gone"]), "x", MACHINE)
+        self.assertTrue(text.endswith("- ring from 25 MiB\n- Not measured: oneccl: mpirun oneccl ... no such provider\n"
+                                      "- Not measured: gloo: gone\n"))
 
 
 class Blocks(unittest.TestCase):
