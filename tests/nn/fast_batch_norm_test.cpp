@@ -2,6 +2,7 @@
 // intercepted operator.
 #include "lockstep/nn/fast_batch_norm.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -189,6 +190,30 @@ TEST(FastBatchNorm, KeepsLibTorchsErrors) {
   const Tensor output = layer->forward(changed);
   changed.add_(1);
   EXPECT_THROW(output.sum().backward(), c10::Error);  // a tensor that the backward pass needs was changed
+}
+
+// A layer that is still in training mode there, as LibTorch takes it too.
+TEST(FastBatchNorm, WorksInInferenceMode) {
+  torch::manual_seed(9);
+  use_fast_batch_norm();
+  const Layer usual = layer_of({4, 3, 5, 5});
+  const c10::InferenceMode inference;
+  for (const bool made_there : {false, true}) {
+    const Layer mine = made_there ? layer_of({4, 3, 5, 5}) : usual, judge = mine.copy();
+    expect_close(mine.by_operator(), judge.by_libtorch(), "values");
+    expect_close(mine.running_var, judge.running_var, "running_var");
+  }
+}
+
+TEST(FastBatchNorm, WorksUnderAutocast) {
+  torch::manual_seed(10);
+  use_fast_batch_norm();
+  const Layer mine = layer_of({4, 3, 5, 5}), judge = mine.copy();
+  at::autocast::set_autocast_enabled(torch::kCPU, true);
+  const Tensor ours = mine.by_operator(), theirs = judge.by_libtorch();
+  at::autocast::set_autocast_enabled(torch::kCPU, false);
+  EXPECT_EQ(ours.scalar_type(), theirs.scalar_type());
+  expect_close(ours, theirs, "values");
 }
 
 TEST(FastBatchNorm, EvaluatesWithRunningStatistics) {
