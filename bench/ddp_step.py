@@ -14,6 +14,7 @@ from peer_ways import WAYS, Way, usual
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
+LARGE_WAYS = ("fused, static", "fused, static, channels last", "fused, static, channels last, jemalloc")
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
 PLAIN_NORM = ("--libtorch-batch-norm",)  # for rows that show what use_fast_batch_norm() is worth
 # They have a row of their own: they change the model's kernels, not DDP.
@@ -48,7 +49,7 @@ def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, s
 def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
     ways = usual("pytorch")
     if workload == LARGE:
-        ways = {name: ways[name] for name in ("fused, static", "fused, static, channels last")}
+        ways = {name: ways[name] for name in LARGE_WAYS}
     if tools.quick:
         outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is '{next(iter(ways))}', without a search")
         return next(iter(ways.values()))

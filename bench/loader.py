@@ -174,11 +174,11 @@ class Bench:
                                self.once("torchvision", measure=measured, folder=place),
             }
             found = self.measure(contenders, case)
-            self.add(case, found.get("fast"), [most], "limit", "s")
+            self.add(case, found.get("fast"), [most], "aim", "s")
             self.add(case, found.get("fast"), found.get("torchvision"), "torchvision", "s")
 
     def memory(self, folder: Path, _: Path) -> None:
-        """Resident memory after the last epoch, against that after the first epoch (after a warm-up) plus the limit."""
+        """Resident memory after the last epoch, against that after the first epoch (after a warm-up) plus the allowance."""
         once = self.once("fast", measure="memory", folder=folder, epochs=MEMORY_EPOCHS)
 
         def first_and_last() -> Samples:
@@ -186,7 +186,7 @@ class Bench:
             return {"first": [values[0] + GROWTH_MIB], "last": [values[-1]]}
 
         found = interleave({"fast": first_and_last}, self.rounds, self.outcome, "loader memory").get("fast", {})
-        self.add("memory-20-epochs", found.get("last"), found.get("first"), "limit", "MiB")
+        self.add("memory-20-epochs", found.get("last"), found.get("first"), "allowance", "MiB")
 
 
 def measure(tools: Tools) -> Outcome:

@@ -64,7 +64,7 @@ def measure_workload(tools: Tools, workload: str, ranks: int, rounds: int, outco
     def compare(case: str, key: str, theirs: list[float], peer: str, unit: str) -> None:
         outcome.rows.append(Row("memory", case, size, ranks, ours[key], theirs, peer, unit))
 
-    compare(workload, "memory", ours["allowed"], "limit", "MiB")
+    compare(workload, "memory", ours["allowed"], "allowance", "MiB")
     if pytorch := found.get("pytorch"):
         compare(workload, "memory", pytorch["memory"], "pytorch", "MiB")
         compare(f"{workload}, over freed gradients", "over freed", pytorch["over freed"], "pytorch", "MiB")

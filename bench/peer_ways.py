@@ -101,6 +101,8 @@ MONARCH_NO_GRACE = {"HYPERACTOR_FORWARDER_FLUSH_TIMEOUT": "1ms", "HYPERACTOR_MES
 MONARCH_AT_ONCE = ("--grace", "0", "--at-once")
 RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
                   "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
+# In the place of glibc's malloc. What is freed stays with the process, as in harness.ENVIRONMENT.
+JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 WAYS: dict[str, dict[str, Way]] = {
     "openmpi": {
         **OPEN_MPI,
@@ -180,6 +182,11 @@ WAYS: dict[str, dict[str, Way]] = {
             "--implementation", "fused", "--static-graph", "--channels-last")),
         "fused, static, channels last, not pinned": Way("both", pinned=False, options=(
             "--implementation", "fused", "--static-graph", "--channels-last")),
+        "fused, static, channels last, jemalloc": Way(
+            "another allocator, which PyTorch's guide to tuning recommends", JEMALLOC,
+            options=("--implementation", "fused", "--static-graph", "--channels-last")),
+        "fused, static, jemalloc": Way("the same", JEMALLOC, options=("--implementation", "fused", "--static-graph"),
+                                       tune_only=True),
         "fused": Way("one kernel for all parameters", options=("--implementation", "fused"), tune_only=True),
         "foreach, static": Way("one call for all parameters", options=("--implementation", "foreach", "--static-graph"),
                                tune_only=True),
@@ -207,7 +214,9 @@ WAYS: dict[str, dict[str, Way]] = {
                                     options=("--way", "v2", "--static-graph", "--workers", "1"), pinned=False),
         "PIL, one turn in process": Way("PIL pictures, normalised per batch; flips, rotation and shift in one pass",
                                         options=("--way", "pil-turn", "--static-graph")),
-        "PIL, one turn in process, compiled": Way("the same, and the model by torch.compile; the first epoch is not counted",
+        "PIL, one turn in process, jemalloc": Way("the same with another allocator", JEMALLOC,
+                                                  options=("--way", "pil-turn", "--static-graph")),
+        "PIL, one turn in process, compiled": Way("the model by torch.compile; the first epoch is not counted",
                                                   options=("--way", "pil-turn", "--static-graph", "--compile")),
         "PIL, one turn, a worker": Way("the turn by a process of its own",
                                        options=("--way", "pil-turn", "--static-graph", "--workers", "1"), pinned=False),

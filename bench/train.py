@@ -252,7 +252,7 @@ def measure_costs(tools: Tools, outcome: Outcome) -> None:
     rows = [("step of the Trainer, against one by hand", found["trainer"], found["by_hand"]),
             (f"step of the Trainer, against one by hand and {TRAINER_COST:.0%}", found["trainer"], by_hand),
             (f"log, TensorBoard and progress, against {REPORTS_COST:.1%} of a step", found["reports"], allowed)]
-    outcome.rows += [Row("train", case, None, 2, mine, limit, "limit", "ms") for case, mine, limit in rows]
+    outcome.rows += [Row("train", case, None, 2, mine, limit, "aim", "ms") for case, mine, limit in rows]
 
 
 def sample(number: int) -> dict[str, object]:
@@ -299,7 +299,7 @@ def measure_report(tools: Tools, outcome: Outcome) -> None:
     for unit, limit in (("s", REPORT_SECONDS), ("MB", REPORT_MEGABYTES)):
         if unit in found:
             case = f"report of {LOG_EPOCHS} epochs, {LOG_EPOCHS * LOG_STEPS:,} steps"
-            outcome.rows.append(Row("train", case, None, 4, found[unit], [limit], "limit", unit))
+            outcome.rows.append(Row("train", case, None, 4, found[unit], [limit], "aim", unit))
 
 
 def measure(tools: Tools) -> Outcome:
