@@ -67,6 +67,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--implementation", choices=["plain", "fused"], default="fused", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    parser.add_argument("--model", choices=["resnet18", "resnet50"], default="resnet18")
+    parser.add_argument("--bf16", action="store_true", help="the forward pass in bfloat16 where that is right")
     parser.add_argument("--channels-last", action="store_true", help="the layout of pictures and of the kernels of convolutions")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--output", required=True)
@@ -92,7 +94,7 @@ def main() -> None:
     test_loader = DataLoader(Subset(test, range(rank, len(test), ranks)), options.batch, **workers)
     torch.manual_seed(options.seed)  # the weights of ours
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model = torchvision.models.resnet18(num_classes=len(train.classes)).to(device, memory_format=layout)
+    model = getattr(torchvision.models, options.model)(num_classes=len(train.classes)).to(device, memory_format=layout)
     torch.manual_seed(options.seed * ranks + rank)  # of the transforms: each rank draws its own
     random.seed(options.seed * ranks + rank)
     # Not dynamic: an epoch has two sizes of batches, and both are compiled in the first epoch.
@@ -108,7 +110,8 @@ def main() -> None:
         for images, labels in train_loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             optimizer.zero_grad()
-            value = loss(ddp(images.contiguous(memory_format=layout)), labels)
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+                value = loss(ddp(images.contiguous(memory_format=layout)), labels)
             value.backward()
             optimizer.step()
             total += value.item() * len(labels)

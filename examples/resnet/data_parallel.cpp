@@ -2,9 +2,10 @@
 // stand beside those of the processes:
 //
 //   lockstep scaling --procs 1 -o replicas -- ./resnet_data_parallel FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]
-//   [--channels-last]
+//   [OPTIONS]
 //
 // BATCH is that of each replica. Each replica normalises its own part of a batch, as each process does.
+#include <optional>
 #include <utility>
 
 #include "job.h"
@@ -20,16 +21,23 @@ torch::Device device_of_this_machine() {
   return torch::cuda::is_available() ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
 }
 
+torch::Tensor loss_of(const resnet_job::Arguments& a, Replicas& replicas, const torch::Tensor& pictures,
+                      const torch::Tensor& labels) {
+  const torch::Device device = replicas.devices().front();
+  std::optional<lockstep::Autocast> autocast;
+  if (a.bf16) autocast.emplace(device.type());
+  const torch::Tensor scores = replicas.forward(resnet_job::laid_out(a, pictures));
+  return torch::nn::functional::cross_entropy(scores, labels.to(device));
+}
+
 lockstep::EpochReport train_epoch(const resnet_job::Arguments& a, std::int64_t epoch, Replicas& replicas,
                                   torch::optim::SGD& optimizer, data::DataLoader& loader) {
-  const torch::Device device = replicas.devices().front();
   lockstep::EpochReport found{.epoch = epoch, .loss = 0};
   report::PartTimer timer(report::Part::kInput);
   for (auto& [pictures, labels] : loader) {
     timer.begin(report::Part::kCompute);
     optimizer.zero_grad();
-    const torch::Tensor scores = replicas.forward(resnet_job::laid_out(a, pictures));
-    const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels.to(device));
+    const torch::Tensor loss = loss_of(a, replicas, pictures, labels);
     loss.backward();
     lockstep::fused_step(optimizer);  // as the Trainer
     found.samples += labels.size(0);
@@ -80,5 +88,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]] [--channels-last]", train);
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]]", train);
 }

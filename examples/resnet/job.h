@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace resnet_job {
 
@@ -26,32 +26,59 @@ struct Arguments {
   std::int64_t batch = 32;  // of each process, or replica
   std::uint64_t seed = 1;   // of weights, order and transforms
   int replicas = 2;         // of data_parallel.cpp
+  bool resnet50 = false;    // instead of ResNet-18
+  bool bf16 = false;        // the forward pass under Autocast; GPUs and processors with AMX or AVX512-BF16 gain
   // The layout of pictures and of the kernels of convolutions; which one is faster depends on processor and sizes.
   bool channels_last = false;
 };
 
-// The number at a place of the command line, from `least` on.
-inline std::int64_t number_at(int argc, char** argv, int at, std::int64_t otherwise, long long least = 1) {
-  if (argc <= at) return otherwise;
+// The number at a place among the words.
+inline std::int64_t number_at(const std::vector<std::string>& words, std::size_t at, std::int64_t otherwise,
+                              long long least = 1) {
+  if (words.size() <= at) return otherwise;
+  const std::string& word = words[at];
   char* end = nullptr;
-  const long long number = std::strtoll(argv[at], &end, 10);
-  if (end == argv[at] || *end != '\0' || number < least || number > std::numeric_limits<int>::max()) {
-    throw std::invalid_argument("argument " + std::to_string(at) + ": expected a number from " + std::to_string(least) +
-                                " on, found '" + argv[at] + "'");
+  const long long number = std::strtoll(word.c_str(), &end, 10);
+  if (word.empty() || *end != '\0' || number < least || number > std::numeric_limits<int>::max()) {
+    throw std::invalid_argument("argument " + std::to_string(at + 1) + ": expected a number from " +
+                                std::to_string(least) + " on, found '" + word + "'");
   }
   return number;
 }
 
-// FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]], and --channels-last at the end
+constexpr const char* kOptions = "[--resnet50] [--bf16] [--channels-last]";
+
+// Takes a word that begins with "--". False: any other word.
+inline bool take_option(Arguments& a, const std::string& word) {
+  if (!word.starts_with("--")) return false;
+  if (word == "--resnet50") {
+    a.resnet50 = true;
+  } else if (word == "--bf16") {
+    a.bf16 = true;
+  } else if (word == "--channels-last") {
+    a.channels_last = true;
+  } else {
+    throw std::invalid_argument("unknown option '" + word + "': expected some of " + kOptions);
+  }
+  return true;
+}
+
+// FOLDER [EPOCHS [SIDE [BATCH [SEED [REPLICAS]]]]], and options anywhere
 inline Arguments parse(int argc, char** argv) {
-  Arguments a{.folder = argv[1]};
-  a.channels_last = std::strcmp(argv[argc - 1], "--channels-last") == 0;
-  if (a.channels_last) --argc;
-  a.epochs = number_at(argc, argv, 2, a.epochs);
-  a.side = static_cast<int>(number_at(argc, argv, 3, a.side));
-  a.batch = number_at(argc, argv, 4, a.batch);
-  a.seed = static_cast<std::uint64_t>(number_at(argc, argv, 5, static_cast<std::int64_t>(a.seed), 0));
-  a.replicas = static_cast<int>(number_at(argc, argv, 6, a.replicas));
+  Arguments a;
+  std::vector<std::string> words;
+  for (int at = 1; at < argc; ++at) {
+    if (!take_option(a, argv[at])) words.emplace_back(argv[at]);
+  }
+  if (words.empty() || words.size() > 6) {
+    throw std::invalid_argument("expected FOLDER and at most 5 numbers, found " + std::to_string(words.size()) + " words");
+  }
+  a.folder = words[0];
+  a.epochs = number_at(words, 1, a.epochs);
+  a.side = static_cast<int>(number_at(words, 2, a.side));
+  a.batch = number_at(words, 3, a.batch);
+  a.seed = static_cast<std::uint64_t>(number_at(words, 4, static_cast<std::int64_t>(a.seed), 0));
+  a.replicas = static_cast<int>(number_at(words, 5, a.replicas));
   return a;
 }
 
@@ -59,7 +86,7 @@ inline Arguments parse(int argc, char** argv) {
 inline int run(int argc, char** argv, const char* usage, void (*train)(const Arguments&)) {
   const std::string name = std::filesystem::path(argv[0]).filename().native();
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s %s; FOLDER has train/CLASS and test/CLASS\n", name.c_str(), usage);
+    std::fprintf(stderr, "usage: %s %s %s; FOLDER has train/CLASS and test/CLASS\n", name.c_str(), usage, kOptions);
     return 2;
   }
   try {
@@ -92,7 +119,8 @@ inline data::ImageFolder test_pictures(const Arguments& a) {
 
 inline lockstep::models::ResNet make_net(const Arguments& a, std::int64_t classes) {
   torch::manual_seed(a.seed);
-  lockstep::models::ResNet net = lockstep::models::resnet18({.num_classes = classes, .small_images = a.side < 64});
+  const lockstep::models::ResNetOptions options{.num_classes = classes, .small_images = a.side < 64};
+  lockstep::models::ResNet net = a.resnet50 ? lockstep::models::resnet50(options) : lockstep::models::resnet18(options);
   for (torch::Tensor& parameter : net->parameters()) {
     if (a.channels_last && parameter.dim() == 4)
       parameter.set_data(parameter.detach().contiguous(torch::MemoryFormat::ChannelsLast));

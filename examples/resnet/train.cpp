@@ -1,10 +1,11 @@
 // The job that everyone quotes for this stack: ResNet-18 on a folder of pictures with the usual augmentation, SGD with
 // rate 0.001 and momentum 0.9, cross entropy. Seconds per epoch on 1, 2 and 4 processes make the table of speed-ups:
 //
-//   lockstep scaling --procs 1,2,4 -- ./resnet_train FOLDER [EPOCHS [SIDE [BATCH [SEED]]]] [--channels-last]
+//   lockstep scaling --procs 1,2,4 -- ./resnet_train FOLDER [EPOCHS [SIDE [BATCH [SEED]]]] [OPTIONS]
 //
 // FOLDER has train/CLASS/*.jpg and test/CLASS/*.jpg. SIDE of the crops, 224 unless given; BATCH of each process, 32;
-// SEED of weights, order and transforms, 1. `./dev bench train` runs it beside the same job in Python, and
+// SEED of weights, order and transforms, 1. OPTIONS: --resnet50 instead of ResNet-18; --bf16, the forward pass in
+// bfloat16 where that is right; --channels-last, the layout that GPUs like. `./dev bench train` runs it beside the same job in Python, and
 // data_parallel.cpp is the same job in one process.
 #include <utility>
 
@@ -23,7 +24,10 @@ void train(const resnet_job::Arguments& a) {
   data::DataLoader test_loader(resnet_job::test_pictures(a), {.batch_size = a.batch, .exact = true, .num_workers = 1});
   auto optimizer = resnet_job::make_optimizer(net);
   resnet_job::Told told(group.rank() == 0, group.world_size());
-  lockstep::TrainerOptions options{.epochs = a.epochs, .monitor = lockstep::Monitor::kAccuracy};
+  using Precision = lockstep::TrainingPrecision;
+  lockstep::TrainerOptions options{.epochs = a.epochs,
+                                   .precision = a.bf16 ? Precision::kBFloat16 : Precision::kFloat32,
+                                   .monitor = lockstep::Monitor::kAccuracy};
   options.callbacks.on_epoch_end = [&](const lockstep::EpochReport& epoch) { told.epoch(epoch); };
   options.callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
     told.accuracy(found.epoch, found.accuracies[0]);
@@ -39,5 +43,5 @@ void train(const resnet_job::Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED]]]] [--channels-last]", train);
+  return resnet_job::run(argc, argv, "FOLDER [EPOCHS [SIDE [BATCH [SEED]]]]", train);
 }

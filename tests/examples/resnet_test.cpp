@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <string>
 
 #include "support/process.h"
 #include "support/read_file.h"
@@ -11,6 +12,8 @@
 
 namespace lockstep::test {
 namespace {
+
+using std::string_literals::operator""s;
 
 std::string even_picture(int level) {
   constexpr int kSide = 36;
@@ -53,6 +56,22 @@ TEST_F(ReferenceJobMulti, HasARowForReplicasOfOneProcess) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   for (const char* part : {"Rank 0, epoch 1: ", "Rank 0: test accuracy ", "speed-up"})
     EXPECT_NE(finished.out.find(part), std::string::npos) << part << " in: " << finished.out;
+}
+
+TEST_F(ReferenceJobMulti, TakesModelPrecisionAndLayout) {
+  for (const char* program : {"resnet_train", "resnet_data_parallel"}) {
+    const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/"s + program, folder_.path("pictures"), "--resnet50",
+                                           "--bf16", "--channels-last", "1", "32", "2"});
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    EXPECT_NE(finished.out.find("Rank 0: test accuracy "), std::string::npos) << finished.out;
+  }
+}
+
+TEST_F(ReferenceJobMulti, NamesAnOptionThatItDoesNotKnow) {
+  const Finished finished =
+      run_program({LOCKSTEP_EXAMPLES_FOLDER "/resnet_train", folder_.path("pictures"), "--bf17", "1", "32", "2"});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_NE(finished.err.find("unknown option '--bf17'"), std::string::npos) << finished.err;
 }
 
 }  // namespace
