@@ -60,8 +60,8 @@ TEST_F(ReferenceJobMulti, HasARowForReplicasOfOneProcess) {
 
 TEST_F(ReferenceJobMulti, TakesModelPrecisionAndLayout) {
   for (const char* program : {"resnet_train", "resnet_data_parallel"}) {
-    const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/"s + program, folder_.path("pictures"), "--resnet50",
-                                           "--bf16", "--channels-last", "1", "32", "2"});
+    const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/"s + program, folder_.path("pictures"),
+                                           "--resnet50", "--bf16", "--channels-last", "1", "32", "2"});
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
     EXPECT_NE(finished.out.find("Rank 0: test accuracy "), std::string::npos) << finished.out;
   }
