@@ -71,7 +71,8 @@ inline Arguments parse(int argc, char** argv) {
     if (!take_option(a, argv[at])) words.emplace_back(argv[at]);
   }
   if (words.empty() || words.size() > 6) {
-    throw std::invalid_argument("expected FOLDER and at most 5 numbers, found " + std::to_string(words.size()) + " words");
+    throw std::invalid_argument("expected FOLDER and at most 5 numbers, found " + std::to_string(words.size()) +
+                                " words");
   }
   a.folder = words[0];
   a.epochs = number_at(words, 1, a.epochs);
