@@ -62,7 +62,7 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
 
 def best_compiled_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
     tried = {name: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]) for name, way in COMPILED.items()}
-    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, compiled", passes=1)
+    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, compiled")
     name = chosen.get(workload, next(iter(COMPILED)))
     outcome.notes.append(f"{ranks} ranks, {workload}: pytorch compiled is '{name}'")
     return COMPILED[name]

@@ -163,7 +163,7 @@ def best_python(tools: Tools, outcome: Outcome, ranks: int) -> Way:
     if tools.quick:
         return next(iter(ways.values()))
     tried = python_ways(tools, ranks, ways)
-    chosen = best_way(tried, outcome, "train, ways of pytorch", more_is_better=True, passes=1)
+    chosen = best_way(tried, outcome, "train, ways of pytorch", more_is_better=True)
     name = chosen.get(SMALL.name, next(iter(ways)))
     outcome.notes.append(f"{ranks} ranks: pytorch, best of its ways: {name}")
     return ways[name]
@@ -174,7 +174,7 @@ def best_layout(tools: Tools, outcome: Outcome, form: Form, who: str, rates_with
     if tools.quick:
         return ()
     tried = {name: lambda more=more: {form.name: rates_with(more)} for name, more in LAYOUTS.items()}
-    chosen = best_way(tried, outcome, f"train {form.name}, layouts of {who}", more_is_better=True, passes=1)
+    chosen = best_way(tried, outcome, f"train {form.name}, layouts of {who}", more_is_better=True)
     name = chosen.get(form.name, "contiguous")
     outcome.notes.append(f"{form.name}: {who} is {name}")
     return LAYOUTS[name]

@@ -21,23 +21,22 @@ torch::Device device_of_this_machine() {
   return torch::cuda::is_available() ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
 }
 
-torch::Tensor loss_of(const resnet_job::Arguments& a, Replicas& replicas, const torch::Tensor& pictures,
-                      const torch::Tensor& labels) {
-  const torch::Device device = replicas.devices().front();
+torch::Tensor scores_of(const resnet_job::Arguments& a, Replicas& replicas, const torch::Tensor& pictures) {
   std::optional<lockstep::Autocast> autocast;
-  if (a.bf16) autocast.emplace(device.type());
-  const torch::Tensor scores = replicas.forward(resnet_job::laid_out(a, pictures));
-  return torch::nn::functional::cross_entropy(scores, labels.to(device));
+  if (a.bf16) autocast.emplace(replicas.devices().front().type());
+  return replicas.forward(resnet_job::laid_out(a, pictures)).to(torch::kFloat32);
 }
 
 lockstep::EpochReport train_epoch(const resnet_job::Arguments& a, std::int64_t epoch, Replicas& replicas,
                                   torch::optim::SGD& optimizer, data::DataLoader& loader) {
+  const torch::Device device = replicas.devices().front();
   lockstep::EpochReport found{.epoch = epoch, .loss = 0};
   report::PartTimer timer(report::Part::kInput);
   for (auto& [pictures, labels] : loader) {
     timer.begin(report::Part::kCompute);
     optimizer.zero_grad();
-    const torch::Tensor loss = loss_of(a, replicas, pictures, labels);
+    const torch::Tensor scores = scores_of(a, replicas, pictures);
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels.to(device));
     loss.backward();
     lockstep::fused_step(optimizer);  // as the Trainer
     found.samples += labels.size(0);
@@ -51,14 +50,14 @@ lockstep::EpochReport train_epoch(const resnet_job::Arguments& a, std::int64_t e
   return found;
 }
 
-double accuracy_of(Replicas& replicas, data::DataLoader& loader) {
+double accuracy_of(const resnet_job::Arguments& a, Replicas& replicas, data::DataLoader& loader) {
   const torch::NoGradGuard no_grad;
   ResNet& net = replicas.module();
   net->eval();
   std::int64_t right = 0;
   std::int64_t samples = 0;
   for (auto& [pictures, labels] : loader) {
-    const torch::Tensor predicted = replicas.forward(pictures).argmax(1).cpu();
+    const torch::Tensor predicted = scores_of(a, replicas, pictures).argmax(1).cpu();
     right += predicted.eq(labels).sum().item<std::int64_t>();
     samples += labels.size(0);
   }
@@ -80,7 +79,7 @@ void train(const resnet_job::Arguments& a) {
   resnet_job::Told told(/*is_first=*/true, /*world_size=*/1);
   for (std::int64_t epoch = 0; epoch < a.epochs; ++epoch) {
     told.epoch(train_epoch(a, epoch, replicas, optimizer, train_loader));
-    told.accuracy(epoch, accuracy_of(replicas, test_loader));
+    told.accuracy(epoch, accuracy_of(a, replicas, test_loader));
   }
   told.end();
 }
