@@ -389,6 +389,12 @@ def train(case, rank, group):
     def take_step():
         if masters:
             masters.before_step()
+        if case.precision == "scaled":
+            # fp16_compress_wrapper leaves gradients in half where this rank has not used a layer and they are no views
+            # of buckets. The scaler takes none in half.
+            for parameter in trained:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.to(parameter.dtype)
         if case.clip:
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(trained, case.clip)
@@ -436,7 +442,12 @@ def train_cases(rank, world, cases, folder):
     tensors = {}
     for number, case in enumerate(cases):
         SyncBatchNorm.group = groups.layers[case.group]
-        for name, tensor in train(case, rank, groups.training[case.group]).items():
+        try:
+            trained = train(case, rank, groups.training[case.group])
+        except Exception as error:
+            error.add_note(f"rank {rank}, case {number}: {case}")
+            raise
+        for name, tensor in trained.items():
             tensors[f"{number}/{name}"] = tensor
     if rank in (0, world - 1):
         write_safetensors(f"{folder}/pythons-{rank}", tensors)
