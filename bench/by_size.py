@@ -12,7 +12,7 @@ from peer_ways import Way, usual
 KI, MI = 1 << 10, 1 << 20
 SIZES = [4, KI, 8 * KI, 64 * KI, MI, 4 * MI, 25 * MI, 100 * MI]
 NO_WAY = Way("no choice")
-Sized = Callable[..., Samples]  # (sizes, hurry=False): measures these sizes once; seconds by size
+Sized = Callable[[list[int]], Samples]  # measures these sizes once; seconds by size
 
 
 def repetitions(size: int) -> int:
@@ -22,15 +22,14 @@ def repetitions(size: int) -> int:
     return {MI: 31, 4 * MI: 21, 25 * MI: 9}.get(size, 5)
 
 
-def plan(sizes: list[int], hurry: bool) -> str:
-    """`hurry`: a third of the repetitions, for a search."""
-    return ",".join(f"{size}:{max(3, repetitions(size) // 3) if hurry else repetitions(size)}" for size in sizes)
+def plan(sizes: list[int]) -> str:
+    return ",".join(f"{size}:{repetitions(size)}" for size in sizes)
 
 
 def ours(tools: Tools, program: str, memory: str, ranks: int) -> Sized:
-    def once(sizes: list[int], hurry: bool = False) -> Samples:
+    def once(sizes: list[int]) -> Samples:
         output = tools.scratch_file()
-        options = ["--memory", memory, "--plan", plan(sizes, hurry), "--output", output]
+        options = ["--memory", memory, "--plan", plan(sizes), "--output", output]
         run(tools.lockstep_run(ranks, tools.program(program), *options))
         return read_samples(output)
 
@@ -38,10 +37,10 @@ def ours(tools: Tools, program: str, memory: str, ranks: int) -> Sized:
 
 
 def mpi(tools: Tools, peer: str, ranks: int, way: Way, source: str, operation: str = "") -> Sized:
-    def once(sizes: list[int], hurry: bool = False) -> Samples:
+    def once(sizes: list[int]) -> Samples:
         output = tools.scratch_file()
         memory = f"{way.memory}:{operation}" if operation else way.memory
-        options = ["--memory", memory, "--plan", plan(sizes, hurry), "--output", output]
+        options = ["--memory", memory, "--plan", plan(sizes), "--output", output]
         run(*peer_programs.mpi_command(tools, peer, ranks, way, source, *options), timeout=120)
         return read_samples(output)
 
@@ -51,9 +50,9 @@ def mpi(tools: Tools, peer: str, ranks: int, way: Way, source: str, operation: s
 def python(tools: Tools, backend: str, memory: str, ranks: int, way: Way = NO_WAY, operations: str = "all_reduce") -> Sized:
     """Keys are (operation, size), or only sizes for one operation."""
 
-    def once(sizes: list[int], hurry: bool = False) -> Samples:
+    def once(sizes: list[int]) -> Samples:
         output = tools.scratch_file()
-        options = ["--memory", memory, "--operation", operations, "--plan", plan(sizes, hurry), "--output", output]
+        options = ["--memory", memory, "--operation", operations, "--plan", plan(sizes), "--output", output]
         run(*peer_programs.python_command(tools, backend, ranks, way, *options))
         lines = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         if "," in operations:
@@ -65,10 +64,6 @@ def python(tools: Tools, backend: str, memory: str, ranks: int, way: Way = NO_WA
 
 def all_of(sized: Sized, sizes: list[int]) -> Contender:
     return lambda: sized(sizes)
-
-
-def all_in_a_hurry(sized: Sized, sizes: list[int]) -> Contender:
-    return lambda: sized(sizes, hurry=True)
 
 
 def each_in_its_way(ways: Mapping[str, Sized], chosen: Mapping[object, str]) -> Contender:
@@ -92,14 +87,14 @@ def ways_text(peer: str, chosen: Mapping[object, str], name_of: Callable[[object
 
 def best_contender(
     peer: str, sized: Callable[[Way], Sized], sizes: list[int], outcome: Outcome, what: str,
-    name_of: Callable[[object], str], collective: bool = False, passes: int = 2,
+    name_of: Callable[[object], str], collective: bool = False, passes: int = 3,
 ) -> Contender | None:
     """The peer with the best of its ways for each size; None when no way works. `collective`: only of the ways that
     matter to operations other than all-reduce. `passes`: of the search."""
     ways = {name: sized(way) for name, way in usual(peer).items() if (way.collective if collective else way.all_reduce)}
     if len(ways) == 1:
         return all_of(next(iter(ways.values())), sizes)
-    tried = {name: all_in_a_hurry(way, sizes) for name, way in ways.items()}
+    tried = {name: all_of(way, sizes) for name, way in ways.items()}
     chosen = best_way(tried, outcome, f"{what}, ways of {peer}", passes=passes)
     if not chosen:
         return None

@@ -71,9 +71,11 @@ def ours(net: Network, tools: Tools, memory: str, sizes: dict[int, int]) -> Samp
     return run_ranks(net, [tools.program("bench_all_reduce_core"), "--memory", memory], sizes, tools, {})
 
 
-def gloo(net: Network, tools: Tools, sizes: dict[int, int]) -> Samples:
-    command = [tools.python, HERE / "peers" / "c10d_collectives.py", "--backend", "gloo", "--operation", "all_reduce"]
-    return run_ranks(net, command, sizes, tools, {"GLOO_SOCKET_IFNAME": "eth0"})
+def from_python(net: Network, tools: Tools, backend: str, memory: str) -> Samples:
+    command = [tools.python, HERE / "peers" / "c10d_collectives.py", "--backend", backend, "--operation", "all_reduce",
+               "--memory", memory]
+    variables = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(tools.build / "python")}
+    return run_ranks(net, command, SIZES, tools, variables)
 
 
 def given(name: str, value: str) -> list[str]:
@@ -107,12 +109,14 @@ def openmpi(net: Network, tools: Tools, sizes: dict[int, int], way: Way) -> Samp
     return read_samples(output)
 
 
-def compare(outcome: Outcome, found: dict[str, Samples], peer: str) -> None:
+def compare(outcome: Outcome, found: dict[str, Samples], peer: str, language: str = "C++") -> None:
     for memory in MEMORIES:
+        own = found.get(f"{language} {memory}", {})
         for size in SIZES:
-            if size in found.get(memory, {}) and size in found.get(peer, {}):
-                mine, theirs = ([value * 1e6 for value in found[name][size]] for name in (memory, peer))
-                outcome.rows.append(Row("hosts", f"all_reduce-{memory}", size, RANKS, mine, theirs, peer, "us"))
+            if size in own and size in found.get(peer, {}):
+                mine, theirs = ([value * 1e6 for value in samples[size]] for samples in (own, found[peer]))
+                outcome.rows.append(
+                    Row("hosts", f"all_reduce-{memory}", size, RANKS, mine, theirs, peer, "us", language=language))
 
 
 def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
@@ -135,8 +139,9 @@ def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     with network(MACHINES) as net:
         contenders = {
-            **{memory: lambda memory=memory: ours(net, tools, memory, SIZES) for memory in MEMORIES},
-            "gloo": lambda: gloo(net, tools, SIZES),
+            **{f"C++ {memory}": lambda memory=memory: ours(net, tools, memory, SIZES) for memory in MEMORIES},
+            **{f"Python {memory}": lambda memory=memory: from_python(net, tools, "lockstep", memory) for memory in MEMORIES},
+            "gloo": lambda: from_python(net, tools, "gloo", "private"),
         }
         ways = {
             name: lambda sizes, way=way: openmpi(net, tools, {size: SIZES[size] for size in sizes}, way)
@@ -147,7 +152,7 @@ def measure(tools: Tools) -> Outcome:
             outcome.notes.append(ways_text("openmpi", chosen, size_text))
             contenders["openmpi"] = each_in_its_way(ways, chosen)
         found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "hosts")
-        compare(outcome, found, "gloo")
+        compare(outcome, found, "gloo", "Python")
         compare(outcome, found, "openmpi")
         measure_link(net, tools, outcome)
     return outcome

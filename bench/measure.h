@@ -1,5 +1,5 @@
 // The measurement of every all-reduce program of the bench, ours and the peers'. Each rank rewrites its buffer before
-// each call (gradients are new), then there is a barrier, only the call is timed, and every element of the result is
+// each call (gradients are new), then the ranks meet, only the call is timed, and every element of the result is
 // checked. The time of a call is that of the slowest rank. Standard library and Linux only: the peers' programs are
 // built without Lockstep.
 #pragma once
@@ -16,6 +16,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "meeting.h"
 
 namespace lockstep::bench {
 
@@ -112,6 +114,7 @@ void measure_all_reduce(const Options& options, int rank, int world, Allocate al
                         Longest longest, AllReduce all_reduce) {
   constexpr int kWarmUp = 3;
   Report report(options.output, rank);
+  Meeting meeting(options.output, rank, world);
   for (const Step& step : options.plan) {
     auto owner = allocate(step.bytes);
     const std::span<float> data(owner.get(), step.bytes / sizeof(float));
@@ -119,6 +122,7 @@ void measure_all_reduce(const Options& options, int rank, int world, Allocate al
     for (int repetition = -kWarmUp; repetition < step.repetitions; ++repetition) {
       fill(data, repetition + kWarmUp, rank);
       barrier();
+      meeting.meet();
       const double start = now();
       all_reduce(data);
       const double end = now();

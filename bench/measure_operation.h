@@ -1,6 +1,6 @@
 // The measurement of the programs for collectives, ours and MPI's. Each rank rewrites its input before each call, then
-// there is a barrier, only the call is timed, and after a second barrier the result is checked. The second barrier
-// keeps a rank's check from taking a core that others need for the call. Standard library only, like measure.h.
+// the ranks meet, only the call is timed, and after a barrier the result is checked. That barrier keeps a rank's check
+// from taking a core that others need for the call. Standard library and Linux only, like measure.h.
 //
 // The time of a call is that of the slowest rank: the root of a broadcast may return before the others have received
 // anything. For send_recv it is half of rank 0's round trip.
@@ -79,6 +79,7 @@ void measure_operation(const Options& options, const std::string& operation, int
   constexpr int kWarmUp = 3;
   const Kind kind = parse_kind(operation);
   Report report(options.output, rank);
+  Meeting meeting(options.output, rank, world);
   for (const Step& step : options.plan) {
     const std::size_t floats = std::max<std::size_t>(1, step.bytes / sizeof(float));
     const std::size_t share = Buffers::is_shared_out(kind) ? std::max<std::size_t>(1, floats / world) : floats;
@@ -92,6 +93,7 @@ void measure_operation(const Options& options, const std::string& operation, int
       const int value = (repetition + kWarmUp) % 64;
       buffers.fill(value);
       barrier();
+      meeting.meet();
       const double start = now();
       run(buffers);
       const double end = now();

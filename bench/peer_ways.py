@@ -46,6 +46,9 @@ OPEN_MPI = {
     "recursive doubling": Way("fewest steps, for short vectors", tuned(3)),
     "segmented ring": Way("the ring in pieces that stay in the cache; without a size it is the plain ring", tuned(
         5, OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize="262144")),
+    "no single copy, segmented ring": Way("both", tuned(
+        5, OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize="262144",
+        OMPI_MCA_btl_vader_single_copy_mechanism="none", OMPI_MCA_smsc="^cma")),
     "segmented ring, 1 MiB": Way("larger pieces, fewer messages", tuned(
         5, OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize="1048576"), tune_only=True),
     "pipelines": Way("chains of pieces; halves of a reduce-scatter", tuned_collectives(
@@ -81,7 +84,10 @@ HOST_WAYS = {
     "UCX, yield": Way("the library that ours has, over TCP as well", {**OVER_UCX, **MPI_YIELDS}),
     "UCX, segmented ring, yield": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX, **MPI_YIELDS}),
 }
+UCX_SHM = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
+           "UCX_TLS": "posix,sysv,cma,self"}
 INTEL_SHM = {"I_MPI_FABRICS": "shm"}
+INTEL_HEAP = {**INTEL_SHM, "I_MPI_SHM_HEAP": "1", "I_MPI_SHM_HEAP_VSIZE": "1024"}
 CCL = {"CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}
 
 
@@ -106,9 +112,8 @@ JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_d
 WAYS: dict[str, dict[str, Way]] = {
     "openmpi": {
         **OPEN_MPI,
-        "UCX": Way("UCX's shared memory instead of Open MPI's", {
-            "OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
-            "UCX_TLS": "posix,sysv,cma,self"}, collective=True),
+        "UCX": Way("UCX's shared memory instead of Open MPI's", UCX_SHM, collective=True),
+        "UCX, segmented ring": Way("both", {**OPEN_MPI["segmented ring"].environment, **UCX_SHM}),
     },
     "openmpi5": {
         **OPEN_MPI,
@@ -147,8 +152,10 @@ WAYS: dict[str, dict[str, Way]] = {
         "shm, shares": Way("scatter and all-gather instead of whole vectors", intel_collectives(
             bcast=3, reduce=5, reduce_scatter_block=1, allgather=2, alltoall=4, gather=4, scatter=2),
             collective=True, all_reduce=False),
-        "shm, shared heap": Way("buffers of MPI_Alloc_mem in memory that all ranks map, as the engine's are", {
-            **INTEL_SHM, "I_MPI_SHM_HEAP": "1", "I_MPI_SHM_HEAP_VSIZE": "1024"}, collective=True, memory="mpi"),
+        "shm, shared heap": Way("buffers of MPI_Alloc_mem in memory that all ranks map, as the engine's are",
+                                INTEL_HEAP, collective=True, memory="mpi"),
+        "shm, shared heap, ring": Way("both", {**INTEL_HEAP, "I_MPI_ADJUST_ALLREDUCE": "8"}, memory="mpi"),
+        "shm, shared heap, rabenseifner": Way("both", {**INTEL_HEAP, "I_MPI_ADJUST_ALLREDUCE": "2"}, memory="mpi"),
         "default": Way("what a user gets: shm and OFI", tune_only=True),
     },
     "oneccl": {
@@ -158,6 +165,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "ring": Way("fewest bytes", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "ring"}),
         "rabenseifner": Way("as few bytes in fewer steps", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "rabenseifner"}),
         "recursive doubling": Way("fewest steps", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "recursive_doubling"}),
+        "ring, shared heap": Way("buffers in memory that all ranks of Intel MPI map", {
+            **CCL, **INTEL_HEAP, "CCL_ALLREDUCE": "ring"}, memory="mpi"),
         "nreduce": Way("all to one and back in shares", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "nreduce"}, tune_only=True),
         "double tree": Way("two trees, each with half", {**CCL, **INTEL_SHM, "CCL_ALLREDUCE": "double_tree"},
                            tune_only=True),
@@ -214,10 +223,12 @@ WAYS: dict[str, dict[str, Way]] = {
                                     options=("--way", "v2", "--static-graph", "--workers", "1"), pinned=False),
         "PIL, one turn in process": Way("PIL pictures, normalised per batch; flips, rotation and shift in one pass",
                                         options=("--way", "pil-turn", "--static-graph")),
-        "PIL, one turn in process, jemalloc": Way("the same with another allocator", JEMALLOC,
-                                                  options=("--way", "pil-turn", "--static-graph")),
-        "PIL, one turn in process, compiled": Way("the model by torch.compile; the first epoch is not counted",
-                                                  options=("--way", "pil-turn", "--static-graph", "--compile")),
+        "PIL, draft in process": Way("the same, decoded no larger than the crop needs (Image.draft), as ours",
+                                     options=("--way", "pil-draft", "--static-graph")),
+        "PIL, draft in process, jemalloc": Way("the same with another allocator", JEMALLOC,
+                                               options=("--way", "pil-draft", "--static-graph")),
+        "PIL, draft in process, compiled": Way("the model by torch.compile; the first epoch is not counted",
+                                               options=("--way", "pil-draft", "--static-graph", "--compile")),
         "PIL, one turn, a worker": Way("the turn by a process of its own",
                                        options=("--way", "pil-turn", "--static-graph", "--workers", "1"), pinned=False),
         "PIL, per batch, a worker": Way("PIL pictures, made float and normalised per batch", tune_only=True, pinned=False,
@@ -233,6 +244,9 @@ WAYS: dict[str, dict[str, Way]] = {
         "PIL, per batch": Way("PIL pictures, made float and normalised per batch", options=("--way", "pil-batch")),
         "PIL, one turn": Way("the same, and flips and rotations in one pass, as DALI has it", options=("--way", "pil-turn")),
         "PIL, one turn, bytes": Way("both", options=("--way", "pil-turn", "--bytes")),
+        "PIL, draft": Way("one turn, and files are decoded no larger than the crop needs (Image.draft)",
+                          options=("--way", "pil-draft")),
+        "PIL, draft, bytes": Way("both", options=("--way", "pil-draft", "--bytes")),
         "three workers": Way("a worker that waits leaves a core free",
                              options=("--way", "v2", "--bytes", "--extra-threads", "1"), tune_only=True),
         "PIL": Way("what tutorials show: ToTensor and Normalize for each picture", options=("--way", "pil"), tune_only=True),
@@ -249,6 +263,7 @@ WAYS: dict[str, dict[str, Way]] = {
         "v2 tensors": Way("decode_image and transforms.v2, which leave the interpreter's lock", options=("--way", "v2")),
         "PIL, per batch": Way("PIL's work leaves the lock too", options=("--way", "pil-batch")),
         "PIL, one turn": Way("flips and rotations in one pass, as DALI has it", options=("--way", "pil-turn")),
+        "PIL, draft": Way("and files are decoded no larger than the crop needs", options=("--way", "pil-draft")),
         "one thread more": Way("a thread that waits for the lock leaves a core free",
                                options=("--way", "v2", "--extra-threads", "1"), tune_only=True),
     },

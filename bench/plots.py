@@ -29,10 +29,11 @@ class Panel:
 
 
 def panels(rows: Iterable[Row]) -> list[Panel]:
-    """`case` is "what" or "what, which of ours": rows of the same "what" and size share a panel."""
+    """`case` is "what" or "what, which of ours": rows of the same "what", language and size share a panel."""
     found: dict[tuple[str, int | None], Panel] = {}
     for row in rows:
         what, _, which = row.case.partition(", ")
+        what = f"{what} from Python" if row.language == "Python" else what
         size = size_text(row.bytes)
         panel = found.setdefault((what, row.bytes), Panel(f"{what}, {size}" if size else what, row.unit))
         panel.lines.setdefault(f"lockstep, {which}" if which else "lockstep", {})[row.ranks] = row.ours

@@ -1,5 +1,5 @@
-"""scale: all-reduces, training steps and the loader by the number of ranks or threads, against Open MPI, PyTorch on Gloo and
-torchvision with as many of them, independent processes, and as many times one thread.
+"""scale: all-reduces, training steps and the loader by the number of ranks or threads, against Open MPI (from C++), Gloo and
+PyTorch (from Python) and torchvision with as many of them, independent processes, and as many times one thread.
 
 A run ends within SECONDS on any machine: each part has a share of the time that is left, and as many rounds as fit. With
 --rounds it takes the time that these need.
@@ -18,12 +18,13 @@ import loader
 import workloads
 from by_size import KI, MI, add_rows, all_of, best_contender, mpi, ours, python
 from harness import BenchError, Contender, Outcome, Row, Tools, interleave
-from peer_ways import WAYS, usual
+from peer_ways import WAYS
 from report import size_text
 
 RANKS = [1, 2, 4, 8, 16]
 SIZES = [4, 8 * KI, 64 * KI, MI, 25 * MI, 100 * MI]
 MPI = "openmpi5"
+MEMORIES = ("shared", "private")  # memory of the group, as the buckets of DDP, or any other
 STEPS = {"mlp-6M": 20, "cnn-28": 50}  # large gradients, and small ones
 LAYOUT, PYTORCH_WAY = "channels last", "fused, static, channels last"  # which both sides' searches choose; no matter to the MLP
 PIPELINE, TORCHVISION_WAY = "reference", "PIL, one turn"
@@ -57,20 +58,20 @@ class Bench:
 
     def all_reduce(self, ranks: int, until: float) -> None:
         what = f"all_reduce, {ranks} ranks"
-        cases = {f"all_reduce, {memory}": memory for memory in ("shared", "private")}
-        contenders = {
-            case: all_of(ours(self.tools, "bench_all_reduce_core", memory, ranks), SIZES) for case, memory in cases.items()
-        }
-        way = next(iter(usual("gloo").values()))
-        contenders["gloo"] = all_of(python(self.tools, "gloo", "private", ranks, way), SIZES)
-        best = best_contender(MPI, lambda way: mpi(self.tools, MPI, ranks, way, "all_reduce_mpi"), SIZES, self.outcome, what,
-                              size_text, passes=1)
-        if best:
-            contenders[MPI] = best
+        contenders = {f"C++ {memory}": all_of(ours(self.tools, "bench_all_reduce_core", memory, ranks), SIZES)
+                      for memory in MEMORIES}
+        contenders |= {f"Python {memory}": all_of(python(self.tools, "lockstep", memory, ranks), SIZES)
+                       for memory in MEMORIES}
+        peers = {MPI: lambda way: mpi(self.tools, MPI, ranks, way, "all_reduce_mpi"),
+                 "gloo": lambda way: python(self.tools, "gloo", "private", ranks, way)}
+        for peer, sized in peers.items():
+            if best := best_contender(peer, sized, SIZES, self.outcome, what, size_text, passes=1):
+                contenders[peer] = best
         found = interleave(contenders, self.rounds, self.outcome, what, until)
-        for case in cases:
-            for peer in (MPI, "gloo"):
-                add_rows(self.outcome, found, "scale", case, peer, ranks)
+        for language, peer in (("C++", MPI), ("Python", "gloo")):
+            for memory in MEMORIES:
+                pair = {f"all_reduce, {memory}": found.get(f"{language} {memory}", {}), peer: found.get(peer, {})}
+                add_rows(self.outcome, pair, "scale", f"all_reduce, {memory}", peer, ranks, language)
 
     def step(self, workload: str, ranks: int, until: float) -> None:
         steps = STEPS[workload]
@@ -137,7 +138,8 @@ def measure(tools: Tools) -> Outcome:
             bench.outcome.missing.append(f"scale: {error}")
         left -= weight
     bench.outcome.notes.append(
-        f"pytorch is '{PYTORCH_WAY}', gloo '{next(iter(usual('gloo')))}', torchvision '{TORCHVISION_WAY}', "
-        f"without a search; our layout is {LAYOUT}. The limit of a step is that of as many independent processes, the limit of the loader as many "
+        f"pytorch is '{PYTORCH_WAY}', torchvision '{TORCHVISION_WAY}', "
+        f"without a search; our layout is {LAYOUT}. The limit of a step is that of as many independent processes, the limit of "
+        "the loader as many "
         "times one thread as there are threads and cores")
     return bench.outcome

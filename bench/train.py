@@ -47,6 +47,8 @@ class Form:
 
 LARGE = Form(side=224, batch=8, epochs=2, train=32, test=1)  # 12 steps of each of two processes
 SMALL = Form(side=64, batch=16, epochs=10, train=40, test=20)
+SHORT = {224: Form(side=224, batch=8, epochs=2, train=16, test=1),  # for searches, by the side
+         64: Form(side=64, batch=16, epochs=3, train=40, test=20)}
 QUICK_SMALL = Form(side=64, batch=16, epochs=4, train=40, test=20)
 
 
@@ -152,20 +154,19 @@ class Job:
                 Row("train", f"{self.form.name}{case}", None, ranks, mine, peer, name, unit, more_is_better=True))
 
 
-def python_ways(tools: Tools, ranks: int, ways: Mapping[str, Way]) -> dict[str, Contender]:
-    """Each way with the small form, in which they differ most."""
-    form = Form(SMALL.side, SMALL.batch, 3, SMALL.train, SMALL.test)
+def python_ways(tools: Tools, ranks: int, ways: Mapping[str, Way], form: Form) -> dict[str, Contender]:
     return {name: lambda way=way: {form.name: theirs(tools, form, way, ranks, 1).rates[1:]} for name, way in ways.items()}
 
 
-def best_python(tools: Tools, outcome: Outcome, ranks: int) -> Way:
+def best_python(tools: Tools, outcome: Outcome, ranks: int, form: Form) -> Way:
+    """`form` is short."""
     ways = usual("pytorch-job")
     if tools.quick:
         return next(iter(ways.values()))
-    tried = python_ways(tools, ranks, ways)
-    chosen = best_way(tried, outcome, "train, ways of pytorch", more_is_better=True)
-    name = chosen.get(SMALL.name, next(iter(ways)))
-    outcome.notes.append(f"{ranks} ranks: pytorch, best of its ways: {name}")
+    tried = python_ways(tools, ranks, ways, form)
+    chosen = best_way(tried, outcome, f"train {form.name}, ways of pytorch", more_is_better=True)
+    name = chosen.get(form.name, next(iter(ways)))
+    outcome.notes.append(f"{form.name}, {ranks} ranks: pytorch, best of its ways: {name}")
     return ways[name]
 
 
@@ -180,8 +181,9 @@ def best_layout(tools: Tools, outcome: Outcome, form: Form, who: str, rates_with
     return LAYOUTS[name]
 
 
-def with_best_layouts(tools: Tools, outcome: Outcome, form: Form, way: Way, ranks: int) -> tuple[Form, Way]:
-    short = replace(form, epochs=min(form.epochs, 3))
+def with_best_ways(tools: Tools, outcome: Outcome, form: Form, ranks: int) -> tuple[Form, Way]:
+    short = SHORT[form.side]
+    way = best_python(tools, outcome, ranks, short)
     own = best_layout(tools, outcome, form, "ours", lambda more: ours(tools, replace(short, layout=more), ranks, 1).rates[1:])
     python = best_layout(tools, outcome, form, PEER, lambda more: theirs(
         tools, short, replace(way, options=(*way.options, *more)), ranks, 1).rates[1:])
@@ -219,11 +221,10 @@ def add_efficiency(job: Job, ranks: int, found: dict[str, list[float]]) -> None:
 
 def measure_jobs(tools: Tools, outcome: Outcome) -> None:
     for ranks in tools.ranks:
-        way = best_python(tools, outcome, ranks)
         for kind in (LARGE, QUICK_SMALL if tools.quick else SMALL):
-            form, laid_out = with_best_layouts(tools, outcome, kind, way, ranks)
+            form, way = with_best_ways(tools, outcome, kind, ranks)
             job = Job(tools, form, outcome)
-            found = job.measure(ranks, laid_out, with_one=kind is LARGE)
+            found = job.measure(ranks, way, with_one=kind is LARGE)
             job.add("", ranks, found.get("ours"), found.get(PEER), PEER, "pictures/s")
             if kind is LARGE and {"ours", "one", "apart", "twice"} <= found.keys():
                 add_efficiency(job, ranks, found)

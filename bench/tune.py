@@ -63,7 +63,9 @@ def launcher_ways(tools: Tools, peer: str) -> dict[str, Contender]:
 
 
 def job_ways(tools: Tools, peer: str) -> dict[str, Contender]:
-    return train.python_ways(tools, RANKS, WAYS[peer])
+    """Each way with both sizes."""
+    each = [train.python_ways(tools, RANKS, WAYS[peer], form) for form in train.SHORT.values()]
+    return {name: lambda name=name: {key: rates for ways in each for key, rates in ways[name]().items()} for name in WAYS[peer]}
 
 
 KINDS = {"gloo": gloo_ways, "pytorch": pytorch_ways, "torchrun": launcher_ways,

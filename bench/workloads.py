@@ -97,12 +97,15 @@ def read(file: Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def ddp_reports(tools: Tools, command, workload: str, ranks: int, steps: int, extra: list[object]) -> list[dict]:
+def ddp_reports(
+    tools: Tools, command, workload: str, ranks: int, steps: int, extra: list[object],
+    environment: Mapping[str, str] | None = None,
+) -> list[dict]:
     """The reports of all ranks that train under DDP; `extra` are further options of the program."""
     output, log = tools.scratch_file(), tools.scratch_file(".log")
     files = [Path(f"{output}.{rank}") for rank in range(ranks)]
     arguments = [*options("ddp", workload, steps, output), *extra]
-    with started([command(tools, "ddp", ranks, *arguments)], log) as processes:
+    with started([command(tools, "ddp", ranks, *arguments)], log, environment) as processes:
         wait_for(files, processes, log, timeout=900)
         processes[0].wait(timeout=120)
     return [read(file) for file in files]

@@ -4,7 +4,7 @@ step, against the plain Adam and PyTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import workloads
 from harness import Outcome, Row, Samples, Tools, best_way, interleave
@@ -16,12 +16,14 @@ MIB = 1 << 20
 
 
 def contender(
-    tools: Tools, command, workload: str, ranks: int, states: list[float], *optimizer: str
+    tools: Tools, command, workload: str, ranks: int, states: list[float], *optimizer: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Callable[[], Samples]:
     """`states` gets the memory of each rank's state, in MiB, which is the same in every round."""
 
     def once() -> Samples:
-        reports = workloads.ddp_reports(tools, command, workload, ranks, STEPS[workload], ["--optimizer", *optimizer])
+        reports = workloads.ddp_reports(tools, command, workload, ranks, STEPS[workload], ["--optimizer", *optimizer],
+                                        environment)
         states[:] = [report["state_bytes"] / MIB for report in reports]
         return {
             "step": [seconds * 1e3 for seconds in workloads.slower_rank(reports)],
@@ -34,7 +36,7 @@ def contender(
 
 def pytorch(tools: Tools, workload: str, ranks: int, states: list[float], way: Way) -> Callable[[], Samples]:
     command = workloads.peer_command if way.pinned else workloads.free_peer_command
-    return contender(tools, command, workload, ranks, states, "sharded-adam", *way.options)
+    return contender(tools, command, workload, ranks, states, "sharded-adam", *way.options, environment=way.environment)
 
 
 def best_pytorch(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:

@@ -1,7 +1,7 @@
 """One operation of torch.distributed by size, over Gloo, NCCL or Lockstep: the same program for all. Started by torchrun.
 
-Every rank rewrites its input before each call, then there is a barrier, only the call is timed, and after a second
-barrier the result is checked. The second barrier keeps a rank's check from taking a core that others need for the call.
+Every rank rewrites its input before each call, then the ranks meet, only the call is timed, and after a barrier the
+result is checked. That barrier keeps a rank's check from taking a core that others need for the call.
 `bytes` is the size of one rank's buffer: the whole tensor for broadcast, reduce, gather and send; all inputs of one rank
 for reduce_scatter and all_to_all; the gathered result for all_gather. The time of a call is that of the slowest rank: the
 root of a broadcast may return before the others have received anything. On a GPU a call is over when the result is there. Point to point: half of a round trip from rank 0
@@ -14,6 +14,8 @@ import time
 
 import torch
 import torch.distributed as dist
+
+from meeting import Meeting
 
 WARM_UP = 3
 DEVICE = torch.device("cpu")
@@ -106,13 +108,14 @@ class Operation:
         return True
 
 
-def measure(name: str, size: int, repetitions: int, memory: str) -> list[float]:
+def measure(name: str, size: int, repetitions: int, memory: str, meeting: Meeting) -> list[float]:
     operation, seconds = Operation(name, size // 4, memory), []
     for repetition in range(-WARM_UP, repetitions):
         operation.fill((repetition + WARM_UP) % 64)
         finish()
         dist.barrier()
         finish()
+        meeting.meet()
         start = time.perf_counter()
         operation.run()
         finish()
@@ -146,13 +149,14 @@ def main() -> None:
     if options.backend == "lockstep":
         import lockstep  # noqa: F401, registers the backend
     dist.init_process_group(options.backend)
+    meeting = Meeting(options.output, dist.get_rank(), dist.get_world_size())
     lines = []
     for name in options.operation.split(","):
         for step in options.plan.split(","):
             size, repetitions = (int(part) for part in step.split(":"))
             if name == "barrier" and size > 4:
                 continue
-            seconds = measure(name, size, repetitions, options.memory)
+            seconds = measure(name, size, repetitions, options.memory, meeting)
             lines.append(json.dumps({"operation": name, "bytes": size, "seconds": seconds}))
     if dist.get_rank() == 0:
         with open(options.output, "w", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ from loader_peer import parse_arguments, rates, report, seconds
 from torchvision_ways import normalise, pipeline
 
 FLAGS = {"--bytes": "workers pass batches of uint8, a quarter of the memory; the program makes them float and normalises"}
-WAYS = ["pil", "pil-batch", "pil-turn", "v2"]
+WAYS = ["pil", "pil-batch", "pil-turn", "pil-draft", "v2"]
 arguments = parse_arguments(__doc__, ["rates", "index", "first-batch"], ways=WAYS, flags=FLAGS)
 torch.set_num_threads(1)
 load, transform, collate = pipeline(arguments.pipeline, arguments.way)

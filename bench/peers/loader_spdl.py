@@ -14,7 +14,7 @@ from torchvision import datasets
 from loader_peer import parse_arguments, rates, report
 from torchvision_ways import pipeline
 
-arguments = parse_arguments(__doc__, ["rates"], ways=["pil-batch", "pil-turn", "v2"], packages=True)
+arguments = parse_arguments(__doc__, ["rates"], ways=["pil-batch", "pil-turn", "pil-draft", "v2"], packages=True)
 sys.path.append(arguments.packages)  # after torch's own packages
 from spdl.pipeline import PipelineBuilder  # noqa: E402
 

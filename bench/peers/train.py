@@ -21,7 +21,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 from torchvision import transforms as v1
 
-from torchvision_ways import MEAN, STD, Turn, decode, normalised
+from torchvision_ways import MEAN, STD, DraftCrop, DraftResize, Turn, decode, normalised, open_undecoded
 
 
 def transforms(side: int, way: str) -> tuple[list, list]:
@@ -29,16 +29,19 @@ def transforms(side: int, way: str) -> tuple[list, list]:
     tv = v2 if way == "v2" else v1
     train = [tv.RandomResizedCrop(side), tv.RandomHorizontalFlip(), tv.RandomVerticalFlip(), tv.RandomRotation(15),
              tv.RandomAffine(0, translate=(0.1, 0.1)), tv.ColorJitter(0.2, 0.2, 0.2)]
-    if way == "pil-turn":
-        train = [tv.RandomResizedCrop(side), Turn((15,), shift=0.1), tv.ColorJitter(0.2, 0.2, 0.2)]
-    return train, [tv.Resize(side * 8 // 7), tv.CenterCrop(side)]
+    if way in ("pil-turn", "pil-draft"):
+        crop = DraftCrop(side) if way == "pil-draft" else tv.RandomResizedCrop(side)
+        train = [crop, Turn((15,), shift=0.1), tv.ColorJitter(0.2, 0.2, 0.2)]
+    resize = DraftResize if way == "pil-draft" else tv.Resize
+    return train, [resize(side * 8 // 7), tv.CenterCrop(side)]
 
 
 def open_folder(path: str, steps: list, way: str) -> datasets.ImageFolder:
     if way == "v2":
         return datasets.ImageFolder(path, v2.Compose(steps), loader=decode)
-    if way in ("pil-batch", "pil-turn"):
-        return datasets.ImageFolder(path, v1.Compose([*steps, v1.PILToTensor()]))
+    if way != "pil":
+        more = {"loader": open_undecoded} if way == "pil-draft" else {}
+        return datasets.ImageFolder(path, v1.Compose([*steps, v1.PILToTensor()]), **more)
     return datasets.ImageFolder(path, v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]))
 
 
@@ -63,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, required=True, help="of each rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--way", choices=["pil", "pil-batch", "pil-turn", "v2"], default="v2")
+    parser.add_argument("--way", choices=["pil", "pil-batch", "pil-turn", "pil-draft", "v2"], default="v2")
     parser.add_argument("--implementation", choices=["plain", "fused"], default="fused", help="of the optimizer")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")

@@ -23,6 +23,10 @@ class Panels(unittest.TestCase):
         self.assertEqual(list(found[0].lines), ["lockstep, shared", "openmpi5", "lockstep, private"])
         self.assertEqual(found[2].lines["limit"], {2: [200.0], 1: [100.0]})
 
+    def test_rows_from_python_have_panels_of_their_own(self):
+        rows = [Row("scale", "all_reduce, shared", 4, ranks, [1.0], [9.0], "gloo", "us", language="Python") for ranks in (2, 4)]
+        self.assertEqual([panel.title for panel in plots.panels(rows)], ["all_reduce from Python, 4 B"])
+
     def test_one_number_of_ranks_is_no_line(self):
         self.assertEqual(plots.panels([row for row in ROWS if row.ranks == 2]), plots.panels([]))
 
