@@ -45,6 +45,7 @@ class Meeting {
         if (turn % 4096 == 0 && std::chrono::steady_clock::now() > end) fail("a rank has not come within 2 minutes");
       }
     }
+    if (times_ == 1 && rank_ == 0) unlink(path_.c_str());  // all have it
   }
 
  private:

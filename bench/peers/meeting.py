@@ -11,9 +11,10 @@ class Meeting:
     """`output` is a path that all ranks have, and no other run."""
 
     def __init__(self, output: str, rank: int, world: int) -> None:
-        self.rank, self.times, self.crowded = rank, 0, world > (os.cpu_count() or 1)
+        self.path, self.rank = f"{output}.meeting", rank
+        self.times, self.crowded = 0, world > (os.cpu_count() or 1)
         self.others = [LINE * other for other in range(world) if other != rank]
-        file = os.open(f"{output}.meeting", os.O_CREAT | os.O_RDWR, 0o600)
+        file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
         os.ftruncate(file, 8 * LINE * world)
         self.memory = mmap.mmap(file, 8 * LINE * world)
         os.close(file)
@@ -31,3 +32,5 @@ class Meeting:
                     os.sched_yield()
                 if time.monotonic() > end:
                     raise SystemExit(f"rank {self.rank}: a rank has not come within 2 minutes")
+        if times == 1 and self.rank == 0:
+            os.unlink(self.path)  # all have it

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "support/thread_ranks.h"
@@ -48,6 +49,7 @@ void check_sums(Communicator& group, Place place, bool blocking, std::size_t cou
   Buffer data(group.arena(), place, count);
   for (int round = 0; round < 3; ++round) {
     for (std::size_t i = 0; i < count; ++i) data[i] = value_of(group.rank(), i, round);
+    if (round == group.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the others stop spinning
     AllReduce args{data.data(), data.data(), count};
     if (blocking) {
       const Status status = group.run(args, Deadline::after(std::chrono::seconds(30)));
@@ -78,9 +80,11 @@ TEST_P(AllReduceTest, SumsEverySizeFromEveryPlace) {
 
 TEST_P(AllReduceTest, MixesPlacesAndBlockingBetweenRanks) {
   test::run_threads(GetParam(), [](Communicator& group) {
-    for (int round = 0; round < 8; ++round) {
-      const int mode = (group.rank() + round) % 4;
-      check_sums(group, mode % 2 == 0 ? Place::kArena : Place::kPrivate, mode < 2, 50'000);
+    for (const std::size_t count : {300, 2'000, 8'192, 8'193, 50'000}) {
+      for (int round = 0; round < 16; ++round) {  // every pair of modes
+        const int mode = (group.rank() == 0 ? round : round / 4 + group.rank()) % 4;
+        check_sums(group, mode % 2 == 0 ? Place::kArena : Place::kPrivate, mode < 2, count);
+      }
     }
   });
 }

@@ -134,6 +134,7 @@ void Collective::publish_input_sizes(Post& post) {
 // there.
 Status Collective::publish_in_place(Post& post) {
   needs_all_ = true;
+  private_output_ = false;
   const std::size_t bytes = request_.input.bytes;
   const bool output_shared = outputs_shared();
   if (output_shared && in_arena(request_.input.data, bytes)) {
@@ -268,13 +269,14 @@ bool Collective::progress(bool help, Scratch& scratch) {
       unstaged = unstaged || (flags & kUnstaged) != 0;
       all_blocking = all_blocking && (flags & kBlocking) != 0;
     }
-    phase_ = unstaged && all_blocking ? Phase::kStream : Phase::kStaging;
+    phase_ = unstaged && all_blocking && !plan.inlined() ? Phase::kStream : Phase::kStaging;
     Status prepared = phase_ == Phase::kStaging ? stage_late() : Plan(memory_, sequence_).reach();
     if (!prepared.ok()) return break_group(prepared);
   }
   if (phase_ == Phase::kStaging) {
-    if (!everyone_ready()) return false;
-    if (const Status reached = Plan(memory_, sequence_).reach(); !reached.ok()) return break_group(reached);
+    const Plan plan(memory_, sequence_);
+    if (!plan.inlined() && !everyone_ready()) return false;
+    if (const Status reached = plan.reach(); !reached.ok()) return break_group(reached);
     start_running();
   }
   if (phase_ == Phase::kRunning) run_tickets(help, scratch);
@@ -293,7 +295,7 @@ bool Collective::break_group(const Status& why) {
 // Some rank does not block, so no rank can stream. The ranks that meant to stream now copy everything at once.
 Status Collective::stage_late() {
   Post& post = memory_.post(memory_.rank(), sequence_);
-  if ((post.flags & kUnstaged) == 0) return {};
+  if ((post.flags & kUnstaged) == 0 || Plan(memory_, sequence_).inlined()) return {};
   LOCKSTEP_RETURN_IF_ERROR(reduces_in_place() ? publish_in_place(post) : publish_inputs(post));
   LOCKSTEP_FAULT_POINT("post: staged late");
   post.state.store(2 * sequence_ + 1, std::memory_order_seq_cst);

@@ -28,7 +28,8 @@ inline constexpr Address kInControl = Address{1} << 63;
 
 enum PostFlag : std::uint8_t {
   kBlocking = 1,  // the rank stays in the call until the operation is over
-  // Its buffer is private and has not been copied. The rank can stream, or will stage it and then say that it is ready.
+  // Its buffer is private and has not been copied to where tickets could use it. The rank can stream, or will stage it
+  // and then say that it is ready.
   kUnstaged = 2,
   kPrivateOutput = 4,  // only the rank itself can write its output
   // Its inputs are in control memory, each of `count` units. If all ranks say so, each makes its own result.
@@ -120,9 +121,11 @@ std::size_t stream_chunk_bytes(int group_size);
 
 // The most that is inline. Private inputs of a rank that together have up to kMostInlineBytes are copied into control
 // memory; shared ones up to kMostInlineSharedBytes too, because a copy costs less than waiting until others have read
-// them in place. An all-reduce inlines up to Communicator::kInlineBytes only.
+// them in place. An all-reduce inlines up to Communicator::kInlineBytes only, where every rank reduces everything; but
+// private buffers of a group of kMostInlineRanks too: a second meeting would take longer.
 inline constexpr std::size_t kMostInlineBytes = std::size_t{32} << 10;
 inline constexpr std::size_t kMostInlineSharedBytes = std::size_t{8} << 10;
+inline constexpr int kMostInlineRanks = 2;
 
 // Point-to-point: each ordered pair of ranks has a ring of entries. The sender fills an entry, the receiver empties it.
 inline constexpr int kChannelEntries = 8;

@@ -68,7 +68,8 @@ Status Plan::check_sizes() const {
 Status Plan::reach() const {
   for (int rank = 0; rank < memory_.size(); ++rank) {
     const Post& its = post(rank);
-    if ((its.flags & kInlined) != 0 && (its.flags & kPrivateOutput) != 0) continue;
+    const bool in_control = (its.flags & kInlined) != 0 && (its.flags & kPrivateOutput) != 0;
+    if (in_control && (its.flags & kUnstaged) == 0) continue;
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.input));
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(rank, its.output));
     if (!has_lists(kind_)) continue;

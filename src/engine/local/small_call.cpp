@@ -23,10 +23,14 @@ SmallCall::SmallCall(const GroupMemory& memory, const RequestView& request) : me
   inputs_ = !request.inputs.empty() ? request.inputs.size() : !receives_only || memory.rank() == request.root;
   const std::size_t total = inputs_ * inline_stride(piece_, false);
   bytes_ = std::max(total, piece_);
+  const auto shared = [&](const auto& buffer) { return memory.arena().contains(buffer.data, buffer.bytes); };
   if (request.kind == Kind::kAllReduce) {
     fits_ = total <= Communicator::kInlineBytes;
+    if (!fits_ && memory.size() <= kMostInlineRanks) {
+      fits_ = total <= kMostInlineBytes && !(shared(request.input) && shared(request.output));
+      needs_all_inlined_ = true;
+    }
   } else {
-    const auto shared = [&](const ConstPiece& input) { return memory.arena().contains(input.data, input.bytes); };
     const bool all_shared =
         inputs_ > 0 && shared(request.input) && std::all_of(request.inputs.begin(), request.inputs.end(), shared);
     fits_ = bytes_ <= (all_shared ? kMostInlineSharedBytes : kMostInlineBytes);
@@ -43,7 +47,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
   post.kind = request_.kind;
   post.type = request_.type;
   post.op = request_.op;
-  post.flags = kBlocking | kPrivateOutput | kInlined | (tiny ? kTiny : 0);
+  post.flags = kBlocking | kPrivateOutput | kInlined | (tiny ? kTiny : 0) | (needs_all_inlined_ ? kUnstaged : 0);
   post.root = static_cast<std::uint16_t>(request_.root);
   post.list = static_cast<std::uint16_t>(request_.list);
   post.count = has_lists(request_.kind) ? piece_ : request_.count;
@@ -68,7 +72,7 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
   }
   memory_.state(me).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
   LOCKSTEP_FAULT_POINT("small: written");
-  post.state.store(2 * sequence + 1, std::memory_order_seq_cst);
+  post.state.store(2 * sequence + (needs_all_inlined_ ? 0 : 1), std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("small: posted");
   waiting.notify(true);
 }

@@ -45,6 +45,9 @@ class SmallCall {
   std::size_t inputs_ = 0;  // how many this rank has
   std::size_t bytes_ = 0;
   bool fits_ = false;
+  // Larger all-reduces have no tickets for inlined inputs. If some rank does not inline its input, the ranks stream, or
+  // this one stages late.
+  bool needs_all_inlined_ = false;
   const Post* mine_ = nullptr;
   std::uint64_t sequence_ = 0;
 };

@@ -18,8 +18,6 @@ namespace {
 constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
 constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;
 
-// Up to this size a second meeting costs more than reducing everything on both ranks.
-constexpr std::size_t kSmallChunkBytes = std::size_t{32} << 10;
 // Below this size the root alone is faster with a reduce.
 constexpr std::size_t kSharedReduceBytes = std::size_t{256} << 10;
 
@@ -61,24 +59,8 @@ Status Stream::run(const Request& request, const WaitFor& wait_for) {
     const std::size_t count = std::min(step, end);
     end -= count;
     LOCKSTEP_RETURN_IF_ERROR(ring_.begin_chunk(count * element, StagingRing::Use::kWrites, wait_for));
-    const bool small = request.kind == Kind::kAllReduce && memory_.size() <= 2 && count * element <= kSmallChunkBytes;
-    LOCKSTEP_RETURN_IF_ERROR(small ? pass_small_chunk(request, end, count, wait_for)
-                                   : pass_chunk(request, end, count, wait_for));
+    LOCKSTEP_RETURN_IF_ERROR(pass_chunk(request, end, count, wait_for));
   }
-  return {};
-}
-
-Status Stream::pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
-  RankState& mine = memory_.state(memory_.rank());
-  const std::size_t element = size_of(request.type);
-  copy_to_readers(ring_.of(memory_.rank()), static_cast<const std::byte*>(request.input.data) + begin * element,
-                  count * element);
-  mine.reduced.store(ring_.number(), std::memory_order_relaxed);  // no rank waits for this counter here
-  ring_.announce();
-  LOCKSTEP_RETURN_IF_ERROR(ring_.wait_for_everyone(wait_for));
-  gather_inputs(request, begin, 0);
-  std::byte* const result = static_cast<std::byte*>(request.output.data) + begin * element;
-  reduce({request.type, request.op, request.factor}, inputs_, std::span(&result, 1), count);
   return {};
 }
 

@@ -8,9 +8,6 @@
 //   3. each collects the others' results from their staging.
 // In a reduce, only the root gets a result and collects.
 //
-// Between two ranks a small chunk of an all-reduce takes one meeting instead: each rank lays out the whole chunk and
-// reduces all of it for itself.
-//
 // A staging area (staging_ring.h) holds three chunks, not two, and small chunks follow one another without gaps.
 // Writing a line that another core still has in its cache is expensive. So a place should rest until it has left the
 // reader's second-level cache.
@@ -42,7 +39,6 @@ class Stream {
 
  private:
   Status pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
-  Status pass_small_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for);
   bool receives(const Request& request) const;
   void lay_out(const Request& request, std::size_t begin, std::size_t count);
   void reduce_slice(const Request& request, std::size_t begin, std::size_t count);
