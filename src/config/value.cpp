@@ -245,6 +245,18 @@ bool field_is(const Field& field) {
       field);
 }
 
+// The next comma that is not inside brackets: "RandomCrop(32, padding=4)" is one item.
+std::size_t end_of_item(std::string_view text) {
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    if (c == ',' && depth <= 0) return i;
+  }
+  return text.size();
+}
+
 }  // namespace
 
 std::string expected(const Key& key) {
@@ -265,7 +277,7 @@ Node node_from_text(const Key& key, std::string_view text) {
   }
   node.kind = Node::Kind::kList;
   while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::size_t comma = end_of_item(text);
     Node& item = node.items.emplace_back();
     item.kind = Node::Kind::kScalar;
     item.text = text.substr(0, comma);

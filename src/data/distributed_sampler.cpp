@@ -218,7 +218,7 @@ void DistributedSampler::load_state(const SamplerState& state) {
   const auto mismatch = [](std::string_view what, auto saved, auto now) {
     return DataError(ErrorCode::kMismatch,
                      fmt::format("the saved sampler state has {} {}, this sampler {}: an epoch can only continue with "
-                                 "the same data in the same order; use the same {} or start from a whole epoch",
+                                 "the same data in the same order; use the same {}, or begin anew",
                                  what, saved, now, what));
   };
   const SamplerState mine = this->state();

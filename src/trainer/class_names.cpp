@@ -15,17 +15,18 @@ std::string text_of_classes(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string first_other_class(const std::string& saved, const std::string& present) {
-  std::istringstream saved_lines(saved);
-  std::istringstream present_lines(present);
+std::string first_other_class(const NamedClasses& one, const NamedClasses& other) {
+  std::istringstream one_lines(one.text);
+  std::istringstream other_lines(other.text);
   const auto next = [](std::istringstream& lines) {
     std::string name;
     return std::getline(lines, name) ? fmt::format("'{}'", name) : std::string("missing");
   };
-  for (int number = 0; saved_lines && present_lines; ++number) {
-    const std::string was = next(saved_lines);
-    const std::string is = next(present_lines);
-    if (was != is) return fmt::format("class {} is {} in the checkpoint, and {} in this training", number, was, is);
+  for (int number = 0; one_lines && other_lines; ++number) {
+    const std::string first = next(one_lines);
+    const std::string second = next(other_lines);
+    if (first != second)
+      return fmt::format("class {} is {} {}, and {} {}", number, first, one.where, second, other.where);
   }
   return "";
 }

@@ -136,11 +136,14 @@ TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
   TrainingResult result;
   while (true) {
     if (state_.progress.evaluation_due && evaluation != nullptr) judge(train, *evaluation, result);
-    if (asked_to_stop()) return finish(TrainingEnd::kInterrupted, std::move(result));
-    if (options_.patience > 0 && progress().not_better >= options_.patience) {
-      return finish(TrainingEnd::kEarlyStopped, std::move(result));
+    // A training with nothing left to do is not interrupted, even if it was asked to stop meanwhile.
+    if (!state_.progress.evaluation_due || evaluation == nullptr) {
+      if (options_.patience > 0 && progress().not_better >= options_.patience) {
+        return finish(TrainingEnd::kEarlyStopped, std::move(result));
+      }
+      if (progress().epoch >= options_.epochs) return finish(TrainingEnd::kFinished, std::move(result));
     }
-    if (progress().epoch >= options_.epochs) return finish(TrainingEnd::kFinished, std::move(result));
+    if (asked_to_stop()) return finish(TrainingEnd::kInterrupted, std::move(result));
     EpochReport report;
     if (!train_epoch(train, report)) {
       state_.save(train.loader());
@@ -276,8 +279,11 @@ void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result)
   const double metric = monitored(found);
   const double sign = options_.monitor == Monitor::kLoss ? -1.0 : 1.0;
   found.is_best = std::isfinite(metric) && (!progress.best || sign * metric > sign * *progress.best);
-  const bool better = found.is_best && (!progress.best || sign * metric > sign * *progress.best + options_.min_delta);
+  // Steps of less than min_delta add up: they are measured from the last one that was enough.
+  const bool better =
+      std::isfinite(metric) && (!progress.to_beat || sign * metric > sign * *progress.to_beat + options_.min_delta);
   progress.not_better = better ? 0 : progress.not_better + 1;
+  if (better) progress.to_beat = metric;
   if (found.is_best) progress.best = metric;
   progress.evaluation_due = false;
   if (options_.callbacks.on_evaluation) options_.callbacks.on_evaluation(found);

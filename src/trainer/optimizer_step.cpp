@@ -52,6 +52,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
   optimizer_.zero_grad();
   const double communicated_before = communicated();
+  torch::Tensor sum;  // of the losses of this step's samples
   const auto loss_of_part = [&](int) {
     const auto waiting = Clock::now();
     TORCH_CHECK(feed.next(), "Trainer: the loader has given fewer batches than its size()");
@@ -59,8 +60,8 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
     ddp_.operator->();  // the pass begins
     StepOutput output = forward(feed);
     report.samples += output.samples;
-    const torch::Tensor sum = output.loss.detach().to(torch::kDouble).reshape({}) * output.samples;
-    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
+    const torch::Tensor part = output.loss.detach().to(torch::kDouble).reshape({}) * output.samples;
+    sum = sum.defined() ? sum + part : part;
     return scaler_ ? scaler_->scale(output.loss.to(torch::kFloat)) : output.loss;
   };
   report.loss = accumulate_gradients(ddp_, parts, loss_of_part, {.mean = parts > 1});
@@ -68,8 +69,11 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   // A module with new parameters has a new reducer, which counts from 0.
   const double communicated_now = communicated();
   report.communication_seconds = communicated_now - (communicated_now < communicated_before ? 0 : communicated_before);
-  samples_ += report.samples;
   report.skipped = !take(report, trial);
+  if (!report.skipped) {  // else its loss may be NaN, and would make that of the epoch NaN
+    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
+    samples_ += report.samples;
+  }
   report.seconds = seconds_since(start);
   return report;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "averaged_state.h"
 #include "base/arithmetic.h"
 #include "class_names.h"
 #include "lockstep/base/log.h"
@@ -15,8 +16,6 @@
 
 namespace lockstep::trainer_detail {
 namespace {
-
-constexpr const char* kAverages = "ema";
 
 checkpoint::CheckpointManagerOptions manager_options(const TrainerOptions& options) {
   using Best = checkpoint::CheckpointManagerOptions::Best;
@@ -142,6 +141,7 @@ void RunState::add_progress(checkpoint::Checkpoint& state) {
   state.set("epoch", progress.epoch);
   state.set("monitor", static_cast<int>(options_.monitor));
   if (progress.best) state.set("best", *progress.best);
+  if (progress.to_beat) state.set("to_beat", *progress.to_beat);
   state.set("not_better", progress.not_better);
   state.set("evaluation_due", progress.evaluation_due ? 1 : 0);
   if (!options_.classes.empty()) state.set(kClassesValue, text_of_classes(options_.classes));
@@ -164,6 +164,9 @@ bool RunState::resume(data::DataLoaderBase& loader) {
         error.code(), fmt::format("cannot resume: {}; resume with the model, optimizer, scheduler and classes that "
                                   "were saved, or give this training another folder than {}",
                                   error.what(), options_.checkpoint_dir.native()));
+  } catch (const data::DataError& error) {
+    throw data::DataError(error.code(), fmt::format("cannot resume from {}: {}", options_.checkpoint_dir.native(),
+                                                    error.what()));
   }
   if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_again(loader);
   return true;
@@ -171,7 +174,8 @@ bool RunState::resume(data::DataLoaderBase& loader) {
 
 void RunState::check_classes(const checkpoint::Checkpoint& state) const {
   if (options_.classes.empty() || !state.has(kClassesValue)) return;
-  const std::string other = first_other_class(state.get_text(kClassesValue), text_of_classes(options_.classes));
+  const std::string other = first_other_class({"in the checkpoint", state.get_text(kClassesValue)},
+                                              {"in this training", text_of_classes(options_.classes)});
   if (!other.empty()) throw checkpoint::CheckpointError(ErrorCode::kMismatch, other);
 }
 
@@ -208,6 +212,7 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   progress.epoch = state.get_int("epoch");
   progress.step = state.step();
   progress.best = state.has("best") ? std::optional(state.get_double("best")) : std::nullopt;
+  progress.to_beat = state.has("to_beat") ? std::optional(state.get_double("to_beat")) : progress.best;
   progress.not_better = state.get_int("not_better");
   progress.evaluation_due = state.get_int("evaluation_due") != 0;
   progress.losses = Average();
@@ -248,6 +253,7 @@ std::int64_t RunState::steps_of(std::int64_t batches) const {
 // the folder, and the newest one loses its metric. At the end of an epoch it is judged again, as there may be no other.
 void RunState::judge_again(const data::DataLoaderBase& loader) {
   progress.best.reset();
+  progress.to_beat.reset();
   progress.not_better = 0;
   if (progress.epoch > 0 && loader.batches_left() == loader.size()) progress.evaluation_due = true;
   on_rank_0([&] {
@@ -274,9 +280,9 @@ std::filesystem::path RunState::move_aside(const std::vector<std::int64_t>& step
   // A folder of its own each time: whoever forgets `resume` twice, or is killed here, still loses nothing.
   std::filesystem::path aside;
   std::error_code error;
-  for (int number = 1; aside.empty() && !error; ++number) {
-    const std::filesystem::path next = options_.checkpoint_dir / fmt::format("earlier-{}", number);
-    if (std::filesystem::create_directory(next, error)) aside = next;
+  for (int number = 1; !error; ++number) {
+    aside = options_.checkpoint_dir / fmt::format("earlier-{}", number);
+    if (std::filesystem::create_directory(aside, error)) break;
   }
   for (const std::int64_t step : steps) {
     const std::filesystem::path file = manager_->path_of(step);
@@ -297,9 +303,7 @@ bool RunState::load_best() {
   state->restore_model(*model_);
   if (!state->has("ema.updates")) return true;
   const auto saved = state->get_tensors(kAverages);
-  checkpoint::StateDict averages;
-  for (const auto& [name, tensor] : saved) averages.insert(name, tensor);
-  checkpoint::load_state_dict(*model_, averages);
+  checkpoint::load_state_dict(*model_, averaged_state(*model_, saved));
   // Evaluations compute with the averages, not with the module's values.
   if (auto& present = step_.averages()) present->load(saved, state->get_int("ema.updates"));
   return true;

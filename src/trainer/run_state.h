@@ -23,7 +23,8 @@ struct Progress {
   std::int64_t step = 0;   // that are done
   Average losses;          // of the present epoch: of this rank, and on rank 0 what was saved
   std::optional<double> best;
-  std::int64_t not_better = 0;  // evaluations in a row that were not better by more than min_delta
+  std::optional<double> to_beat;  // by more than min_delta: the last one that did so
+  std::int64_t not_better = 0;    // evaluations in a row that did not
   bool evaluation_due = false;  // the epoch before the present one has not been evaluated
 };
 

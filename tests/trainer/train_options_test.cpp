@@ -50,5 +50,19 @@ TEST_F(TrainOptions, HaveARangeOfLearningRates) {
                    ":3:16: find_lr_steps: expected a whole number of at least 10", "found '9'"});
 }
 
+TEST_F(TrainOptions, TakeTransformsWithSeveralArgumentsAsAnOption) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  EXPECT_EQ(error_of_config(data, {{"--transforms", "RandomCrop(32, padding=4),ToTensor"}}), "");
+  test::expect_in(error_of_config(data, {{"--transforms", "RandomCrop(32, pading=4),ToTensor"}}),
+                  {"data.transforms", "pading"});
+}
+
+TEST_F(TrainOptions, RefuseAWarmUpThatTheScheduleWouldIgnore) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  EXPECT_EQ(error_of_config(data + "schedule: {name: cosine, warmup: 5}\n"), "");
+  test::expect_in(error_of_config(data + "schedule: {name: one_cycle, warmup: 5}\n"),
+                  {"schedule.warmup is not for schedule.name: one_cycle"});
+}
+
 }  // namespace
 }  // namespace lockstep::trainer_detail

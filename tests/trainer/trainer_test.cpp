@@ -169,6 +169,65 @@ TEST(TrainerUnit, EvaluatesTheBestAveragesAfterReadingThem) {
       losses[0]);
 }
 
+TEST(TrainerUnit, EvaluatesTheBestAveragesOfLayersThatShareAParameter) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  torch::manual_seed(1);
+  const torch::nn::Linear shared(6, 6);
+  Net net(shared, shared, torch::nn::Linear(6, kClasses));
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  data::DataLoader train(Sines(60), {.batch_size = 4});
+  data::DataLoader test(Sines(31), {.batch_size = 4, .exact = true});
+  Trainer trainer(net, optimizer, {.epochs = 2, .ema_decay = 0.5, .checkpoint_dir = folder.path()});
+  const auto step = [&](data::Example& batch) -> StepOutput {
+    return torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+  };
+  const TrainingResult result = trainer.fit(train, test, step);
+  ASSERT_TRUE(trainer.load_best());
+  EXPECT_DOUBLE_EQ(trainer.evaluate(test, step).loss, *result.best_metric);
+}
+
+TEST(TrainerUnit, AddsUpImprovementsOfLessThanMinDelta) {
+  const ProcessGroupGuard group;
+  for (const auto& [improvement, epochs] : {std::pair(0.4, 6), std::pair(0.1, 3)}) {
+    TrainerOptions options{.epochs = 6, .patience = 2};
+    options.min_delta = 0.5;
+    int evaluations = 0;
+    options.callbacks.on_evaluation = [&](const Evaluation&) { ++evaluations; };
+    Training training(options);
+    const auto step = [&](data::Example& batch) -> StepOutput {
+      StepOutput output = training.output_of(batch);
+      if (!training.net->is_training()) output.loss = torch::tensor(10.0 - evaluations * improvement);
+      return output;
+    };
+    EXPECT_EQ(training.trainer.fit(training.train, training.test, step).epochs, epochs) << improvement;
+  }
+}
+
+// All was done, so there is nothing to resume.
+TEST_P(TrainerMulti, IsFinishedIfItIsAskedToStopAfterItsLastStep) {
+  run_processes(GetParam(), [](int) {
+    const ProcessGroupGuard group;
+    for (const bool evaluates : {true, false}) {
+      Trainer* trainer = nullptr;
+      const std::int64_t batches = (60 / get_world_size() + 3) / 4;
+      TrainerOptions options{.epochs = 2};
+      options.callbacks.on_evaluation = [&](const Evaluation& found) {
+        if (found.epoch == 1) trainer->stop();
+      };
+      options.callbacks.on_step_end = [&](const StepReport& step) {
+        if (!evaluates && step.step == 2 * batches) trainer->stop();
+      };
+      Training training(options);
+      trainer = &training.trainer;
+      const auto step = [&](data::Example& batch) { return training.output_of(batch); };
+      const TrainingResult result = evaluates ? training.fit() : trainer->fit(training.train, step);
+      EXPECT_EQ(result.end, TrainingEnd::kFinished) << evaluates;
+      EXPECT_EQ(result.steps, 2 * batches);
+    }
+  });
+}
+
 // Stopped by a signal to one rank, by stop() on another, or at the last step of an epoch: all ranks stop there. The
 // resumed training has the bits of one that was not stopped.
 TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {

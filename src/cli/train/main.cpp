@@ -24,6 +24,7 @@ void print_error(std::string_view text) {
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails with a reason, as on a full disk
+  ::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that has left (`| head`) ends no training
   if (argc > 1 && std::string_view(argv[1]) == "train") {
     --argc;
     ++argv;

@@ -103,7 +103,7 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("monitor", o.monitor, {{"accuracy", Metric::kAccuracy}, {"loss", Metric::kLoss}},
               "What is better: for the best checkpoint and for patience");
   trainer.key("patience", o.patience, "Stop after so many evaluations that are not better; 0: never").at_least(0);
-  trainer.key("min_delta", o.min_delta, "What counts as better").at_least(0);
+  trainer.key("min_delta", o.min_delta, "More than this counts as better, from the last evaluation that was").at_least(0);
   trainer
       .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
       .at_least(1);
@@ -195,6 +195,8 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {
     text += "schedule.milestones: expected ascending numbers\n";
   }
+  if (o.schedule == "one_cycle" && o.warmup > 0)
+    text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
   if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
   const bool has_test = !o.test.empty() || (o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack);
   if (o.patience > 0 && !has_test) text += "trainer.patience needs data.test\n";

@@ -1,3 +1,4 @@
+#include "base/printable.h"
 #include "trainer/command/command_report.h"
 
 #include <fmt/format.h>
@@ -120,7 +121,8 @@ void TrainCommandReport::step(const StepReport& step) {
   const report::PartTimes times{.input = step.input_seconds,
                                 .compute = step.seconds - step.input_seconds - communication,
                                 .communication = communication};
-  progress_.step(step.samples * get_world_size(), loss, times);
+  // The loss of a skipped step is usually NaN, and would make that of the whole pass NaN.
+  progress_.step(step.samples * get_world_size(), step.skipped ? std::nullopt : loss, times);
   if (!loss) return;
   log_.step(step.epoch, step.step - 1, {{"loss", *loss}, {"lr", step.learning_rate}});
   summary_.step(step, *loss);
@@ -234,8 +236,9 @@ void TrainCommandReport::print_corrupt(const std::vector<data::CorruptFile>& cor
     if (started_) log_.note(line);
   };
   for (std::size_t i = 0; i < corrupt.size() && i < kShown; ++i) {
-    const bool is_named = corrupt[i].reason.starts_with(corrupt[i].name);
-    tell(fmt::format("corrupt picture: {}{}", is_named ? "" : corrupt[i].name + ": ", corrupt[i].reason));
+    const std::string name = printable(corrupt[i].name);
+    const std::string reason = printable(corrupt[i].reason);
+    tell(fmt::format("corrupt picture: {}{}", reason.starts_with(name) ? "" : name + ": ", reason));
   }
   if (corrupt.size() > kShown)
     tell("and " + counted(static_cast<std::int64_t>(corrupt.size() - kShown), "more corrupt picture"));

@@ -4,12 +4,14 @@
 #include <map>
 #include <stdexcept>
 
+#include "base/printable.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/data/cifar.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/packed_images.h"
 #include "lockstep/data/transforms/parse.h"
+#include "trainer/class_names.h"
 #include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -43,9 +45,11 @@ TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& o
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key("data.test", [&] { return std::make_shared<const Pictures>(open(options.test, texts)); });
   if (test->classes() != data.classes) {
-    throw std::runtime_error(fmt::format("data.test: {} has the {} classes {}, but data.train {} has {}: {}",
-                                         options.test, test->classes().size(), fmt::join(test->classes(), ", "),
-                                         options.train, data.classes.size(), fmt::join(data.classes, ", ")));
+    throw std::runtime_error(fmt::format(
+        "data.test: {} has {} classes and data.train {} has {}; they must be the same ones: {}", printable(options.test),
+        test->classes().size(), printable(options.train), data.classes.size(),
+        first_other_class({"in data.test", text_of_classes(test->classes())},
+                          {"in data.train", text_of_classes(data.classes)})));
   }
   data.test = test;
   return data;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "base/printable.h"
 #include "c10d/target.h"
 #include "lockstep/nn/models/mnist_net.h"
 #include "lockstep/nn/models/mobilenet_v3.h"
@@ -138,7 +139,8 @@ TrainCommandModel make_model(const TrainCommandOptions& options, const TrainComm
   if (made.num_classes < static_cast<std::int64_t>(data.classes.size())) {
     throw std::runtime_error(
         fmt::format("model.name: {} has {} classes, but the data has {} ({} ... {}); {}", options.model,
-                    made.num_classes, data.classes.size(), data.classes.front(), data.classes.back(),
+                    made.num_classes, data.classes.size(), printable(data.classes.front()),
+                    printable(data.classes.back()),
                     options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
   }
   if (options.num_classes > 0 && made.num_classes != options.num_classes) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,7 @@
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
+#include "trainer/averaged_state.h"
 #include "trainer/class_names.h"
 #include "trainer/command/command_parts.h"
 
@@ -19,15 +21,25 @@ namespace {
 struct Weights {
   checkpoint::StateDict state;
   std::string classes = {};  // text_of_classes() of the training that has saved them; empty: not known
+  bool are_averages = false;
 };
 
-// A checkpoint of a Trainer holds more than the model; its generators tell it from a state dict.
-Weights read_weights(const std::string& path) {
+// A checkpoint of a Trainer holds more than the model; its generators tell it from a state dict. Averages are what its
+// evaluations have judged, so they take the place of the values that they are averages of.
+Weights read_weights(const std::string& path, const torch::nn::Module& model) {
   const checkpoint::StateDict state = checkpoint::read_state_dict(path);
   if (!state.contains("generator.cpu")) return {state};
   const auto metadata = checkpoint::read_tensor_file_metadata(path);
   const auto classes = metadata.find(std::string("value.") + kClassesValue);
-  return {checkpoint::strip_prefix(state, "model."), classes == metadata.end() ? "" : classes->second};
+  Weights weights{checkpoint::strip_prefix(state, "model."), classes == metadata.end() ? "" : classes->second};
+  std::map<std::string, torch::Tensor> averages;
+  for (const auto& entry : checkpoint::strip_prefix(state, fmt::format("tensors.{}.", kAverages)))
+    averages.emplace(entry.key(), entry.value());
+  for (const auto& entry : averaged_state(model, averages)) {
+    if (torch::Tensor* const value = weights.state.find(entry.key())) *value = entry.value();
+  }
+  weights.are_averages = !averages.empty();
+  return weights;
 }
 
 // The layer whose tensors alone do not fit, because their shapes differ; empty: more than that differs, or nothing.
@@ -47,7 +59,7 @@ std::string only_other_layer(const checkpoint::IncompatibleKeys& keys) {
 std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& options,
                          const std::vector<std::string>& classes) {
   const std::string& path = options.weights;
-  const Weights weights = with_key("model.weights", [&] { return read_weights(path); });
+  const Weights weights = with_key("model.weights", [&] { return read_weights(path, model); });
   std::string advice;
   try {
     const auto left_out = checkpoint::load_state_dict(model, weights.state, /*strict=*/false);
@@ -64,9 +76,13 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));
   }
   std::vector<std::string> notes;
+  if (weights.are_averages) notes.emplace_back("the averages of that training (trainer.ema_decay), as it was judged by them");
   if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");
   // Often as meant, so not an error: only the layer that gives the scores has to learn.
-  const std::string other = weights.classes.empty() ? "" : first_other_class(weights.classes, text_of_classes(classes));
+  const std::string other = weights.classes.empty()
+                                ? ""
+                                : first_other_class({"in the checkpoint", weights.classes},
+                                                    {"in this training", text_of_classes(classes)});
   if (!other.empty()) notes.push_back(other);
   return notes.empty() ? "" : fmt::format("model.weights: {}", fmt::join(notes, "; "));
 }
