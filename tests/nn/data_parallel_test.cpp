@@ -309,6 +309,40 @@ TEST(DataParallel, TakesAnySignature) {
             {"argument 0, 'y': has 3 rows in dimension 0, but argument 0, 'x' has 4", "replicated"});
 }
 
+struct Detection {
+  torch::Tensor boxes, masks;
+  template <typename Visitor>
+  void for_each_tensor(Visitor visit) {
+    visit(boxes, "boxes");
+    visit(masks, "masks");
+  }
+};
+
+struct DetectorImpl : torch::nn::Cloneable<DetectorImpl> {
+  DetectorImpl() { reset(); }
+  void reset() override { weight = register_parameter("weight", torch::ones({2})); }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  Detection detect(const torch::Tensor& x) {
+    const torch::Tensor y = x * weight;
+    return {y, x[0][0].item<double>() < 0 ? y * 2 : torch::Tensor()};
+  }
+  std::variant<std::vector<torch::Tensor>, torch::Tensor> several(const torch::Tensor& x) {
+    return std::vector<torch::Tensor>(x[0][0].item<double>() < 0 ? 2 : 1, x * weight);
+  }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Detector);
+
+TEST(DataParallel, NamesWhatOneReplicaAloneReturnsInsideAStructOrVariant) {
+  DataParallel<Detector> parallel(Detector(), {.cpu_replicas = 2});
+  const torch::Tensor x = torch::tensor({{1., 1.}, {-1., -1.}}).to(torch::kFloat);
+  EXPECT_TRUE(parallel.apply(&DetectorImpl::detect, x.abs()).boxes.equal(x.abs()));
+  expect_in(error_of([&] { parallel.apply(&DetectorImpl::detect, x); }),
+            {"result", "replica 0 and replica 1", "undefined"});
+  expect_in(error_of([&] { parallel.apply(&DetectorImpl::several, x); }),
+            {"result", "replica 0 and replica 1", "another number of values"});
+}
+
 // Changes its input and a buffer in place, and needs both in its backward pass. Negative rows come after the others.
 struct InPlaceImpl : torch::nn::Cloneable<InPlaceImpl> {
   InPlaceImpl() { reset(); }

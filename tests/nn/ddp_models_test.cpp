@@ -97,6 +97,11 @@ TEST_P(DdpModelsMulti, FreezeUnfreezeAndGrow) {
     train("frozen again");
     for (Layers* net : {&twins.model, &twins.twin}) (*net)->to(torch::kDouble);
     twins.step([&](Layers& net) { return net->forward(random_input({4, 20}, step).to(torch::kDouble)); }, "converted");
+    for (Layers* net : {&twins.model, &twins.twin}) {
+      (*net)->to(torch::kFloat);
+      (*net)->to(torch::kDouble);  // the options are as before, but the hooks are lost
+    }
+    twins.step([&](Layers& net) { return net->forward(random_input({4, 20}, step).to(torch::kDouble)); }, "back again");
     expect_equal_on_all_ranks(twins.model->parameters(), "parameter");
   });
 }

@@ -174,6 +174,38 @@ TEST_P(DdpPassesMulti, KeptTensorsKeepTheirValues) {
   });
 }
 
+// The gradient of `position` is a view of that of an activation, which `first` needs afterwards. From the second pass on
+// both would lie in a bucket that is being reduced already.
+struct PositionsImpl : torch::nn::Module {
+  PositionsImpl() {
+    first = register_module("first", torch::nn::Linear(256, 256));
+    last = register_module("last", torch::nn::Linear(256, 256));
+    position = register_parameter("position", torch::randn({1, 64, 256}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = first(x);  // before the view, so that its backward pass comes after that of the view
+    return last(y + position.view({64, 256})).square().mean();
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::Tensor position;
+};
+TORCH_MODULE(Positions);
+
+TEST_P(DdpPassesMulti, GradientsThatShareTheMemoryOfOthersLeaveThoseAlone) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Twins<Positions> twins([] { return Positions(); }, {.bucket_cap_mb = 0.01});
+    for (int step = 0; step < 6; ++step) {
+      const torch::Tensor x = random_input({64, 256}, step);
+      twins.step([&](Positions& net) { return net->forward(x); }, fmt::format("step {}", step));
+      twins.descend();
+    }
+    if (get_world_size() > 1) {
+      EXPECT_EQ(twins.ddp.reducer().placement().in_place, 2U) << "the weights of the two layers";
+    }
+  });
+}
+
 TEST_P(DdpPassesMulti, GoOnAfterAnExceptionOfTheUsers) {
   run_processes(GetParam(), [](int) {
     const Rank rank;

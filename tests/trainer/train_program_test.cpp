@@ -241,7 +241,7 @@ TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
                {"data.test", "classes"});
   std::filesystem::create_directory(project_ + "/data/pictures/train/hollow");
   expect_error({"--dry-run"}, 1, {"data.train", "hollow", "set allow_empty"});
-  expect_error({"--dry-run", "--allow-empty"}, 1, {"data.test", "the 3 classes", "has 4"});
+  expect_error({"--dry-run", "--allow-empty"}, 1, {"data.test", "has 3 classes", "has 4"});
   for (const char* name : {"circle", "cross", "hollow", "square"})
     std::filesystem::create_directories(scratch_.path("empty/") + name);
   expect_error({"--dry-run", "--allow-empty", "--test", scratch_.path("empty")}, 1,

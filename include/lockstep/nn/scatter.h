@@ -290,9 +290,18 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
     check_same(first.value, other.value, replica, path);
   } else if constexpr (kKind == Kind::kVariant) {
     if (first.index() != other.index()) structures_differ(path, replica, "another alternative of the variant");
+    [&]<std::size_t... i>(std::index_sequence<i...>) {
+      ((first.index() == i ? check_same(*std::get_if<i>(&first), *std::get_if<i>(&other), replica, path) : void()), ...);
+    }
+    (std::make_index_sequence<std::variant_size_v<T>>());
   } else if constexpr (kKind == Kind::kStruct) {
-    if (collect(first, path).tensors.size() != collect(other, path).tensors.size())
-      structures_differ(path, replica, "another number of tensors");
+    const auto mine = collect(first, path).tensors;
+    const auto its = collect(other, path).tensors;
+    if (mine.size() != its.size()) structures_differ(path, replica, "another number of tensors");
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (mine[i].defined() != its[i].defined())
+        structures_differ(path, replica, "a tensor, the other an undefined one");
+    }
   } else if constexpr (requires { first == other; }) {
     if (!(first == other) && first == first) structures_differ(path, replica, "another value");
   }

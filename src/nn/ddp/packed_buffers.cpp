@@ -64,7 +64,8 @@ void PackedBuffers::copy(bool pack) {
            : std::memcpy(tensor.data_ptr(), place, item.bytes);
     } else {
       const torch::Tensor place = packed_.narrow(0, offset, item.bytes).view(item.dtype).view(tensor.sizes());
-      pack ? place.copy_(tensor) : tensor.copy_(place);
+      // Without a change of the version, as above: a graph that has saved the buffer can still run backward.
+      pack ? place.copy_(tensor) : tensor.variable_data().copy_(place);
     }
     offset += padded(item.bytes);
   }

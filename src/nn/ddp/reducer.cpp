@@ -57,8 +57,8 @@ void Reducer::Impl::attach_hooks() {
     if (entry.accumulator) continue;
     entry.accumulator = torch::autograd::impl::grad_accumulator(entry.parameter);
     entry.hook = entry.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
-          on_gradient(i);
+        [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& inputs) {
+          on_gradient(i, inputs.empty() ? torch::Tensor() : inputs.front());
           return outputs;
         }));
   }
@@ -90,6 +90,14 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
   hook_is_checked_ = false;
   attach_hooks();
+}
+
+// Tensor::set_data() with another dtype or device, as in Module::to(), gives a parameter a new accumulator, also where a
+// second call changes it back.
+bool Reducer::Impl::has_lost_hooks() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.accumulator && torch::autograd::impl::try_get_grad_accumulator(entry.parameter) != entry.accumulator;
+  });
 }
 
 // At the start of the first pass with a hook (or without one, if the program has taken it back).
@@ -143,7 +151,7 @@ bool Reducer::Impl::computes_again() const {
   return pass_is_running() || (awaits_backward_ && nn_detail::backward_depth() > depth_of_forward_);
 }
 
-void Reducer::Impl::on_gradient(std::size_t index) {
+void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming) {
   MutexLock lock(mutex_);
   record_ready(index);
   if (!synchronise_) return await_end();
@@ -169,7 +177,7 @@ void Reducer::Impl::on_gradient(std::size_t index) {
               entry.expected,
               ". If parts of the model run backward several times in a "
               "pass (reentrant checkpointing), make the first pass do the same, or use no_sync() for all but the last");
-  place(entry, /*shadow=*/false);
+  place(entry, /*shadow=*/false, incoming);
   if (entry.arrivals == entry.expected) --bucket.pending;
   entry.ready = true;
   start_complete_buckets();
@@ -328,6 +336,9 @@ Reducer::~Reducer() {
 }
 void Reducer::check_sizes() const {
   impl_->check_sizes();
+}
+bool Reducer::has_lost_hooks() const {
+  return impl_->has_lost_hooks();
 }
 void Reducer::before_forward(bool synchronise) {
   impl_->before_forward(synchronise);

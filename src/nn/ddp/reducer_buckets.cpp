@@ -93,7 +93,8 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
     entry.view.set_(bucket.buffer.storage(), static_cast<std::int64_t>(offset), entry.sizes,
                     gradient_strides(entry.parameter));
     offset += nn_detail::padded_elements(entry.info);
-    if (!placement_learner_) continue;
+    entry.slot.reset();
+    if (!placement_learner_ || entry.shares_memory) continue;
     entry.slot = std::make_shared<nn_detail::Slot>();
     entry.slot->data = entry.view.data_ptr();
     entry.slot->bytes = entry.view.nbytes();
@@ -102,16 +103,38 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
   }
 }
 
-// Moves the gradient to its place in the bucket, if it is not there already.
-void Reducer::Impl::place(Entry& entry, bool shadow) {
+// Whether a tensor besides these has the memory of the gradient that autograd has made of `incoming`. It may still be
+// read: where the gradient of a parameter is a view of that of an activation (y + p.view({t, c})), the backward pass of
+// y may come later. A view keeps its base, which nobody else should have.
+bool Reducer::Impl::has_other_users(const torch::Tensor& gradient, const torch::Tensor& incoming) {
+  std::size_t known = 1;
+  if (incoming.defined() && incoming.is_alias_of(gradient)) {
+    ++known;
+    if (incoming.is_view()) {
+      if (incoming._base().use_count() > 1) return true;
+      ++known;
+    }
+  }
+  return gradient.storage().use_count() > known;
+}
+
+// Moves the gradient to its place in the bucket, if it is not there already. `incoming` is what autograd has made it of;
+// undefined after the hooks.
+void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incoming) {
   torch::Tensor& gradient = entry.parameter.mutable_grad();
   if (gradient.defined() && gradient.is_sparse())
     gradient = gradient.to_dense();  // in the first pass it was sparse on no rank
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
   used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
-  const bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
-  if (used && same_memory(gradient, entry.view)) {
+  bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
+  const bool is_new = in_place && !gradient.is_alias_of(entry.view);  // allocated in the slot
+  if (is_new && has_other_users(gradient, incoming)) {
+    placement_learner_->set_slot(entry.index, nullptr);
+    entry.shares_memory = true;
+    in_place = false;
+  }
+  if (used && in_place && same_memory(gradient, entry.view)) {
     ++placed_now_;
   } else {
     // Another tensor is in this gradient's slot: autograd's allocations differ from those of earlier passes.

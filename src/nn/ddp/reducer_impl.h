@@ -29,6 +29,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void attach_hooks();
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
+  bool has_lost_hooks() const;
   void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
   bool is_recomputing() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -63,6 +64,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::size_t bucket = 0;
     torch::Tensor view;  // its place in the bucket
     std::shared_ptr<nn_detail::Slot> slot;
+    // Its gradient shares memory with a tensor that autograd still reads, so it must not lie in the bucket.
+    bool shares_memory = false;
     bool ready = false;     // in this pass
     int arrivals = 0;       // in this pass; more than one with reentrant backward passes
     int expected = 1;       // the most arrivals of any pass
@@ -95,7 +98,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   };
 
   // The backward pass.
-  void on_gradient(std::size_t index) LOCKSTEP_EXCLUDES(mutex_);
+  void on_gradient(std::size_t index, const torch::Tensor& incoming) LOCKSTEP_EXCLUDES(mutex_);
   void start_pass() LOCKSTEP_REQUIRES(mutex_);
   void warn_of_lost_graph() LOCKSTEP_REQUIRES(mutex_);
   void await_end() LOCKSTEP_REQUIRES(mutex_);
@@ -107,7 +110,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void record_ready(std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void check_unchanged(const Entry& entry) const;
   [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
-  void place(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void place(Entry& entry, bool shadow, const torch::Tensor& incoming = {}) LOCKSTEP_REQUIRES(mutex_);
+  static bool has_other_users(const torch::Tensor& gradient, const torch::Tensor& incoming);
   void copy_to_view(Entry& entry);
   void relocate(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void start_bucket(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
