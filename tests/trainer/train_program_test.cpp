@@ -202,6 +202,16 @@ TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   EXPECT_NE(averaged.out.find("model.weights: the averages of that training"), std::string::npos) << averaged.out;
 }
 
+// Its output goes to a program that reads one line.
+TEST_F(TrainProgramMulti, GoesOnWhenNobodyReadsItsOutputAnyMore) {
+  std::string line;
+  for (const std::string& word : words({"--epochs", "2"})) line += "'" + word + "' ";
+  Process process({"bash", "-o", "pipefail", "-c", line + "| head -n 1"}, {.environment = {"OMP_NUM_THREADS=1"}});
+  const Finished finished = process.finish(std::chrono::seconds(100));
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path("run/report.html")));
+}
+
 TEST_F(TrainProgramMulti, SaysWhatIsWrong) {
   expect_error({"--lrr", "1"}, 2, {"--lrr", "--lr"});
   expect_error({"--epochs", "ten", "--lr", "fast"}, 2,

@@ -60,9 +60,6 @@ class Reducer {
 
   // Throws if a parameter or buffer has other sizes now. To be called before a pass.
   void check_sizes() const;
-  // Whether a parameter has lost the hook that tells of its gradient: a conversion to another dtype or device and back
-  // does that. Then a new Reducer is needed.
-  bool has_lost_hooks() const;
   // Call this before each forward pass. `synchronise`: whether the following backward pass synchronises.
   void before_forward(bool synchronise);
   // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model

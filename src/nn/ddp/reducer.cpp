@@ -50,12 +50,16 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
   }
 }
 
+// Again before each forward pass: a conversion to another dtype or device, as by Module::to(), takes a parameter its
+// accumulator, also where a second conversion undoes it. This needs no other rank, which may have converted nothing.
 void Reducer::Impl::attach_hooks() {
   if (backend_.world_size() == 1 && !comm_hook_) return;  // its gradients are the mean already
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.accumulator) continue;
-    entry.accumulator = torch::autograd::impl::grad_accumulator(entry.parameter);
+    auto present = torch::autograd::impl::grad_accumulator(entry.parameter);
+    if (entry.accumulator == present) continue;
+    if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    entry.accumulator = std::move(present);
     entry.hook = entry.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& inputs) {
           on_gradient(i, inputs.empty() ? torch::Tensor() : inputs.front());
@@ -90,14 +94,6 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
   hook_is_checked_ = false;
   attach_hooks();
-}
-
-// Tensor::set_data() with another dtype or device, as in Module::to(), gives a parameter a new accumulator, also where a
-// second call changes it back.
-bool Reducer::Impl::has_lost_hooks() const {
-  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-    return entry.accumulator && torch::autograd::impl::try_get_grad_accumulator(entry.parameter) != entry.accumulator;
-  });
 }
 
 // At the start of the first pass with a hook (or without one, if the program has taken it back).
@@ -138,6 +134,7 @@ void Reducer::Impl::before_forward(bool synchronise) {
   MutexLock lock(mutex_);
   if (computes_again()) return;
   abandon_pass();
+  attach_hooks();
   synchronise_ = synchronise;
   depth_of_forward_ = nn_detail::backward_depth();
   awaits_backward_ = true;
@@ -336,9 +333,6 @@ Reducer::~Reducer() {
 }
 void Reducer::check_sizes() const {
   impl_->check_sizes();
-}
-bool Reducer::has_lost_hooks() const {
-  return impl_->has_lost_hooks();
 }
 void Reducer::before_forward(bool synchronise) {
   impl_->before_forward(synchronise);

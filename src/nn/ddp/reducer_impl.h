@@ -29,7 +29,6 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void attach_hooks();
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
-  bool has_lost_hooks() const;
   void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
   bool is_recomputing() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

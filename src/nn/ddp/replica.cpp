@@ -133,7 +133,7 @@ bool Replica::parameters_changed() const {
     if (!known_options_[next].type_equal(parameter.options())) return true;
     ++next;
   }
-  return next != known_.size() || reducer_->has_lost_hooks();
+  return next != known_.size();
 }
 
 // A module may register a buffer in its first pass.
