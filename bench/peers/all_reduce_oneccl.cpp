@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
   const auto options = lockstep::bench::parse_options(argc, argv);
   lockstep::bench::measure_all_reduce(
       options, world.rank(), world.size(),
-      [&](std::size_t bytes) { return lockstep::bench::Memory(options.memory, bytes); }, world.barrier, world.longest, [&](std::span<float> data) {
+      [&](std::size_t bytes) { return lockstep::bench::Memory(options.memory, bytes); }, world.barrier, world.longest,
+      [&](std::span<float> data) {
         ccl::allreduce(data.data(), data.data(), data.size(), ccl::reduction::sum, communicator).wait();
       });
   return 0;

@@ -165,8 +165,8 @@ bool RunState::resume(data::DataLoaderBase& loader) {
                                   "were saved, or give this training another folder than {}",
                                   error.what(), options_.checkpoint_dir.native()));
   } catch (const data::DataError& error) {
-    throw data::DataError(error.code(), fmt::format("cannot resume from {}: {}", options_.checkpoint_dir.native(),
-                                                    error.what()));
+    throw data::DataError(error.code(),
+                          fmt::format("cannot resume from {}: {}", options_.checkpoint_dir.native(), error.what()));
   }
   if (state->has("monitor") && state->get_int("monitor") != static_cast<int>(options_.monitor)) judge_again(loader);
   return true;

@@ -25,7 +25,7 @@ struct Progress {
   std::optional<double> best;
   std::optional<double> to_beat;  // by more than min_delta: the last one that did so
   std::int64_t not_better = 0;    // evaluations in a row that did not
-  bool evaluation_due = false;  // the epoch before the present one has not been evaluated
+  bool evaluation_due = false;    // the epoch before the present one has not been evaluated
 };
 
 // Of an epoch with so many batches: those that are trained.

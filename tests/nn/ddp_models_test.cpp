@@ -105,8 +105,11 @@ TEST_P(DdpModelsMulti, FreezeUnfreezeAndGrow) {
       const torch::NoGradGuard no_grad;
       for (std::size_t i = 0; i < values.size(); ++i) twins.model->parameters()[i].copy_(values[i]);
     }
-    twins.step([&](Layers& net) { return net->forward(random_input({4, 20}, step).to(torch::kDouble)); },
-               "converted and back on rank 0 alone");
+    twins.step(
+        [&](Layers& net) {
+          return net->forward(random_input({4, 20}, step).to(torch::kDouble));
+        },
+        "converted and back on rank 0 alone");
     expect_equal_on_all_ranks(twins.model->parameters(), "parameter");
   });
 }

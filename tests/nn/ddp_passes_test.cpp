@@ -174,8 +174,8 @@ TEST_P(DdpPassesMulti, KeptTensorsKeepTheirValues) {
   });
 }
 
-// The gradient of `position` is a view of that of an activation, which `first` needs afterwards. From the second pass on
-// both would lie in a bucket that is being reduced already.
+// The gradient of `position` is a view of that of an activation, which `first` needs afterwards. From the second pass
+// on both would lie in a bucket that is being reduced already.
 struct PositionsImpl : torch::nn::Module {
   PositionsImpl() {
     first = register_module("first", torch::nn::Linear(256, 256));

@@ -194,9 +194,10 @@ TEST_F(TrainProgramMulti, BeginsWithTheWeightsOfAnotherTraining) {
   expect_error({"--model.weights", weights, "--model.name", "resnet18", "--new-head", "--dry-run"}, 1,
                {weights, "it is of another model", "missing in the file: conv1.weight"});
   expect_error({"--new-head", "--dry-run"}, 2, {"model.new_head needs model.weights"});
-  ASSERT_EQ(train({"--output", scratch_.path("averaged"), "--epochs", "1", "--limit-batches", "1", "--ema-decay", "0.5"})
-                .exit_code,
-            0);
+  ASSERT_EQ(
+      train({"--output", scratch_.path("averaged"), "--epochs", "1", "--limit-batches", "1", "--ema-decay", "0.5"})
+          .exit_code,
+      0);
   const Finished averaged =
       train({"--model.weights", scratch_.path("averaged/checkpoints/step-000000001.ckpt"), "--dry-run"});
   EXPECT_NE(averaged.out.find("model.weights: the averages of that training"), std::string::npos) << averaged.out;

@@ -291,7 +291,8 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
   } else if constexpr (kKind == Kind::kVariant) {
     if (first.index() != other.index()) structures_differ(path, replica, "another alternative of the variant");
     [&]<std::size_t... i>(std::index_sequence<i...>) {
-      ((first.index() == i ? check_same(*std::get_if<i>(&first), *std::get_if<i>(&other), replica, path) : void()), ...);
+      ((first.index() == i ? check_same(*std::get_if<i>(&first), *std::get_if<i>(&other), replica, path) : void()),
+       ...);
     }
     (std::make_index_sequence<std::variant_size_v<T>>());
   } else if constexpr (kKind == Kind::kStruct) {

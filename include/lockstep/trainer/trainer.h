@@ -101,8 +101,8 @@ struct TrainerOptions {
   Monitor monitor = Monitor::kLoss;
   std::vector<std::int64_t> top_k = {1};
   std::int64_t confusion_classes = 0;  // when positive: evaluations make a confusion matrix of so many classes
-  // When positive: stops after so many evaluations in a row that are not better by more than min_delta than the last one
-  // that was (as in Keras): small steps add up.
+  // When positive: stops after so many evaluations in a row that are not better by more than min_delta than the last
+  // one that was (as in Keras): small steps add up.
   std::int64_t patience = 0;
   double min_delta = 0.0;
 

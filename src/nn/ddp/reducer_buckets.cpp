@@ -118,8 +118,8 @@ bool Reducer::Impl::has_other_users(const torch::Tensor& gradient, const torch::
   return gradient.storage().use_count() > known;
 }
 
-// Moves the gradient to its place in the bucket, if it is not there already. `incoming` is what autograd has made it of;
-// undefined after the hooks.
+// Moves the gradient to its place in the bucket, if it is not there already. `incoming` is what autograd has made it
+// of; undefined after the hooks.
 void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incoming) {
   torch::Tensor& gradient = entry.parameter.mutable_grad();
   if (gradient.defined() && gradient.is_sparse())

@@ -103,7 +103,8 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("monitor", o.monitor, {{"accuracy", Metric::kAccuracy}, {"loss", Metric::kLoss}},
               "What is better: for the best checkpoint and for patience");
   trainer.key("patience", o.patience, "Stop after so many evaluations that are not better; 0: never").at_least(0);
-  trainer.key("min_delta", o.min_delta, "More than this counts as better, from the last evaluation that was").at_least(0);
+  trainer.key("min_delta", o.min_delta, "More than this counts as better, from the last evaluation that was")
+      .at_least(0);
   trainer
       .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
       .at_least(1);

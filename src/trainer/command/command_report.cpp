@@ -1,4 +1,3 @@
-#include "base/printable.h"
 #include "trainer/command/command_report.h"
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 
 #include "base/arithmetic.h"
 #include "base/host.h"
+#include "base/printable.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"

@@ -44,11 +44,11 @@ TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& o
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key("data.test", [&] { return std::make_shared<const Pictures>(open(options.test, texts)); });
   if (test->classes() != data.classes) {
-    throw std::runtime_error(fmt::format(
-        "data.test: {} has {} classes and data.train {} has {}; they must be the same ones: {}", printable(options.test),
-        test->classes().size(), printable(options.train), data.classes.size(),
-        first_other_class({"in data.test", text_of_classes(test->classes())},
-                          {"in data.train", text_of_classes(data.classes)})));
+    throw std::runtime_error(
+        fmt::format("data.test: {} has {} classes and data.train {} has {}; they must be the same ones: {}",
+                    printable(options.test), test->classes().size(), printable(options.train), data.classes.size(),
+                    first_other_class({"in data.test", text_of_classes(test->classes())},
+                                      {"in data.train", text_of_classes(data.classes)})));
   }
   data.test = test;
   return data;

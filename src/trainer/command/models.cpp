@@ -137,11 +137,10 @@ TrainCommandModel make_model(const TrainCommandOptions& options, const TrainComm
   made.model = made.forward.ptr();
   made.num_classes = scores_of(made, options, sample);
   if (made.num_classes < static_cast<std::int64_t>(data.classes.size())) {
-    throw std::runtime_error(
-        fmt::format("model.name: {} has {} classes, but the data has {} ({} ... {}); {}", options.model,
-                    made.num_classes, data.classes.size(), printable(data.classes.front()),
-                    printable(data.classes.back()),
-                    options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
+    throw std::runtime_error(fmt::format(
+        "model.name: {} has {} classes, but the data has {} ({} ... {}); {}", options.model, made.num_classes,
+        data.classes.size(), printable(data.classes.front()), printable(data.classes.back()),
+        options.num_classes > 0 ? "set model.num_classes to 0" : "take another model"));
   }
   if (options.num_classes > 0 && made.num_classes != options.num_classes) {
     throw std::runtime_error(fmt::format("model.num_classes: {} has {} classes, not {}; leave the key out",

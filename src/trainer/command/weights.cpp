@@ -76,13 +76,13 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));
   }
   std::vector<std::string> notes;
-  if (weights.are_averages) notes.emplace_back("the averages of that training (trainer.ema_decay), as it was judged by them");
+  if (weights.are_averages)
+    notes.emplace_back("the averages of that training (trainer.ema_decay), as it was judged by them");
   if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");
   // Often as meant, so not an error: only the layer that gives the scores has to learn.
-  const std::string other = weights.classes.empty()
-                                ? ""
-                                : first_other_class({"in the checkpoint", weights.classes},
-                                                    {"in this training", text_of_classes(classes)});
+  const std::string other = weights.classes.empty() ? ""
+                                                    : first_other_class({"in the checkpoint", weights.classes},
+                                                                        {"in this training", text_of_classes(classes)});
   if (!other.empty()) notes.push_back(other);
   return notes.empty() ? "" : fmt::format("model.weights: {}", fmt::join(notes, "; "));
 }
