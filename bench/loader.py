@@ -15,7 +15,7 @@ from peer_ways import Way, usual
 
 PEERS = HERE / "peers"
 ROUNDS, QUICK_ROUNDS = 6, 1
-EPOCHS, QUICK_EPOCHS, MEMORY_EPOCHS = 1, 1, 20  # after one that warms up
+EPOCHS, QUICK_EPOCHS, MEMORY_EPOCHS = 3, 1, 20  # after one that warms up
 # The pipelines, and who has one like it.
 PIPELINES = {"reference": ["torchvision", "dali", "spdl"], "crop-flip": ["torchvision", "dali", "spdl", "datago"]}
 PRECISIONS = ["fast", "exact"]

@@ -13,7 +13,7 @@ FLAGS = {
     "--read-ahead": "the reader reads whole files instead of mapping them",
 }
 arguments = parse_arguments(__doc__, ["rates"], flags=FLAGS)
-BATCH, BATCHES_PER_EPOCH, SIZE = 32, 25, 224
+BATCH, BATCHES_PER_EPOCH, SIZE = 32, 26, 224
 SEED = 1
 
 

@@ -16,7 +16,7 @@ os.environ["DATAGO_MAX_TASKS"] = str(arguments.workers + arguments.extra_threads
 from datago import DatagoClient, initialize_logging  # noqa: E402
 
 initialize_logging(log_level="warn")
-BATCH, PICTURES, SIZE = 32, 800, 224
+BATCH, PICTURES, SIZE = 32, 832, 224
 SCALE = (1 / (255 * np.array([0.229, 0.224, 0.225]))).astype(np.float32).reshape(3, 1, 1)
 SHIFT = (-np.array([0.485, 0.456, 0.406]) / np.array([0.229, 0.224, 0.225])).astype(np.float32).reshape(3, 1, 1)
 CONFIG = {

@@ -162,7 +162,7 @@ class Case {
     return differs ? torch::kDouble : torch::kFloat;
   }
   int steps() const {
-    const bool three_columns = (*this)["hook"] == "power3_shapes" && number("world") > 2;
+    const bool three_columns = (*this)["hook"] == "power3_shapes" && (number("world") > 2 || dtype() == torch::kDouble);
     return three_columns || (has_low_rank() && has_adam()) ? kFewSteps : kSteps;
   }
 
