@@ -30,7 +30,13 @@ SignalWatch::~SignalWatch() {
 }
 
 int SignalWatch::take() {
-  return static_cast<int>(next_signal(fd_.get()).ssi_signo);
+  const auto now = std::chrono::steady_clock::now();
+  int number = static_cast<int>(next_signal(fd_.get()).ssi_signo);
+  while (number != 0 && asked_ && now - *asked_ < kOneRequest) {
+    number = static_cast<int>(next_signal(fd_.get()).ssi_signo);
+  }
+  if (number != 0 && !asked_) asked_ = now;
+  return number;
 }
 
 int SignalWatch::take_for_workers() {

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/jobs.h"
@@ -386,6 +388,31 @@ TEST(RunFault, SignalsToAllProcessesLeaveTheWorkersTheirTime) {
   EXPECT_EQ(end.exit_code, 128 + SIGTERM);
   EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 0]: told", "[rank 1]: ready",
                                           "[rank 1]: saved", "[rank 1]: told"}));
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
+// A terminal that closes sends SIGHUP twice, `timeout` SIGTERM twice, systemd both.
+TEST(RunFault, OneRequestThatComesAsSeveralSignalsLeavesTheWorkersTheirTime) {
+  Process launcher(job(2, "trap 'sleep 1.5; echo saved; exit 0' TERM HUP; echo ready; while :; do sleep 0.01; done"));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  for (const int number : {SIGTERM, SIGTERM, SIGHUP}) {
+    kill(launcher.pid(), number);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 1]: ready", "[rank 1]: saved"}));
+}
+
+// Ctrl-C a second time.
+TEST(RunFault, ASecondSignalKillsAtOnce) {
+  Process launcher(job(2, "trap 'echo told' INT; echo ready; while :; do sleep 0.01; done"));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  kill(launcher.pid(), SIGINT);
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 4; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  kill(launcher.pid(), SIGINT);
+  EXPECT_EQ(launcher.finish().exit_code, 128 + SIGINT);
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
